@@ -1,0 +1,1 @@
+"""Who answers: anything that turns a conversation into deltas."""

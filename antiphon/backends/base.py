@@ -1,0 +1,43 @@
+"""The contract of a backend: a conversation in, deltas out. It knows no events and no HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Protocol
+
+from antiphon.conversation import Conversation, Kept, Options
+from antiphon.stream.deltas import Delta
+
+__all__ = ["Backend", "Reply"]
+
+
+class Reply(Protocol):
+    """One model call, checked and ready: nothing has been generated yet."""
+
+    @property
+    def input_tokens(self) -> int:
+        """How many tokens the model will see."""
+
+    @property
+    def kept(self) -> Kept | None:
+        """The prompt as token ids, if there is one: with what is sampled, the next turn's start."""
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        """Ids of the items that truncation left out."""
+
+    def deltas(self) -> AsyncIterator[Delta]:
+        """Generate. Closing the iterator stops the model within one token. Raises ``RunError``."""
+
+
+class Backend(Protocol):
+    """Answers conversations. One a served model."""
+
+    @property
+    def context_size(self) -> int | None: ...
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
+        """Check and render. Raises ``InvalidRequest`` with the path of the field for whatever
+        cannot be honoured, ``context_length_exceeded`` among it."""
+
+    async def close(self) -> None: ...

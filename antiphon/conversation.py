@@ -1,0 +1,63 @@
+"""What the model will see, and what is asked of it: the values a run hands to a backend.
+
+Immutable. Assembled from the request and the store by ``runs``; it knows neither.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.wire.items import Item
+from antiphon.wire.response import ReasoningConfig, TextConfig
+from antiphon.wire.tools import Tool, ToolChoice
+
+__all__ = ["Conversation", "Kept", "Options"]
+
+
+class Kept(Struct, frozen=True):
+    """The token ids a model last saw and wrote in this conversation, to be extended by the next
+    turn. ``fingerprint`` names the tokenizer they belong to."""
+
+    ids: tuple[int, ...]
+    fingerprint: str
+
+
+class Conversation(Struct, frozen=True):
+    """What the model will see: items, oldest first, with the instructions of this request."""
+
+    items: tuple[Item, ...]
+    instructions: str | None = None
+    kept: Kept | None = None
+
+
+class Options(Struct, frozen=True, kw_only=True):
+    """What a request asks of the model. ``tools`` are those the model is to see.
+
+    ``logprobs``: None = none, 0 = of the sampled token, n = with n alternatives.
+    ``truncate``: drop the oldest items rather than refuse a conversation that is too long.
+    ``template`` goes to the chat template as it is.
+    """
+
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    text: TextConfig = TextConfig()
+    reasoning: ReasoningConfig | None = None
+    max_output_tokens: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] = {}
+    logprobs: int | None = None
+    truncate: bool = False
+    cache_key: str | None = None
+    template: Mapping[str, Any] = {}

@@ -1,0 +1,1 @@
+"""How model families write: prompts rendered, output read. Sans-IO."""

@@ -1,0 +1,60 @@
+"""The contract of a dialect: how one model family writes prompts, and how its output is read.
+
+Render and parse live together because they are inverses. Sans-IO: no clock, no randomness, so a
+call's ``call_id`` is left empty for the run to give, unless the model wrote one itself.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from msgspec import Struct
+
+from antiphon.conversation import Conversation, Options
+from antiphon.stream.deltas import Delta, Reason
+from antiphon.tokens import Chunk, Constraint, Prompt
+
+__all__ = ["Dialect", "Parser", "Rendered"]
+
+
+class Parser(Protocol):
+    """Reads one reply. Any chunking of the same output means the same items; no text is lost.
+
+    Never raises, whatever the model writes; linear in the length of the output.
+    """
+
+    def feed(self, chunk: Chunk) -> Iterable[Delta]:
+        """The deltas that ``chunk`` completes; ``Sampled`` first where it carries ids."""
+
+    def finish(self, reason: Reason) -> Iterable[Delta]:
+        """What was held back, and the end of what is open. Not ``Finish``: the backend knows the
+        usage. After ``length`` an unfinished item is left open, for the run to close as cut."""
+
+    @property
+    def reasoning_tokens(self) -> int:
+        """How many of the sampled tokens so far were thinking."""
+
+    @property
+    def done(self) -> bool:
+        """True once the rest of the output cannot matter (one call was allowed, and it is over):
+        the backend then stops the engine."""
+
+
+class Rendered(Struct, frozen=True, kw_only=True):
+    """A prompt and how to read what follows it."""
+
+    prompt: Prompt
+    parser: Parser
+    constraint: Constraint | None = None
+    #: Where the model's turn ends besides the tokenizer's own end ids.
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+
+
+class Dialect(Protocol):
+    """One model's way of writing, made from its files."""
+
+    def render(self, conversation: Conversation, options: Options) -> Rendered:
+        """The prompt for the next turn. ``conversation.kept`` is extended where the rendering
+        begins with it. Raises ``InvalidRequest`` for what this model cannot be asked."""

@@ -1,0 +1,1 @@
+"""Who continues tokens: inference engines behind one method."""

@@ -1,0 +1,75 @@
+"""The contract of an engine: token ids in, token ids out. It knows no messages and no tools."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Mapping
+from typing import Protocol
+
+from msgspec import Struct
+
+from antiphon.tokens import Chunk, Constraint, ModelCard, Prompt, Tokenizer
+
+__all__ = ["Capabilities", "Engine", "Sampling"]
+
+
+class Sampling(Struct, frozen=True, kw_only=True):
+    """How to continue. ``None`` leaves the choice to the engine's default for the model.
+
+    ``logprobs``: None = none, 0 = of the sampled token, n = with n alternatives.
+    ``stop`` strings end the continuation and are not part of it.
+    ``stop_ids`` end it too; the id itself is yielded, as the end-of-turn token is.
+    """
+
+    max_tokens: int
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    stop_ids: tuple[int, ...] = ()
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] = {}
+    logprobs: int | None = None
+    constraint: Constraint | None = None
+    ignore_eos: bool = False
+    #: Requests with the same key share a prefix; an engine may place them accordingly.
+    cache_key: str | None = None
+
+
+class Capabilities(Struct, frozen=True, kw_only=True):
+    """What an engine can do; the rest is refused by name before a run."""
+
+    max_logprobs: int | None = None
+    constraints: bool = False
+    images: bool = False
+    cached_tokens: bool = False
+    seed: bool = False
+    logit_bias: bool = False
+    penalties: bool = False
+
+
+class Engine(Protocol):
+    """Continues tokens. Made by a factory in ``engines``; closed once."""
+
+    @property
+    def card(self) -> ModelCard: ...
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    @property
+    def tokenizer(self) -> Tokenizer: ...
+
+    def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
+        """Continue ``prompt``. Closing the iterator (``aclose``) aborts within one token.
+
+        Each chunk comes as soon as its tokens exist; the last one has ``finish``. An end token that
+        was sampled is yielded as the last id where the engine knows it. Raises ``BackendError``
+        when the engine fails, ``InvalidRequest`` when it cannot accept the constraint.
+        """
+
+    async def close(self) -> None:
+        """Stop all generations and free the model."""

@@ -1,0 +1,133 @@
+"""Every error Antiphon raises on purpose. Raised, never returned; translated once at each rim.
+
+AntiphonError
+├── SetupError                the operator must change something: one line, no traceback
+├── RequestError              before a run: becomes an HTTP error in OpenAI's shape
+│   ├── InvalidRequest  400
+│   ├── Unauthorized    401
+│   ├── NotFound        404
+│   ├── Conflict        409
+│   ├── TooLarge        413
+│   └── Overloaded      429 or 503, with the seconds to wait
+├── RunError                  inside a run: becomes ``error`` and ``response.failed``
+│   ├── BackendError
+│   ├── ToolError
+│   └── Timeout
+└── GrammarError              we broke the event grammar: our bug
+"""
+
+from __future__ import annotations
+
+__all__ = [
+    "AntiphonError",
+    "BackendError",
+    "Conflict",
+    "GrammarError",
+    "InvalidRequest",
+    "NotFound",
+    "Overloaded",
+    "RequestError",
+    "RunError",
+    "SetupError",
+    "Timeout",
+    "TooLarge",
+    "ToolError",
+    "Unauthorized",
+]
+
+
+class AntiphonError(Exception):
+    """The root: catch it to catch all of ours."""
+
+
+class SetupError(AntiphonError):
+    """Something the operator must change; the message is the whole explanation, in one line."""
+
+
+class RequestError(AntiphonError):
+    """A request that gets no run. ``param`` is the path of the field, such as ``input[1].role``."""
+
+    status = 400
+    type = "invalid_request_error"
+
+    def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.param = param
+        self.code = code
+
+
+class InvalidRequest(RequestError):
+    """The request cannot be honoured as it stands."""
+
+
+class Unauthorized(RequestError):
+    """No key, or a key we do not know."""
+
+    status = 401
+
+
+class NotFound(RequestError):
+    """No such thing, or not this tenant's."""
+
+    status = 404
+
+
+class Conflict(RequestError):
+    """True now, perhaps not later; clients retry it."""
+
+    status = 409
+
+
+class TooLarge(RequestError):
+    """A body over the limit."""
+
+    status = 413
+
+
+class Overloaded(RequestError):
+    """No room now. ``retry_after_s`` becomes the ``retry-after`` header."""
+
+    status = 429
+    type = "rate_limit_error"
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: int = 1,
+        status: int = 429,
+        code: str = "rate_limit_exceeded",
+    ) -> None:
+        super().__init__(message, code=code)
+        self.retry_after_s = retry_after_s
+        self.status = status
+        if status >= 500:
+            self.type = "server_error"
+
+
+class RunError(AntiphonError):
+    """A run that cannot go on. ``code`` is one of ``response.error.code``; the message is shown."""
+
+    type = "server_error"
+
+    def __init__(self, message: str, *, code: str = "server_error") -> None:
+        super().__init__(message)
+        self.message = message
+        self.code = code
+
+
+class BackendError(RunError):
+    """The engine or the upstream failed."""
+
+
+class ToolError(RunError):
+    """A tool failed in a way its item cannot tell."""
+
+
+class Timeout(RunError):
+    """A run took longer than it may."""
+
+
+class GrammarError(AntiphonError):
+    """An event came where the grammar forbids it: a bug of ours, loud in tests."""

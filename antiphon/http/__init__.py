@@ -1,0 +1,1 @@
+"""The rim: HTTP in, HTTP out."""

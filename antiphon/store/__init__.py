@@ -1,0 +1,1 @@
+"""Where responses, items and their tokens live, per tenant."""

@@ -1,0 +1,74 @@
+"""The contract of a store: finished responses with what they were made of, per tenant.
+
+A response keeps only its own input, output and tokens, and a link to its parent; a turn costs what
+the turn adds. It knows the wire and nothing of runs. The memory store is the reference.
+"""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from msgspec import Struct
+
+from antiphon.wire.items import Item
+from antiphon.wire.response import Response
+
+__all__ = ["Retention", "Store", "StoredResponse", "TurnTokens"]
+
+
+class TurnTokens(Struct, frozen=True, kw_only=True):
+    """The token ids a turn added: ids of the whole = parent's whole ids[:base] + these.
+
+    ``ids`` are little-endian 32-bit unsigned integers, packed. ``fingerprint`` names the tokenizer.
+    """
+
+    base: int
+    ids: bytes
+    fingerprint: str
+
+
+class StoredResponse(Struct, frozen=True, kw_only=True):
+    """A response in its terminal state, its own input items, and the tokens behind it."""
+
+    response: Response
+    input: tuple[Item, ...] = ()
+    tokens: TurnTokens | None = None
+
+
+class Retention(Struct, frozen=True, kw_only=True):
+    """What a store may keep, all tenants together; None = no bound. What is over goes oldest
+    first."""
+
+    max_age_s: float | None = None
+    max_responses: int | None = None
+    max_bytes: int | None = None
+
+
+class Store(Protocol):
+    """All methods are per tenant: a foreign id is an unknown id. Safe for concurrent use in one
+    event loop. Deleting or expiring a response makes its id unusable at once; what its descendants
+    still need of it stays, unreachable by id, until the last of them is gone."""
+
+    async def save(self, tenant: str, stored: StoredResponse) -> None:
+        """Keep it. Returns when it is durable: the id may then be announced. The parent is
+        ``stored.response.previous_response_id``, if that is set."""
+
+    async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
+        """The response, or None if it is unknown, deleted or expired."""
+
+    async def chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
+        """The response and all its ancestors, oldest first (deleted ancestors included); None if
+        the response itself is unknown, deleted or expired."""
+
+    async def item(self, tenant: str, item_id: str) -> Item | None:
+        """A stored input or output item by its id, if a response holding it can be loaded."""
+
+    async def delete(self, tenant: str, response_id: str) -> bool:
+        """Forget it. False if there was nothing to forget."""
+
+    async def sweep(self, retention: Retention, now: int) -> int:
+        """Expire what is over the bounds (``now`` in unix seconds, compared with ``created_at``)
+        and free what no descendant needs. Returns how many responses expired."""
+
+    async def close(self) -> None:
+        """Finish what was begun; later calls raise."""

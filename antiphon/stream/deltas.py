@@ -1,0 +1,65 @@
+"""What a model means: the one language every backend speaks, and all a run has to understand.
+
+A reply is a sequence of deltas: items opened one after another, text written into them, items
+closed; ``Finish`` comes last and once. Nothing here knows of events, ids or positions.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+from msgspec import Struct
+
+from antiphon.wire.items import Annotation, Item, Logprob
+from antiphon.wire.response import Usage
+
+__all__ = ["Annotate", "Channel", "Close", "Delta", "Finish", "Open", "Reason", "Sampled", "Text"]
+
+#: Into which kind of part of the open item text goes: an answer, a refusal, a summary of thinking.
+Channel = Literal["text", "refusal", "summary"]
+
+#: Why a model stopped. ``stop``: it was done; ``length``: a token or context limit cut it.
+Reason = Literal["stop", "length", "content_filter"]
+
+
+class Open(Struct, frozen=True):
+    """A new item begins. ``item`` is its shell: type, name, call id; no id and no text yet.
+
+    An item still open is closed first.
+    """
+
+    item: Item
+
+
+class Text(Struct, frozen=True):
+    """More of the open item: answer, thinking, arguments or input, by its type."""
+
+    text: str
+    logprobs: tuple[Logprob, ...] = ()
+    channel: Channel = "text"
+
+
+class Annotate(Struct, frozen=True):
+    """A citation of text already written into the open part."""
+
+    annotation: Annotation
+
+
+class Close(Struct, frozen=True):
+    """The model has said all of the open item."""
+
+
+class Sampled(Struct, frozen=True):
+    """The token ids behind the deltas that follow, as the model sampled them."""
+
+    ids: tuple[int, ...]
+
+
+class Finish(Struct, frozen=True):
+    """The reply is over. An item open here was cut: it is closed with the matching status."""
+
+    reason: Reason
+    usage: Usage
+
+
+Delta = Open | Text | Annotate | Close | Sampled | Finish

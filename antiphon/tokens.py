@@ -1,0 +1,111 @@
+"""What dialects and engines say to each other: prompts, chunks, constraints, the tokenizer.
+
+Values only. It knows neither messages nor any engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+from msgspec import Struct
+
+__all__ = [
+    "Alternative",
+    "Chunk",
+    "Constraint",
+    "ModelCard",
+    "Prompt",
+    "TokenLogprob",
+    "Tokenizer",
+]
+
+
+class Constraint(Struct, frozen=True):
+    """What the continuation must obey, from its first token on: a grammar in llguidance's Lark.
+
+    One language for all: a JSON schema is ``start: %json {…}``, a regex ``start: /…/``. Engines
+    that do not speak it apply ``llguidance`` masks.
+    """
+
+    lark: str
+
+
+class Prompt(Struct, frozen=True):
+    """Token ids to continue. ``images`` (bytes) are those the ids have placeholders for."""
+
+    ids: tuple[int, ...]
+    images: tuple[bytes, ...] = ()
+
+
+class Alternative(Struct, frozen=True):
+    """One token that could have been sampled, with its natural log-probability."""
+
+    id: int
+    logprob: float
+
+
+class TokenLogprob(Struct, frozen=True):
+    """The sampled token's natural log-probability, and the best alternatives, best first."""
+
+    id: int
+    logprob: float
+    top: tuple[Alternative, ...] = ()
+
+
+class Chunk(Struct, frozen=True):
+    """Newly sampled tokens. ``logprobs`` is empty or as long as ``ids``.
+
+    ``finish`` is set in the last chunk only. ``cached_tokens`` (in any chunk) says how many prompt
+    tokens were not computed again. ``stop_text``: the stop string that ended it, if one did.
+    Where a stop string ended it, ``ids`` hold only tokens wholly before that string, and ``tail``
+    the text of the last token that came before the string in the middle of a token.
+    """
+
+    ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
+    finish: Literal["stop", "length"] | None = None
+    cached_tokens: int | None = None
+    stop_text: str | None = None
+    tail: str = ""
+
+
+class Tokenizer(Protocol):
+    """Text to ids and back, for one model. Thread-safe."""
+
+    @property
+    def special(self) -> Mapping[str, int]:
+        """Every control or added token that a text may not spell: literal → id."""
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Ids that end a turn or a text (EOS, EOT …)."""
+
+    @property
+    def size(self) -> int:
+        """Number of ids."""
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        """Ids of ``text``, nothing added (no BOS). ``special``: literals of control tokens in the
+        text become these tokens (templates); otherwise they are plain text (what users write)."""
+
+    def piece(self, token: int) -> bytes:
+        """The bytes a token stands for; a special token's literal. Unknown ids: ``b""``."""
+
+
+class ModelCard(Struct, frozen=True, kw_only=True):
+    """What a model's files say about it."""
+
+    name: str
+    context_size: int
+    chat_template: str | None = None
+    #: Named templates of the tokenizer config beside the default one (``tool_use`` …).
+    chat_templates: Mapping[str, str] = {}
+    bos_token: str | None = None
+    eos_token: str | None = None
+    add_bos: bool = False
+    architecture: str | None = None
+    #: Changes when ids would mean something else: kept tokens are only reused under the same one.
+    fingerprint: str = ""
+    #: The model's own sampling defaults, where its files give any.
+    generation: Mapping[str, Any] = {}

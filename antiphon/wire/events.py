@@ -1,0 +1,488 @@
+"""Everything a stream can say: the events of the Responses API, one class each.
+
+Numbered at birth (``sequence_number``). Names and fields: the ``openai`` SDK's types, 3.52; the
+two ``response.reasoning.*`` names are those Open Responses uses for raw reasoning.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec import UNSET, Struct, UnsetType
+
+from .items import Annotation, Item, Logprob, Part, SummaryText
+from .response import Response
+
+__all__ = [
+    "EVENTS",
+    "AudioDelta",
+    "AudioDone",
+    "AudioTranscriptDelta",
+    "AudioTranscriptDone",
+    "CodeInterpreterCallCodeDelta",
+    "CodeInterpreterCallCodeDone",
+    "CodeInterpreterCallCompleted",
+    "CodeInterpreterCallInProgress",
+    "CodeInterpreterCallInterpreting",
+    "CompactionCompacting",
+    "Completed",
+    "ContentPartAdded",
+    "ContentPartDone",
+    "Created",
+    "CustomToolCallInputDelta",
+    "CustomToolCallInputDone",
+    "Error",
+    "ErrorBody",
+    "Event",
+    "Failed",
+    "FileSearchCallCompleted",
+    "FileSearchCallInProgress",
+    "FileSearchCallSearching",
+    "FunctionCallArgumentsDelta",
+    "FunctionCallArgumentsDone",
+    "ImageGenerationCallCompleted",
+    "ImageGenerationCallGenerating",
+    "ImageGenerationCallInProgress",
+    "ImageGenerationCallPartialImage",
+    "InProgress",
+    "Incomplete",
+    "Keepalive",
+    "McpCallArgumentsDelta",
+    "McpCallArgumentsDone",
+    "McpCallCompleted",
+    "McpCallFailed",
+    "McpCallInProgress",
+    "McpListToolsCompleted",
+    "McpListToolsFailed",
+    "McpListToolsInProgress",
+    "OutputItemAdded",
+    "OutputItemDone",
+    "OutputTextAnnotationAdded",
+    "OutputTextDelta",
+    "OutputTextDone",
+    "Queued",
+    "ReasoningDelta",
+    "ReasoningDone",
+    "ReasoningSummaryPartAdded",
+    "ReasoningSummaryPartDone",
+    "ReasoningSummaryTextDelta",
+    "ReasoningSummaryTextDone",
+    "ReasoningTextDelta",
+    "ReasoningTextDone",
+    "RefusalDelta",
+    "RefusalDone",
+    "ShellCallCommandAdded",
+    "ShellCallCommandDelta",
+    "ShellCallCommandDone",
+    "ShellCallOutputContentDelta",
+    "ShellCallOutputContentDone",
+    "SteerAccepted",
+    "SteerFailed",
+    "SteerPending",
+    "WebSearchCallCompleted",
+    "WebSearchCallInProgress",
+    "WebSearchCallSearching",
+]
+
+
+class Event(Struct, frozen=True, kw_only=True, tag_field="type"):
+    sequence_number: int
+
+
+# --- of the response -----------------------------------------------------------------------------
+
+
+class _Snapshot(Event, frozen=True, kw_only=True):
+    response: Response
+
+
+class Created(_Snapshot, frozen=True, kw_only=True, tag="response.created"):
+    pass
+
+
+class Queued(_Snapshot, frozen=True, kw_only=True, tag="response.queued"):
+    pass
+
+
+class InProgress(_Snapshot, frozen=True, kw_only=True, tag="response.in_progress"):
+    pass
+
+
+class Completed(_Snapshot, frozen=True, kw_only=True, tag="response.completed"):
+    pass
+
+
+class Incomplete(_Snapshot, frozen=True, kw_only=True, tag="response.incomplete"):
+    pass
+
+
+class Failed(_Snapshot, frozen=True, kw_only=True, tag="response.failed"):
+    pass
+
+
+class ErrorBody(Struct, frozen=True, kw_only=True):
+    type: str
+    code: str
+    message: str
+    param: str | None = None
+
+
+class Error(Event, frozen=True, kw_only=True, tag="error"):
+    """Both shapes in one: the flat one is OpenAI's documented form, the nested one what it sends."""
+
+    code: str
+    message: str
+    param: str | None = None
+    error: ErrorBody
+
+
+class Keepalive(Event, frozen=True, kw_only=True, tag="keepalive"):
+    """Fills silence: comments do not reset every client's idle timer, this does."""
+
+
+# --- of an item ----------------------------------------------------------------------------------
+
+
+class OutputItemAdded(Event, frozen=True, kw_only=True, tag="response.output_item.added"):
+    output_index: int
+    item: Item
+
+
+class OutputItemDone(Event, frozen=True, kw_only=True, tag="response.output_item.done"):
+    output_index: int
+    item: Item
+
+
+class _OfItem(Event, frozen=True, kw_only=True):
+    item_id: str
+    output_index: int
+
+
+class _OfPart(_OfItem, frozen=True, kw_only=True):
+    content_index: int
+
+
+class _OfSummary(_OfItem, frozen=True, kw_only=True):
+    summary_index: int
+
+
+class ContentPartAdded(_OfPart, frozen=True, kw_only=True, tag="response.content_part.added"):
+    part: Part
+
+
+class ContentPartDone(_OfPart, frozen=True, kw_only=True, tag="response.content_part.done"):
+    part: Part
+
+
+class OutputTextDelta(_OfPart, frozen=True, kw_only=True, tag="response.output_text.delta"):
+    delta: str
+    logprobs: tuple[Logprob, ...] = ()
+
+
+class OutputTextDone(_OfPart, frozen=True, kw_only=True, tag="response.output_text.done"):
+    text: str
+    logprobs: tuple[Logprob, ...] = ()
+
+
+class OutputTextAnnotationAdded(
+    _OfPart, frozen=True, kw_only=True, tag="response.output_text.annotation.added"
+):
+    annotation_index: int
+    annotation: Annotation
+
+
+class RefusalDelta(_OfPart, frozen=True, kw_only=True, tag="response.refusal.delta"):
+    delta: str
+
+
+class RefusalDone(_OfPart, frozen=True, kw_only=True, tag="response.refusal.done"):
+    refusal: str
+
+
+class ReasoningTextDelta(_OfPart, frozen=True, kw_only=True, tag="response.reasoning_text.delta"):
+    delta: str
+
+
+class ReasoningTextDone(_OfPart, frozen=True, kw_only=True, tag="response.reasoning_text.done"):
+    text: str
+
+
+class ReasoningDelta(_OfPart, frozen=True, kw_only=True, tag="response.reasoning.delta"):
+    delta: str
+
+
+class ReasoningDone(_OfPart, frozen=True, kw_only=True, tag="response.reasoning.done"):
+    text: str
+
+
+class ReasoningSummaryPartAdded(
+    _OfSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_part.added"
+):
+    part: SummaryText
+
+
+class ReasoningSummaryPartDone(
+    _OfSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_part.done"
+):
+    part: SummaryText
+
+
+class ReasoningSummaryTextDelta(
+    _OfSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_text.delta"
+):
+    delta: str
+
+
+class ReasoningSummaryTextDone(
+    _OfSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_text.done"
+):
+    text: str
+
+
+class FunctionCallArgumentsDelta(
+    _OfItem, frozen=True, kw_only=True, tag="response.function_call_arguments.delta"
+):
+    delta: str
+
+
+class FunctionCallArgumentsDone(
+    _OfItem, frozen=True, kw_only=True, tag="response.function_call_arguments.done"
+):
+    arguments: str
+
+
+class CustomToolCallInputDelta(
+    _OfItem, frozen=True, kw_only=True, tag="response.custom_tool_call_input.delta"
+):
+    delta: str
+
+
+class CustomToolCallInputDone(
+    _OfItem, frozen=True, kw_only=True, tag="response.custom_tool_call_input.done"
+):
+    input: str
+
+
+class McpCallArgumentsDelta(
+    _OfItem, frozen=True, kw_only=True, tag="response.mcp_call_arguments.delta"
+):
+    delta: str
+
+
+class McpCallArgumentsDone(
+    _OfItem, frozen=True, kw_only=True, tag="response.mcp_call_arguments.done"
+):
+    arguments: str
+
+
+class McpCallInProgress(_OfItem, frozen=True, kw_only=True, tag="response.mcp_call.in_progress"):
+    pass
+
+
+class McpCallCompleted(_OfItem, frozen=True, kw_only=True, tag="response.mcp_call.completed"):
+    pass
+
+
+class McpCallFailed(_OfItem, frozen=True, kw_only=True, tag="response.mcp_call.failed"):
+    pass
+
+
+class McpListToolsInProgress(
+    _OfItem, frozen=True, kw_only=True, tag="response.mcp_list_tools.in_progress"
+):
+    pass
+
+
+class McpListToolsCompleted(
+    _OfItem, frozen=True, kw_only=True, tag="response.mcp_list_tools.completed"
+):
+    pass
+
+
+class McpListToolsFailed(_OfItem, frozen=True, kw_only=True, tag="response.mcp_list_tools.failed"):
+    pass
+
+
+class FileSearchCallInProgress(
+    _OfItem, frozen=True, kw_only=True, tag="response.file_search_call.in_progress"
+):
+    pass
+
+
+class FileSearchCallSearching(
+    _OfItem, frozen=True, kw_only=True, tag="response.file_search_call.searching"
+):
+    pass
+
+
+class FileSearchCallCompleted(
+    _OfItem, frozen=True, kw_only=True, tag="response.file_search_call.completed"
+):
+    pass
+
+
+class WebSearchCallInProgress(
+    _OfItem, frozen=True, kw_only=True, tag="response.web_search_call.in_progress"
+):
+    pass
+
+
+class WebSearchCallSearching(
+    _OfItem, frozen=True, kw_only=True, tag="response.web_search_call.searching"
+):
+    pass
+
+
+class WebSearchCallCompleted(
+    _OfItem, frozen=True, kw_only=True, tag="response.web_search_call.completed"
+):
+    pass
+
+
+class CodeInterpreterCallInProgress(
+    _OfItem, frozen=True, kw_only=True, tag="response.code_interpreter_call.in_progress"
+):
+    pass
+
+
+class CodeInterpreterCallInterpreting(
+    _OfItem, frozen=True, kw_only=True, tag="response.code_interpreter_call.interpreting"
+):
+    pass
+
+
+class CodeInterpreterCallCompleted(
+    _OfItem, frozen=True, kw_only=True, tag="response.code_interpreter_call.completed"
+):
+    pass
+
+
+class CodeInterpreterCallCodeDelta(
+    _OfItem, frozen=True, kw_only=True, tag="response.code_interpreter_call_code.delta"
+):
+    delta: str
+
+
+class CodeInterpreterCallCodeDone(
+    _OfItem, frozen=True, kw_only=True, tag="response.code_interpreter_call_code.done"
+):
+    code: str
+
+
+class ImageGenerationCallInProgress(
+    _OfItem, frozen=True, kw_only=True, tag="response.image_generation_call.in_progress"
+):
+    pass
+
+
+class ImageGenerationCallGenerating(
+    _OfItem, frozen=True, kw_only=True, tag="response.image_generation_call.generating"
+):
+    pass
+
+
+class ImageGenerationCallCompleted(
+    _OfItem, frozen=True, kw_only=True, tag="response.image_generation_call.completed"
+):
+    pass
+
+
+class ImageGenerationCallPartialImage(
+    _OfItem, frozen=True, kw_only=True, tag="response.image_generation_call.partial_image"
+):
+    partial_image_b64: str
+    partial_image_index: int
+    size: str | UnsetType = UNSET
+    quality: str | UnsetType = UNSET
+    background: str | UnsetType = UNSET
+    output_format: str | UnsetType = UNSET
+
+
+class CompactionCompacting(
+    _OfItem, frozen=True, kw_only=True, tag="response.compaction.compacting"
+):
+    pass
+
+
+class _OfCommand(Event, frozen=True, kw_only=True):
+    """The shell's command events carry no ``item_id``."""
+
+    output_index: int
+    command_index: int
+
+
+class ShellCallCommandAdded(
+    _OfCommand, frozen=True, kw_only=True, tag="response.shell_call_command.added"
+):
+    command: str
+
+
+class ShellCallCommandDelta(
+    _OfCommand, frozen=True, kw_only=True, tag="response.shell_call_command.delta"
+):
+    delta: str
+
+
+class ShellCallCommandDone(
+    _OfCommand, frozen=True, kw_only=True, tag="response.shell_call_command.done"
+):
+    command: str
+
+
+class ShellCallOutputContentDelta(
+    _OfItem, frozen=True, kw_only=True, tag="response.shell_call_output_content.delta"
+):
+    command_index: int
+    delta: dict[str, Any]
+
+
+class ShellCallOutputContentDone(
+    _OfItem, frozen=True, kw_only=True, tag="response.shell_call_output_content.done"
+):
+    command_index: int
+    output: tuple[dict[str, Any], ...]
+
+
+class AudioDelta(Event, frozen=True, kw_only=True, tag="response.audio.delta"):
+    delta: str
+
+
+class AudioDone(Event, frozen=True, kw_only=True, tag="response.audio.done"):
+    pass
+
+
+class AudioTranscriptDelta(Event, frozen=True, kw_only=True, tag="response.audio.transcript.delta"):
+    delta: str
+
+
+class AudioTranscriptDone(Event, frozen=True, kw_only=True, tag="response.audio.transcript.done"):
+    pass
+
+
+# --- WebSocket only ------------------------------------------------------------------------------
+
+
+class SteerAccepted(Event, frozen=True, kw_only=True, tag="response.steer.accepted"):
+    steer: dict[str, Any]
+
+
+class SteerPending(Event, frozen=True, kw_only=True, tag="response.steer.pending"):
+    reason: str
+    required_input: tuple[dict[str, Any], ...] = ()
+
+
+class SteerFailed(Event, frozen=True, kw_only=True, tag="response.steer.failed"):
+    error: dict[str, Any]
+
+
+def _leaves(base: type[Event]) -> list[type[Event]]:
+    found: list[type[Event]] = []
+    for child in base.__subclasses__():
+        found += _leaves(child) if child.__name__.startswith("_") else [child]
+    return found
+
+
+#: Every event by its name on the wire.
+EVENTS: dict[str, type[Event]] = {
+    str(event.__struct_config__.tag): event for event in _leaves(Event)
+}

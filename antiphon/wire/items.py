@@ -1,0 +1,499 @@
+"""Items and their parts: everything a conversation is made of, as it stands on the wire.
+
+One class serves an item in every role it can take (input, output, listing). A field that may be
+left out is ``UNSET`` when it is; a field that must be there even when empty is ``None``. Clients
+send both forms and more: ``wire.decode`` brings what they send into these shapes.
+Field lists: the ``openai`` SDK's types, 3.52.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from .tools import Tool
+
+__all__ = [
+    "INPUT_ITEMS",
+    "OUTPUT_ITEMS",
+    "AdditionalTools",
+    "Annotation",
+    "ApplyPatchCall",
+    "ApplyPatchCallOutput",
+    "CodeInterpreterCall",
+    "Compaction",
+    "CompactionTrigger",
+    "ComputerCall",
+    "ComputerCallOutput",
+    "ComputerScreenshot",
+    "ConfigurationUpdate",
+    "ContainerFileCitation",
+    "CustomToolCall",
+    "CustomToolCallOutput",
+    "FileCitation",
+    "FilePath",
+    "FileSearchCall",
+    "FunctionCall",
+    "FunctionCallOutput",
+    "ImageGenerationCall",
+    "InputAudio",
+    "InputFile",
+    "InputImage",
+    "InputText",
+    "InputVideo",
+    "Item",
+    "ItemBase",
+    "ItemReference",
+    "LocalShellCall",
+    "LocalShellCallOutput",
+    "Logprob",
+    "McpApprovalRequest",
+    "McpApprovalResponse",
+    "McpCall",
+    "McpListTools",
+    "Message",
+    "OutputText",
+    "Part",
+    "Phase",
+    "PlainText",
+    "Program",
+    "ProgramOutput",
+    "Reasoning",
+    "ReasoningText",
+    "Refusal",
+    "ShellCall",
+    "ShellCallOutput",
+    "Status",
+    "SummaryText",
+    "ToolOutput",
+    "ToolSearchCall",
+    "ToolSearchOutput",
+    "TopLogprob",
+    "UrlCitation",
+    "WebSearchCall",
+]
+
+Status = Literal["in_progress", "completed", "incomplete"]
+Phase = Literal["commentary", "final_answer"]
+Json = dict[str, Any]
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+class TopLogprob(Struct, frozen=True, kw_only=True):
+    """One alternative at a position; ``logprob`` is natural, ``bytes`` the token's UTF-8 bytes."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] = ()
+
+
+class Logprob(Struct, frozen=True, kw_only=True):
+    """A sampled token with its log-probability and, if asked for, the best alternatives."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] = ()
+    top_logprobs: tuple[TopLogprob, ...] = ()
+
+
+class FileCitation(Struct, frozen=True, kw_only=True, tag_field="type", tag="file_citation"):
+    file_id: str
+    filename: str
+    index: int
+
+
+class UrlCitation(Struct, frozen=True, kw_only=True, tag_field="type", tag="url_citation"):
+    url: str
+    title: str
+    start_index: int
+    end_index: int
+
+
+class ContainerFileCitation(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="container_file_citation"
+):
+    container_id: str
+    file_id: str
+    filename: str
+    start_index: int
+    end_index: int
+
+
+class FilePath(Struct, frozen=True, kw_only=True, tag_field="type", tag="file_path"):
+    file_id: str
+    index: int
+
+
+Annotation = FileCitation | UrlCitation | ContainerFileCitation | FilePath
+
+
+class InputText(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_text"):
+    text: str
+    prompt_cache_breakpoint: Json | UnsetType = UNSET
+
+
+class InputImage(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_image"):
+    detail: Literal["low", "high", "auto", "original"] = "auto"
+    image_url: str | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+    prompt_cache_breakpoint: Json | UnsetType = UNSET
+
+
+class InputFile(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_file"):
+    file_data: str | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+    file_url: str | UnsetType = UNSET
+    filename: str | UnsetType = UNSET
+    detail: Literal["auto", "low", "high"] | UnsetType = UNSET
+    prompt_cache_breakpoint: Json | UnsetType = UNSET
+
+
+class InputAudio(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_audio"):
+    input_audio: Json
+
+
+class InputVideo(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_video"):
+    video_url: str
+
+
+class OutputText(Struct, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
+    text: str
+    annotations: tuple[Annotation, ...] = ()
+    logprobs: tuple[Logprob, ...] = ()
+
+
+class Refusal(Struct, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class ReasoningText(Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class SummaryText(Struct, frozen=True, kw_only=True, tag_field="type", tag="summary_text"):
+    text: str
+
+
+class PlainText(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    text: str
+
+
+class ComputerScreenshot(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="computer_screenshot"
+):
+    image_url: str | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+    detail: Literal["low", "high", "auto", "original"] | UnsetType = UNSET
+
+
+Part = (
+    InputText
+    | InputImage
+    | InputFile
+    | InputAudio
+    | InputVideo
+    | OutputText
+    | Refusal
+    | ReasoningText
+    | SummaryText
+    | PlainText
+    | ComputerScreenshot
+)
+
+ToolOutput = str | tuple[InputText | InputImage | InputFile | InputVideo, ...]
+
+
+# --- items ---------------------------------------------------------------------------------------
+
+
+class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What every item has. ``id`` is empty only between decoding and admission."""
+
+    id: str = ""
+
+
+class Message(ItemBase, frozen=True, kw_only=True, tag="message"):
+    role: Literal[
+        "user", "assistant", "system", "developer", "unknown", "critic", "discriminator", "tool"
+    ]
+    content: tuple[Part, ...]
+    status: Status = "completed"
+    phase: Phase | UnsetType = UNSET
+
+
+class Reasoning(ItemBase, frozen=True, kw_only=True, tag="reasoning"):
+    """Thinking: raw text in ``content``, what users may read in ``summary``, or sealed."""
+
+    summary: tuple[SummaryText, ...] = ()
+    content: tuple[ReasoningText, ...] | UnsetType = UNSET
+    encrypted_content: str | UnsetType = UNSET
+    status: Status = "completed"
+
+
+class FunctionCall(ItemBase, frozen=True, kw_only=True, tag="function_call"):
+    """``arguments`` is JSON text as the model wrote it; ``call_id`` ties the output to it."""
+
+    call_id: str
+    name: str
+    arguments: str
+    status: Status = "completed"
+    namespace: str | UnsetType = UNSET
+    caller: Json | UnsetType = UNSET
+
+
+class FunctionCallOutput(ItemBase, frozen=True, kw_only=True, tag="function_call_output"):
+    call_id: str
+    output: ToolOutput
+    status: Status = "completed"
+    name: str | UnsetType = UNSET
+    namespace: str | UnsetType = UNSET
+    caller: Json | UnsetType = UNSET
+
+
+class CustomToolCall(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call"):
+    """A call whose ``input`` is free text."""
+
+    call_id: str
+    name: str
+    input: str
+    status: Status = "completed"
+    namespace: str | UnsetType = UNSET
+    caller: Json | UnsetType = UNSET
+
+
+class CustomToolCallOutput(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call_output"):
+    call_id: str
+    output: ToolOutput
+    status: Status = "completed"
+    name: str | UnsetType = UNSET
+    caller: Json | UnsetType = UNSET
+
+
+class FileSearchCall(ItemBase, frozen=True, kw_only=True, tag="file_search_call"):
+    queries: tuple[str, ...]
+    status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] = "completed"
+    results: tuple[Json, ...] | None = None
+
+
+class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):
+    """``action`` is a search, an open_page or a find_in_page."""
+
+    status: Literal["in_progress", "searching", "completed", "incomplete", "failed"] = "completed"
+    action: Json | UnsetType = UNSET
+    results: tuple[Json, ...] | UnsetType = UNSET
+
+
+class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpreter_call"):
+    container_id: str
+    code: str | None = None
+    outputs: tuple[Json, ...] | None = None
+    status: Literal["in_progress", "interpreting", "completed", "incomplete", "failed"] = (
+        "completed"
+    )
+
+
+class ImageGenerationCall(ItemBase, frozen=True, kw_only=True, tag="image_generation_call"):
+    """``result`` is the image in base64."""
+
+    result: str | None = None
+    status: Literal["in_progress", "generating", "completed", "failed"] = "completed"
+    action: str | UnsetType = UNSET
+    background: str | UnsetType = UNSET
+    error: Any | UnsetType = UNSET
+    output_format: str | UnsetType = UNSET
+    quality: str | UnsetType = UNSET
+    revised_prompt: str | UnsetType = UNSET
+    size: str | UnsetType = UNSET
+    svg_usage: Json | UnsetType = UNSET
+
+
+class ComputerCall(ItemBase, frozen=True, kw_only=True, tag="computer_call"):
+    call_id: str
+    pending_safety_checks: tuple[Json, ...] = ()
+    status: Status = "completed"
+    action: Json | UnsetType = UNSET
+    actions: tuple[Json, ...] | UnsetType = UNSET
+
+
+class ComputerCallOutput(ItemBase, frozen=True, kw_only=True, tag="computer_call_output"):
+    call_id: str
+    output: ComputerScreenshot
+    status: Literal["in_progress", "completed", "incomplete", "failed"] = "completed"
+    acknowledged_safety_checks: tuple[Json, ...] | UnsetType = UNSET
+
+
+class LocalShellCall(ItemBase, frozen=True, kw_only=True, tag="local_shell_call"):
+    call_id: str
+    action: Json
+    status: Status = "completed"
+
+
+class LocalShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="local_shell_call_output"):
+    output: str
+    status: Status = "completed"
+    call_id: str | UnsetType = UNSET
+
+
+class ShellCall(ItemBase, frozen=True, kw_only=True, tag="shell_call"):
+    call_id: str
+    action: Json
+    status: Status = "completed"
+    environment: Json | UnsetType = UNSET
+    caller: Json | UnsetType = UNSET
+    created_by: str | UnsetType = UNSET
+
+
+class ShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="shell_call_output"):
+    call_id: str
+    output: tuple[Json, ...]
+    status: Status = "completed"
+    max_output_length: int | None = None
+    caller: Json | UnsetType = UNSET
+    created_by: str | UnsetType = UNSET
+
+
+class ApplyPatchCall(ItemBase, frozen=True, kw_only=True, tag="apply_patch_call"):
+    call_id: str
+    operation: Json
+    status: Literal["in_progress", "completed"] = "completed"
+    caller: Json | UnsetType = UNSET
+    created_by: str | UnsetType = UNSET
+
+
+class ApplyPatchCallOutput(ItemBase, frozen=True, kw_only=True, tag="apply_patch_call_output"):
+    call_id: str
+    status: Literal["completed", "failed"] = "completed"
+    output: str | UnsetType = UNSET
+    caller: Json | UnsetType = UNSET
+    created_by: str | UnsetType = UNSET
+
+
+class McpListTools(ItemBase, frozen=True, kw_only=True, tag="mcp_list_tools"):
+    """A tool's ``description`` and ``annotations`` are absent, never null, when there are none."""
+
+    server_label: str
+    tools: tuple[Json, ...]
+    error: Any | UnsetType = UNSET
+
+
+class McpApprovalRequest(ItemBase, frozen=True, kw_only=True, tag="mcp_approval_request"):
+    server_label: str
+    name: str
+    arguments: str
+
+
+class McpApprovalResponse(ItemBase, frozen=True, kw_only=True, tag="mcp_approval_response"):
+    approval_request_id: str
+    approve: bool
+    reason: str | UnsetType = UNSET
+
+
+class McpCall(ItemBase, frozen=True, kw_only=True, tag="mcp_call"):
+    server_label: str
+    name: str
+    arguments: str
+    status: Literal["in_progress", "completed", "incomplete", "calling", "failed"] = "completed"
+    output: str | None = None
+    error: Any | None = None
+    approval_request_id: str | UnsetType = UNSET
+
+
+class ToolSearchCall(ItemBase, frozen=True, kw_only=True, tag="tool_search_call"):
+    arguments: Any
+    call_id: str | None = None
+    execution: Literal["server", "client"] = "server"
+    status: Status = "completed"
+    created_by: str | UnsetType = UNSET
+
+
+class ToolSearchOutput(ItemBase, frozen=True, kw_only=True, tag="tool_search_output"):
+    tools: tuple[Tool, ...]
+    call_id: str | None = None
+    execution: Literal["server", "client"] = "server"
+    status: Status = "completed"
+    created_by: str | UnsetType = UNSET
+
+
+class AdditionalTools(ItemBase, frozen=True, kw_only=True, tag="additional_tools"):
+    """Tools that may be called from this point of the conversation on."""
+
+    tools: tuple[Tool, ...]
+    role: str = "developer"
+
+
+class Compaction(ItemBase, frozen=True, kw_only=True, tag="compaction"):
+    encrypted_content: str
+    created_by: str | UnsetType = UNSET
+
+
+class CompactionTrigger(ItemBase, frozen=True, kw_only=True, tag="compaction_trigger"):
+    """The last input item; asks for exactly one compaction item."""
+
+
+class ConfigurationUpdate(ItemBase, frozen=True, kw_only=True, tag="configuration_update"):
+    """Settings that hold from this point of the conversation on."""
+
+    reasoning: Json | UnsetType = UNSET
+    text: Json | UnsetType = UNSET
+
+
+class ItemReference(ItemBase, frozen=True, kw_only=True, tag="item_reference"):
+    """Stands for a stored item."""
+
+
+class Program(ItemBase, frozen=True, kw_only=True, tag="program"):
+    call_id: str
+    code: str
+    fingerprint: str
+
+
+class ProgramOutput(ItemBase, frozen=True, kw_only=True, tag="program_output"):
+    call_id: str
+    result: Any
+    status: Literal["completed", "incomplete"] = "completed"
+
+
+Item = (
+    Message
+    | Reasoning
+    | FunctionCall
+    | FunctionCallOutput
+    | CustomToolCall
+    | CustomToolCallOutput
+    | FileSearchCall
+    | WebSearchCall
+    | CodeInterpreterCall
+    | ImageGenerationCall
+    | ComputerCall
+    | ComputerCallOutput
+    | LocalShellCall
+    | LocalShellCallOutput
+    | ShellCall
+    | ShellCallOutput
+    | ApplyPatchCall
+    | ApplyPatchCallOutput
+    | McpListTools
+    | McpApprovalRequest
+    | McpApprovalResponse
+    | McpCall
+    | ToolSearchCall
+    | ToolSearchOutput
+    | AdditionalTools
+    | Compaction
+    | CompactionTrigger
+    | ConfigurationUpdate
+    | ItemReference
+    | Program
+    | ProgramOutput
+)
+
+#: Items only a client may send; every other one may also be part of an output.
+_INPUT_ONLY = (CompactionTrigger, ConfigurationUpdate, ItemReference)
+
+INPUT_ITEMS: tuple[type[ItemBase], ...] = tuple(Item.__args__)
+OUTPUT_ITEMS: tuple[type[ItemBase], ...] = tuple(
+    item for item in INPUT_ITEMS if item not in _INPUT_ONLY
+)

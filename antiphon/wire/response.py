@@ -1,0 +1,152 @@
+"""The response: the snapshot that opens, closes and stands for a run.
+
+What is ``None`` here is null on the wire; what is ``UNSET`` is left out. Open Responses demands
+the first group even when empty, and refuses null in the second.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from .items import Item
+from .tools import Tool, ToolChoice
+
+__all__ = [
+    "ConversationRef",
+    "IncompleteDetails",
+    "InputTokensDetails",
+    "JsonObjectFormat",
+    "JsonSchemaFormat",
+    "OutputTokensDetails",
+    "PlainFormat",
+    "ReasoningConfig",
+    "Response",
+    "ResponseError",
+    "ResponseStatus",
+    "TextConfig",
+    "TextFormatConfig",
+    "Usage",
+]
+
+Json = dict[str, Any]
+ResponseStatus = Literal["queued", "in_progress", "completed", "incomplete", "failed", "cancelled"]
+Effort = Literal["none", "minimal", "low", "medium", "high", "xhigh", "max"]
+
+
+class InputTokensDetails(Struct, frozen=True, kw_only=True):
+    cached_tokens: int = 0
+    cache_write_tokens: int = 0
+
+
+class OutputTokensDetails(Struct, frozen=True, kw_only=True):
+    reasoning_tokens: int = 0
+
+
+class Usage(Struct, frozen=True, kw_only=True):
+    """Tokens. ``input_tokens`` counts all the model saw, ``output_tokens`` all it sampled."""
+
+    input_tokens: int = 0
+    input_tokens_details: InputTokensDetails = InputTokensDetails()
+    output_tokens: int = 0
+    output_tokens_details: OutputTokensDetails = OutputTokensDetails()
+    total_tokens: int = 0
+
+
+class ResponseError(Struct, frozen=True, kw_only=True):
+    """Why a run failed. The AI SDK wants ``type`` and ``param`` as well."""
+
+    code: str
+    message: str
+    type: str = "server_error"
+    param: str | None = None
+
+
+class IncompleteDetails(Struct, frozen=True, kw_only=True):
+    reason: Literal["max_output_tokens", "content_filter", "max_messages", "steered"]
+
+
+class PlainFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    pass
+
+
+class JsonObjectFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_object"):
+    pass
+
+
+class JsonSchemaFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="json_schema"):
+    """Output that is JSON obeying ``schema``."""
+
+    name: str
+    schema: Json
+    description: str | None = None
+    strict: bool = False
+
+
+TextFormatConfig = PlainFormat | JsonObjectFormat | JsonSchemaFormat
+
+
+class TextConfig(Struct, frozen=True, kw_only=True):
+    format: TextFormatConfig = PlainFormat()
+    verbosity: Literal["low", "medium", "high"] | UnsetType = UNSET
+
+
+class ReasoningConfig(Struct, frozen=True, kw_only=True):
+    """How to think. Both first keys are always echoed (Open Responses)."""
+
+    effort: Effort | None = None
+    summary: Literal["auto", "concise", "detailed"] | None = None
+    generate_summary: Literal["auto", "concise", "detailed"] | UnsetType = UNSET
+    context: str | UnsetType = UNSET
+    mode: str | UnsetType = UNSET
+
+
+class ConversationRef(Struct, frozen=True, kw_only=True):
+    id: str
+
+
+class Response(Struct, frozen=True, kw_only=True):
+    """The fold of a run's events, and the echo of what was asked with defaults filled in."""
+
+    id: str
+    created_at: int
+    model: str
+    object: Literal["response"] = "response"
+    status: ResponseStatus = "in_progress"
+    completed_at: int | None = None
+    error: ResponseError | None = None
+    incomplete_details: IncompleteDetails | None = None
+    instructions: str | None = None
+    output: tuple[Item, ...] = ()
+    previous_response_id: str | None = None
+    tools: tuple[Tool, ...] = ()
+    tool_choice: ToolChoice = "auto"
+    parallel_tool_calls: bool = True
+    max_output_tokens: int | None = None
+    max_tool_calls: int | None = None
+    temperature: float = 1.0
+    top_p: float = 1.0
+    top_logprobs: int = 0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    truncation: Literal["auto", "disabled"] = "disabled"
+    text: TextConfig = TextConfig()
+    reasoning: ReasoningConfig | None = None
+    store: bool = True
+    background: bool = False
+    service_tier: str = "default"
+    metadata: dict[str, str] = {}
+    safety_identifier: str | None = None
+    prompt_cache_key: str | None = None
+    usage: Usage | None = None
+    conversation: ConversationRef | UnsetType = UNSET
+    user: str | UnsetType = UNSET
+    prompt: Json | UnsetType = UNSET
+    prompt_cache_options: Json | UnsetType = UNSET
+    prompt_cache_retention: str | UnsetType = UNSET
+    context_management: tuple[Json, ...] | UnsetType = UNSET
+    image: Json | UnsetType = UNSET
+    access_programs: Json | UnsetType = UNSET
+    input_transformations: tuple[Json, ...] | UnsetType = UNSET
+    tool_usage: Json | UnsetType = UNSET

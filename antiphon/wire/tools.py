@@ -1,0 +1,253 @@
+"""Tools as a request declares them, and what it says about choosing one.
+
+``function`` echoes ``description``, ``parameters`` and ``strict`` even when null, as Open
+Responses demands; the rest leaves out what was not given.
+Field lists: the ``openai`` SDK's types, 3.52.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+__all__ = [
+    "HOSTED_CHOICES",
+    "ApplyPatch",
+    "Choice",
+    "CodeInterpreter",
+    "Computer",
+    "ComputerUsePreview",
+    "Custom",
+    "CustomFormat",
+    "FileSearch",
+    "Function",
+    "Grammar",
+    "ImageGeneration",
+    "LocalShell",
+    "Mcp",
+    "Namespace",
+    "ProgrammaticToolCalling",
+    "Shell",
+    "TextFormat",
+    "Tool",
+    "ToolChoice",
+    "ToolSearch",
+    "WebSearch",
+    "WebSearchDated",
+    "WebSearchPreview",
+    "WebSearchPreviewDated",
+]
+
+Json = dict[str, Any]
+
+
+class ToolBase(Struct, frozen=True, kw_only=True, tag_field="type"):
+    """What every tool has: its ``type``."""
+
+
+class Function(ToolBase, frozen=True, kw_only=True, tag="function"):
+    """A function the client runs; ``parameters`` is a JSON schema."""
+
+    name: str
+    description: str | None = None
+    parameters: Json | None = None
+    strict: bool | None = None
+    output_schema: Json | UnsetType = UNSET
+    defer_loading: bool | UnsetType = UNSET
+    allowed_callers: tuple[str, ...] | UnsetType = UNSET
+
+
+class TextFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    """Free text."""
+
+
+class Grammar(Struct, frozen=True, kw_only=True, tag_field="type", tag="grammar"):
+    """Text that obeys a grammar."""
+
+    syntax: Literal["lark", "regex"]
+    definition: str
+
+
+CustomFormat = TextFormat | Grammar
+
+
+class Custom(ToolBase, frozen=True, kw_only=True, tag="custom"):
+    """A tool the client runs whose input is free text."""
+
+    name: str
+    description: str | UnsetType = UNSET
+    format: CustomFormat | UnsetType = UNSET
+    defer_loading: bool | UnsetType = UNSET
+    allowed_callers: tuple[str, ...] | UnsetType = UNSET
+
+
+class Namespace(ToolBase, frozen=True, kw_only=True, tag="namespace"):
+    """A named group of client tools; calls carry ``namespace``."""
+
+    name: str
+    tools: tuple[Function | Custom, ...]
+    description: str | UnsetType = UNSET
+
+
+class ToolSearch(ToolBase, frozen=True, kw_only=True, tag="tool_search"):
+    execution: Literal["server", "client"] | UnsetType = UNSET
+    description: str | UnsetType = UNSET
+    parameters: Any | UnsetType = UNSET
+
+
+class _WebSearch(ToolBase, frozen=True, kw_only=True):
+    filters: Json | UnsetType = UNSET
+    search_context_size: Literal["low", "medium", "high"] | UnsetType = UNSET
+    user_location: Json | UnsetType = UNSET
+    external_web_access: bool | UnsetType = UNSET
+    search_content_types: tuple[str, ...] | UnsetType = UNSET
+
+
+class WebSearch(_WebSearch, frozen=True, kw_only=True, tag="web_search"):
+    pass
+
+
+class WebSearchDated(_WebSearch, frozen=True, kw_only=True, tag="web_search_2025_08_26"):
+    pass
+
+
+class WebSearchPreview(_WebSearch, frozen=True, kw_only=True, tag="web_search_preview"):
+    pass
+
+
+class WebSearchPreviewDated(
+    _WebSearch, frozen=True, kw_only=True, tag="web_search_preview_2025_03_11"
+):
+    pass
+
+
+class FileSearch(ToolBase, frozen=True, kw_only=True, tag="file_search"):
+    vector_store_ids: tuple[str, ...]
+    max_num_results: int | UnsetType = UNSET
+    filters: Json | UnsetType = UNSET
+    ranking_options: Json | UnsetType = UNSET
+
+
+class CodeInterpreter(ToolBase, frozen=True, kw_only=True, tag="code_interpreter"):
+    container: str | Json
+    allowed_callers: tuple[str, ...] | UnsetType = UNSET
+
+
+class ImageGeneration(ToolBase, frozen=True, kw_only=True, tag="image_generation"):
+    action: str | UnsetType = UNSET
+    background: str | UnsetType = UNSET
+    input_fidelity: str | UnsetType = UNSET
+    input_image_mask: Json | UnsetType = UNSET
+    model: str | UnsetType = UNSET
+    moderation: str | UnsetType = UNSET
+    output_compression: int | UnsetType = UNSET
+    output_format: str | UnsetType = UNSET
+    partial_images: int | UnsetType = UNSET
+    quality: str | UnsetType = UNSET
+    size: str | UnsetType = UNSET
+    complexity: Any | UnsetType = UNSET
+    frame_count: int | UnsetType = UNSET
+    frame_duration_ms: int | UnsetType = UNSET
+    svg: Any | UnsetType = UNSET
+
+
+class Mcp(ToolBase, frozen=True, kw_only=True, tag="mcp"):
+    """A remote MCP server. ``authorization`` and ``headers`` are secrets: never echoed or kept."""
+
+    server_label: str
+    server_url: str | UnsetType = UNSET
+    connector_id: str | UnsetType = UNSET
+    tunnel_id: str | UnsetType = UNSET
+    authorization: str | UnsetType = UNSET
+    headers: dict[str, str] | UnsetType = UNSET
+    allowed_tools: tuple[str, ...] | Json | UnsetType = UNSET
+    require_approval: str | Json | UnsetType = UNSET
+    server_description: str | UnsetType = UNSET
+    defer_loading: bool | UnsetType = UNSET
+    allowed_callers: tuple[str, ...] | UnsetType = UNSET
+
+
+class Computer(ToolBase, frozen=True, kw_only=True, tag="computer"):
+    pass
+
+
+class ComputerUsePreview(ToolBase, frozen=True, kw_only=True, tag="computer_use_preview"):
+    display_width: int
+    display_height: int
+    environment: Literal["windows", "mac", "linux", "ubuntu", "browser"]
+
+
+class LocalShell(ToolBase, frozen=True, kw_only=True, tag="local_shell"):
+    pass
+
+
+class Shell(ToolBase, frozen=True, kw_only=True, tag="shell"):
+    environment: Json | UnsetType = UNSET
+    allowed_callers: tuple[str, ...] | UnsetType = UNSET
+
+
+class ApplyPatch(ToolBase, frozen=True, kw_only=True, tag="apply_patch"):
+    allowed_callers: tuple[str, ...] | UnsetType = UNSET
+
+
+class ProgrammaticToolCalling(ToolBase, frozen=True, kw_only=True, tag="programmatic_tool_calling"):
+    pass
+
+
+Tool = (
+    Function
+    | Custom
+    | Namespace
+    | ToolSearch
+    | WebSearch
+    | WebSearchDated
+    | WebSearchPreview
+    | WebSearchPreviewDated
+    | FileSearch
+    | CodeInterpreter
+    | ImageGeneration
+    | Mcp
+    | Computer
+    | ComputerUsePreview
+    | LocalShell
+    | Shell
+    | ApplyPatch
+    | ProgrammaticToolCalling
+)
+
+
+# --- choosing ------------------------------------------------------------------------------------
+
+#: ``tool_choice`` types that name a tool by its type alone.
+HOSTED_CHOICES = (
+    "file_search",
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+    "computer",
+    "computer_use_preview",
+    "computer_use",
+    "image_generation",
+    "code_interpreter",
+    "shell",
+    "local_shell",
+    "apply_patch",
+    "programmatic_tool_calling",
+    "tool_search",
+)
+
+
+class Choice(Struct, frozen=True, kw_only=True):
+    """One tool by type and name, or (type ``allowed_tools``) a mode and the tools it covers."""
+
+    type: str
+    name: str | UnsetType = UNSET
+    namespace: str | UnsetType = UNSET
+    server_label: str | UnsetType = UNSET
+    mode: Literal["auto", "required", "none"] | UnsetType = UNSET
+    tools: tuple[Choice, ...] | UnsetType = UNSET
+
+
+ToolChoice = Literal["none", "auto", "required"] | Choice
