@@ -1,0 +1,268 @@
+"""The writer: the only place where events are made. Deltas go in by its methods, events come out
+of ``take``. Callers never see an index, an item id or a sequence number.
+
+It knows neither models nor sockets nor clocks: ids come from a source passed in, and so does time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from msgspec.structs import replace
+
+from antiphon.errors import GrammarError
+from antiphon.wire import events as ev
+from antiphon.wire.items import Annotation, Item, ItemBase, Logprob
+from antiphon.wire.response import IncompleteDetails, Response, ResponseError, Usage
+
+from .deltas import Channel
+from .draft import Draft, PartDraft
+from .kinds import KINDS, Kind
+
+__all__ = ["Ids", "ItemWriter", "ResponseWriter"]
+
+#: Gives a fresh id with the prefix it is asked for.
+Ids = Callable[[str], str]
+
+
+class ItemWriter:
+    """One item of the output, from ``added`` to ``done``. Several may be open at once.
+
+    ``seal`` and ``close`` are different moments: a hosted tool works between them.
+    """
+
+    __slots__ = ("_draft", "_kind", "_out", "_part", "_sealed", "index", "is_open")
+
+    def __init__(self, out: ResponseWriter, shell: Item, kind: Kind, index: int) -> None:
+        self._out = out
+        self._kind = kind
+        self._draft = Draft(shell)
+        self._part: PartDraft | None = None
+        self._sealed = False
+        self.index = index
+        self.is_open = True
+
+    @property
+    def value(self) -> Item:
+        """The item so far, in progress."""
+        return self._draft.item("in_progress")
+
+    def write(
+        self, text: str, logprobs: tuple[Logprob, ...] = (), channel: Channel = "text"
+    ) -> None:
+        """More text. A text of another channel closes the part being written and opens its own."""
+        part = self._part
+        if part is None or part.stem is not self._kind.stems.get(channel):
+            part = self._begin(channel)
+        part.texts.append(text)
+        stem = part.stem
+        fields: dict[str, Any] = {} if stem.part is None else {stem.index: part.index}
+        if stem.carries_logprobs:
+            part.logprobs.extend(logprobs)
+            fields["logprobs"] = logprobs
+        self._emit(stem.delta, delta=text, **fields)
+
+    def annotate(self, annotation: Annotation) -> None:
+        """Cite: ``annotation`` speaks of text already written into the open part."""
+        part = self._part
+        if part is None or not part.stem.carries_logprobs:
+            raise GrammarError("an annotation needs an open text part")
+        part.annotations.append(annotation)
+        self._emit(
+            ev.OutputTextAnnotationAdded,
+            content_index=part.index,
+            annotation_index=len(part.annotations) - 1,
+            annotation=annotation,
+        )
+
+    def progress(self, name: str, **fields: Any) -> None:
+        """Report a step of the tool behind this item, by its name in the table of kinds."""
+        event = self._kind.progress[name]
+        if "item_id" not in event.__struct_fields__:
+            self._out.emit(event, output_index=self.index, **fields)
+        else:
+            self._emit(event, **fields)
+
+    def seal(self) -> None:
+        """The model has said all of it: the text is whole, the item not yet over."""
+        if self._sealed:
+            return
+        self._sealed = True
+        if self._part is not None:
+            self._end_part()
+        elif (stem := self._kind.stems.get("text")) is not None and stem.part is None:
+            # A call without arguments still says so: clients wait for the ``done``.
+            self._part = self._draft.begin(stem)
+            self._end_part()
+
+    def close(self, status: str = "completed", **result: Any) -> Item:
+        """The item is over. ``result`` fills what a tool found (``output``, ``results`` …)."""
+        if not self.is_open:
+            raise GrammarError("an item is closed once")
+        self.seal()
+        self.is_open = False
+        item = self._draft.item(status, **result)
+        self._out.closed(self.index, item)
+        return item
+
+    def _begin(self, channel: Channel) -> PartDraft:
+        if self._sealed or not self.is_open:
+            raise GrammarError("text after the end of an item")
+        stem = self._kind.stems.get(channel)
+        if stem is None:
+            raise GrammarError(f"{type(self._draft.shell).__name__} has no {channel} text")
+        if self._part is not None:
+            self._end_part()
+        self._part = part = self._draft.begin(stem)
+        if stem.part_added is not None:
+            self._emit(stem.part_added, part=part.part(), **{stem.index: part.index})
+        return part
+
+    def _end_part(self) -> None:
+        part, self._part = self._part, None
+        assert part is not None
+        stem = part.stem
+        fields: dict[str, Any] = {stem.field: part.text()}
+        if stem.part is not None:
+            fields[stem.index] = part.index
+        if stem.carries_logprobs:
+            fields["logprobs"] = tuple(part.logprobs)
+        self._emit(stem.done, **fields)
+        if stem.part_done is not None:
+            self._emit(stem.part_done, part=part.part(), **{stem.index: part.index})
+
+    def _emit(self, event: type[ev.Event], **fields: Any) -> None:
+        self._out.emit(event, item_id=self._draft.item_id, output_index=self.index, **fields)
+
+
+class ResponseWriter:
+    """One run's events, from ``created`` to the terminal one. ``number`` is the first sequence
+    number (a run that goes on elsewhere does not begin at 0)."""
+
+    def __init__(
+        self,
+        response: Response,
+        *,
+        ids: Ids,
+        kinds: Mapping[type[ItemBase], Kind] = KINDS,
+        number: int = 0,
+    ) -> None:
+        self._response = response
+        self._ids = ids
+        self._kinds = kinds
+        self._number = number
+        self._pending: list[ev.Event] = []
+        self._items: list[Item | None] = []
+        self._open: dict[int, ItemWriter] = {}
+
+    def take(self) -> tuple[ev.Event, ...]:
+        """The events since the last call."""
+        pending, self._pending = self._pending, []
+        return tuple(pending)
+
+    @property
+    def response(self) -> Response:
+        """The response so far, with the items done and those still open."""
+        output = tuple(
+            item if item is not None else self._open[index].value
+            for index, item in enumerate(self._items)
+        )
+        return replace(self._response, output=output)
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        """The items that are done, in order."""
+        return tuple(item for item in self._items if item is not None)
+
+    def create(self) -> None:
+        """The first event. The status is the response's own: ``in_progress`` or ``queued``."""
+        self.emit(ev.Created, response=self._response)
+        if self._response.status == "queued":
+            self.emit(ev.Queued, response=self._response)
+
+    def begin(self) -> None:
+        """Work starts."""
+        self._response = replace(self._response, status="in_progress")
+        self.emit(ev.InProgress, response=self._response)
+
+    def keepalive(self) -> None:
+        """Say that we are still there."""
+        self.emit(ev.Keepalive)
+
+    def open(self, shell: Item) -> ItemWriter:
+        """A new item. Its id is given here and never changes, and so is a call's ``call_id`` where
+        the model did not write one."""
+        kind = self._kinds[type(shell)]
+        given: dict[str, Any] = {"id": shell.id or self._ids(kind.prefix)}
+        if getattr(shell, "call_id", None) == "":
+            given["call_id"] = self._ids("call")
+        if "status" in shell.__struct_fields__:
+            given["status"] = "in_progress"
+        shell = replace(shell, **given)
+        index = len(self._items)
+        self._items.append(None)
+        self._open[index] = item = ItemWriter(self, shell, kind, index)
+        self.emit(ev.OutputItemAdded, output_index=index, item=shell)
+        return item
+
+    def closed(self, index: int, item: Item) -> None:
+        """Called by an item that closes."""
+        del self._open[index]
+        self._items[index] = item
+        self.emit(ev.OutputItemDone, output_index=index, item=item)
+
+    def end(
+        self,
+        status: str,
+        *,
+        at: int,
+        usage: Usage | None,
+        reason: str | None = None,
+        error: ResponseError | None = None,
+        **fields: Any,
+    ) -> Response:
+        """The run is over: what is open is closed with the matching status, then comes the one
+        terminal event (none for ``cancelled``: such a stream ends after its last event).
+
+        ``at`` is unix seconds. ``reason`` belongs to ``incomplete``, ``error`` to ``failed``;
+        ``fields`` are further fields of the response that became known on the way.
+        """
+        for item in list(self._open.values()):
+            item.close("completed" if status == "completed" else "incomplete")
+        output = self.items
+        self._response = response = replace(
+            self._response,
+            status=status,
+            completed_at=at if status == "completed" else None,
+            incomplete_details=IncompleteDetails(reason=reason) if reason else None,  # type: ignore[arg-type]
+            error=error,
+            usage=usage,
+            output=output,
+            **fields,
+        )
+        if error is not None:
+            self.emit(
+                ev.Error,
+                code=error.code,
+                message=error.message,
+                param=error.param,
+                error=ev.ErrorBody(
+                    type=error.type, code=error.code, message=error.message, param=error.param
+                ),
+            )
+        if (terminal := _TERMINAL.get(status)) is not None:
+            self.emit(terminal, response=response)
+        return response
+
+    def emit(self, event: type[ev.Event], **fields: Any) -> None:
+        """Number an event and queue it."""
+        self._pending.append(event(sequence_number=self._number, **fields))
+        self._number += 1
+
+
+_TERMINAL: Mapping[str, type[ev.Event]] = {
+    "completed": ev.Completed,
+    "incomplete": ev.Incomplete,
+    "failed": ev.Failed,
+}
