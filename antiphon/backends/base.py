@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from typing import Protocol
 
 from antiphon.conversation import Conversation, Kept, Options
@@ -26,7 +26,7 @@ class Reply(Protocol):
     def dropped(self) -> tuple[str, ...]:
         """Ids of the items that truncation left out."""
 
-    def deltas(self) -> AsyncIterator[Delta]:
+    def deltas(self) -> AsyncGenerator[Delta, None]:
         """Generate. Closing the iterator stops the model within one token. Raises ``RunError``."""
 
 

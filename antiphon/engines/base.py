@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Protocol
 
 from msgspec import Struct
@@ -63,7 +63,7 @@ class Engine(Protocol):
     @property
     def tokenizer(self) -> Tokenizer: ...
 
-    def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncIterator[Chunk]:
+    def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         """Continue ``prompt``. Closing the iterator (``aclose``) aborts within one token.
 
         Each chunk comes as soon as its tokens exist; the last one has ``finish``. An end token that

@@ -212,7 +212,7 @@ class ResponseWriter:
         self._items[index] = item
         self.emit(ev.OutputItemDone, output_index=index, item=item)
 
-    def end(
+    def settle(
         self,
         status: str,
         *,
@@ -222,25 +222,32 @@ class ResponseWriter:
         error: ResponseError | None = None,
         **fields: Any,
     ) -> Response:
-        """The run is over: what is open is closed with the matching status, then comes the one
-        terminal event (none for ``cancelled``: such a stream ends after its last event).
+        """The run is over: what is open is closed with the matching status. Returns the response in
+        its terminal state, which can now be persisted; ``announce`` then tells the readers.
 
         ``at`` is unix seconds. ``reason`` belongs to ``incomplete``, ``error`` to ``failed``;
-        ``fields`` are further fields of the response that became known on the way.
+        ``fields`` are further fields of the response that became known on the way. May be called
+        again before ``announce`` (persisting failed).
         """
         for item in list(self._open.values()):
             item.close("completed" if status == "completed" else "incomplete")
-        output = self.items
-        self._response = response = replace(
+        self._response = replace(
             self._response,
             status=status,
             completed_at=at if status == "completed" else None,
             incomplete_details=IncompleteDetails(reason=reason) if reason else None,  # type: ignore[arg-type]
             error=error,
             usage=usage,
-            output=output,
+            output=self.items,
             **fields,
         )
+        return self._response
+
+    def announce(self) -> None:
+        """The one terminal event of a settled response. None for ``cancelled``: there is no such
+        event, the stream ends after its last one. A failure says ``error`` first, for the clients
+        that only read that."""
+        error = self._response.error
         if error is not None:
             self.emit(
                 ev.Error,
@@ -251,9 +258,8 @@ class ResponseWriter:
                     type=error.type, code=error.code, message=error.message, param=error.param
                 ),
             )
-        if (terminal := _TERMINAL.get(status)) is not None:
-            self.emit(terminal, response=response)
-        return response
+        if (terminal := _TERMINAL.get(self._response.status)) is not None:
+            self.emit(terminal, response=self._response)
 
     def emit(self, event: type[ev.Event], **fields: Any) -> None:
         """Number an event and queue it."""

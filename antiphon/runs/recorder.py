@@ -1,0 +1,63 @@
+"""The recorder: what a model means, written down as items. It keeps the sampled token ids too.
+
+Deltas in, calls on the writer out; it knows no events, no engine and no time.
+"""
+
+from __future__ import annotations
+
+from array import array
+
+from antiphon.errors import BackendError
+from antiphon.stream.deltas import Annotate, Close, Delta, Finish, Open, Reason, Sampled, Text
+from antiphon.stream.writer import ItemWriter, ResponseWriter
+from antiphon.wire.items import CustomToolCall, FunctionCall, Item
+from antiphon.wire.response import Usage
+
+__all__ = ["Recorder"]
+
+
+class Recorder:
+    """Records the replies of one run into a response."""
+
+    def __init__(self, out: ResponseWriter) -> None:
+        self._out = out
+        self._item: ItemWriter | None = None
+        self._last: Item | None = None
+        self.sampled = array("I")
+        self.reason: Reason | None = None
+        self.usage: Usage | None = None
+
+    def take(self, delta: Delta) -> None:
+        """Record the next delta. Raises ``BackendError`` for one that cannot come here."""
+        match delta:
+            case Text(text, logprobs, channel):
+                self._open_item().write(text, logprobs, channel)
+            case Sampled(ids):
+                self.sampled.extend(ids)
+            case Open(item):
+                self._close()
+                self._item = self._out.open(item)
+            case Close():
+                self._close()
+            case Annotate(annotation):
+                self._open_item().annotate(annotation)
+            case Finish(reason, usage):
+                self.reason, self.usage = reason, usage
+
+    @property
+    def cut(self) -> bool:
+        """A limit cut the reply where that matters. After a call that is whole nothing is missing,
+        and clients drop the calls of an incomplete response."""
+        if self.reason != "length":
+            return False
+        return self._item is not None or not isinstance(self._last, FunctionCall | CustomToolCall)
+
+    def _open_item(self) -> ItemWriter:
+        if self._item is None:
+            raise BackendError("The model's reply could not be read.")
+        return self._item
+
+    def _close(self) -> None:
+        if self._item is not None:
+            self._last = self._item.close()
+            self._item = None

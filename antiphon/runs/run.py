@@ -1,0 +1,249 @@
+"""A run: one attempt to produce one response. Deltas in, numbered events into the log.
+
+Stream, plain answer and resume are readers of the same run. A foreground run is cancelled when its
+last reader leaves. It knows neither HTTP nor how a model writes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import aclosing
+
+import structlog
+from msgspec import Struct
+
+from antiphon.backends.base import Reply
+from antiphon.conversation import Kept
+from antiphon.errors import RunError, Timeout
+from antiphon.store.base import StoredResponse, TurnTokens
+from antiphon.stream.writer import ResponseWriter
+from antiphon.wire.events import Event
+from antiphon.wire.items import Item
+from antiphon.wire.response import Response, ResponseError, Usage
+
+from .log import Log
+from .recorder import Recorder
+
+__all__ = ["Run", "Work"]
+
+_log = structlog.get_logger(__name__)
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What a run has to do: the call that is ready, and what is kept of it.
+
+    ``parent``: the token ids of the conversation so far. ``save`` is None when nothing is to be
+    stored. ``clock`` gives unix seconds. ``reraise`` lets unexpected exceptions through (tests).
+    """
+
+    reply: Reply
+    input: tuple[Item, ...]
+    parent: Kept | None
+    save: Callable[[StoredResponse], Awaitable[None]] | None
+    clock: Callable[[], float]
+    keepalive_s: float
+    timeout_s: float | None
+    reraise: bool = False
+
+
+class Run:
+    """Lives from ``start`` until its log is closed. ``response`` is terminal from then on."""
+
+    def __init__(self, writer: ResponseWriter, work: Work, log: Log) -> None:
+        self._writer = writer
+        self._work = work
+        self._recorder = Recorder(writer)
+        self._log = log
+        self._readers = 0
+        self._task: asyncio.Task[None] | None = None
+        self._beat: asyncio.TimerHandle | None = None
+        self._spoke_at = 0.0
+        self.response: Response = writer.response
+        self.id = self.response.id
+        #: Hosted tools the request named that nobody here runs.
+        self.ignored_tools: tuple[str, ...] = ()
+
+    # --- for readers -----------------------------------------------------------------------------
+
+    async def follow(self, after: int = -1) -> AsyncGenerator[tuple[Event, ...], None]:
+        """Batches of events beyond ``after`` until the terminal one. Closing the iterator is
+        leaving."""
+        self._readers += 1
+        try:
+            async with aclosing(self._log.follow(after)) as batches:
+                async for batch in batches:
+                    yield batch
+        finally:
+            self._left()
+
+    async def result(self) -> Response:
+        """The terminal response. Cancelling the call is leaving."""
+        self._readers += 1
+        try:
+            self._log.mute()
+            await self._log.wait()
+        finally:
+            self._left()
+        return self.response
+
+    def cancel(self) -> None:
+        """Stop the run, if it still runs; it ends ``cancelled``."""
+        if self._task is not None and not self._log.closed:
+            self._task.cancel()
+
+    def _left(self) -> None:
+        self._readers -= 1
+        if self._readers == 0 and not self.response.background:
+            self.cancel()
+
+    # --- for the supervisor ----------------------------------------------------------------------
+
+    def start(self) -> asyncio.Task[None]:
+        """Begin. The first events are there at once; the task ends when the log is closed."""
+        self._writer.create()
+        self._writer.begin()
+        self._flush()
+        self._task = asyncio.create_task(self._work_on(), name=self.id)
+        self._task.add_done_callback(self._never_began)
+        return self._task
+
+    def fail(self, error: RunError) -> None:
+        """Stop the run and have it end ``failed`` (the server goes down)."""
+        if self._task is not None and not self._log.closed:
+            self._task.cancel(error)
+
+    # --- the run itself --------------------------------------------------------------------------
+
+    def _never_began(self, task: asyncio.Task[None]) -> None:
+        """A task cancelled before its first step runs no line of its own: close the log for it."""
+        if self._log.closed:
+            return
+        error = ResponseError(code="server_error", message="The run was stopped.")
+        self._end(
+            self._writer.settle("failed", at=int(self._work.clock()), usage=None, error=error)
+        )
+        self._log.close()
+
+    async def _work_on(self) -> None:
+        self._beat_later()
+        try:
+            await self._reply()
+            await self._finish(*self._outcome())
+        except asyncio.CancelledError as stop:
+            reason = stop.args[0] if stop.args else None
+            await self._stopped(reason if isinstance(reason, RunError) else None)
+        except RunError as error:
+            await self._failed(error)
+        except Exception:
+            _log.exception("run failed", response=self.id)
+            if self._work.reraise:
+                raise
+            await self._failed(RunError("The server had an error while processing your request."))
+        finally:
+            if self._beat is not None:
+                self._beat.cancel()
+            self._log.close()
+
+    async def _reply(self) -> None:
+        try:
+            async with (
+                asyncio.timeout(self._work.timeout_s),
+                aclosing(self._work.reply.deltas()) as deltas,
+            ):
+                async for delta in deltas:
+                    self._recorder.take(delta)
+                    self._flush()
+                    await self._log.ready()
+        except TimeoutError:
+            raise Timeout("The response took longer than this server allows.") from None
+
+    def _outcome(self) -> tuple[str, str | None]:
+        if self._recorder.cut:
+            return "incomplete", "max_output_tokens"
+        if self._recorder.reason == "content_filter":
+            return "incomplete", "content_filter"
+        return "completed", None
+
+    async def _finish(self, status: str, reason: str | None) -> None:
+        """Persist, then announce: whoever hears of the end can already build on it."""
+        response = self._writer.settle(
+            status, at=int(self._work.clock()), usage=self._recorder.usage, reason=reason
+        )
+        self._flush()
+        if self._work.save is not None:
+            await self._work.save(
+                StoredResponse(response=response, input=self._work.input, tokens=self._tokens())
+            )
+        self._end(response)
+
+    async def _failed(self, error: RunError) -> None:
+        response = self._writer.settle(
+            "failed",
+            at=int(self._work.clock()),
+            usage=self._recorder.usage or self._partial_usage(),
+            error=ResponseError(code=error.code, message=error.message, type=error.type),
+        )
+        self._flush()
+        if self._work.save is not None:
+            try:
+                await self._work.save(StoredResponse(response=response, input=self._work.input))
+            except RunError:
+                _log.warning("a failed response could not be stored", response=self.id)
+        self._end(response)
+
+    async def _stopped(self, error: RunError | None) -> None:
+        if error is not None:
+            await self._failed(error)
+            return
+        self._end(self._writer.settle("cancelled", at=int(self._work.clock()), usage=None))
+
+    def _end(self, response: Response) -> None:
+        self.response = response
+        self._writer.announce()
+        self._flush()
+
+    def _partial_usage(self) -> Usage | None:
+        """What a run that broke had used: present if anything was generated."""
+        sampled = len(self._recorder.sampled)
+        if not sampled and not self._writer.items:
+            return None
+        prompt = self._work.reply.input_tokens
+        return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
+
+    def _tokens(self) -> TurnTokens | None:
+        prompt = self._work.reply.kept
+        if prompt is None:
+            return None
+        base = 0
+        parent = self._work.parent
+        if parent is not None and parent.fingerprint == prompt.fingerprint:
+            base = _common(parent.ids, prompt.ids)
+        added = array("I", prompt.ids[base:])
+        added.extend(self._recorder.sampled)
+        return TurnTokens(base=base, ids=added.tobytes(), fingerprint=prompt.fingerprint)
+
+    def _flush(self) -> None:
+        if events := self._writer.take():
+            self._spoke_at = asyncio.get_running_loop().time()
+            self._log.append(events)
+
+    def _beat_later(self) -> None:
+        """Fill silence with keepalive events. One timer a run, not one an event."""
+        if self._work.keepalive_s <= 0:
+            return
+        loop = asyncio.get_running_loop()
+        due = self._spoke_at + self._work.keepalive_s
+        if due <= loop.time():
+            self._writer.keepalive()
+            self._flush()
+            due = self._spoke_at + self._work.keepalive_s
+        self._beat = loop.call_at(due, self._beat_later)
+
+
+def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
+    """Length of the common prefix."""
+    if one == other[: len(one)]:
+        return len(one)
+    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(other))
