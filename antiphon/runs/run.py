@@ -51,7 +51,9 @@ class Work(Struct, frozen=True, kw_only=True):
 class Run:
     """Lives from ``start`` until its log is closed. ``response`` is terminal from then on."""
 
-    def __init__(self, writer: ResponseWriter, work: Work, log: Log) -> None:
+    def __init__(
+        self, writer: ResponseWriter, work: Work, log: Log, *, ignored_tools: tuple[str, ...] = ()
+    ) -> None:
         self._writer = writer
         self._work = work
         self._recorder = Recorder(writer)
@@ -63,7 +65,7 @@ class Run:
         self.response: Response = writer.response
         self.id = self.response.id
         #: Hosted tools the request named that nobody here runs.
-        self.ignored_tools: tuple[str, ...] = ()
+        self.ignored_tools = ignored_tools
 
     # --- for readers -----------------------------------------------------------------------------
 

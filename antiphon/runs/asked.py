@@ -1,0 +1,137 @@
+"""What a request asks, in two forms: options for the backend, and the echo the client reads.
+
+Each request field is honoured here, refused by name here, or listed as an echo in
+``wire.request``. It knows no store and no engine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from antiphon.conversation import Options
+from antiphon.errors import InvalidRequest
+from antiphon.wire import tools as tl
+from antiphon.wire.request import CreateResponse
+from antiphon.wire.response import PlainFormat, ReasoningConfig, Response, TextConfig
+
+__all__ = ["Visible", "echo", "options", "visible_tools"]
+
+_SHOWN = (tl.Function, tl.Custom, tl.Namespace)
+_LOGPROBS = "message.output_text.logprobs"
+
+
+class Visible(Struct, frozen=True):
+    """The tools the model is to see, and the types of those nobody here can run."""
+
+    tools: tuple[tl.Tool, ...]
+    ignored: tuple[str, ...]
+
+
+def visible_tools(request: CreateResponse, unavailable: str) -> Visible:
+    """Split the request's tools. Common coding agents always name hosted tools, so that refusing
+    them would lock those clients out: ``unavailable`` is ``ignore`` (leave them out of the prompt
+    and report it) or ``refuse``. A choice that forces one is always refused."""
+    shown = tuple(tool for tool in request.tools if isinstance(tool, _SHOWN))
+    types = [str(tool.__struct_config__.tag) for tool in request.tools]
+    ignored = tuple(
+        dict.fromkeys(
+            name
+            for tool, name in zip(request.tools, types, strict=True)
+            if not isinstance(tool, _SHOWN)
+        )
+    )
+    if ignored and unavailable == "refuse":
+        raise InvalidRequest(
+            f"The tool '{ignored[0]}' is not available on this server.",
+            param=f"tools[{types.index(ignored[0])}]",
+            code="unsupported_tool",
+        )
+    choice = request.tool_choice
+    if isinstance(choice, tl.Choice) and choice.type not in ("function", "custom", "allowed_tools"):
+        raise InvalidRequest(
+            f"The tool '{choice.type}' is not available on this server, so it cannot be chosen.",
+            param="tool_choice",
+            code="unsupported_tool",
+        )
+    return Visible(shown, ignored)
+
+
+def options(request: CreateResponse, tools: tuple[tl.Tool, ...]) -> Options:
+    """What the backend is asked."""
+    return Options(
+        tools=tools,
+        tool_choice=request.tool_choice or "auto",
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        text=_text(request),
+        reasoning=request.reasoning,
+        max_output_tokens=request.max_output_tokens,
+        temperature=request.temperature,
+        top_p=request.top_p,
+        top_k=request.top_k,
+        min_p=request.min_p,
+        seed=request.seed,
+        stop=request.stop or (),
+        presence_penalty=request.presence_penalty,
+        frequency_penalty=request.frequency_penalty,
+        repetition_penalty=request.repetition_penalty,
+        logit_bias=request.logit_bias or {},
+        logprobs=(request.top_logprobs or 0) if _LOGPROBS in (request.include or ()) else None,
+        truncate=request.truncation == "auto",
+        cache_key=request.prompt_cache_key,
+        template=request.chat_template_kwargs or {},
+    )
+
+
+def echo(request: CreateResponse, *, id: str, model: str, created_at: int) -> Response:
+    """The response before anything has happened: what was asked, with the defaults filled in."""
+    return Response(
+        id=id,
+        created_at=created_at,
+        model=model,
+        instructions=request.instructions,
+        previous_response_id=request.previous_response_id,
+        tools=tuple(_public(tool) for tool in request.tools),
+        tool_choice=request.tool_choice or "auto",
+        parallel_tool_calls=request.parallel_tool_calls is not False,
+        max_output_tokens=request.max_output_tokens,
+        max_tool_calls=request.max_tool_calls,
+        temperature=_or(request.temperature, 1.0),
+        top_p=_or(request.top_p, 1.0),
+        top_logprobs=request.top_logprobs or 0,
+        presence_penalty=_or(request.presence_penalty, 0.0),
+        frequency_penalty=_or(request.frequency_penalty, 0.0),
+        truncation=request.truncation or "disabled",
+        text=_text(request),
+        reasoning=request.reasoning or ReasoningConfig(),
+        store=request.store is not False,
+        background=bool(request.background),
+        metadata=request.metadata or {},
+        safety_identifier=request.safety_identifier,
+        prompt_cache_key=request.prompt_cache_key,
+        **_given(request, "user", "prompt_cache_options", "prompt_cache_retention"),
+    )
+
+
+def _text(request: CreateResponse) -> TextConfig:
+    return request.text or TextConfig(format=PlainFormat())
+
+
+def _or(value: float | None, default: float) -> float:
+    return default if value is None else value
+
+
+def _given(request: CreateResponse, *names: str) -> Mapping[str, Any]:
+    """Echo only what was given: null is not allowed in these."""
+    values = {name: getattr(request, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _public(tool: tl.Tool) -> tl.Tool:
+    """The tool without its secrets, which are never echoed nor stored."""
+    if isinstance(tool, tl.Mcp):
+        return replace(tool, authorization=UNSET, headers=UNSET)
+    return tool

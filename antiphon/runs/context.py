@@ -1,0 +1,151 @@
+"""From a request and the store to the conversation the model will see.
+
+A chain restores the inputs and outputs of every ancestor, oldest first: never instructions, tools
+or settings, which belong to the request that brought them.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Iterable, Mapping
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.conversation import Conversation, Kept
+from antiphon.errors import InvalidRequest, NotFound
+from antiphon.store.base import Store, StoredResponse
+from antiphon.stream.kinds import KINDS
+from antiphon.stream.writer import Ids
+from antiphon.wire import items as it
+
+__all__ = ["Context", "assemble", "check_pairs", "history"]
+
+
+class Context(Struct, frozen=True, kw_only=True):
+    """The conversation, and the part of it this request brought: ids given, references resolved."""
+
+    conversation: Conversation
+    input: tuple[it.Item, ...]
+
+
+async def assemble(
+    store: Store,
+    tenant: str,
+    *,
+    input: tuple[it.Item, ...],
+    instructions: str | None,
+    previous_response_id: str | None,
+    ids: Ids,
+) -> Context:
+    """Raises ``InvalidRequest`` for an unknown or unfinished previous response, for outputs without
+    their call and calls without their output, and ``NotFound`` for an item that is not stored."""
+    chain: tuple[StoredResponse, ...] = ()
+    if previous_response_id is not None:
+        chain = await _chain(store, tenant, previous_response_id)
+    past = history(chain)
+    own = tuple([await _admit(item, store, tenant, ids, past) for item in input])
+    check_pairs((*past, *own))
+    return Context(
+        conversation=Conversation(
+            items=(*past, *own), instructions=instructions, kept=_kept(chain)
+        ),
+        input=own,
+    )
+
+
+async def _chain(store: Store, tenant: str, response_id: str) -> tuple[StoredResponse, ...]:
+    chain = await store.chain(tenant, response_id)
+    if chain is None:
+        raise InvalidRequest(
+            f"Previous response with id '{response_id}' not found.",
+            param="previous_response_id",
+            code="previous_response_not_found",
+        )
+    status = chain[-1].response.status
+    if status not in ("completed", "incomplete"):
+        raise InvalidRequest(
+            f"Previous response with id '{response_id}' is {status}: "
+            "only a completed or incomplete response can be continued.",
+            param="previous_response_id",
+        )
+    return chain
+
+
+def history(chain: Iterable[StoredResponse]) -> tuple[it.Item, ...]:
+    """Every input and output item of a chain, oldest first."""
+    return tuple(item for stored in chain for item in (*stored.input, *stored.response.output))
+
+
+async def _admit(
+    item: it.Item, store: Store, tenant: str, ids: Ids, past: tuple[it.Item, ...]
+) -> it.Item:
+    """The item with an id, or the stored item a reference stands for."""
+    if not isinstance(item, it.ItemReference):
+        return item if item.id else replace(item, id=ids(KINDS[type(item)].prefix))
+    found = next((known for known in past if known.id == item.id), None)
+    if found is None:
+        found = await store.item(tenant, item.id)
+    if found is None:
+        raise NotFound(
+            f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to "
+            "false. Try again with `store` set to true, or remove this item from your input.",
+            param="input",
+        )
+    return found
+
+
+#: Output type → the type of the call it answers, and what errors call it.
+_ANSWERS: Mapping[type[it.ItemBase], tuple[type[it.ItemBase], str]] = {
+    it.FunctionCallOutput: (it.FunctionCall, "function call"),
+    it.CustomToolCallOutput: (it.CustomToolCall, "custom tool call"),
+}
+
+
+def check_pairs(items: Iterable[it.Item]) -> None:
+    """Every output has its call and every call its output, in whatever order they come.
+
+    The messages are those of OpenAI's API, which clients match on.
+    """
+    calls: dict[str, str] = {}
+    outputs: dict[str, str] = {}
+    names = dict(_ANSWERS.values())
+    for item in items:
+        call_id = getattr(item, "call_id", None)
+        if not call_id or _program(item) or getattr(item, "status", None) == "incomplete":
+            continue  # a call that a limit cut was never handed out to be run
+        if (name := names.get(type(item))) is not None:
+            calls[call_id] = name
+        elif (answer := _ANSWERS.get(type(item))) is not None:
+            outputs[call_id] = answer[1]
+    for call_id, name in outputs.items():
+        if call_id not in calls:
+            raise InvalidRequest(
+                f"No tool call found for {name} output with call_id {call_id}.", param="input"
+            )
+    for call_id, name in calls.items():
+        if call_id not in outputs:
+            raise InvalidRequest(f"No tool output found for {name} {call_id}.", param="input")
+
+
+def _program(item: it.Item) -> bool:
+    """A call made by a program is answered to the program, not to the conversation."""
+    caller = getattr(item, "caller", None)
+    return isinstance(caller, dict) and caller.get("type") == "program"
+
+
+def _kept(chain: tuple[StoredResponse, ...]) -> Kept | None:
+    """The token ids the model last saw and wrote, rebuilt from what each turn added."""
+    ids = array("I")
+    fingerprint: str | None = None
+    for stored in chain:
+        tokens = stored.tokens
+        if tokens is None:
+            fingerprint = None
+            continue
+        if tokens.fingerprint != fingerprint and tokens.base:
+            return None
+        del ids[tokens.base :]
+        ids.frombytes(tokens.ids)
+        fingerprint = tokens.fingerprint
+    return Kept(ids=tuple(ids), fingerprint=fingerprint) if fingerprint is not None else None

@@ -1,0 +1,302 @@
+"""The writer: what events its methods make, and that no order of calls can break the grammar."""
+
+from __future__ import annotations
+
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.errors import GrammarError
+from antiphon.stream.fold import fold
+from antiphon.stream.grammar import check
+from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
+from antiphon.stream.writer import Ids, ResponseWriter
+from antiphon.wire import events as ev
+from antiphon.wire import items as it
+from antiphon.wire.response import Response, ResponseError, Usage
+
+
+def counting() -> Ids:
+    numbers = itertools.count(1)
+    return lambda prefix: f"{prefix}_{next(numbers)}"
+
+
+def begun(**fields: object) -> ResponseWriter:
+    response = Response(id="resp_1", created_at=1, model="m", **fields)  # type: ignore[arg-type]
+    writer = ResponseWriter(response, ids=counting())
+    writer.create()
+    writer.begin()
+    return writer
+
+
+def names(writer: ResponseWriter) -> list[str]:
+    return [str(e.__struct_config__.tag).removeprefix("response.") for e in writer.take()]
+
+
+def answer() -> it.Message:
+    return it.Message(role="assistant", content=())
+
+
+def test_a_message_climbs_the_whole_ladder() -> None:
+    writer = begun()
+    item = writer.open(answer())
+    item.write("Hello ")
+    item.write("there")
+    item.close()
+    writer.settle("completed", at=9, usage=Usage())
+    writer.announce()
+    events = writer.take()
+    check(events)
+    assert [type(e) for e in events] == [
+        ev.Created,
+        ev.InProgress,
+        ev.OutputItemAdded,
+        ev.ContentPartAdded,
+        ev.OutputTextDelta,
+        ev.OutputTextDelta,
+        ev.OutputTextDone,
+        ev.ContentPartDone,
+        ev.OutputItemDone,
+        ev.Completed,
+    ]
+    assert [e.sequence_number for e in events] == list(range(10))
+    final = events[-1]
+    assert isinstance(final, ev.Completed)
+    assert final.response.completed_at == 9
+    assert final.response.output == (
+        it.Message(id="msg_1", role="assistant", content=(it.OutputText(text="Hello there"),)),
+    )
+
+
+def test_ids_are_given_once_and_kept() -> None:
+    writer = begun()
+    call = writer.open(it.FunctionCall(call_id="", name="f", arguments=""))
+    call.write("{}")
+    done = call.close()
+    added = next(e for e in writer.take() if isinstance(e, ev.OutputItemAdded))
+    assert added.item.id == done.id == "fc_1"
+    assert isinstance(added.item, it.FunctionCall) and isinstance(done, it.FunctionCall)
+    assert added.item.call_id == done.call_id == "call_2"
+
+
+def test_a_call_id_the_model_wrote_is_kept() -> None:
+    writer = begun()
+    done = writer.open(it.FunctionCall(call_id="functions.f:0", name="f", arguments="")).close()
+    assert isinstance(done, it.FunctionCall)
+    assert done.call_id == "functions.f:0"
+
+
+def test_a_call_without_arguments_still_says_they_are_done() -> None:
+    writer = begun()
+    writer.open(it.FunctionCall(call_id="", name="f", arguments="")).close()
+    assert names(writer)[2:] == [
+        "output_item.added",
+        "function_call_arguments.done",
+        "output_item.done",
+    ]
+
+
+def test_a_second_channel_opens_a_second_part() -> None:
+    writer = begun()
+    item = writer.open(answer())
+    item.write("I could say it, but ")
+    item.write("no.", channel="refusal")
+    done = item.close()
+    assert isinstance(done, it.Message)
+    assert done.content == (
+        it.OutputText(text="I could say it, but "),
+        it.Refusal(refusal="no."),
+    )
+    indices = [e.content_index for e in writer.take() if isinstance(e, ev.ContentPartAdded)]
+    assert indices == [0, 1]
+
+
+def test_thinking_and_its_summary_have_their_own_indices() -> None:
+    writer = begun()
+    item = writer.open(it.Reasoning())
+    item.write("raw")
+    item.write("short", channel="summary")
+    done = item.close()
+    assert isinstance(done, it.Reasoning)
+    assert done.content == (it.ReasoningText(text="raw"),)
+    assert done.summary == (it.SummaryText(text="short"),)
+    check(writer.take())
+
+
+def test_raw_reasoning_has_either_name() -> None:
+    response = Response(id="resp_1", created_at=1, model="m")
+    writer = ResponseWriter(response, ids=counting(), kinds=OPEN_RESPONSES_KINDS)
+    writer.create()
+    writer.begin()
+    writer.open(it.Reasoning()).write("hm")
+    events = writer.take()
+    check(events)
+    assert isinstance(events[-1], ev.ReasoningDelta)
+
+
+def test_a_hosted_tool_works_between_seal_and_close() -> None:
+    writer = begun()
+    item = writer.open(it.CodeInterpreterCall(container_id="cntr_1"))
+    item.progress("in_progress")
+    item.write("print(1)")
+    item.seal()
+    item.progress("interpreting")
+    item.progress("completed")
+    done = item.close(outputs=({"type": "logs", "logs": "1"},))
+    assert isinstance(done, it.CodeInterpreterCall)
+    assert done.code == "print(1)"
+    assert done.outputs == ({"type": "logs", "logs": "1"},)
+    writer.settle("completed", at=1, usage=Usage())
+    writer.announce()
+    check(writer.take())
+
+
+def test_annotations_are_counted_from_zero_and_kept() -> None:
+    writer = begun()
+    item = writer.open(answer())
+    item.write("see")
+    note = it.UrlCitation(url="u", title="t", start_index=0, end_index=3)
+    item.annotate(note)
+    done = item.close()
+    event = next(e for e in writer.take() if isinstance(e, ev.OutputTextAnnotationAdded))
+    assert event.annotation_index == 0
+    assert isinstance(done, it.Message)
+    assert done.content == (it.OutputText(text="see", annotations=(note,)),)
+
+
+def test_what_is_open_at_a_cut_is_closed_as_incomplete() -> None:
+    writer = begun()
+    writer.open(answer()).write("Once upon")
+    response = writer.settle(
+        "incomplete", at=1, usage=Usage(output_tokens=2), reason="max_output_tokens"
+    )
+    writer.announce()
+    events = writer.take()
+    check(events)
+    assert isinstance(events[-1], ev.Incomplete)
+    assert response.completed_at is None
+    assert response.incomplete_details is not None
+    assert response.incomplete_details.reason == "max_output_tokens"
+    assert [getattr(i, "status", None) for i in response.output] == ["incomplete"]
+
+
+def test_a_failure_closes_what_is_open_then_says_error_in_both_shapes() -> None:
+    writer = begun()
+    writer.open(answer()).write("Once")
+    error = ResponseError(code="server_error", message="It broke.")
+    writer.settle("failed", at=1, usage=None, error=error)
+    writer.announce()
+    events = writer.take()
+    check(events)
+    said, failed = events[-2:]
+    assert isinstance(said, ev.Error) and isinstance(failed, ev.Failed)
+    assert (said.code, said.message) == (said.error.code, said.error.message)
+    assert failed.response.error == error
+
+
+def test_a_cancelled_stream_has_no_terminal_event() -> None:
+    writer = begun()
+    writer.open(answer()).write("Once")
+    response = writer.settle("cancelled", at=1, usage=None)
+    writer.announce()
+    events = writer.take()
+    check(events)
+    assert isinstance(events[-1], ev.OutputItemDone)
+    assert response.status == "cancelled"
+
+
+def test_a_settled_response_can_be_settled_again_before_it_is_announced() -> None:
+    writer = begun()
+    writer.settle("completed", at=1, usage=Usage())
+    error = ResponseError(code="server_error", message="It could not be stored.")
+    writer.settle("failed", at=1, usage=Usage(), error=error)
+    writer.announce()
+    events = writer.take()
+    check(events)
+    assert isinstance(events[-1], ev.Failed)
+    assert events[-1].response.completed_at is None
+
+
+def test_a_queued_response_says_so_after_created() -> None:
+    response = Response(id="resp_1", created_at=1, model="m", status="queued", background=True)
+    writer = ResponseWriter(response, ids=counting())
+    writer.create()
+    writer.begin()
+    events = writer.take()
+    check(events)
+    assert [type(e) for e in events] == [ev.Created, ev.Queued, ev.InProgress]
+    assert isinstance(events[2], ev.InProgress) and events[2].response.status == "in_progress"
+
+
+def test_a_run_that_goes_on_elsewhere_goes_on_counting() -> None:
+    response = Response(id="resp_1", created_at=1, model="m")
+    writer = ResponseWriter(response, ids=counting(), number=7)
+    writer.create()
+    assert writer.take()[0].sequence_number == 7
+
+
+@pytest.mark.parametrize("misuse", ["close twice", "write after close", "unknown channel"])
+def test_misuse_is_our_bug_and_loud(misuse: str) -> None:
+    item = begun().open(answer())
+    with pytest.raises(GrammarError):
+        match misuse:
+            case "close twice":
+                item.close()
+                item.close()
+            case "write after close":
+                item.close()
+                item.write("late")
+            case _:
+                item.write("?", channel="summary")
+
+
+def test_every_item_of_the_wire_has_a_row() -> None:
+    assert set(KINDS) == set(it.INPUT_ITEMS)
+    prefixes = [kind.prefix for kind in KINDS.values()]
+    assert len(prefixes) == len(set(prefixes))
+
+
+# --- laws ----------------------------------------------------------------------------------------
+
+_SHELLS = {
+    "message": (answer, ("text", "refusal")),
+    "reasoning": (it.Reasoning, ("text", "summary")),
+    "function": (lambda: it.FunctionCall(call_id="", name="f", arguments=""), ("text",)),
+    "custom": (lambda: it.CustomToolCall(call_id="", name="f", input=""), ("text",)),
+}
+_ITEMS = st.tuples(
+    st.sampled_from(sorted(_SHELLS)), st.lists(st.tuples(st.booleans(), st.text(max_size=3)))
+)
+
+
+@given(
+    stories=st.lists(_ITEMS, max_size=5),
+    together=st.booleans(),
+    status=st.sampled_from(["completed", "incomplete", "failed"]),
+)
+def test_every_run_obeys_the_grammar_and_is_the_fold_of_its_events(
+    stories: list[tuple[str, list[tuple[bool, str]]]], together: bool, status: str
+) -> None:
+    writer = begun()
+    opened = []
+    for name, texts in stories:
+        make, channels = _SHELLS[name]
+        item = writer.open(make())
+        opened.append(item)
+        for second, text in texts:
+            item.write(text, channel=channels[-1] if second else channels[0])  # type: ignore[arg-type]
+        if not together:
+            item.close()
+    error = ResponseError(code="server_error", message="!") if status == "failed" else None
+    running = writer.response
+    shown = writer.take()
+    assert fold(shown) == running
+    final = writer.settle(status, at=2, usage=Usage(), error=error)
+    writer.announce()
+    events = shown + writer.take()
+    check(events)
+    assert fold(events) == final
+    for length in range(1, len(events)):
+        fold(events[:length])
