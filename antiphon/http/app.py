@@ -1,0 +1,146 @@
+"""The ASGI app: every route on one screen, and the layers around them.
+
+From the outside in: request ids and the log line, CORS, errors, the guard, the routes. It knows
+what the routes are called, not what they do.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from starlette.middleware.cors import CORSMiddleware
+from starlette.requests import Request
+from starlette.responses import Response as Reply
+from starlette.routing import Route, Router, WebSocketRoute
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.websockets import WebSocket
+
+from antiphon.stream.writer import Ids
+
+from .errors import Errors, error_reply, unknown_url
+from .exchange import Exchanges
+from .gate import Gate
+from .guard import Access, Guard, Limits
+from .health import Health
+from .metrics import Metrics
+from .models import Models
+from .responses import IGNORED_TOOLS, Create, Responses
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import Service
+
+__all__ = ["create_app"]
+
+
+def create_app(
+    service: Service,
+    access: Access | None = None,
+    limits: Limits | None = None,
+    *,
+    ids: Ids,
+    log: Any,
+    cors: Sequence[str] = (),
+    metrics: Metrics | None = None,
+    clock: Callable[[], float] = time.monotonic,
+    reraise: bool = False,
+) -> ASGIApp:
+    """The app over an open service; whoever opened the service closes it.
+
+    ``cors``: origins whose pages may call, "*" for all. ``log``: a structlog logger. ``clock``
+    gives monotonic seconds. ``reraise``: let unexpected exceptions through (tests).
+    """
+    access = access or Access()
+    limits = limits or Limits()
+    metrics = metrics or Metrics()
+    gate = Gate(limits.max_running, limits.max_waiting, retry_after_s=limits.retry_after_s)
+    metrics.watch(gate)
+    app: ASGIApp = Router(
+        _routes(service, gate, metrics, clock, limits.max_body_bytes),
+        redirect_slashes=False,
+        default=_unknown,
+    )
+    app = Guard(app, access, limits, clock)
+    app = Errors(app, log=log, reraise=reraise)
+    if cors:
+        app = CORSMiddleware(
+            app,
+            allow_origins=cors,
+            allow_methods=("GET", "POST", "DELETE"),
+            allow_headers=("*",),
+            expose_headers=("x-request-id", "retry-after", IGNORED_TOOLS),
+        )
+    return Exchanges(app, ids=ids, log=log, clock=clock, counted=metrics.counted)
+
+
+def _routes(
+    service: Service,
+    gate: Gate,
+    metrics: Metrics,
+    clock: Callable[[], float],
+    max_body_bytes: int,
+) -> list[Route | WebSocketRoute]:
+    create = Create(service, gate, metrics, clock, max_body_bytes)
+    responses = Responses(service, max_body_bytes)
+    models = Models(service)
+    health = Health(service, metrics)
+    one = "/v1/responses/{response_id}"
+    return [
+        Route("/v1/responses", create, methods=["POST"]),
+        Route("/v1/responses", _upgrade, methods=["GET"]),
+        WebSocketRoute("/v1/responses", _no_websocket),
+        Route("/v1/responses/input_tokens", responses.count, methods=["POST"]),
+        Route("/v1/responses/compact", _absent, methods=["POST"]),
+        Route(one, responses.retrieve, methods=["GET"]),
+        Route(one, responses.delete, methods=["DELETE"]),
+        Route(one + "/cancel", responses.cancel, methods=["POST"]),
+        Route(one + "/input_items", responses.input_items, methods=["GET"]),
+        Route("/v1/models", models.list, methods=["GET"]),
+        Route("/v1/models/{model:path}", models.one, methods=["GET"]),
+        Route("/health", health.health, methods=["GET"]),
+        Route("/ready", health.ready, methods=["GET"]),
+        Route("/metrics", health.metrics, methods=["GET"]),
+    ]
+
+
+async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
+    if scope["type"] == "websocket":
+        await send({"type": "websocket.close", "code": 1000, "reason": ""})
+        return
+    raise unknown_url(scope["method"], scope["path"])
+
+
+async def _absent(request: Request) -> Reply:
+    """A path that would otherwise be taken for a response's id."""
+    raise unknown_url(request.method, request.url.path)
+
+
+async def _upgrade(request: Request) -> Reply:
+    """A server without a WebSocket library hands the upgrade over as a plain GET."""
+    if request.headers.get("upgrade", "").lower() == "websocket":
+        return _upgrade_refused()
+    reply = error_reply(
+        405,
+        "Not allowed to GET on /v1/responses.",
+        code="method_not_supported",
+        headers={"allow": "POST"},
+    )
+    return reply
+
+
+async def _no_websocket(websocket: WebSocket) -> None:
+    if "websocket.http.response" in websocket.scope.get("extensions", {}):
+        await websocket.send_denial_response(_upgrade_refused())
+    else:
+        await websocket.close()
+
+
+def _upgrade_refused() -> Reply:
+    """The status at which clients that try a WebSocket first go on over HTTP at once."""
+    return error_reply(
+        426,
+        "This server does not speak the WebSocket mode. Use POST /v1/responses.",
+        code="websocket_not_supported",
+        headers={"upgrade": "HTTP/1.1", "connection": "upgrade, close"},
+    )

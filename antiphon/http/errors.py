@@ -1,0 +1,157 @@
+"""Refusals as HTTP answers: the one place where errors become status codes and OpenAI's error body.
+
+Every body is ``{"error": {"message", "type", "param", "code"}}`` with all four keys. OpenAI sends
+null for a ``param`` or ``code`` there is not, and so do we.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.exceptions import HTTPException
+from starlette.responses import Response as Reply
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from antiphon.errors import NotFound, Overloaded, RequestError
+from antiphon.wire.response import Response
+
+from .exchange import ClientLeft, exchange_of
+
+__all__ = ["Errors", "error_reply", "failure_reply", "refusal_reply", "unknown_url"]
+
+#: What a client may know of an error we did not foresee.
+UNEXPECTED = "The server had an error while processing your request."
+
+#: ``response.error.code`` → HTTP status, where it is not 500. The rest is our fault.
+_FAILURES: Mapping[str, int] = {
+    "rate_limit_exceeded": 429,
+    **dict.fromkeys(
+        (
+            "context_length_exceeded",
+            "invalid_prompt",
+            "invalid_image",
+            "invalid_image_format",
+            "invalid_base64_image",
+            "invalid_image_url",
+            "image_too_large",
+            "image_too_small",
+            "image_parse_error",
+            "image_content_policy_violation",
+            "invalid_image_mode",
+            "image_file_too_large",
+            "unsupported_image_media_type",
+            "empty_image_file",
+            "failed_to_download_image",
+            "image_file_not_found",
+        ),
+        400,
+    ),
+}
+
+_TYPES: Mapping[int, str] = {400: "invalid_request_error", 429: "rate_limit_error"}
+
+
+def error_reply(
+    status: int,
+    message: str,
+    *,
+    type: str = "invalid_request_error",
+    param: str | None = None,
+    code: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    """OpenAI's error body under a status."""
+    error = {"message": message, "type": type, "param": param, "code": code}
+    return Reply(
+        msgspec.json.encode({"error": error}), status, headers, media_type="application/json"
+    )
+
+
+def refusal_reply(error: RequestError) -> Reply:
+    """A request that got no run."""
+    headers: dict[str, str] = {}
+    if isinstance(error, Overloaded):
+        headers["retry-after"] = str(error.retry_after_s)
+        if error.code == "insufficient_quota":
+            headers["x-should-retry"] = "false"
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return error_reply(
+        error.status,
+        error.message,
+        type=error.type,
+        param=error.param,
+        code=error.code,
+        headers=headers,
+    )
+
+
+def failure_reply(response: Response) -> Reply:
+    """A run that failed with no stream to say it in: an HTTP error, as OpenAI answers.
+
+    The alternative, 200 with ``status: "failed"``, goes unnoticed by clients that only read the
+    output; an HTTP error raises in all of them, and is tried again by those that do. Where the
+    model had already said something, trying again costs as much and may run tools twice, so
+    ``x-should-retry`` forbids it.
+    """
+    error = response.error
+    assert error is not None
+    status = _FAILURES.get(error.code, 500)
+    headers = {"x-should-retry": "false"} if response.output or status == 400 else {}
+    return error_reply(
+        status,
+        error.message,
+        type=_TYPES.get(status, error.type),
+        param=error.param,
+        code=error.code,
+        headers=headers,
+    )
+
+
+def unknown_url(method: str, path: str) -> NotFound:
+    """No such route; OpenAI's words and code."""
+    return NotFound(f"Unknown request URL: {method} {path}.", code="unknown_url")
+
+
+def _routing_reply(error: HTTPException, scope: Scope) -> Reply:
+    """Starlette's own refusals: in practice, a method that a path does not have."""
+    if error.status_code != 405:
+        return error_reply(error.status_code, error.detail)
+    allowed = sorted((error.headers or {}).get("Allow", "").split(", "))
+    return error_reply(
+        405,
+        f"Not allowed to {scope['method']} on {scope['path']}.",
+        code="method_not_supported",
+        headers={"allow": ", ".join(allowed)},
+    )
+
+
+class Errors:
+    """The layer that answers what is raised inside it. ``reraise`` lets unexpected exceptions
+    through, for tests. Once an answer has begun there are no HTTP errors: it ends unfinished."""
+
+    def __init__(self, app: ASGIApp, *, log: Any, reraise: bool = False) -> None:
+        self._app = app
+        self._log = log
+        self._reraise = reraise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return await self._app(scope, receive, send)
+        try:
+            return await self._app(scope, receive, send)
+        except ClientLeft:
+            raise
+        except RequestError as error:
+            reply = refusal_reply(error)
+        except HTTPException as error:
+            reply = _routing_reply(error, scope)
+        except Exception:
+            if self._reraise:
+                raise
+            self._log.exception("unexpected error")
+            reply = error_reply(500, UNEXPECTED, type="server_error", code="server_error")
+        if exchange_of(scope).status is None:
+            await reply(scope, receive, send)

@@ -1,0 +1,162 @@
+"""The process's end of the wire: sockets, signals and uvicorn, and an end that loses nothing.
+
+It serves whatever ASGI app it is given, says nothing itself, and knows no routes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import errno
+import signal
+import socket
+import sys
+import threading
+from collections.abc import Awaitable, Callable, Coroutine, Iterator, Sequence
+from contextlib import contextmanager
+from types import FrameType
+from typing import Any, TypeVar
+
+import uvicorn
+from starlette.types import ASGIApp
+
+from antiphon.errors import SetupError
+
+__all__ = ["bind", "run", "serve"]
+
+T = TypeVar("T")
+
+_BACKLOG = 2048
+
+#: Longer than the idle time of common proxies (60 s), so that it is they who close.
+_KEEP_ALIVE_S = 75
+
+#: How long readers may take to fetch the end of their streams once all runs are over.
+_FLUSH_S = 5
+
+#: Ends ``serve`` when the runs are over: takes the seconds they may still have.
+Drain = Callable[[float], Awaitable[None]]
+
+
+def bind(host: str, port: int) -> list[socket.socket]:
+    """Listening sockets on every address of ``host``; port 0 picks one free port for all.
+
+    To be called before anything slow: clients that come early wait in the backlog. Raises
+    ``SetupError`` in one line when it cannot be.
+    """
+    try:
+        found = socket.getaddrinfo(
+            host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+    except (OSError, OverflowError) as error:
+        raise SetupError(f"cannot listen on {host}: {error}") from None
+    sockets: list[socket.socket] = []
+    try:
+        for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
+            listener = socket.socket(family, socket.SOCK_STREAM)
+            sockets.append(listener)
+            if sys.platform != "win32":  # there it would let two servers share a port
+                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            if family == socket.AF_INET6:
+                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+            chosen = sockets[0].getsockname()[1] if len(sockets) > 1 else port
+            listener.bind((address[0], chosen, *address[2:]))
+            listener.listen(_BACKLOG)
+            listener.setblocking(False)
+    except OSError as error:
+        for listener in sockets:
+            listener.close()
+        raise SetupError(_why(error, host, port)) from None
+    return sockets
+
+
+def _why(error: OSError, host: str, port: int) -> str:
+    if error.errno == errno.EADDRINUSE:
+        return f"port {port} on {host} is in use: stop what listens there or choose another port"
+    if error.errno == errno.EACCES:
+        return f"port {port} on {host} is not permitted to this user: choose one above 1023"
+    return f"cannot listen on {host}:{port}: {error.strerror or error}"
+
+
+async def serve(
+    app: ASGIApp, sockets: Sequence[socket.socket], *, drain: Drain, grace_s: float = 30.0
+) -> None:
+    """Serve until SIGTERM or SIGINT, then stop accepting, let what runs end (``drain(grace_s)``)
+    and return. A second signal cuts the grace short. Closes the sockets."""
+    config = uvicorn.Config(
+        app,
+        http="httptools",
+        # Upgrades come to the app as plain requests, for it to refuse.
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        log_level="error",
+        access_log=False,
+        server_header=False,
+        # Who is asked for is not ours to tell from headers: see ``guard``.
+        proxy_headers=False,
+        backlog=_BACKLOG,
+        timeout_keep_alive=_KEEP_ALIVE_S,
+        timeout_graceful_shutdown=_FLUSH_S,
+    )
+    await _Server(config, drain, grace_s).serve(sockets=list(sockets))
+
+
+def run(main: Coroutine[Any, Any, T]) -> T:
+    """``asyncio.run`` on uvloop, where there is one."""
+    factory: Callable[[], asyncio.AbstractEventLoop] | None = None
+    if sys.platform != "win32":
+        import uvloop
+
+        factory = uvloop.new_event_loop
+    with asyncio.Runner(loop_factory=factory) as runner:
+        return runner.run(main)
+
+
+class _Server(uvicorn.Server):
+    """uvicorn with our end: it would cut streams after a timeout, and die of the signal."""
+
+    def __init__(self, config: uvicorn.Config, drain: Drain, grace_s: float) -> None:
+        super().__init__(config)
+        self._drain = drain
+        self._grace_s = grace_s
+        self._hurry = asyncio.Event()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for server in self.servers:
+            server.close()
+        for connection in list(self.server_state.connections):
+            connection.shutdown()
+        await self._end_runs()
+        await super().shutdown(sockets)
+
+    async def _end_runs(self) -> None:
+        drained = asyncio.ensure_future(self._drain(self._grace_s))
+        hurried = asyncio.ensure_future(self._hurry.wait())
+        try:
+            await asyncio.wait((drained, hurried), return_when=asyncio.FIRST_COMPLETED)
+            if not drained.done():
+                drained.cancel()
+                await self._drain(0)
+            else:
+                drained.result()
+        finally:
+            hurried.cancel()
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+        loop = asyncio.get_running_loop()
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if self.should_exit:
+                loop.call_soon_threadsafe(self._hurry.set)
+            self.should_exit = True
+
+        before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
+        try:
+            yield
+        finally:
+            for number, previous in before.items():
+                signal.signal(number, previous)

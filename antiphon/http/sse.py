@@ -1,0 +1,39 @@
+"""Events as bytes of a ``text/event-stream``. All that is ready goes out in one write, each event
+whole; nothing waits for more. It does not know where events come from.
+
+Line ends are LF, ``event`` repeats ``type``, there is no ``id``, and ``[DONE]`` comes last: what
+the strictest of the known parsers asks for. Obfuscation (random padding of deltas) is left out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import msgspec
+
+from antiphon.wire.events import EVENTS, Event
+
+__all__ = ["DONE", "HEADERS", "frames"]
+
+#: The last line of every stream.
+DONE = b"data: [DONE]\n\n"
+
+HEADERS = (
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-cache"),
+    # nginx would hold the events back otherwise.
+    (b"x-accel-buffering", b"no"),
+)
+
+_HEADS: Mapping[type[Event], bytes] = {
+    event: f"event: {name}\ndata: ".encode() for name, event in EVENTS.items()
+}
+_encode = msgspec.json.Encoder().encode
+
+
+def frames(events: Iterable[Event]) -> bytes:
+    """The events, one frame each. JSON has no raw line ends, so a frame is two lines."""
+    pieces: list[bytes] = []
+    for event in events:
+        pieces += (_HEADS[type(event)], _encode(event), b"\n\n")
+    return b"".join(pieces)

@@ -1,0 +1,198 @@
+"""A service that plays scripts, and the app over it."""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import pytest
+from antiphon.wire.lists import ItemList
+
+from antiphon.errors import NotFound
+from antiphon.http.app import create_app
+from antiphon.logs import open_log
+from antiphon.stream.writer import ResponseWriter
+from antiphon.wire.events import Event
+from antiphon.wire.items import Message
+from antiphon.wire.response import Response, ResponseError, Usage
+
+USAGE = Usage(input_tokens=7, output_tokens=3, total_tokens=10)
+
+
+def counted() -> Callable[[str], str]:
+    numbers = itertools.count(1)
+    return lambda prefix: f"{prefix}_{next(numbers)}"
+
+
+class FakeRun:
+    """Says ``words``, waiting before each for ``step`` if there is one, and ends as told."""
+
+    def __init__(
+        self,
+        id: str,
+        words: tuple[str, ...],
+        *,
+        step: asyncio.Semaphore | None = None,
+        error: ResponseError | None = None,
+        breaks: bool = False,
+        ignored_tools: tuple[str, ...] = (),
+    ) -> None:
+        self.id = id
+        self.left = asyncio.Event()
+        self.ignored_tools = ignored_tools
+        self._words = words
+        self._step = step
+        self._error = error
+        self._breaks = breaks
+        self._writer = ResponseWriter(
+            Response(id=id, created_at=1, model="tiny"), ids=lambda prefix: f"{prefix}_{id}"
+        )
+        self.response = self._writer.response
+
+    async def follow(self, after: int = -1) -> AsyncGenerator[tuple[Event, ...], None]:
+        writer = self._writer
+        try:
+            writer.create()
+            writer.begin()
+            yield writer.take()
+            item = None
+            for word in self._words:
+                if self._step is not None:
+                    await self._step.acquire()
+                item = item or writer.open(Message(role="assistant"))
+                item.write(word)
+                yield writer.take()
+            if self._breaks:
+                raise RuntimeError("a bug with CANARY in it")
+            status = "failed" if self._error else "completed"
+            self.response = writer.settle(status, at=2, usage=USAGE, error=self._error)
+            writer.announce()
+            yield writer.take()
+        finally:
+            self.left.set()
+
+    async def result(self) -> Response:
+        async for _ in self.follow():
+            pass
+        return self.response
+
+
+class FakeModel:
+    def __init__(self, name: str, aliases: tuple[str, ...], context_size: int | None) -> None:
+        self.name = name
+        self.aliases = aliases
+        self.context_size = context_size
+        self.created = 1700000000
+
+
+class FakeService:
+    """Notes what it is asked. ``script`` shapes the runs; ``refusal`` is raised instead."""
+
+    def __init__(self) -> None:
+        self.ready = True
+        self.words: tuple[str, ...] = ("Hel", "lo")
+        self.script: dict[str, Any] = {}
+        self.refusal: Exception | None = None
+        self.runs: list[FakeRun] = []
+        self.asked: list[tuple[Any, ...]] = []
+        self.drained: list[float] = []
+        self.created = asyncio.Event()
+
+    def models(self) -> tuple[FakeModel, ...]:
+        return (
+            FakeModel("org/tiny", ("gpt-5.5", "small"), 4096),
+            FakeModel("upstream", (), None),
+        )
+
+    async def create(self, tenant: str, request: Any, *, request_id: str) -> FakeRun:
+        self._ask("create", tenant, request, request_id)
+        run = FakeRun(f"resp_{len(self.runs) + 1}", self.words, **self.script)
+        self.runs.append(run)
+        self.created.set()
+        return run
+
+    async def count(self, tenant: str, request: Any) -> int:
+        self._ask("count", tenant, request)
+        return 42
+
+    async def retrieve(self, tenant: str, response_id: str) -> Response:
+        self._ask("retrieve", tenant, response_id)
+        if response_id != "resp_known":
+            raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
+        return Response(id=response_id, created_at=1, model="tiny", status="completed")
+
+    async def delete(self, tenant: str, response_id: str) -> None:
+        await self.retrieve(tenant, response_id)
+
+    async def cancel(self, tenant: str, response_id: str) -> Response:
+        return await self.retrieve(tenant, response_id)
+
+    async def input_items(self, tenant: str, response_id: str, **page: Any) -> ItemList:
+        self._ask("input_items", tenant, response_id, page)
+        return ItemList(data=(), first_id=None, last_id=None, has_more=False)
+
+    async def drain(self, grace_s: float) -> None:
+        self.drained.append(grace_s)
+
+    def _ask(self, *asked: Any) -> None:
+        self.asked.append(asked)
+        if self.refusal is not None:
+            raise self.refusal
+
+
+class Rim:
+    """The app over a fake service, a client to it, and what it logged."""
+
+    def __init__(self, service: FakeService, **options: Any) -> None:
+        self.service = service
+        self.log = io.StringIO()
+        self.now = 1000.0
+        options.setdefault("ids", counted())
+        options.setdefault("log", open_log(self.log, level="debug"))
+        options.setdefault("clock", lambda: self.now)
+        self.app = create_app(service, **options)  # type: ignore[arg-type]
+        self.client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app),
+            base_url="http://localhost",
+        )
+
+    def lines(self) -> list[dict[str, Any]]:
+        return [json.loads(line) for line in self.log.getvalue().splitlines()]
+
+
+@pytest.fixture
+def service() -> FakeService:
+    return FakeService()
+
+
+@pytest.fixture
+async def rim(service: FakeService) -> AsyncIterator[Callable[..., Rim]]:
+    made: list[Rim] = []
+
+    def make(**options: Any) -> Rim:
+        made.append(Rim(service, **options))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.client.aclose()
+
+
+@pytest.fixture
+def error_of() -> Callable[[httpx.Response], dict[str, Any]]:
+    """The error of an answer, after checking that it has OpenAI's shape."""
+
+    def read(answer: httpx.Response) -> dict[str, Any]:
+        body = answer.json()
+        assert list(body) == ["error"]
+        assert set(body["error"]) == {"message", "type", "param", "code"}
+        assert answer.headers["content-type"] == "application/json"
+        assert answer.headers["x-request-id"]
+        return dict(body["error"])
+
+    return read
