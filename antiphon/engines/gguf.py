@@ -1,0 +1,228 @@
+"""Reads the head of a GGUF file: metadata and the table of tensors, never the weights.
+
+Everything is checked against the file's size first, because llama.cpp may abort the process on a
+file that lies. It knows the format (ggml's docs/gguf.md), not what a model does with the values.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import mmap
+import struct
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.errors import SetupError
+
+__all__ = ["Head", "read"]
+
+MAGIC = b"GGUF"
+VERSIONS = (2, 3)
+DEFAULT_ALIGNMENT = 32
+
+STRING, ARRAY = 8, 9
+#: Value type of the specification → struct format of one little-endian value.
+SCALARS: Mapping[int, struct.Struct] = {
+    0: struct.Struct("<B"),
+    1: struct.Struct("<b"),
+    2: struct.Struct("<H"),
+    3: struct.Struct("<h"),
+    4: struct.Struct("<I"),
+    5: struct.Struct("<i"),
+    6: struct.Struct("<f"),
+    7: struct.Struct("<?"),
+    10: struct.Struct("<Q"),
+    11: struct.Struct("<q"),
+    12: struct.Struct("<d"),
+}
+U32 = struct.Struct("<I")
+U64 = struct.Struct("<Q")
+
+#: Tensor type → (values in a block, bytes of a block). A type that is not here is not measured:
+#: llama.cpp refuses those that it does not know in an orderly way.
+BLOCKS: Mapping[int, tuple[int, int]] = {
+    0: (1, 4),  # F32
+    1: (1, 2),  # F16
+    2: (32, 18),  # Q4_0
+    3: (32, 20),  # Q4_1
+    6: (32, 22),  # Q5_0
+    7: (32, 24),  # Q5_1
+    8: (32, 34),  # Q8_0
+    9: (32, 36),  # Q8_1
+    10: (256, 84),  # Q2_K
+    11: (256, 110),  # Q3_K
+    12: (256, 144),  # Q4_K
+    13: (256, 176),  # Q5_K
+    14: (256, 210),  # Q6_K
+    15: (256, 292),  # Q8_K
+    16: (256, 66),  # IQ2_XXS
+    17: (256, 74),  # IQ2_XS
+    18: (256, 98),  # IQ3_XXS
+    19: (256, 50),  # IQ1_S
+    20: (32, 18),  # IQ4_NL
+    21: (256, 110),  # IQ3_S
+    22: (256, 82),  # IQ2_S
+    23: (256, 136),  # IQ4_XS
+    24: (1, 1),  # I8
+    25: (1, 2),  # I16
+    26: (1, 4),  # I32
+    27: (1, 8),  # I64
+    28: (1, 8),  # F64
+    29: (256, 56),  # IQ1_M
+    30: (1, 2),  # BF16
+    34: (256, 54),  # TQ1_0
+    35: (256, 66),  # TQ2_0
+    39: (32, 17),  # MXFP4
+}
+
+
+class Head(Struct, frozen=True):
+    """What a GGUF file says before its weights.
+
+    ``metadata``: key → bool, int, float, str or a list of these. ``tensors``: how many it holds.
+    ``vocabulary_digest``: SHA-256 (hex) over every ``tokenizer.*`` key and value as stored.
+    """
+
+    metadata: Mapping[str, Any]
+    tensors: int
+    vocabulary_digest: str
+
+    @property
+    def architecture(self) -> str:
+        return str(self.metadata.get("general.architecture", ""))
+
+    def of_architecture(self, key: str) -> Any:
+        """The value of ``<architecture>.<key>``, None where the file has none."""
+        return self.metadata.get(f"{self.architecture}.{key}")
+
+
+def read(path: Path) -> Head:
+    """The head of the GGUF file at ``path``.
+
+    Raises ``SetupError`` when there is no such file, it is no GGUF, or it was cut or damaged.
+    """
+    try:
+        with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
+            return _Reader(view).head()
+    except FileNotFoundError:
+        raise SetupError(f"There is no model file at {path}.") from None
+    except OSError as error:
+        raise SetupError(f"The model file {path} cannot be read: {error.strerror}.") from None
+    except _Damaged as error:
+        raise SetupError(f"{path} is not a usable GGUF file: {error}.") from None
+    except ValueError:  # mmap refuses an empty file
+        raise SetupError(f"{path} is not a usable GGUF file: it is empty.") from None
+
+
+class _Damaged(Exception):
+    """What is wrong with the file, as the end of a sentence."""
+
+
+class _Reader:
+    """A cursor over the file. Every step is bounded by the file's size."""
+
+    def __init__(self, view: mmap.mmap) -> None:
+        self.view = view
+        self.size = len(view)
+        self.at = 0
+
+    def head(self) -> Head:
+        if self.take(4) != MAGIC:
+            raise _Damaged("it does not begin with the letters GGUF")
+        version = self.number(U32)
+        if version not in VERSIONS:
+            raise _Damaged(f"it has format version {version}, known are 2 and 3")
+        tensors, pairs = self.number(U64), self.number(U64)
+        metadata: dict[str, Any] = {}
+        digest = hashlib.sha256()
+        for _ in range(pairs):
+            start = self.at
+            key = self.text()
+            metadata[key] = self.value(self.number(U32))
+            if key.startswith("tokenizer."):
+                digest.update(self.view[start : self.at])
+        self.check_extents(list(self.extents(tensors)), metadata)
+        return Head(metadata, tensors, digest.hexdigest())
+
+    def take(self, count: int) -> bytes:
+        end = self.at + count
+        if end > self.size:
+            raise _Damaged("it ends in the middle of its metadata, the download may be incomplete")
+        taken = self.view[self.at : end]
+        self.at = end
+        return taken
+
+    def number(self, form: struct.Struct) -> Any:
+        return form.unpack(self.take(form.size))[0]
+
+    def text(self) -> str:
+        return self.take(self.number(U64)).decode("utf-8", "replace")
+
+    def value(self, kind: int, depth: int = 0) -> Any:
+        if kind == STRING:
+            return self.text()
+        if kind == ARRAY and depth < 2:
+            return self.array(depth)
+        if kind not in SCALARS:
+            raise _Damaged(f"it has a value of the unknown type {kind}")
+        return self.number(SCALARS[kind])
+
+    def array(self, depth: int) -> list[Any]:
+        kind, count = self.number(U32), self.number(U64)
+        if count > self.size:
+            raise _Damaged("it ends in the middle of its metadata, the download may be incomplete")
+        if kind == STRING:
+            return self.texts(count)
+        if kind in SCALARS:
+            form = SCALARS[kind]
+            packed = self.take(form.size * count)
+            return list(struct.unpack(f"<{count}{form.format[-1]}", packed))
+        return [self.value(kind, depth + 1) for _ in range(count)]
+
+    def texts(self, count: int) -> list[str]:
+        """``count`` strings. A vocabulary has up to 260,000 of them: no calls in this loop."""
+        view, at, size = self.view, self.at, self.size
+        found = []
+        try:
+            for _ in range(count):
+                start = at + 8
+                at = start + int.from_bytes(view[at:start], "little")
+                if at > size:
+                    break
+                found.append(view[start:at].decode("utf-8", "replace"))
+        except OverflowError:
+            at = size + 1
+        if len(found) < count:
+            raise _Damaged("it ends in the middle of its metadata, the download may be incomplete")
+        self.at = at
+        return found
+
+    def extents(self, tensors: int) -> Iterator[tuple[str, int, int]]:
+        """(name, offset, bytes) of every tensor whose type is known."""
+        for _ in range(tensors):
+            name = self.text()
+            values = 1
+            dimensions = self.number(U32)
+            if dimensions > 4:
+                raise _Damaged(f"tensor {name!r} has {dimensions} dimensions")
+            for _ in range(dimensions):
+                values *= self.number(U64)
+            kind, offset = self.number(U32), self.number(U64)
+            in_block, block = BLOCKS.get(kind, (1, 0))
+            yield name, offset, values // in_block * block
+
+    def check_extents(self, extents: list[tuple[str, int, int]], metadata: dict[str, Any]) -> None:
+        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+        if not isinstance(alignment, int) or alignment <= 0:
+            raise _Damaged(f"its alignment is {alignment!r}")
+        start = (self.at + alignment - 1) // alignment * alignment
+        for name, offset, length in extents:
+            if start + offset + length > self.size:
+                missing = start + offset + length - self.size
+                raise _Damaged(
+                    f"tensor {name!r} ends {missing} bytes after the end of the file,"
+                    " the download may be incomplete"
+                )

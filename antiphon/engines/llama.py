@@ -1,0 +1,273 @@
+"""The embedded engine: llama.cpp in this process, many generations in one batch.
+
+llama.cpp's server loop runs on a thread of its own and is spoken to by function call; its HTTP
+listener is bound to a private socket file that is removed at once, so nobody can reach it. This
+module knows the binding's JSON; it knows no messages, tools or templates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import tempfile
+from collections.abc import AsyncGenerator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from antiphon.engines import gguf
+from antiphon.engines.base import Capabilities, Engine, Sampling
+from antiphon.engines.llama_stream import Stream
+from antiphon.engines.tokenizer import LlamaTokenizer, require
+from antiphon.engines.withheld import Withheld
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.tokens import Chunk, Constraint, ModelCard, Prompt
+
+__all__ = ["LlamaEngine", "load"]
+
+DEFAULT_CONTEXT = 8192
+#: Prompt tokens computed in one go: the longest a running generation waits for another's prompt,
+#: and the longest an abort takes while a prompt is read.
+BATCH = 256
+MAX_LOGPROBS = 20
+RANDOM_SEED = 0xFFFFFFFF  # llama.cpp draws a seed where it is given this one
+
+#: Field of ``Sampling`` → field of the binding's request. None is left out: the model's own
+#: default (``general.sampling.*`` of the file), or else llama.cpp's.
+FIELDS: Mapping[str, str] = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repeat_penalty",
+}
+
+
+async def load(
+    path: Path,
+    *,
+    name: str | None = None,
+    threads: int | None = None,
+    context_size: int | None = None,
+    parallel: int = 4,
+    gpu_layers: int = -1,
+    prompt_cache_mib: int = 512,
+) -> Engine:
+    """Load the GGUF file at ``path``.
+
+    ``threads``: by default all cores but one, since ggml's threads spin and collapse when they
+    have to share a core. ``context_size``: tokens of each of the ``parallel`` generations, by
+    default the model's, 8192 at most; the memory for all of them is taken at once. ``gpu_layers``:
+    -1 for all, where the binding has a GPU build. ``prompt_cache_mib``: main memory for the
+    states of prompts that lost their place.
+
+    Raises ``SetupError``: the extra is not installed, or the file is missing or unusable.
+    """
+    require()
+    return await asyncio.to_thread(
+        _load,
+        path,
+        name or path.stem,
+        threads or max(1, (os.cpu_count() or 2) - 1),
+        context_size,
+        parallel,
+        gpu_layers,
+        prompt_cache_mib,
+    )
+
+
+def _load(
+    path: Path,
+    name: str,
+    threads: int,
+    context_size: int | None,
+    parallel: int,
+    gpu_layers: int,
+    prompt_cache_mib: int,
+) -> Engine:
+    import xllamacpp
+
+    head = gguf.read(path)
+    tokenizer = LlamaTokenizer(path)
+    trained = int(head.of_architecture("context_length") or DEFAULT_CONTEXT)
+    context = context_size or min(trained, DEFAULT_CONTEXT)
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.n_ctx = context * parallel
+    params.n_parallel = parallel
+    params.n_batch = params.n_ubatch = BATCH
+    params.n_gpu_layers = gpu_layers
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    params.cache_ram_mib = prompt_cache_mib
+    params.verbosity = -1
+    params.warmup = False
+    params.fit_params = False
+    params.use_jinja = False
+    params.ui = False
+    params.endpoint_slots = False
+    params.api_keys = [secrets.token_urlsafe(32)]
+    with tempfile.TemporaryDirectory(prefix="antiphon-") as private:
+        params.hostnames = [os.path.join(private, "llama.sock")]
+        try:
+            server = xllamacpp.Server(params)
+        except RuntimeError:
+            raise SetupError(
+                f"llama.cpp cannot load {path}: too little memory for {parallel} generations of"
+                f" {context} tokens, or an unsupported model."
+            ) from None
+    return LlamaEngine(server, tokenizer, _card(name, context, head, tokenizer), parallel)
+
+
+def _card(name: str, context: int, head: gguf.Head, tokenizer: LlamaTokenizer) -> ModelCard:
+    templates = {
+        key.removeprefix("tokenizer.chat_template."): str(value)
+        for key, value in head.metadata.items()
+        if key.startswith("tokenizer.chat_template.")
+    }
+    return ModelCard(
+        name=name,
+        context_size=context,
+        chat_template=head.metadata.get("tokenizer.chat_template"),
+        chat_templates=templates,
+        bos_token=tokenizer.bos,
+        eos_token=tokenizer.eos,
+        add_bos=tokenizer.add_bos,
+        architecture=head.architecture or None,
+        fingerprint=head.vocabulary_digest[:32],
+        generation={
+            key.removeprefix("general.sampling."): value
+            for key, value in head.metadata.items()
+            if key.startswith("general.sampling.")
+        },
+    )
+
+
+class LlamaEngine:
+    """``Engine`` over llama.cpp. Made by ``load``; belongs to the event loop that uses it first."""
+
+    def __init__(
+        self, server: Any, tokenizer: LlamaTokenizer, card: ModelCard, parallel: int
+    ) -> None:
+        self._server = server
+        self._tokenizer = tokenizer
+        self._withheld = Withheld(tokenizer)
+        self._card = card
+        # Waiting happens here, where it can be cancelled; llama.cpp's own queue cannot.
+        self._places = asyncio.Semaphore(parallel)
+        self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="llama")
+        self._running: dict[Stream, asyncio.Future[None]] = {}
+        self._closed = False
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            max_logprobs=MAX_LOGPROBS,
+            constraints=True,
+            cached_tokens=True,
+            seed=True,
+            logit_bias=True,
+            penalties=True,
+        )
+
+    @property
+    def tokenizer(self) -> LlamaTokenizer:
+        return self._tokenizer
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        self._check(prompt, sampling)
+        request = msgspec.json.encode(_request(prompt, sampling))
+        await self._places.acquire()
+        stream = self._start(request, sampling)
+        try:
+            async for chunk in stream:
+                yield chunk
+        finally:
+            stream.abort()
+
+    def _start(self, request: bytes, sampling: Sampling) -> Stream:
+        """Begin on a thread. The place is given back when the thread is done, not before."""
+        if self._closed:
+            self._places.release()
+            raise BackendError("The engine is closed.")
+        loop = asyncio.get_running_loop()
+        stream = Stream(loop, self._tokenizer, self._withheld, sampling)
+        running = loop.run_in_executor(self._threads, stream.run, self._server, request)
+        self._running[stream] = running
+
+        def done(_: asyncio.Future[None]) -> None:
+            del self._running[stream]
+            self._places.release()
+
+        running.add_done_callback(done)
+        return stream
+
+    def _check(self, prompt: Prompt, sampling: Sampling) -> None:
+        if not prompt.ids:
+            raise InvalidRequest("The prompt is empty.", param="input")
+        if len(prompt.ids) >= self._card.context_size:
+            raise InvalidRequest(
+                f"The input has {len(prompt.ids)} tokens; the context of this model holds"
+                f" {self._card.context_size}, the answer included.",
+                param="input",
+                code="context_length_exceeded",
+            )
+        if sampling.constraint is not None:
+            _check_constraint(sampling.constraint)
+
+    async def close(self) -> None:
+        self._closed = True
+        for stream in self._running:
+            stream.abort()
+        if self._running:
+            await asyncio.wait(list(self._running.values()))
+        self._threads.shutdown(wait=True)
+        self._server = None
+
+
+def _request(prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "prompt": prompt.ids,
+        "max_tokens": sampling.max_tokens,
+        "stream": True,
+        "cache_prompt": True,
+        # The ids of new tokens are in this part; probabilities, which also have them, cost a pass
+        # over the vocabulary for every token.
+        "verbose": True,
+        # Also makes the binding call back while it reads the prompt, so that it can be stopped.
+        "return_progress": True,
+        "ignore_eos": sampling.ignore_eos,
+    }
+    for field, key in FIELDS.items():
+        if (value := getattr(sampling, field)) is not None:
+            request[key] = value
+    if sampling.seed is not None:
+        request["seed"] = sampling.seed % RANDOM_SEED
+    if sampling.logit_bias:
+        request["logit_bias"] = list(sampling.logit_bias.items())
+    if sampling.logprobs is not None:
+        request["n_probs"] = max(1, sampling.logprobs)
+    if sampling.constraint is not None:
+        request["grammar"] = "%llguidance {}\n" + sampling.constraint.lark
+    return request
+
+
+def _check_constraint(constraint: Constraint) -> None:
+    """llama.cpp generates without a grammar it cannot read: find out before."""
+    try:
+        import llguidance
+    except ImportError:
+        raise SetupError('llguidance is not installed: pip install "antiphon[llama]"') from None
+    problem = llguidance.LLMatcher.validate_grammar(
+        llguidance.grammar_from("lark", constraint.lark)
+    )
+    if problem:
+        raise InvalidRequest(f"The grammar cannot be used: {problem}", code="invalid_grammar")

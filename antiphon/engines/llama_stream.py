@@ -1,0 +1,229 @@
+"""One generation of the embedded engine: from llama.cpp's thread to the event loop.
+
+Reads the binding's events on the thread that runs the generation, and hands chunks over in as few
+wake-ups as the consumer's pace allows. It knows nothing of prompts or of how requests are written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.engines.base import Sampling
+from antiphon.engines.stops import StopStrings
+from antiphon.engines.withheld import Withheld
+from antiphon.errors import BackendError
+from antiphon.tokens import Alternative, Chunk, Tokenizer, TokenLogprob
+
+__all__ = ["Stream"]
+
+#: What OpenAI's API gives for a token whose log-probability is not known.
+UNKNOWN_LOGPROB = -9999.0
+
+
+class _Candidate(Struct):
+    id: int
+    logprob: float
+
+
+class _Sampled(Struct):
+    id: int
+    logprob: float
+    top_logprobs: list[_Candidate] = []
+
+
+class _Logprobs(Struct):
+    content: list[_Sampled] = []
+
+
+class _Choice(Struct):
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class _Progress(Struct):
+    cache: int
+
+
+class _Verbose(Struct):
+    content: str = ""
+    tokens: list[int] = []
+    tokens_predicted: int = 0
+    prompt_progress: _Progress | None = None
+
+
+class _Failure(Struct):
+    message: str = ""
+
+
+class _Event(Struct):
+    """What is read of an event; the binding sends more."""
+
+    choices: list[_Choice] = []
+    verbose: _Verbose = field(name="__verbose", default_factory=_Verbose)
+    error: _Failure | None = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class Stream:
+    """The chunks of one generation. ``run`` belongs to a thread, the rest to the event loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        tokenizer: Tokenizer,
+        withheld: Withheld,
+        sampling: Sampling,
+    ) -> None:
+        self._loop = loop
+        self._tokenizer = tokenizer
+        self._withheld = withheld
+        self._sampling = sampling
+        self._stops = StopStrings(sampling.stop)
+        self._silent = frozenset(tokenizer.special.values())
+        self._pending: deque[TokenLogprob] = deque()
+        self._count = 0
+        self._begun = False
+        self._ended = False
+        # Shared between the two threads:
+        self._lock = threading.Lock()
+        self._ready: list[Chunk | BaseException] = []
+        self._aborted = False
+        self._woken = asyncio.Event()
+
+    # --- on the event loop ---
+
+    def abort(self) -> None:
+        """Stop within one token. The thread ends on its own."""
+        self._aborted = True
+
+    async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
+        while True:
+            await self._woken.wait()
+            self._woken.clear()
+            with self._lock:
+                ready, self._ready = self._ready, []
+            chunk = _joined([each for each in ready if isinstance(each, Chunk)])
+            if chunk is not None:
+                yield chunk
+                if chunk.finish:
+                    return
+            for each in ready:
+                if isinstance(each, BaseException):
+                    raise each
+
+    # --- on the generation's thread ---
+
+    def run(self, server: Any, request: bytes) -> None:
+        try:
+            if not self._aborted:
+                server.handle_completions(request, self._read)
+            if not self._ended and not self._aborted:
+                raise BackendError("The engine stopped without an answer.")
+            if self._aborted:
+                raise BackendError("The generation was aborted.")
+        except BackendError as error:
+            self._hand_over(error)
+        except Exception as error:
+            self._hand_over(BackendError(f"The engine failed: {error}"))
+
+    def _read(self, data: bytes) -> bool:
+        """Called for every event; True stops the generation."""
+        if self._aborted or self._ended:
+            return True
+        try:
+            event = _decode(data)
+            if event.error is not None:
+                raise BackendError(f"The engine failed: {event.error.message}")
+            chunk = self._chunk(event)
+        except Exception as error:  # the binding swallows what a callback raises
+            self._ended = True
+            failure = error if isinstance(error, BackendError) else BackendError(str(error))
+            self._hand_over(failure)
+            return True
+        if chunk is not None:
+            self._ended = chunk.finish is not None
+            self._hand_over(chunk)
+        return self._ended
+
+    def _chunk(self, event: _Event) -> Chunk | None:
+        verbose = event.verbose
+        if verbose.prompt_progress is not None:
+            return self._progress(verbose.prompt_progress)
+        choice = event.choices[0]
+        if choice.finish_reason is not None:
+            ids, logprobs = self._let_go(len(self._pending))
+            return Chunk(ids, logprobs, "length" if choice.finish_reason == "length" else "stop")
+        released = 0
+        for token in self._sampled(choice, verbose):
+            self._pending.append(token)
+            released += self._stops.feed(
+                b"" if token.id in self._silent else self._tokenizer.piece(token.id)
+            )
+            if token.id in self._sampling.stop_ids and not self._stops.found:
+                ids, logprobs = self._let_go(len(self._pending))
+                return Chunk(ids, logprobs, "stop")
+        ids, logprobs = self._let_go(released)
+        if self._stops.found:
+            found, tail = self._stops.found, self._stops.tail
+            return Chunk(ids, logprobs, "stop", stop_text=found, tail=tail)
+        return Chunk(ids, logprobs) if ids else None
+
+    def _progress(self, progress: _Progress) -> Chunk | None:
+        if self._begun:
+            return None
+        self._begun = True
+        return Chunk(cached_tokens=progress.cache)
+
+    def _sampled(self, choice: _Choice, verbose: _Verbose) -> list[TokenLogprob]:
+        """The tokens of an event, those that were withheld until now first."""
+        ids = verbose.tokens
+        withheld = verbose.tokens_predicted - self._count - len(ids)
+        self._count = verbose.tokens_predicted
+        known = [self._logprob(each) for each in choice.logprobs.content] if choice.logprobs else []
+        if withheld > 0:
+            ids = self._withheld.ids(verbose.content, ids[-1], withheld)
+        unknown = ids[: len(ids) - len(known)]
+        return [*(TokenLogprob(id, UNKNOWN_LOGPROB) for id in unknown), *known]
+
+    def _logprob(self, sampled: _Sampled) -> TokenLogprob:
+        top = sampled.top_logprobs[: self._sampling.logprobs or 0]
+        return TokenLogprob(
+            sampled.id, sampled.logprob, tuple(Alternative(t.id, t.logprob) for t in top)
+        )
+
+    def _let_go(self, count: int) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
+        tokens = tuple(self._pending.popleft() for _ in range(count))
+        ids = tuple(token.id for token in tokens)
+        return ids, tokens if self._sampling.logprobs is not None else ()
+
+    def _hand_over(self, item: Chunk | BaseException) -> None:
+        with self._lock:
+            waiting = bool(self._ready)
+            self._ready.append(item)
+        if not waiting:  # otherwise a wake-up is on its way already
+            self._loop.call_soon_threadsafe(self._woken.set)
+
+
+def _joined(chunks: list[Chunk]) -> Chunk | None:
+    """What came since the consumer last looked, as one chunk."""
+    if len(chunks) <= 1:
+        return chunks[0] if chunks else None
+    last = chunks[-1]
+    cached = [c.cached_tokens for c in chunks if c.cached_tokens is not None]
+    return Chunk(
+        ids=tuple(id for c in chunks for id in c.ids),
+        logprobs=tuple(p for c in chunks for p in c.logprobs),
+        finish=last.finish,
+        cached_tokens=cached[0] if cached else None,
+        stop_text=last.stop_text,
+        tail=last.tail,
+    )

@@ -1,0 +1,63 @@
+"""Finds stop strings in tokens as they come, whatever the tokens cut them into. Sans-IO.
+
+It works on bytes and counts tokens; it knows neither ids nor engines.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+__all__ = ["StopStrings"]
+
+
+class StopStrings:
+    """Says of a stream of pieces how many are free to go.
+
+    ``found`` is the stop string that ended the text, if one did; ``tail`` is then the text before
+    it in the token it begins in.
+    """
+
+    def __init__(self, stops: tuple[str, ...]) -> None:
+        self._stops = [(stop, stop.encode("utf-8", "replace")) for stop in stops if stop]
+        self._held = b""  # what the pieces not yet let go spell
+        self._lengths: deque[int] = deque()
+        self.found: str | None = None
+        self.tail = ""
+
+    def feed(self, piece: bytes) -> int:
+        """How many of the oldest pieces, of those given so far and not yet let go, may go.
+
+        After ``found`` is set the others never may: the stop string is in them.
+        """
+        self._held += piece
+        self._lengths.append(len(piece))
+        begins = [
+            (at, -len(stop), text)
+            for text, stop in self._stops
+            if (at := self._held.find(stop)) >= 0
+        ]
+        if not begins:
+            return self._let_go(len(self._held) - self._begun())[0]
+        at, _, self.found = min(begins)
+        count, length = self._let_go(at)
+        self.tail = self._held[: at - length].decode("utf-8", "ignore")
+        return count
+
+    def _let_go(self, safe: int) -> tuple[int, int]:
+        """Drop the pieces that end within the first ``safe`` bytes: how many, and their length."""
+        count = length = 0
+        while self._lengths and length + self._lengths[0] <= safe:
+            length += self._lengths.popleft()
+            count += 1
+        self._held = self._held[length:]
+        return count, length
+
+    def _begun(self) -> int:
+        """Length of the longest end of the held text that could be a stop string's beginning."""
+        longest = 0
+        for _, stop in self._stops:
+            for length in range(min(len(stop) - 1, len(self._held)), longest, -1):
+                if self._held.endswith(stop[:length]):
+                    longest = length
+                    break
+        return longest
