@@ -140,6 +140,7 @@ class Errors:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self._app(scope, receive, send)
+        scope["app"] = self  # has Starlette's router raise its refusals instead of wording them
         try:
             return await self._app(scope, receive, send)
         except ClientLeft:

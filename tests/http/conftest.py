@@ -64,7 +64,7 @@ class FakeRun:
             for word in self._words:
                 if self._step is not None:
                     await self._step.acquire()
-                item = item or writer.open(Message(role="assistant"))
+                item = item or writer.open(Message(role="assistant", content=()))
                 item.write(word)
                 yield writer.take()
             if self._breaks:

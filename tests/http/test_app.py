@@ -1,0 +1,166 @@
+"""Routes that are, routes that are not, and what every answer has."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+ErrorOf = Callable[[httpx.Response], dict[str, Any]]
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/"),
+        ("GET", "/v1"),
+        ("GET", "/v1/chat/completions"),
+        ("POST", "/v1/responses/compact"),
+        ("POST", "/v1/conversations"),
+        ("GET", "/v1/conversations/conv_1/items"),
+        ("POST", "/v1/responses/"),
+    ],
+)
+async def test_unknown_urls(rim: Any, error_of: ErrorOf, method: str, path: str) -> None:
+    answer = await rim().client.request(method, path)
+    assert answer.status_code == 404
+    error = error_of(answer)
+    assert error["code"] == "unknown_url"
+    assert f"{method} {path}" in error["message"]
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "allowed"),
+    [
+        ("GET", "/v1/responses", "POST"),
+        ("DELETE", "/v1/responses", "POST"),
+        ("PUT", "/v1/models", "GET, HEAD"),
+        ("POST", "/v1/responses/resp_1/input_items", "GET, HEAD"),
+    ],
+)
+async def test_methods_a_path_has_not(
+    rim: Any, error_of: ErrorOf, method: str, path: str, allowed: str
+) -> None:
+    answer = await rim().client.request(method, path)
+    assert answer.status_code == 405
+    assert answer.headers["allow"] == allowed
+    assert error_of(answer)["code"] == "method_not_supported"
+
+
+async def test_request_ids_are_kept_if_sane_and_given_if_not(rim: Any) -> None:
+    client = rim().client
+    for given in ("abc-123", "x" * 128):
+        answer = await client.get("/health", headers={"x-request-id": given})
+        assert answer.headers["x-request-id"] == given
+    for given in ("", "x" * 129, "two words", "caf\u00e9"):
+        answer = await client.get("/health", headers={"x-request-id": given.encode()})
+        assert answer.headers["x-request-id"].startswith("req_")
+
+
+async def test_one_line_a_request_and_nothing_of_what_was_said(rim: Any, service: Any) -> None:
+    service.words = ("CANARY-out",)
+    here = rim()
+    answer = await here.client.post(
+        "/v1/responses?key=CANARY-query",
+        json={"model": "tiny", "input": "CANARY-in", "stream": True},
+        headers={"authorization": "Bearer CANARY-key", "cookie": "CANARY-cookie"},
+    )
+    assert "CANARY-out" in answer.text
+    here.now += 0.25
+    (line,) = here.lines()
+    assert {name: line[name] for name in line if name not in ("timestamp", "ms")} == {
+        "event": "request",
+        "level": "info",
+        "request_id": answer.headers["x-request-id"],
+        "method": "POST",
+        "path": "/v1/responses",
+        "status": 200,
+        "tenant": "default",
+        "model": "tiny",
+        "response_id": "resp_1",
+        "input_tokens": 7,
+        "cached_tokens": 0,
+        "output_tokens": 3,
+    }
+    assert "CANARY" not in here.log.getvalue()
+
+
+async def test_pollers_are_quiet(rim: Any) -> None:
+    here = rim()
+    await here.client.get("/health")
+    assert [line["level"] for line in here.lines()] == ["debug"]
+
+
+async def test_health_and_readiness(rim: Any, service: Any) -> None:
+    client = rim().client
+    assert (await client.get("/health")).json() == {"status": "ok"}
+    assert (await client.get("/ready")).status_code == 200
+    service.ready = False
+    assert (await client.get("/ready")).status_code == 503
+    assert (await client.get("/health")).status_code == 200
+
+
+async def test_an_upgrade_handed_over_as_a_get_is_426(rim: Any, error_of: ErrorOf) -> None:
+    answer = await rim().client.get("/v1/responses", headers={"upgrade": "WebSocket"})
+    assert answer.status_code == 426
+    assert answer.headers["upgrade"]
+    assert error_of(answer)["code"] == "websocket_not_supported"
+
+
+@pytest.mark.parametrize("denial", [True, False])
+async def test_a_websocket_is_denied(rim: Any, denial: bool) -> None:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        return {"type": "websocket.connect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "websocket",
+        "path": "/v1/responses",
+        "headers": [],
+        "query_string": b"",
+        "extensions": {"websocket.http.response": {}} if denial else {},
+    }
+    await rim().app(scope, receive, send)
+    if not denial:
+        assert [message["type"] for message in sent] == ["websocket.close"]
+        return
+    start, body = sent
+    assert start["status"] == 426
+    assert {b"x-request-id", b"upgrade"} <= {name for name, _ in start["headers"]}
+    assert json.loads(body["body"])["error"]["code"] == "websocket_not_supported"
+
+
+async def test_cors_is_off_unless_asked_for(rim: Any) -> None:
+    headers = {"origin": "https://page.test", "content-type": "application/json"}
+    ask = json.dumps({"model": "tiny", "input": "hi"})
+    answer = await rim().client.post("/v1/responses", content=ask, headers=headers)
+    assert "access-control-allow-origin" not in answer.headers
+
+
+async def test_cors_answers_preflights_and_covers_refusals(rim: Any) -> None:
+    here = rim(cors=("https://page.test",))
+    preflight = await here.client.options(
+        "/v1/responses",
+        headers={
+            "origin": "https://page.test",
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization, content-type, x-stainless-os",
+        },
+    )
+    assert preflight.status_code == 200
+    assert preflight.headers["access-control-allow-origin"] == "https://page.test"
+    assert "x-stainless-os" in preflight.headers["access-control-allow-headers"]
+    assert preflight.headers["x-request-id"]
+    refused = await here.client.get("/v1/nothing", headers={"origin": "https://page.test"})
+    assert refused.status_code == 404
+    assert refused.headers["access-control-allow-origin"] == "https://page.test"
+    assert "x-request-id" in refused.headers["access-control-expose-headers"]
+    other = await here.client.get("/health", headers={"origin": "https://evil.test"})
+    assert "access-control-allow-origin" not in other.headers

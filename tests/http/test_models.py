@@ -1,0 +1,53 @@
+"""The list of models, as OpenAI's clients and as Codex read it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+
+ErrorOf = Callable[[httpx.Response], dict[str, Any]]
+
+
+async def test_every_name_is_listed(rim: Any) -> None:
+    body = (await rim().client.get("/v1/models?client_version=0.169.0")).json()
+    assert body["object"] == "list"
+    assert [entry["id"] for entry in body["data"]] == ["org/tiny", "gpt-5.5", "small", "upstream"]
+    assert body["data"][0] == {
+        "id": "org/tiny",
+        "object": "model",
+        "created": 1700000000,
+        "owned_by": "antiphon",
+    }
+
+
+async def test_the_same_names_as_codex_reads_them(rim: Any) -> None:
+    entries = (await rim().client.get("/v1/models")).json()["models"]
+    assert [entry["slug"] for entry in entries] == ["org/tiny", "gpt-5.5", "small", "upstream"]
+    needed = {
+        "slug",
+        "display_name",
+        "supported_reasoning_levels",
+        "shell_type",
+        "visibility",
+        "supported_in_api",
+        "priority",
+        "support_verbosity",
+        "truncation_policy",
+        "experimental_supported_tools",
+        "base_instructions",
+    }
+    assert all(needed <= set(entry) for entry in entries)
+    assert [entry.get("context_window") for entry in entries] == [4096, 4096, 4096, None]
+
+
+async def test_one_model_by_any_of_its_names(rim: Any, error_of: ErrorOf) -> None:
+    client = rim().client
+    assert (await client.get("/v1/models/org/tiny")).json()["id"] == "org/tiny"
+    assert (await client.get("/v1/models/org%2Ftiny")).json()["id"] == "org/tiny"
+    assert (await client.get("/v1/models/small")).json()["id"] == "small"
+    answer = await client.get("/v1/models/gpt-9")
+    assert answer.status_code == 404
+    error = error_of(answer)
+    assert (error["code"], "'gpt-9'" in error["message"]) == ("model_not_found", True)

@@ -1,0 +1,74 @@
+"""Query strings as clients write them."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.errors import InvalidRequest
+from antiphon.http.queries import Query
+
+
+def query(text: str) -> Query:
+    return Query({"query_string": text.encode()})
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "include[]=a&include[]=b",
+        "include%5B%5D=a&include%5B%5D=b",
+        "include=a&include=b",
+        "include[0]=a&include[1]=b",
+    ],
+)
+def test_lists_in_every_notation(text: str) -> None:
+    assert query(text).many("include") == ("a", "b")
+
+
+def test_what_is_not_given() -> None:
+    empty = query("")
+    assert empty.many("include") == ()
+    assert empty.text("after") is None
+    assert empty.flag("stream") is False
+    assert empty.number("limit", low=1) is None
+    assert empty.choice("order", ("asc", "desc"), "desc") == "desc"
+
+
+def test_values() -> None:
+    given = query("stream=true&obf=False&limit=7&order=asc&after=msg_1&unknown=x")
+    assert given.flag("stream") is True
+    assert given.flag("obf") is False
+    assert given.number("limit", low=1, high=100) == 7
+    assert given.choice("order", ("asc", "desc"), "desc") == "asc"
+    assert given.text("after") == "msg_1"
+
+
+@pytest.mark.parametrize(
+    ("limit", "code", "says"),
+    [
+        ("0", "integer_below_min_value", ">= 1"),
+        ("101", "integer_above_max_value", "<= 100"),
+        ("ten", "invalid_type", "an integer"),
+        ("1.5", "invalid_type", "an integer"),
+        ("9" * 5000, "invalid_type", "an integer"),
+        ("\u0663", "invalid_type", "an integer"),
+    ],
+)
+def test_bad_numbers_are_refused_by_name(limit: str, code: str, says: str) -> None:
+    with pytest.raises(InvalidRequest, match=says) as refusal:
+        query(f"limit={limit}").number("limit", low=1, high=100)
+    assert (refusal.value.param, refusal.value.code) == ("limit", code)
+
+
+def test_bad_flags_and_choices_are_refused_by_name() -> None:
+    with pytest.raises(InvalidRequest) as refusal:
+        query("stream=yes").flag("stream")
+    assert refusal.value.param == "stream"
+    with pytest.raises(InvalidRequest, match="'asc' and 'desc'") as refusal:
+        query("order=up").choice("order", ("asc", "desc"), "desc")
+    assert refusal.value.param == "order"
+
+
+def test_floods_of_parameters_are_refused() -> None:
+    with pytest.raises(InvalidRequest):
+        query("a=1&" * 1000)

@@ -1,0 +1,312 @@
+"""The routes of responses, over a service that plays scripts."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from antiphon.errors import InvalidRequest, Overloaded
+from antiphon.wire.response import ResponseError
+
+ErrorOf = Callable[[httpx.Response], dict[str, Any]]
+ASK = {"model": "tiny", "input": "hi"}
+
+
+def events(text: str) -> list[dict[str, Any]]:
+    """A stream's events, after checking how they are framed."""
+    *frames, done, rest = text.split("\n\n")
+    assert (done, rest) == ("data: [DONE]", "")
+    found = []
+    for frame in frames:
+        first, second = frame.split("\n")
+        event = json.loads(second.removeprefix("data: "))
+        assert first == f"event: {event['type']}"
+        found.append(event)
+    return found
+
+
+async def test_a_plain_answer_is_the_response(rim: Any, service: Any) -> None:
+    answer = await rim().client.post("/v1/responses", json=ASK)
+    assert answer.status_code == 200
+    assert answer.headers["content-type"] == "application/json"
+    body = answer.json()
+    assert (body["id"], body["status"]) == ("resp_1", "completed")
+    assert body["output"][0]["content"][0]["text"] == "Hello"
+    kind, tenant, request, request_id = service.asked[0]
+    assert (kind, tenant, request.model) == ("create", "default", "tiny")
+    assert request_id == answer.headers["x-request-id"]
+
+
+async def test_a_stream_is_framed_whole_and_done(rim: Any) -> None:
+    answer = await rim().client.post("/v1/responses", json={**ASK, "stream": True})
+    assert answer.status_code == 200
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    assert answer.headers["cache-control"] == "no-cache"
+    assert answer.headers["x-accel-buffering"] == "no"
+    assert answer.headers["x-request-id"]
+    seen = events(answer.text)
+    assert [event["type"] for event in seen[:2]] == ["response.created", "response.in_progress"]
+    assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
+    assert seen[-1]["type"] == "response.completed"
+    said = [event["delta"] for event in seen if event["type"].endswith(".delta")]
+    assert said == ["Hel", "lo"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_refusal_before_the_run_is_plain_json(
+    rim: Any, service: Any, error_of: ErrorOf, stream: bool
+) -> None:
+    service.refusal = InvalidRequest("No.", param="input[0].role", code="invalid_value")
+    answer = await rim().client.post("/v1/responses", json={**ASK, "stream": stream})
+    assert answer.status_code == 400
+    assert error_of(answer) == {
+        "message": "No.",
+        "type": "invalid_request_error",
+        "param": "input[0].role",
+        "code": "invalid_value",
+    }
+
+
+async def test_a_body_that_is_not_json_is_a_400(rim: Any, service: Any, error_of: ErrorOf) -> None:
+    for content in (b"", b"{", b"[]", b'{"model": 5}', b"\xff"):
+        answer = await rim().client.post("/v1/responses", content=content)
+        assert answer.status_code == 400, content
+        assert error_of(answer)["type"] == "invalid_request_error"
+    assert service.asked == []
+
+
+@pytest.mark.parametrize(
+    ("code", "output", "status", "type", "retry"),
+    [
+        ("server_error", (), 500, "server_error", None),
+        ("server_error", ("a",), 500, "server_error", "false"),
+        ("rate_limit_exceeded", (), 429, "rate_limit_error", None),
+        ("context_length_exceeded", (), 400, "invalid_request_error", "false"),
+        ("failed_to_download_image", (), 400, "invalid_request_error", "false"),
+        ("a_code_from_the_future", (), 500, "server_error", None),
+    ],
+)
+async def test_a_run_that_failed_unheard_is_an_http_error(
+    rim: Any,
+    service: Any,
+    error_of: ErrorOf,
+    code: str,
+    output: tuple[str, ...],
+    status: int,
+    type: str,
+    retry: str | None,
+) -> None:
+    service.words = output
+    service.script = {"error": ResponseError(code=code, message="It broke.")}
+    answer = await rim().client.post("/v1/responses", json=ASK)
+    assert answer.status_code == status
+    assert error_of(answer) == {"message": "It broke.", "type": type, "param": None, "code": code}
+    assert answer.headers.get("x-should-retry") == retry
+
+
+async def test_a_run_that_failed_in_a_stream_says_so_there(rim: Any, service: Any) -> None:
+    service.script = {"error": ResponseError(code="server_error", message="It broke.")}
+    answer = await rim().client.post("/v1/responses", json={**ASK, "stream": True})
+    assert answer.status_code == 200
+    kinds = [event["type"] for event in events(answer.text)]
+    assert kinds[-2:] == ["error", "response.failed"]
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_tools_that_were_left_out_are_reported(rim: Any, service: Any, stream: bool) -> None:
+    service.script = {"ignored_tools": ("web_search", "image_generation")}
+    answer = await rim().client.post("/v1/responses", json={**ASK, "stream": stream})
+    assert answer.headers["x-antiphon-ignored-tools"] == "web_search, image_generation"
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_the_run_ends_when_its_client_leaves(rim: Any, service: Any, stream: bool) -> None:
+    service.script = {"step": asyncio.Semaphore(0)}
+    here = rim()
+    told = asyncio.Event()
+    body = json.dumps({**ASK, "stream": stream}).encode()
+    messages = iter([{"type": "http.request", "body": body, "more_body": False}])
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        for message in messages:
+            return message
+        await told.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/responses",
+        "query_string": b"",
+        "headers": [],
+    }
+    exchange = asyncio.create_task(here.app(scope, receive, send))
+    async with asyncio.timeout(5):
+        await service.created.wait()
+        told.set()
+        await service.runs[0].left.wait()
+        await exchange
+    finished = [message for message in sent if message["type"] == "http.response.body"]
+    assert all(message["more_body"] for message in finished)
+    (line,) = here.lines()
+    assert (line["status"], line["response_id"]) == (499, "resp_1")
+    text = (await here.client.get("/metrics")).text
+    assert 'responses_requests_total{model="tiny",status="cancelled"} 1.0' in text
+    assert "responses_num_requests_running 0.0" in text
+
+
+async def test_each_batch_is_one_write_at_once(rim: Any, service: Any) -> None:
+    """What is ready goes out before the run says more."""
+    step = asyncio.Semaphore(0)
+    service.script = {"step": step}
+    writes: asyncio.Queue[bytes] = asyncio.Queue()
+    body = json.dumps({**ASK, "stream": True}).encode()
+    asked = iter([{"type": "http.request", "body": body, "more_body": False}])
+
+    async def receive() -> Any:
+        for message in asked:
+            return message
+        return await asyncio.Event().wait()
+
+    async def send(message: Any) -> None:
+        if message["type"] == "http.response.body":
+            writes.put_nowait(message["body"])
+
+    scope = {
+        "type": "http",
+        "method": "POST",
+        "path": "/v1/responses",
+        "query_string": b"",
+        "headers": [],
+    }
+    exchange = asyncio.create_task(rim().app(scope, receive, send))
+    async with asyncio.timeout(5):
+        assert (await writes.get()).count(b"\n\n") == 2  # created, in_progress
+        step.release()
+        assert b'"delta":"Hel"' in await writes.get()
+        assert writes.empty()
+        step.release()
+        assert b'"delta":"lo"' in await writes.get()
+        await exchange
+    last = [writes.get_nowait() for _ in range(writes.qsize())]
+    assert last[-1] == b"data: [DONE]\n\n"
+    assert all(write.endswith(b"\n\n") for write in last)
+
+
+async def test_a_bug_before_the_first_byte_is_a_500_that_tells_nothing(
+    rim: Any, service: Any, error_of: ErrorOf
+) -> None:
+    service.script = {"breaks": True}
+    here = rim()
+    answer = await here.client.post("/v1/responses", json=ASK)
+    assert answer.status_code == 500
+    error = error_of(answer)
+    assert (error["type"], error["code"]) == ("server_error", "server_error")
+    assert "CANARY" not in answer.text
+    broken = next(line for line in here.lines() if line["event"] == "unexpected error")
+    assert "RuntimeError" in broken["exception"]
+    assert broken["request_id"] == answer.headers["x-request-id"]
+
+
+async def test_tests_can_see_bugs(rim: Any, service: Any) -> None:
+    service.script = {"breaks": True}
+    with pytest.raises(RuntimeError):
+        await rim(reraise=True).client.post("/v1/responses", json=ASK)
+
+
+async def test_overload_says_when_to_come_back(rim: Any, service: Any, error_of: ErrorOf) -> None:
+    service.refusal = Overloaded(
+        "Stopping.", status=503, retry_after_s=5, code="server_is_overloaded"
+    )
+    answer = await rim().client.post("/v1/responses", json=ASK)
+    assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
+    assert error_of(answer)["type"] == "server_error"
+
+
+async def test_a_quota_that_is_used_up_is_not_worth_a_retry(rim: Any, service: Any) -> None:
+    service.refusal = Overloaded("Used up.", code="insufficient_quota")
+    answer = await rim().client.post("/v1/responses", json=ASK)
+    assert answer.headers["x-should-retry"] == "false"
+
+
+# --- of stored responses -------------------------------------------------------------------------
+
+
+async def test_retrieve_delete_cancel(rim: Any) -> None:
+    client = rim().client
+    assert (await client.get("/v1/responses/resp_known")).json()["id"] == "resp_known"
+    assert (await client.delete("/v1/responses/resp_known")).json() == {
+        "id": "resp_known",
+        "object": "response",
+        "deleted": True,
+    }
+    cancelled = await client.post("/v1/responses/resp_known/cancel")
+    assert cancelled.json()["status"] == "completed"
+
+
+@pytest.mark.parametrize(
+    ("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "?stream=true")]
+)
+async def test_unknown_responses_are_404(
+    rim: Any, error_of: ErrorOf, method: str, path: str
+) -> None:
+    answer = await rim().client.request(method, f"/v1/responses/resp_none{path}")
+    assert answer.status_code == 404
+    assert error_of(answer)["param"] == "response_id"
+
+
+@pytest.mark.parametrize(
+    ("query", "param"),
+    [
+        ("stream=true", "stream"),
+        ("stream=maybe", "stream"),
+        ("starting_after=3", "starting_after"),
+        ("stream=true&starting_after=-1", "starting_after"),
+        ("include_obfuscation=x", "include_obfuscation"),
+    ],
+)
+async def test_a_finished_foreground_run_cannot_be_streamed_again(
+    rim: Any, error_of: ErrorOf, query: str, param: str
+) -> None:
+    answer = await rim().client.get(f"/v1/responses/resp_known?{query}")
+    assert answer.status_code == 400
+    assert error_of(answer)["param"] == param
+
+
+async def test_retrieve_takes_what_clients_send(rim: Any) -> None:
+    query = "include[]=message.output_text.logprobs&stream=false&include_obfuscation=false&x=1"
+    assert (await rim().client.get(f"/v1/responses/resp_known?{query}")).status_code == 200
+
+
+async def test_input_items_pages(rim: Any, service: Any, error_of: ErrorOf) -> None:
+    client = rim().client
+    path = "/v1/responses/resp_known/input_items"
+    answer = await client.get(path)
+    assert answer.json() == {
+        "object": "list",
+        "data": [],
+        "first_id": None,
+        "last_id": None,
+        "has_more": False,
+    }
+    await client.get(f"{path}?limit=3&order=asc&after=msg_1&before=msg_9")
+    defaults, given = (asked[3] for asked in service.asked)
+    assert defaults == {"limit": 20, "order": "desc", "after": None, "before": None}
+    assert given == {"limit": 3, "order": "asc", "after": "msg_1", "before": "msg_9"}
+    answer = await client.get(f"{path}?limit=101")
+    assert (answer.status_code, error_of(answer)["param"]) == (400, "limit")
+
+
+async def test_counting(rim: Any, service: Any) -> None:
+    answer = await rim().client.post("/v1/responses/input_tokens", json=ASK)
+    assert answer.json() == {"object": "response.input_tokens", "input_tokens": 42}
+    assert service.asked[0][2].model == "tiny"

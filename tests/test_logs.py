@@ -1,0 +1,117 @@
+"""Lines for machines and for people, without secrets."""
+
+from __future__ import annotations
+
+import io
+import json
+import logging
+from collections.abc import Iterator
+
+import pytest
+import structlog
+
+from antiphon.logs import Style, adopt, open_log
+
+CANARY = "CANARY-3fd1"
+
+
+@pytest.mark.parametrize("style", ["json", "human"])
+@pytest.mark.parametrize(
+    "said",
+    [
+        {"headers": {"Authorization": CANARY, "accept": "*/*"}},
+        {"authorization": CANARY},
+        {"tools": [{"server": {"headers": ({"X-API-Key": CANARY},)}}]},
+        {"url": f"https://user:{CANARY}@host.test/path"},
+        {"text": f"header was 'Bearer {CANARY}'"},
+        {"text": f"got sk-{CANARY}, expected another"},
+        {"encrypted_content": CANARY},
+    ],
+)
+def test_secrets_never_reach_a_line(style: Style, said: dict[str, object]) -> None:
+    stream = io.StringIO()
+    open_log(stream, style=style).info("said", **said, kept="harmless")
+    assert CANARY not in stream.getvalue()
+    assert "[redacted]" in stream.getvalue()
+    assert "harmless" in stream.getvalue()
+
+
+@pytest.mark.parametrize("style", ["json", "human"])
+def test_tracebacks_show_neither_secrets_nor_local_variables(style: Style) -> None:
+    stream = io.StringIO()
+
+    def broken() -> None:
+        local = "".join(reversed(CANARY))
+        raise ValueError(f"refused Bearer {CANARY} of {len(local)}")
+
+    log = open_log(stream, style=style)
+    try:
+        broken()
+    except ValueError:
+        log.exception("it broke")
+    text = stream.getvalue()
+    assert "it broke" in text
+    assert "ValueError: refused Bearer [redacted]" in text
+    assert CANARY not in text
+    assert CANARY[::-1] not in text
+
+
+def test_counts_of_tokens_are_no_secrets() -> None:
+    stream = io.StringIO()
+    open_log(stream).info("request", input_tokens=3, output_tokens=4)
+    line = json.loads(stream.getvalue())
+    assert (line["input_tokens"], line["output_tokens"]) == (3, 4)
+
+
+def test_a_line_is_json_with_what_is_bound() -> None:
+    stream = io.StringIO()
+    log = open_log(stream)
+    with structlog.contextvars.bound_contextvars(request_id="req_1"):
+        log.info("said \u00e9", odd=object, model="m")
+    line = json.loads(stream.getvalue())
+    assert stream.getvalue().count("\n") == 1
+    assert line["event"] == "said \u00e9"
+    assert (line["level"], line["request_id"], line["model"]) == ("info", "req_1", "m")
+    assert line["timestamp"].endswith("Z")
+
+
+def test_levels() -> None:
+    stream = io.StringIO()
+    log = open_log(stream, level="warning")
+    log.info("quiet")
+    log.warning("loud")
+    assert [json.loads(line)["event"] for line in stream.getvalue().splitlines()] == ["loud"]
+
+
+@pytest.fixture
+def global_state() -> Iterator[None]:
+    root = logging.getLogger()
+    handlers, level = list(root.handlers), root.level
+    yield
+    root.handlers[:] = handlers
+    root.setLevel(level)
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("global_state")
+def test_other_loggers_are_adopted() -> None:
+    stream = io.StringIO()
+    adopt(open_log(stream))
+    logging.getLogger("some.library").info("quiet")
+    logging.getLogger("some.library").warning("it is %s", "late")
+    structlog.get_logger("ours").info("run ended", response="resp_1", authorization=CANARY)
+    try:
+        raise KeyError("lost")
+    except KeyError:
+        logging.getLogger("some.library").exception("oh")
+        structlog.get_logger().exception("ah")
+    late, ended, oh, ah = (json.loads(line) for line in stream.getvalue().splitlines())
+    assert (late["event"], late["logger"], late["level"]) == (
+        "it is late",
+        "some.library",
+        "warning",
+    )
+    assert (ended["event"], ended["response"]) == ("run ended", "resp_1")
+    assert ended["authorization"] == "[redacted]"
+    assert "KeyError" in oh["exception"]
+    assert "KeyError" in ah["exception"]
