@@ -1,0 +1,139 @@
+"""Model files of Hugging Face, by its own library (the extra ``hub``).
+
+The library finds repositories, credentials and the mirror its user configured; the transfer goes to
+a file of ours, because the library gives up what it has when a transfer breaks off.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import os
+import re
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from antiphon.errors import SetupError
+
+__all__ = ["Hub"]
+
+EXTRA = 'huggingface_hub is not installed: pip install "antiphon[hub]"'
+SHA256 = re.compile(r"[0-9a-f]{64}")
+
+#: The library's error, by class name → what it means for the operator.
+REASONS = {
+    "GatedRepoError": "its owner must grant you access, and HF_TOKEN must be yours",
+    "RepositoryNotFoundError": "there is no such repository, or it is private",
+    "EntryNotFoundError": "the repository has no such file",
+    "RemoteEntryNotFoundError": "the repository has no such file",
+    "HFValidationError": "that is no repository's name",
+    "OfflineModeIsEnabled": "HF_HUB_OFFLINE is set",
+    "ConnectError": "there is no connection to Hugging Face",
+}
+
+
+class _Cancelled(Exception):
+    """Raised inside the library to leave a transfer."""
+
+
+class Hub:
+    """Lists and fetches files. Raises ``SetupError`` when the extra is not installed."""
+
+    def __init__(self, endpoint: str | None = None, token: str | None = None) -> None:
+        try:
+            import huggingface_hub
+        except ImportError:
+            raise SetupError(EXTRA) from None
+        self._api = huggingface_hub.HfApi(endpoint=endpoint, token=token)
+
+    async def files(self, repo: str) -> list[str]:
+        """The names of the repository's files."""
+        return await asyncio.to_thread(self._translated, repo, self._api.list_repo_files, repo)
+
+    async def fetch(
+        self, repo: str, name: str, target: Path, progress: Callable[[str, int, int | None], None]
+    ) -> None:
+        """Bring one file to ``target``, unless it is there. What was left of an earlier try is
+        continued. Cancelled, it leaves within the next block."""
+        if target.is_file():
+            return
+        cancelled = threading.Event()
+
+        def step(there: int, total: int | None) -> None:
+            if cancelled.is_set():
+                raise _Cancelled
+            progress(name, there, total)
+
+        try:
+            await asyncio.to_thread(
+                self._translated, repo, self._transfer, repo, name, target, step
+            )
+        finally:
+            cancelled.set()
+
+    def _transfer(
+        self, repo: str, name: str, target: Path, step: Callable[[int, int | None], None]
+    ) -> None:
+        from huggingface_hub import hf_hub_url
+        from huggingface_hub.file_download import http_get
+        from huggingface_hub.utils._headers import build_hf_headers
+
+        url = hf_hub_url(repo, name, endpoint=self._api.endpoint)
+        about = self._api.get_hf_file_metadata(url=url)
+        etag = str(about.etag or "")
+        # Named after the version, so that another version is not continued with this one's bytes.
+        partial = target.with_name(f"{target.name}.{etag[:16]}.incomplete")
+        with partial.open("ab") as out:
+            http_get(
+                url,
+                out,
+                resume_size=out.tell(),
+                headers=build_hf_headers(token=self._api.token),
+                expected_size=about.size,
+                tqdm_class=_stepping(step),
+            )
+        if SHA256.fullmatch(etag) and _sha256(partial) != etag:
+            partial.unlink()
+            raise SetupError(f"{name} of {repo} arrived damaged; pull it again.")
+        os.replace(partial, target)
+
+    def _translated(self, repo: str, call: Callable[..., Any], *arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except (SetupError, _Cancelled):
+            raise
+        except Exception as error:
+            reason = REASONS.get(type(error).__name__) or str(error).strip().partition("\n")[0]
+            raise SetupError(f"{repo} cannot be pulled: {reason}.") from error
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _stepping(step: Callable[[int, int | None], None]) -> Any:
+    """What the library takes for a ``tqdm`` class, as a caller of ``step``."""
+
+    @contextlib.contextmanager
+    def bar(*, total: int | None = None, initial: int = 0, **_: Any) -> Iterator[Any]:
+        yield _Bar(step, initial, total)
+
+    return bar
+
+
+class _Bar:
+    def __init__(
+        self, step: Callable[[int, int | None], None], there: int, total: int | None
+    ) -> None:
+        self.step = step
+        self.there = there
+        self.total = total
+        step(there, total)
+
+    def update(self, count: float | None = 1) -> None:
+        self.there += int(count or 0)
+        self.step(self.there, self.total)

