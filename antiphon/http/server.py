@@ -33,6 +33,8 @@ _KEEP_ALIVE_S = 75
 #: How long readers may take to fetch the end of their streams once all runs are over.
 _FLUSH_S = 5
 
+_NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
+
 #: Ends ``serve`` when the runs are over: takes the seconds they may still have.
 Drain = Callable[[float], Awaitable[None]]
 
@@ -47,29 +49,45 @@ def bind(host: str, port: int) -> list[socket.socket]:
         found = socket.getaddrinfo(
             host or None, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )
-    except (OSError, OverflowError) as error:
-        raise SetupError(f"cannot listen on {host}: {error}") from None
-    sockets: list[socket.socket] = []
-    try:
-        for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
-            listener = socket.socket(family, socket.SOCK_STREAM)
-            sockets.append(listener)
-            if sys.platform != "win32":  # there it would let two servers share a port
-                listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            if family == socket.AF_INET6:
-                listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
-            chosen = sockets[0].getsockname()[1] if len(sockets) > 1 else port
-            listener.bind((address[0], chosen, *address[2:]))
-            listener.listen(_BACKLOG)
-            listener.setblocking(False)
     except OSError as error:
-        for listener in sockets:
-            listener.close()
-        raise SetupError(_why(error, host, port)) from None
+        raise SetupError(f"cannot listen on {host}: {error.strerror or error}") from None
+    sockets: list[socket.socket] = []
+    absent: OSError | None = None
+    for family, address in dict.fromkeys((entry[0], entry[4]) for entry in found):
+        chosen = sockets[0].getsockname()[1] if sockets else port
+        try:
+            sockets.append(_listener(family, (address[0], chosen, *address[2:])))
+        except (OSError, OverflowError) as error:
+            if isinstance(error, OSError) and error.errno in _NO_SUCH_ADDRESS:
+                absent = error  # "localhost" names ::1 even where there is no IPv6
+                continue
+            for listener in sockets:
+                listener.close()
+            raise SetupError(_why(error, host, port)) from None
+    if absent is not None and not sockets:
+        raise SetupError(_why(absent, host, port))
     return sockets
 
 
-def _why(error: OSError, host: str, port: int) -> str:
+def _listener(family: int, address: tuple[Any, ...]) -> socket.socket:
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        if sys.platform != "win32":  # there it would let two servers share a port
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(address)
+        listener.listen(_BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener
+
+
+def _why(error: OSError | OverflowError, host: str, port: int) -> str:
+    if isinstance(error, OverflowError):
+        return f"port {port} is not between 0 and 65535"
     if error.errno == errno.EADDRINUSE:
         return f"port {port} on {host} is in use: stop what listens there or choose another port"
     if error.errno == errno.EACCES:
