@@ -113,20 +113,19 @@ async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
 
 async def _absent(request: Request) -> Reply:
     """A path that would otherwise be taken for a response's id."""
-    raise unknown_url(request.method, request.url.path)
+    raise unknown_url(request.method, request.scope["path"])
 
 
 async def _upgrade(request: Request) -> Reply:
     """A server without a WebSocket library hands the upgrade over as a plain GET."""
     if request.headers.get("upgrade", "").lower() == "websocket":
         return _upgrade_refused()
-    reply = error_reply(
+    return error_reply(
         405,
         "Not allowed to GET on /v1/responses.",
         code="method_not_supported",
         headers={"allow": "POST"},
     )
-    return reply
 
 
 async def _no_websocket(websocket: WebSocket) -> None:

@@ -18,6 +18,7 @@ from typing import Any, TypeVar
 
 import uvicorn
 from starlette.types import ASGIApp
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from antiphon.errors import SetupError
 
@@ -32,6 +33,16 @@ _KEEP_ALIVE_S = 75
 
 #: How long readers may take to fetch the end of their streams once all runs are over.
 _FLUSH_S = 5
+
+#: Request line and headers. Codex sends some 4 KiB.
+_MAX_HEAD_BYTES = 64 * 2**10
+
+_HEAD_TOO_LARGE = (
+    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
+    b"content-type: application/json\r\ncontent-length: 129\r\nconnection: close\r\n\r\n"
+    b'{"error":{"message":"The request headers are too large.",'
+    b'"type":"invalid_request_error","param":null,"code":"headers_too_large"}}'
+)
 
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -102,7 +113,7 @@ async def serve(
     and return. A second signal cuts the grace short. Closes the sockets."""
     config = uvicorn.Config(
         app,
-        http="httptools",
+        http=_Protocol,
         # Upgrades come to the app as plain requests, for it to refuse.
         ws="none",
         lifespan="off",
@@ -128,6 +139,30 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main)
+
+
+class _Protocol(HttpToolsProtocol):
+    """uvicorn's, with an end to the request head: the parser gathers any number of bytes."""
+
+    _head = 0
+    _in_head = True
+
+    def on_message_begin(self) -> None:
+        self._head = 0
+        self._in_head = True
+        super().on_message_begin()
+
+    def on_headers_complete(self) -> None:
+        self._in_head = False
+        super().on_headers_complete()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        if self._in_head:
+            self._head += len(data)
+            if self._head > _MAX_HEAD_BYTES and not self.transport.is_closing():
+                self.transport.write(_HEAD_TOO_LARGE)
+                self.transport.close()
 
 
 class _Server(uvicorn.Server):

@@ -9,7 +9,7 @@ import signal
 import socket
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from typing import Any
 
 import httpx
@@ -139,6 +139,37 @@ async def test_an_upgrade_is_answered_426(rim: Any, service: Any) -> None:
         assert json.loads(body)["error"]["code"] == "websocket_not_supported"
         writer.close()
         await writer.wait_closed()
+
+
+@pytest.mark.parametrize("piece", [b"x-many: " + b"y" * 1000 + b"\r\n", b"z" * 1000])
+async def test_endless_headers_are_refused(rim: Any, service: Any, piece: bytes) -> None:
+    async with serving(rim().app, service.drain) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-one: " + piece * 70)
+        head, body = (await reader.read()).split(b"\r\n\r\n", 1)
+        assert head.startswith(b"HTTP/1.1 431")
+        assert json.loads(body)["error"]["code"] == "headers_too_large"
+        assert f"content-length: {len(body)}".encode() in head
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def test_headers_of_common_size_are_taken(rim: Any, service: Any) -> None:
+    async with serving(rim().app, service.drain) as served:
+        for _ in range(3):
+            answer = await served.client.get("/health", headers={"x-turn": "y" * 30_000})
+            assert answer.status_code == 200
+
+
+async def test_a_bug_in_the_middle_of_a_stream_leaves_it_unfinished(rim: Any, service: Any) -> None:
+    """A client must not take what it has for the whole."""
+    service.script = {"breaks": True}
+    here = rim()
+    async with serving(here.app, service.drain) as served:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await served.client.post("/v1/responses", json={**ASK, "stream": True})
+    assert [line for line in here.lines() if line["event"] == "unexpected error"]
 
 
 async def test_headers_say_nothing_of_the_server(rim: Any, service: Any) -> None:
