@@ -19,7 +19,7 @@ from typing import Any
 import msgspec
 
 from antiphon.engines import gguf
-from antiphon.engines.base import Capabilities, Engine, Sampling
+from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.llama_stream import Stream
 from antiphon.engines.tokenizer import LlamaTokenizer, require
 from antiphon.engines.withheld import Withheld
@@ -57,7 +57,7 @@ async def load(
     parallel: int = 4,
     gpu_layers: int = -1,
     prompt_cache_mib: int = 512,
-) -> Engine:
+) -> LlamaEngine:
     """Load the GGUF file at ``path``.
 
     ``threads``: by default all cores but one, since ggml's threads spin and collapse when they
@@ -89,7 +89,7 @@ def _load(
     parallel: int,
     gpu_layers: int,
     prompt_cache_mib: int,
-) -> Engine:
+) -> LlamaEngine:
     import xllamacpp
 
     head = gguf.read(path)

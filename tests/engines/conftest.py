@@ -1,4 +1,4 @@
-"""The embedded engine with the real model, loaded once: tests share it as clients share a server."""
+"""The embedded engine with the real model, loaded once: tests share it as clients would."""
 
 from __future__ import annotations
 

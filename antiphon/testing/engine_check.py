@@ -1,0 +1,330 @@
+"""The contract of an engine as checks: run them over an engine of your own.
+
+Each check is a coroutine function that takes a loaded engine and raises ``AssertionError``. What an
+engine says it cannot do is not asked of it. The checks look at ids, shapes and laws, never at what
+a model has to say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, TypeVar
+
+from msgspec import Struct
+
+from antiphon.engines.base import Engine, Sampling
+from antiphon.errors import AntiphonError, BackendError, InvalidRequest
+from antiphon.tokens import Chunk, Constraint, Prompt, TokenLogprob
+
+__all__ = ["CHECKS", "Check", "Outcome", "check_closed", "check_engine", "collect"]
+
+_Error = TypeVar("_Error", bound=AntiphonError)
+Check = Callable[[Engine], Awaitable[None]]
+
+PATIENCE_S = 120
+TEXT = "The sea was calm. Three boats left the harbour at dawn, and one of them"
+#: Engines add up in another order when prompts share a batch or come from a cache: the last digits
+#: of a logit differ, and with them what wins a near tie.
+LOGPROB_TOLERANCE = 0.05
+#: Without white space, which a small model may write for ever.
+JSON_OBJECT = Constraint(
+    'start: %json {"x-guidance": {"whitespace_flexible": false}, "type": "object",'
+    ' "properties": {"size": {"type": "integer", "minimum": 0, "maximum": 9}},'
+    ' "required": ["size"], "additionalProperties": false}'
+)
+
+
+class Outcome(Struct, frozen=True):
+    """All that one generation yielded."""
+
+    ids: tuple[int, ...]
+    logprobs: tuple[TokenLogprob, ...]
+    chunks: tuple[Chunk, ...]
+    cached_tokens: int | None
+
+    @property
+    def last(self) -> Chunk:
+        return self.chunks[-1]
+
+    def spelled(self, engine: Engine) -> bytes:
+        return b"".join(engine.tokenizer.piece(id) for id in self.ids)
+
+
+async def collect(engine: Engine, prompt: Prompt, sampling: Sampling) -> Outcome:
+    """Generate to the end, and check what holds for every generation."""
+    chunks: list[Chunk] = []
+    async with asyncio.timeout(PATIENCE_S):
+        async for chunk in engine.generate(prompt, sampling):
+            assert not chunks or chunks[-1].finish is None, "a chunk came after the last one"
+            expected = len(chunk.ids) if sampling.logprobs is not None else 0
+            assert len(chunk.logprobs) == expected, "logprobs must be as long as ids, or empty"
+            assert all(0 <= id < engine.tokenizer.size for id in chunk.ids), "ids must exist"
+            chunks.append(chunk)
+    assert chunks and chunks[-1].finish is not None, "the last chunk must say why it ended"
+    cached = next((c.cached_tokens for c in chunks if c.cached_tokens is not None), None)
+    return Outcome(
+        tuple(id for chunk in chunks for id in chunk.ids),
+        tuple(logprob for chunk in chunks for logprob in chunk.logprobs),
+        tuple(chunks),
+        cached,
+    )
+
+
+def _prompt(engine: Engine, text: str = TEXT) -> Prompt:
+    return Prompt(tuple(engine.tokenizer.encode(text, special=True)))
+
+
+def _greedy(max_tokens: int, **more: Any) -> Sampling:
+    return Sampling(max_tokens=max_tokens, temperature=0, ignore_eos=True, **more)
+
+
+async def tokenizer_spells_what_it_reads(engine: Engine) -> None:
+    for text in ("plain words", "Grüße, 漢字 🦄🇩🇪", "  two\n\n\tthree   ", "x" * 300):
+        for special in (True, False):
+            ids = engine.tokenizer.encode(text, special=special)
+            spelled = b"".join(engine.tokenizer.piece(id) for id in ids).decode()
+            assert spelled in (text, " " + text), f"{text!r} became {spelled!r}"
+    assert engine.tokenizer.encode("", special=True) == []
+    assert engine.tokenizer.piece(engine.tokenizer.size) == b""
+    assert engine.tokenizer.piece(-1) == b""
+
+
+async def text_cannot_spell_special_tokens(engine: Engine) -> None:
+    tokenizer = engine.tokenizer
+    for literal, id in tokenizer.special.items():
+        assert id in tokenizer.encode(literal, special=True), f"{literal} is not read"
+        plain = tokenizer.encode(f"a{literal}b {literal}", special=False)
+        assert not set(plain) & set(tokenizer.special.values()), f"text spells {literal}"
+
+
+async def length_is_exact(engine: Engine) -> None:
+    for count in (1, 2, 17):
+        outcome = await collect(engine, _prompt(engine), _greedy(count))
+        assert (len(outcome.ids), outcome.last.finish) == (count, "length")
+
+
+async def tokens_stream(engine: Engine) -> None:
+    chunks = engine.generate(_prompt(engine), _greedy(40))
+    async with contextlib.aclosing(chunks), asyncio.timeout(PATIENCE_S):
+        seen = 0
+        async for chunk in chunks:
+            seen += len(chunk.ids)
+            if chunk.finish is None and seen:
+                return
+    raise AssertionError("all tokens came with the end")
+
+
+async def greedy_is_deterministic(engine: Engine) -> None:
+    first, second = [await collect(engine, _prompt(engine), _greedy(24)) for _ in range(2)]
+    assert _agree(first, second), "greedy sampling gave two answers"
+
+
+async def seed_is_reproducible(engine: Engine) -> None:
+    if not engine.capabilities.seed:
+        return
+    await collect(engine, _prompt(engine), _greedy(1))  # the others find the prompt computed
+
+    async def sampled(seed: int) -> tuple[int, ...]:
+        sampling = Sampling(max_tokens=24, temperature=1.5, seed=seed, ignore_eos=True)
+        return (await collect(engine, _prompt(engine), sampling)).ids
+
+    assert await sampled(7) == await sampled(7), "one seed gave two answers"
+    assert len({await sampled(seed) for seed in range(4)}) > 1, "seeds change nothing"
+
+
+async def closing_aborts(engine: Engine) -> None:
+    long = _greedy(engine.card.context_size)
+    for _ in range(20):  # more than run at a time: an abort that frees no place blocks
+        chunks = engine.generate(_prompt(engine), long)
+        async with asyncio.timeout(PATIENCE_S):
+            await anext(chunks)
+            await chunks.aclose()
+            await chunks.aclose()
+        assert await anext(chunks, None) is None
+    assert len((await collect(engine, _prompt(engine), _greedy(2))).ids) == 2
+
+
+async def cancelling_aborts(engine: Engine) -> None:
+    async def endless() -> None:
+        await collect(engine, _prompt(engine), _greedy(engine.card.context_size))
+
+    for patience in range(4):
+        tasks = [asyncio.create_task(endless()) for _ in range(6)]
+        for _ in range(patience):
+            await asyncio.sleep(0)
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+        assert all(task.cancelled() for task in tasks)
+    assert len((await collect(engine, _prompt(engine), _greedy(2))).ids) == 2
+
+
+async def stop_strings_end_it(engine: Engine) -> None:
+    whole = await collect(engine, _prompt(engine), _greedy(24))
+    spelled = whole.spelled(engine).decode("utf-8", "ignore")
+    for begin in (0, 1, 5, 12):
+        stop = spelled[begin : begin + 4]
+        if not stop:
+            continue
+        sampling = _greedy(24, stop=("\0never", stop))
+        outcome = await collect(engine, _prompt(engine), sampling)
+        assert (outcome.last.finish, outcome.last.stop_text) == ("stop", stop)
+        shown = outcome.spelled(engine).decode() + outcome.last.tail
+        assert shown == spelled[: spelled.index(stop)], f"before {stop!r} came {shown!r}"
+        assert outcome.ids == whole.ids[: len(outcome.ids)], "ids must be those before the string"
+
+
+async def stop_ids_end_it(engine: Engine) -> None:
+    whole = await collect(engine, _prompt(engine), _greedy(24))
+    stop = whole.ids[10]
+    outcome = await collect(engine, _prompt(engine), _greedy(24, stop_ids=(stop,)))
+    assert outcome.last.finish == "stop"
+    assert outcome.ids == whole.ids[: whole.ids.index(stop) + 1], "the id itself is yielded"
+
+
+async def logprobs_are_told(engine: Engine) -> None:
+    most = engine.capabilities.max_logprobs
+    if most is None:
+        return
+    for count in sorted({0, 1, most}):
+        outcome = await collect(engine, _prompt(engine), _greedy(4, logprobs=count))
+        for id, told in zip(outcome.ids, outcome.logprobs, strict=True):
+            values = [each.logprob for each in told.top]
+            assert told.id == id and told.logprob <= 0
+            assert len(values) == count and values == sorted(values, reverse=True)
+            assert count == 0 or told.top[0].id == id, "greedy takes the likeliest"
+    hot = Sampling(max_tokens=1, temperature=2, logprobs=most)
+    told = (await collect(engine, _prompt(engine), hot)).logprobs[0]
+    for drawn, sure in zip(told.top, outcome.logprobs[0].top, strict=True):
+        difference = abs(drawn.logprob - sure.logprob)
+        assert difference < LOGPROB_TOLERANCE, "logprobs must not depend on the temperature"
+
+
+async def constraints_are_obeyed(engine: Engine) -> None:
+    if not engine.capabilities.constraints:
+        return
+    for temperature in (0, 1.5):
+        sampling = Sampling(max_tokens=60, temperature=temperature, seed=1, constraint=JSON_OBJECT)
+        outcome = await collect(engine, _prompt(engine), sampling)
+        ids = outcome.ids[:-1] if outcome.ids[-1] in engine.tokenizer.end_ids else outcome.ids
+        spelled = b"".join(engine.tokenizer.piece(id) for id in ids)
+        assert outcome.last.finish == "stop" and 0 <= json.loads(spelled)["size"] <= 9
+
+
+async def broken_constraints_are_refused(engine: Engine) -> None:
+    if not engine.capabilities.constraints:
+        return
+    for lark in ("start: %json {", "start: missing", "nothing at all", "start: /(/"):
+        broken = _greedy(4, constraint=Constraint(lark))
+        await _raises(InvalidRequest, engine, _prompt(engine), broken)
+
+
+async def logit_bias_counts(engine: Engine) -> None:
+    if not engine.capabilities.logit_bias:
+        return
+    first = (await collect(engine, _prompt(engine), _greedy(1))).ids[0]
+    other = next(id for id in engine.tokenizer.encode(TEXT, special=False) if id != first)
+    for bias, expected in (({other: 100.0}, True), ({first: -100.0}, False)):
+        drawn = (await collect(engine, _prompt(engine), _greedy(1, logit_bias=bias))).ids[0]
+        assert (drawn in bias) is expected
+
+
+async def generations_do_not_mix(engine: Engine) -> None:
+    prompts = [_prompt(engine, f"{TEXT} number {n}") for n in range(6)]
+    alone = [await collect(engine, each, _greedy(12, **_told(engine))) for each in prompts]
+    together = await asyncio.gather(
+        *(collect(engine, each, _greedy(12, **_told(engine))) for each in prompts)
+    )
+    for one, other in zip(alone, together, strict=True):
+        assert _agree(one, other), "a generation was not the same beside others"
+
+
+async def prefixes_are_reused(engine: Engine) -> None:
+    if not engine.capabilities.cached_tokens:
+        return
+    prompt = _prompt(engine, "A prompt that nothing else uses. " + TEXT * 4)
+    first = await collect(engine, prompt, _greedy(8))
+    longer = Prompt(prompt.ids + first.ids + prompt.ids[:5])
+    second = await collect(engine, longer, _greedy(2))
+    assert first.cached_tokens is not None and second.cached_tokens is not None
+    assert first.cached_tokens < len(prompt.ids)
+    assert len(prompt.ids) <= second.cached_tokens < len(longer.ids)
+
+
+async def long_prompts_are_refused(engine: Engine) -> None:
+    one = _prompt(engine).ids[0]
+    prompt = Prompt((one,) * (engine.card.context_size + 1))
+    error = await _raises(InvalidRequest, engine, prompt, _greedy(1))
+    assert error.code == "context_length_exceeded"
+
+
+CHECKS: Mapping[str, Check] = {
+    check.__name__: check
+    for check in (
+        tokenizer_spells_what_it_reads,
+        text_cannot_spell_special_tokens,
+        length_is_exact,
+        tokens_stream,
+        greedy_is_deterministic,
+        seed_is_reproducible,
+        closing_aborts,
+        cancelling_aborts,
+        stop_strings_end_it,
+        stop_ids_end_it,
+        logprobs_are_told,
+        constraints_are_obeyed,
+        broken_constraints_are_refused,
+        logit_bias_counts,
+        generations_do_not_mix,
+        prefixes_are_reused,
+        long_prompts_are_refused,
+    )
+}
+
+
+async def check_engine(engine: Engine) -> None:
+    """Run every check over a loaded engine, one after the other. Leaves it open."""
+    for check in CHECKS.values():
+        await check(engine)
+
+
+async def check_closed(engine: Engine) -> None:
+    """Close an engine while it generates: that ends with an error, and so do later ones."""
+    chunks = engine.generate(_prompt(engine), _greedy(engine.card.context_size))
+    async with asyncio.timeout(PATIENCE_S):
+        await anext(chunks)
+        await engine.close()
+        try:
+            async for chunk in chunks:
+                assert chunk.finish is None, "what was cut off must not look complete"
+        except BackendError:
+            pass
+        else:
+            raise AssertionError("BackendError was expected")
+        await engine.close()
+    await _raises(BackendError, engine, _prompt(engine), _greedy(1))
+
+
+def _told(engine: Engine) -> Mapping[str, Any]:
+    """Asks for the alternatives that ``_agree`` looks at, where the engine has them."""
+    return {} if not engine.capabilities.max_logprobs else {"logprobs": 2}
+
+
+def _agree(one: Outcome, other: Outcome) -> bool:
+    """The same ids, up to a token that was as good as a draw."""
+    for place, (left, right) in enumerate(zip(one.ids, other.ids, strict=True)):
+        if left != right:
+            told = one.logprobs[place].top if one.logprobs else ()
+            return len(told) > 1 and told[0].logprob - told[1].logprob < LOGPROB_TOLERANCE
+    return True
+
+
+async def _raises(kind: type[_Error], engine: Engine, prompt: Prompt, sampling: Sampling) -> _Error:
+    try:
+        await collect(engine, prompt, sampling)
+    except kind as error:
+        return error
+    raise AssertionError(f"{kind.__name__} was expected")
