@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
-from starlette.responses import Response as Reply
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 from starlette.websockets import WebSocket
@@ -26,6 +25,7 @@ from .guard import Access, Guard, Limits
 from .health import Health
 from .metrics import Metrics
 from .models import Models
+from .replies import Reply
 from .responses import IGNORED_TOOLS, Create, Responses
 
 if TYPE_CHECKING:

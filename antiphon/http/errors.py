@@ -9,15 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import msgspec
 from starlette.exceptions import HTTPException
-from starlette.responses import Response as Reply
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import NotFound, Overloaded, RequestError
 from antiphon.wire.response import Response
 
 from .exchange import ClientLeft, exchange_of
+from .replies import Reply, json_reply
 
 __all__ = ["Errors", "error_reply", "failure_reply", "refusal_reply", "unknown_url"]
 
@@ -64,9 +63,7 @@ def error_reply(
 ) -> Reply:
     """OpenAI's error body under a status."""
     error = {"message": message, "type": type, "param": param, "code": code}
-    return Reply(
-        msgspec.json.encode({"error": error}), status, headers, media_type="application/json"
-    )
+    return json_reply({"error": error}, status, headers)
 
 
 def refusal_reply(error: RequestError) -> Reply:

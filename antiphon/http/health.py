@@ -5,10 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.responses import Response as Reply
 
 from .metrics import Metrics
+from .replies import Reply, json_reply
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
@@ -25,13 +24,13 @@ class Health:
 
     async def health(self, request: Request) -> Reply:
         """200 as long as the event loop turns."""
-        return JSONResponse({"status": "ok"})
+        return json_reply({"status": "ok"})
 
     async def ready(self, request: Request) -> Reply:
         """200 while new work is welcome, 503 before and after."""
         if self._service.ready:
-            return JSONResponse({"status": "ready"})
-        return JSONResponse({"status": "not_ready"}, 503)
+            return json_reply({"status": "ready"})
+        return json_reply({"status": "not_ready"}, 503)
 
     async def metrics(self, request: Request) -> Reply:
         """The numbers, in the text format the scraper asks for."""

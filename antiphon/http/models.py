@@ -9,10 +9,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 from starlette.requests import Request
-from starlette.responses import JSONResponse
-from starlette.responses import Response as Reply
 
 from antiphon.errors import NotFound
+
+from .replies import Reply, json_reply
 
 if TYPE_CHECKING:
     from antiphon.runs.service import ServedModel, Service
@@ -34,7 +34,7 @@ class Models:
     async def list(self, request: Request) -> Reply:
         """Every name in ``data``; the same names as Codex reads them in ``models``."""
         named = tuple(self._named())
-        return JSONResponse(
+        return json_reply(
             {
                 "object": "list",
                 "data": [_entry(name, model) for name, model in named],
@@ -50,7 +50,7 @@ class Models:
         wanted = request.path_params["model"]
         for name, model in self._named():
             if name == wanted:
-                return JSONResponse(_entry(name, model))
+                return json_reply(_entry(name, model))
         raise NotFound(
             f"The model '{wanted}' does not exist or you do not have access to it.",
             param="model",

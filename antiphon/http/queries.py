@@ -32,9 +32,12 @@ class Query:
         for name, value in pairs:
             self._values.setdefault(_SUBSCRIPT.sub("", name), []).append(value)
 
-    def many(self, name: str) -> tuple[str, ...]:
-        """A list; empty if it was not given."""
-        return tuple(self._values.get(name, ()))
+    def many(self, name: str, options: Collection[str]) -> tuple[str, ...]:
+        """A list of some of ``options``; empty if it was not given."""
+        values = tuple(self._values.get(name, ()))
+        for value in values:
+            _check(name, value, options)
+        return values
 
     def text(self, name: str) -> str | None:
         """One value, the last one given; None if there is none or it is empty."""
@@ -43,13 +46,7 @@ class Query:
     def choice(self, name: str, options: Collection[str], default: str) -> str:
         """One of ``options``."""
         value = self.text(name) or default
-        if value not in options:
-            supported = " and ".join(f"'{option}'" for option in options)
-            raise InvalidRequest(
-                f"Invalid value: '{value}'. Supported values are: {supported}.",
-                param=name,
-                code="invalid_value",
-            )
+        _check(name, value, options)
         return value
 
     def flag(self, name: str) -> bool:
@@ -82,6 +79,16 @@ class Query:
         if high is not None and number > high:
             raise _out_of_range(name, number, "above maximum", "<=", high)
         return number
+
+
+def _check(name: str, value: str, options: Collection[str]) -> None:
+    if value not in options:
+        supported = ", ".join(f"'{option}'" for option in options)
+        raise InvalidRequest(
+            f"Invalid value: '{value}'. Supported values are: {supported}.",
+            param=name,
+            code="invalid_value",
+        )
 
 
 def _out_of_range(name: str, number: int, where: str, sign: str, bound: int) -> InvalidRequest:

@@ -8,15 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import msgspec
 from starlette.requests import Request
-from starlette.responses import Response as Reply
 from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.decode import create_response, input_tokens
+from antiphon.wire.request import INCLUDES
 from antiphon.wire.response import Response
 
 from . import bodies, sse
@@ -26,14 +25,13 @@ from .gate import Gate
 from .metrics import Metrics, Observed
 from .presence import Presence
 from .queries import Query
+from .replies import Reply, json_reply
 
 if TYPE_CHECKING:
     from antiphon.runs.run import Run
     from antiphon.runs.service import Service
 
 __all__ = ["IGNORED_TOOLS", "Create", "Responses"]
-
-_encode = msgspec.json.Encoder().encode
 
 #: Names the hosted tools a request offered that nobody here runs: the model never saw them.
 IGNORED_TOOLS = "x-antiphon-ignored-tools"
@@ -100,7 +98,9 @@ async def _stream(run: Run, send: Send, observed: Observed) -> None:
 
 def _answer(run: Run) -> Reply:
     """The answer of a request that is not streamed."""
-    reply = failure_reply(run.response) if run.response.status == "failed" else _json(run.response)
+    reply = (
+        failure_reply(run.response) if run.response.status == "failed" else json_reply(run.response)
+    )
     reply.raw_headers.extend(_ignored(run))
     return reply
 
@@ -109,10 +109,6 @@ def _ignored(run: Run) -> list[tuple[bytes, bytes]]:
     if not run.ignored_tools:
         return []
     return [(IGNORED_TOOLS.encode(), ", ".join(run.ignored_tools).encode())]
-
-
-def _json(value: Any) -> Reply:
-    return Reply(_encode(value), media_type="application/json")
 
 
 class Responses:
@@ -125,6 +121,7 @@ class Responses:
     async def retrieve(self, request: Request) -> Reply:
         """A stored response, with all that it was created to include."""
         query = Query(request.scope)
+        query.many("include", INCLUDES)
         query.flag("include_obfuscation")
         streamed = query.flag("stream")
         after = query.number("starting_after", low=0)
@@ -139,21 +136,22 @@ class Responses:
             raise InvalidRequest(
                 "starting_after is only allowed when stream is true.", param="starting_after"
             )
-        return _json(response)
+        return json_reply(response)
 
     async def delete(self, request: Request) -> Reply:
         """Forgotten at once."""
         tenant, response_id = _asked(request)
         await self._service.delete(tenant, response_id)
-        return _json({"id": response_id, "object": "response", "deleted": True})
+        return json_reply({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request) -> Reply:
         """The response as it stands after."""
-        return _json(await self._service.cancel(*_asked(request)))
+        return json_reply(await self._service.cancel(*_asked(request)))
 
     async def input_items(self, request: Request) -> Reply:
         """A page of what a response was generated from."""
         query = Query(request.scope)
+        query.many("include", INCLUDES)
         limit = query.number("limit", low=1, high=100)
         page = await self._service.input_items(
             *_asked(request),
@@ -162,14 +160,14 @@ class Responses:
             after=query.text("after"),
             before=query.text("before"),
         )
-        return _json(page)
+        return json_reply(page)
 
     async def count(self, request: Request) -> Reply:
         """How many tokens ``create`` would see."""
         exchange = exchange_of(request.scope)
         body = await bodies.read(request.scope, request.receive, self._max_body_bytes)
         count = await self._service.count(exchange.tenant, input_tokens(body))
-        return _json({"object": "response.input_tokens", "input_tokens": count})
+        return json_reply({"object": "response.input_tokens", "input_tokens": count})
 
 
 def _asked(request: Request) -> tuple[str, str]:

@@ -22,12 +22,12 @@ def query(text: str) -> Query:
     ],
 )
 def test_lists_in_every_notation(text: str) -> None:
-    assert query(text).many("include") == ("a", "b")
+    assert query(text).many("include", "abc") == ("a", "b")
 
 
 def test_what_is_not_given() -> None:
     empty = query("")
-    assert empty.many("include") == ()
+    assert empty.many("include", "abc") == ()
     assert empty.text("after") is None
     assert empty.flag("stream") is False
     assert empty.number("limit", low=1) is None
@@ -64,7 +64,10 @@ def test_bad_flags_and_choices_are_refused_by_name() -> None:
     with pytest.raises(InvalidRequest) as refusal:
         query("stream=yes").flag("stream")
     assert refusal.value.param == "stream"
-    with pytest.raises(InvalidRequest, match="'asc' and 'desc'") as refusal:
+    with pytest.raises(InvalidRequest, match="'c'") as refusal:
+        query("include[]=a&include[]=c").many("include", "ab")
+    assert refusal.value.param == "include"
+    with pytest.raises(InvalidRequest, match="'asc', 'desc'") as refusal:
         query("order=up").choice("order", ("asc", "desc"), "desc")
     assert refusal.value.param == "order"
 

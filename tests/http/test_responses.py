@@ -272,9 +272,10 @@ async def test_unknown_responses_are_404(
         ("starting_after=3", "starting_after"),
         ("stream=true&starting_after=-1", "starting_after"),
         ("include_obfuscation=x", "include_obfuscation"),
+        ("include[]=everything", "include"),
     ],
 )
-async def test_a_finished_foreground_run_cannot_be_streamed_again(
+async def test_retrieve_refuses_what_it_cannot_do(
     rim: Any, error_of: ErrorOf, query: str, param: str
 ) -> None:
     answer = await rim().client.get(f"/v1/responses/resp_known?{query}")

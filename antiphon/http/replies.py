@@ -1,0 +1,18 @@
+"""Values as JSON answers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from starlette.responses import Response as Reply
+
+__all__ = ["Reply", "json_reply"]
+
+_encode = msgspec.json.Encoder().encode
+
+
+def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
+    """A wire value (or anything else msgspec can write) under a status."""
+    return Reply(_encode(value), status, headers, media_type="application/json")
