@@ -128,7 +128,7 @@ class ErrorBody(Struct, frozen=True, kw_only=True):
 
 
 class Error(Event, frozen=True, kw_only=True, tag="error"):
-    """Both shapes in one: the flat one is OpenAI's documented form, the nested one what it sends."""
+    """Both shapes in one: the flat one is what OpenAI documents, the nested one what it sends."""
 
     code: str
     message: str
