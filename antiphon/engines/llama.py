@@ -21,6 +21,7 @@ import msgspec
 from antiphon.engines import gguf
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.llama_stream import Stream
+from antiphon.engines.slots import Slots
 from antiphon.engines.tokenizer import LlamaTokenizer, require
 from antiphon.engines.withheld import Withheld
 from antiphon.errors import BackendError, InvalidRequest, SetupError
@@ -32,6 +33,9 @@ DEFAULT_CONTEXT = 8192
 #: Prompt tokens computed in one go: the longest a running generation waits for another's prompt,
 #: and the longest an abort takes while a prompt is read.
 BATCH = 256
+#: llama.cpp keeps a copy of what it overwrites in a slot, and looks for a better beginning among
+#: its copies, only where slot and prompt are less alike than this.
+SIMILARITY = 0.999
 MAX_LOGPROBS = 20
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp draws a seed where it is given this one
 
@@ -104,6 +108,7 @@ def _load(
     params.n_gpu_layers = gpu_layers
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
     params.cache_ram_mib = prompt_cache_mib
+    params.slot_prompt_similarity = SIMILARITY
     params.verbosity = -1
     params.warmup = False
     params.fit_params = False
@@ -157,8 +162,7 @@ class LlamaEngine:
         self._tokenizer = tokenizer
         self._withheld = Withheld(tokenizer)
         self._card = card
-        # Waiting happens here, where it can be cancelled; llama.cpp's own queue cannot.
-        self._places = asyncio.Semaphore(parallel)
+        self._slots = Slots(parallel)
         self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="llama")
         self._running: dict[Stream, asyncio.Future[None]] = {}
         self._closed = False
@@ -184,28 +188,31 @@ class LlamaEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         self._check(prompt, sampling)
-        request = msgspec.json.encode(_request(prompt, sampling))
-        await self._places.acquire()
-        stream = self._start(request, sampling)
+        slot = await self._slots.take(prompt.ids)
+        stream = self._start(prompt, sampling, slot)
         try:
             async for chunk in stream:
                 yield chunk
+            # The next turn often comes at once, and wants the slot that knows its beginning.
+            if (running := self._running.get(stream)) is not None:
+                await asyncio.wait([running])
         finally:
             stream.abort()
 
-    def _start(self, request: bytes, sampling: Sampling) -> Stream:
-        """Begin on a thread. The place is given back when the thread is done, not before."""
-        if self._closed:
-            self._places.release()
-            raise BackendError("The engine is closed.")
+    def _start(self, prompt: Prompt, sampling: Sampling, slot: int) -> Stream:
+        """Begin on a thread. The slot is given back when the thread is done with it."""
         loop = asyncio.get_running_loop()
         stream = Stream(loop, self._tokenizer, self._withheld, sampling)
+        if self._closed:
+            self._slots.give_back(slot, ())
+            raise BackendError("The engine is closed.")
+        request = msgspec.json.encode(_request(prompt, sampling, slot))
         running = loop.run_in_executor(self._threads, stream.run, self._server, request)
         self._running[stream] = running
 
         def done(_: asyncio.Future[None]) -> None:
             del self._running[stream]
-            self._places.release()
+            self._slots.give_back(slot, (*prompt.ids, *stream.sampled))
 
         running.add_done_callback(done)
         return stream
@@ -233,12 +240,13 @@ class LlamaEngine:
         self._server = None
 
 
-def _request(prompt: Prompt, sampling: Sampling) -> dict[str, Any]:
+def _request(prompt: Prompt, sampling: Sampling, slot: int) -> dict[str, Any]:
     request: dict[str, Any] = {
         "prompt": prompt.ids,
         "max_tokens": sampling.max_tokens,
         "stream": True,
         "cache_prompt": True,
+        "id_slot": slot,
         # The ids of new tokens are in this part; probabilities, which also have them, cost a pass
         # over the vocabulary for every token.
         "verbose": True,

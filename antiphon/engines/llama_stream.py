@@ -91,6 +91,8 @@ class Stream:
         self._silent = frozenset(tokenizer.special.values())
         self._pending: deque[TokenLogprob] = deque()
         self._count = 0
+        #: Every id sampled so far, whether it was handed over or not.
+        self.sampled: list[int] = []
         self._begun = False
         self._ended = False
         # Shared between the two threads:
@@ -163,8 +165,9 @@ class Stream:
             ids, logprobs = self._let_go(len(self._pending))
             return Chunk(ids, logprobs, "length" if choice.finish_reason == "length" else "stop")
         released = 0
-        for token in self._sampled(choice, verbose):
+        for token in self._new(choice, verbose):
             self._pending.append(token)
+            self.sampled.append(token.id)
             released += self._stops.feed(
                 b"" if token.id in self._silent else self._tokenizer.piece(token.id)
             )
@@ -183,7 +186,7 @@ class Stream:
         self._begun = True
         return Chunk(cached_tokens=progress.cache)
 
-    def _sampled(self, choice: _Choice, verbose: _Verbose) -> list[TokenLogprob]:
+    def _new(self, choice: _Choice, verbose: _Verbose) -> list[TokenLogprob]:
         """The tokens of an event, those that were withheld until now first."""
         ids = verbose.tokens
         withheld = verbose.tokens_predicted - self._count - len(ids)

@@ -1,0 +1,61 @@
+"""Which of an engine's places a generation gets, so that conversations keep what was computed.
+
+Waiting for a place happens here, where it can be cancelled. It knows ids and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+
+__all__ = ["Slots", "common_length"]
+
+#: A conversation's next turn repeats its last one, but for some tokens at the end that a chat
+#: template writes differently.
+CONTINUED = 0.9
+
+
+class Slots:
+    """Numbered places. Each remembers the ids computed in it last.
+
+    A prompt that continues what is in a free place gets that place; any other gets the one that
+    has lain idle longest. llama.cpp by itself takes the place that has most of the prompt, and so
+    lets conversations that begin alike overwrite each other in one place.
+    """
+
+    def __init__(self, count: int) -> None:
+        self._free = asyncio.Semaphore(count)
+        #: Free places and what is in them, idle longest first.
+        self._idle: dict[int, Sequence[int]] = {number: () for number in range(count)}
+
+    async def take(self, prompt: Sequence[int]) -> int:
+        """A place for ``prompt``, in the order of asking. To be given back."""
+        await self._free.acquire()
+        place = self._best(prompt)
+        del self._idle[place]
+        return place
+
+    def give_back(self, place: int, ids: Sequence[int]) -> None:
+        """``ids`` are what was computed in it."""
+        self._idle[place] = ids
+        self._free.release()
+
+    def _best(self, prompt: Sequence[int]) -> int:
+        best, longest = next(iter(self._idle)), 0
+        for place, ids in self._idle.items():
+            common = common_length(ids, prompt)
+            if common > longest and common >= CONTINUED * len(ids):
+                best, longest = place, common
+        return best
+
+
+def common_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many ids both begin with. Compares slices, which is C, rather than ids."""
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low
