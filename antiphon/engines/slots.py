@@ -26,7 +26,7 @@ class Slots:
     def __init__(self, count: int) -> None:
         self._free = asyncio.Semaphore(count)
         #: Free places and what is in them, idle longest first.
-        self._idle: dict[int, Sequence[int]] = {number: () for number in range(count)}
+        self._idle: dict[int, Sequence[int]] = dict.fromkeys(range(count), ())
 
     async def take(self, prompt: Sequence[int]) -> int:
         """A place for ``prompt``, in the order of asking. To be given back."""
