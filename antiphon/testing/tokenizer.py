@@ -1,0 +1,48 @@
+"""A tokenizer of bytes and a few special tokens: the smallest one that behaves like the real ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+
+__all__ = ["END", "ByteTokenizer"]
+
+#: The end-of-turn token every ``ByteTokenizer`` has.
+END = "<|end|>"
+
+
+class ByteTokenizer:
+    """Ids 0 to 255 are bytes, then come the special tokens; the last of them ends a turn."""
+
+    def __init__(self, special: Sequence[str] = ()) -> None:
+        literals = [literal for literal in dict.fromkeys(special) if literal != END]
+        self._special = {literal: 256 + n for n, literal in enumerate([*literals, END])}
+        self._literals = {token: literal for literal, token in self._special.items()}
+        longest_first = sorted(self._special, key=len, reverse=True)
+        self._pattern = re.compile("(" + "|".join(map(re.escape, longest_first)) + ")")
+
+    @property
+    def special(self) -> Mapping[str, int]:
+        return self._special
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        return frozenset({self._special[END]})
+
+    @property
+    def size(self) -> int:
+        return 256 + len(self._special)
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        if not special:
+            return list(text.encode())
+        ids: list[int] = []
+        for piece in self._pattern.split(text):
+            token = self._special.get(piece)
+            ids.extend(piece.encode() if token is None else (token,))
+        return ids
+
+    def piece(self, token: int) -> bytes:
+        if 0 <= token < 256:
+            return bytes((token,))
+        return self._literals.get(token, "").encode()
