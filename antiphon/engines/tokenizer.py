@@ -21,7 +21,7 @@ from typing import Any
 
 from antiphon.errors import SetupError
 
-__all__ = ["LlamaTokenizer", "require"]
+__all__ = ["LlamaTokenizer", "extension", "require"]
 
 BINDING = "xllamacpp"
 EXTRA = 'llama.cpp is not installed: pip install "antiphon[llama]"'
@@ -92,7 +92,7 @@ class _Library:
         self.errors: list[str] = []
         #: Lives as long as the library, which keeps calling it.
         self.log = _Log(self.line)
-        shared = ctypes.CDLL(_extension())
+        shared = ctypes.CDLL(extension())
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(shared, name)
             function.restype, function.argtypes = result, arguments
@@ -131,7 +131,8 @@ def _library() -> _Library:
     return _Library()
 
 
-def _extension() -> str:
+def extension() -> str:
+    """Path of the binding's shared library. Raises ``SetupError`` where there is none."""
     try:
         import xllamacpp.xllamacpp as extension
     except ImportError:
