@@ -31,14 +31,15 @@ class StopStrings:
         """
         self._held += piece
         self._lengths.append(len(piece))
-        begins = [
-            (at, -len(stop), text)
+        # The first to end, and of these the longest: what reading byte by byte would find.
+        ends = [
+            (at + len(stop), at, text)
             for text, stop in self._stops
             if (at := self._held.find(stop)) >= 0
         ]
-        if not begins:
+        if not ends:
             return self._let_go(len(self._held) - self._begun())[0]
-        at, _, self.found = min(begins)
+        _, at, self.found = min(ends)
         count, length = self._let_go(at)
         self.tail = self._held[: at - length].decode("utf-8", "ignore")
         return count
