@@ -6,7 +6,7 @@ two ``response.reasoning.*`` names are those Open Responses uses for raw reasoni
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -225,6 +225,7 @@ class ReasoningSummaryPartDone(
     _OfSummary, frozen=True, kw_only=True, tag="response.reasoning_summary_part.done"
 ):
     part: SummaryText
+    status: Literal["incomplete"] | UnsetType = UNSET
 
 
 class ReasoningSummaryTextDelta(

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 
 from .tools import Tool
 
@@ -242,6 +242,8 @@ class FunctionCall(ItemBase, frozen=True, kw_only=True, tag="function_call"):
     status: Status = "completed"
     namespace: str | UnsetType = UNSET
     caller: Json | UnsetType = UNSET
+    async_: bool | UnsetType = field(default=UNSET, name="async")
+    created_by: str | UnsetType = UNSET
 
 
 class FunctionCallOutput(ItemBase, frozen=True, kw_only=True, tag="function_call_output"):
@@ -251,6 +253,7 @@ class FunctionCallOutput(ItemBase, frozen=True, kw_only=True, tag="function_call
     name: str | UnsetType = UNSET
     namespace: str | UnsetType = UNSET
     caller: Json | UnsetType = UNSET
+    created_by: str | UnsetType = UNSET
 
 
 class CustomToolCall(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call"):
@@ -262,6 +265,8 @@ class CustomToolCall(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call"
     status: Status = "completed"
     namespace: str | UnsetType = UNSET
     caller: Json | UnsetType = UNSET
+    async_: bool | UnsetType = field(default=UNSET, name="async")
+    created_by: str | UnsetType = UNSET
 
 
 class CustomToolCallOutput(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call_output"):
@@ -270,6 +275,7 @@ class CustomToolCallOutput(ItemBase, frozen=True, kw_only=True, tag="custom_tool
     status: Status = "completed"
     name: str | UnsetType = UNSET
     caller: Json | UnsetType = UNSET
+    created_by: str | UnsetType = UNSET
 
 
 class FileSearchCall(ItemBase, frozen=True, kw_only=True, tag="file_search_call"):
@@ -323,6 +329,7 @@ class ComputerCallOutput(ItemBase, frozen=True, kw_only=True, tag="computer_call
     output: ComputerScreenshot
     status: Literal["in_progress", "completed", "incomplete", "failed"] = "completed"
     acknowledged_safety_checks: tuple[Json, ...] | UnsetType = UNSET
+    created_by: str | UnsetType = UNSET
 
 
 class LocalShellCall(ItemBase, frozen=True, kw_only=True, tag="local_shell_call"):
@@ -452,7 +459,7 @@ class Program(ItemBase, frozen=True, kw_only=True, tag="program"):
 
 class ProgramOutput(ItemBase, frozen=True, kw_only=True, tag="program_output"):
     call_id: str
-    result: Any
+    result: str
     status: Literal["completed", "incomplete"] = "completed"
 
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Struct, UnsetType, field
 
 __all__ = [
     "HOSTED_CHOICES",
@@ -54,6 +54,7 @@ class Function(ToolBase, frozen=True, kw_only=True, tag="function"):
     parameters: Json | None = None
     strict: bool | None = None
     output_schema: Json | UnsetType = UNSET
+    async_: bool | UnsetType = field(default=UNSET, name="async")
     defer_loading: bool | UnsetType = UNSET
     allowed_callers: tuple[str, ...] | UnsetType = UNSET
 
@@ -78,6 +79,7 @@ class Custom(ToolBase, frozen=True, kw_only=True, tag="custom"):
     name: str
     description: str | UnsetType = UNSET
     format: CustomFormat | UnsetType = UNSET
+    async_: bool | UnsetType = field(default=UNSET, name="async")
     defer_loading: bool | UnsetType = UNSET
     allowed_callers: tuple[str, ...] | UnsetType = UNSET
 

@@ -1,0 +1,147 @@
+"""Items: what we write, the official client reads; what we wrote, we take back."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, get_args
+
+import msgspec
+import openresponses_types
+import pytest
+from openai.types.responses import ResponseInputItem, ResponseOutputItem
+from pydantic import TypeAdapter
+
+from antiphon.wire import items as it
+from antiphon.wire.decode import read_items
+
+from tests.wire.samples import INPUTS, ITEMS, MORE_PARTS, OUTPUTS, Json, bare, noisy, nulled
+
+OUTPUT = TypeAdapter[Any](ResponseOutputItem)
+INPUT = TypeAdapter[Any](ResponseInputItem)
+
+
+def decoded(raw: Any) -> it.Item:
+    (item,) = read_items([raw], "input")
+    return item
+
+
+def written(item: it.Item) -> Any:
+    return json.loads(msgspec.json.encode(item))
+
+
+def each(values: dict[str, Json]) -> pytest.MarkDecorator:
+    return pytest.mark.parametrize("raw", values.values(), ids=values)
+
+
+def test_there_is_a_sample_of_every_item() -> None:
+    tags = {str(cls.__struct_config__.tag) for cls in it.INPUT_ITEMS}
+    assert tags == {item["type"] for item in ITEMS.values()}
+    assert len(ITEMS) == 33
+    assert {item["type"] for item in OUTPUTS.values()} == {
+        str(cls.__struct_config__.tag) for cls in it.OUTPUT_ITEMS
+    }
+
+
+@each(OUTPUTS)
+def test_an_output_item_reads_as_the_sdks_own(raw: Json) -> None:
+    parsed = OUTPUT.validate_json(msgspec.json.encode(decoded(raw)), strict=True)
+    assert parsed.type == raw["type"]
+
+
+@each(OUTPUTS)
+def test_an_output_item_keeps_every_field(raw: Json) -> None:
+    assert written(decoded(raw)) == raw
+
+
+@each(INPUTS)
+def test_an_input_item_reads_as_the_sdks_own(raw: Json) -> None:
+    parsed = INPUT.validate_json(msgspec.json.encode(decoded(raw)), strict=True)
+    assert parsed.type == raw["type"]
+
+
+@each(ITEMS)
+def test_an_item_decodes_to_what_it_was_written_from(raw: Json) -> None:
+    item = decoded(raw)
+    assert decoded(written(item)) == item
+
+
+@each(ITEMS)
+def test_what_is_optional_may_be_absent(raw: Json) -> None:
+    item = decoded(bare(raw))
+    assert str(item.__struct_config__.tag) == raw["type"]
+    assert item.id == ("msg_9" if isinstance(item, it.ItemReference) else "")
+
+
+@each(ITEMS)
+def test_null_means_absent(raw: Json) -> None:
+    assert decoded(nulled(raw)) == decoded(bare(raw))
+
+
+@each(ITEMS)
+def test_unknown_keys_are_ignored(raw: Json) -> None:
+    assert decoded(noisy(raw)) == decoded(raw)
+
+
+@each(OUTPUTS)
+def test_an_item_with_only_its_required_fields_still_reads(raw: Json) -> None:
+    required_by_the_sdk = {"web_search_call": {"action": raw.get("action")}}
+    item = decoded({**bare(raw), "id": raw["id"], **required_by_the_sdk.get(raw["type"], {})})
+    OUTPUT.validate_json(msgspec.json.encode(item), strict=True)
+
+
+@pytest.mark.parametrize("part", MORE_PARTS, ids=lambda part: part["type"])
+def test_a_user_may_send_sound_and_video(part: Json) -> None:
+    message = decoded({"role": "user", "content": [part]})
+    assert written(message)["content"] == [part]
+
+
+def test_a_tools_output_may_hold_what_a_user_may_show() -> None:
+    video = MORE_PARTS[1]
+    output = {"type": "function_call_output", "call_id": "call_1", "output": [video]}
+    assert written(decoded(output))["output"] == [video]
+
+
+def test_nulls_inside_free_json_stay() -> None:
+    call = decoded(
+        {"type": "tool_search_call", "arguments": {"query": None, "deep": {"x": [None]}}}
+    )
+    assert isinstance(call, it.ToolSearchCall)
+    assert call.arguments == {"query": None, "deep": {"x": [None]}}
+
+
+def test_what_is_absent_is_left_out_and_never_null() -> None:
+    text = written(decoded({"role": "assistant", "content": "hi"}))
+    assert "phase" not in text
+    reasoning = written(decoded({"type": "reasoning", "content": None, "encrypted_content": None}))
+    assert reasoning == {"type": "reasoning", "id": "", "summary": [], "status": "completed"}
+
+
+def test_arguments_stay_byte_for_byte() -> None:
+    spelled = '{ "a" : 1.0,\n"b":"\\u00e9" ,}'
+    call = decoded({"type": "function_call", "call_id": "c", "name": "f", "arguments": spelled})
+    assert isinstance(call, it.FunctionCall)
+    assert call.arguments == spelled
+
+
+def test_every_item_is_one_of_the_union() -> None:
+    assert set(get_args(it.Item)) == set(it.INPUT_ITEMS)
+
+
+#: The five items of Open Responses, as a model without extras makes them, and their types there.
+CORE: dict[str, tuple[str, Json]] = {
+    "message": (
+        "Message",
+        {"role": "assistant", "content": [{"type": "output_text", "text": "hi"}]},
+    ),
+    "function_call": ("FunctionCall", {"call_id": "call_1", "name": "f", "arguments": "{}"}),
+    "function_call_output": ("FunctionCallOutput", {"call_id": "call_1", "output": "1"}),
+    "reasoning": ("ReasoningBody", {"summary": [{"type": "summary_text", "text": "s"}]}),
+    "compaction": ("CompactionBody", {"encrypted_content": "sealed"}),
+}
+
+
+@pytest.mark.parametrize("kind", CORE)
+def test_core_items_read_as_open_responses(kind: str) -> None:
+    body, fields = CORE[kind]
+    item = decoded({"type": kind, "id": "x_1", **fields})
+    getattr(openresponses_types, body).model_validate_json(msgspec.json.encode(item))

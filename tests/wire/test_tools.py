@@ -1,0 +1,85 @@
+"""Tools and the choice among them, against the official client's types."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from openai.types.responses import Response, Tool
+from pydantic import TypeAdapter
+
+from antiphon.wire import tools as tl
+from antiphon.wire.toolbox import read_choice, read_tools
+
+from tests.wire.samples import CHOICES, TOOLS, Json, bare, noisy, nulled
+
+SDK = TypeAdapter[Any](Tool)
+SDK_CHOICE = TypeAdapter[Any](Response.model_fields["tool_choice"].annotation)
+
+every_tool = pytest.mark.parametrize("raw", TOOLS.values(), ids=TOOLS)
+every_choice = pytest.mark.parametrize("raw", CHOICES, ids=json.dumps)
+
+
+def decoded(raw: Json) -> tl.Tool:
+    (tool,) = read_tools([raw], "tools")
+    return tool
+
+
+def written(value: Any) -> Any:
+    return json.loads(msgspec.json.encode(value))
+
+
+def test_there_is_a_sample_of_every_tool() -> None:
+    assert set(TOOLS) == {str(cls.__struct_config__.tag) for cls in tl.Tool.__args__}
+    assert len(TOOLS) == 18
+
+
+@every_tool
+def test_a_tool_keeps_every_field(raw: Json) -> None:
+    assert written(decoded(raw)) == raw
+
+
+@every_tool
+def test_a_tool_reads_as_the_sdks_own(raw: Json) -> None:
+    assert SDK.validate_json(msgspec.json.encode(decoded(raw)), strict=True).type == raw["type"]
+
+
+@every_tool
+def test_null_means_absent(raw: Json) -> None:
+    assert decoded(nulled(raw)) == decoded(bare(raw))
+
+
+@every_tool
+def test_unknown_keys_are_ignored(raw: Json) -> None:
+    assert decoded(noisy(raw)) == decoded(raw)
+
+
+def test_a_function_echoes_three_keys_even_when_null() -> None:
+    assert written(decoded({"type": "function", "name": "f"})) == {
+        "type": "function",
+        "name": "f",
+        "description": None,
+        "parameters": None,
+        "strict": None,
+    }
+
+
+def test_schemas_stay_as_they_are() -> None:
+    schema = {"type": "object", "default": None, "properties": {"a": {"enum": [None, 1]}}}
+    tool = decoded({"type": "function", "name": "f", "parameters": schema})
+    assert isinstance(tool, tl.Function)
+    assert tool.parameters == schema
+
+
+@every_choice
+def test_a_choice_reads_as_the_sdks_own_and_comes_back_the_same(raw: Any) -> None:
+    choice = read_choice(raw)
+    assert written(choice) == raw
+    SDK_CHOICE.validate_json(msgspec.json.encode(choice), strict=True)
+
+
+def test_nulls_and_unknown_keys_in_a_choice_mean_nothing() -> None:
+    noise = {"type": "mcp", "server_label": "docs", "name": None, "x": 1}
+    assert written(read_choice(noise)) == {"type": "mcp", "server_label": "docs"}
