@@ -1,0 +1,91 @@
+"""The response: what is always there, what is left out, and who can read it."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import msgspec
+import openresponses_types
+import pytest
+from openai.types.responses import Response as SdkResponse
+
+from antiphon.wire import items as it
+from antiphon.wire import response as rs
+
+#: What Open Responses demands of every response, null only where it says so.
+ALWAYS = {
+    "id", "object", "created_at", "completed_at", "status", "incomplete_details", "model",
+    "previous_response_id", "instructions", "output", "error", "tools", "tool_choice",
+    "truncation", "parallel_tool_calls", "text", "top_p", "presence_penalty",
+    "frequency_penalty", "top_logprobs", "temperature", "reasoning", "usage",
+    "max_output_tokens", "max_tool_calls", "store", "background", "service_tier", "metadata",
+    "safety_identifier", "prompt_cache_key",
+}  # fmt: skip
+MAY_BE_NULL = {
+    "completed_at", "incomplete_details", "previous_response_id", "instructions", "error",
+    "reasoning", "usage", "max_output_tokens", "max_tool_calls", "safety_identifier",
+    "prompt_cache_key",
+}  # fmt: skip
+
+BEGUN = rs.Response(id="resp_1", created_at=1_700_000_000, model="m")
+ENDED = msgspec.structs.replace(
+    BEGUN,
+    status="completed",
+    completed_at=1_700_000_001,
+    output=(
+        it.Reasoning(id="rs_1", summary=(it.SummaryText(text="s"),)),
+        it.Message(id="msg_1", role="assistant", content=(it.OutputText(text="hi"),)),
+        it.FunctionCall(id="fc_1", call_id="call_1", name="f", arguments="{}"),
+    ),
+    reasoning=rs.ReasoningConfig(effort="low"),
+    usage=rs.Usage(input_tokens=1, output_tokens=2, total_tokens=3),
+    metadata={"a": "b"},
+)
+FAILED = msgspec.structs.replace(
+    BEGUN, status="failed", error=rs.ResponseError(code="server_error", message="m")
+)
+CUT = msgspec.structs.replace(
+    BEGUN, status="incomplete", incomplete_details=rs.IncompleteDetails(reason="max_output_tokens")
+)
+
+
+def written(response: rs.Response) -> dict[str, Any]:
+    value: dict[str, Any] = json.loads(msgspec.json.encode(response))
+    return value
+
+
+@pytest.mark.parametrize("response", [BEGUN, ENDED, FAILED, CUT], ids=lambda r: r.status)
+def test_a_response_reads_as_the_sdks_own(response: rs.Response) -> None:
+    SdkResponse.model_validate_json(msgspec.json.encode(response), strict=True)
+
+
+@pytest.mark.parametrize("response", [BEGUN, ENDED, FAILED, CUT], ids=lambda r: r.status)
+def test_a_response_reads_as_open_responses(response: rs.Response) -> None:
+    openresponses_types.ResponseResource.model_validate_json(msgspec.json.encode(response))
+
+
+def test_a_new_response_holds_what_must_be_there_and_nothing_else() -> None:
+    said = written(BEGUN)
+    assert set(said) == ALWAYS
+    assert {name for name, value in said.items() if value is None} == MAY_BE_NULL
+
+
+def test_times_are_whole_seconds() -> None:
+    assert isinstance(written(ENDED)["created_at"], int)
+    assert isinstance(written(ENDED)["completed_at"], int)
+
+
+def test_usage_is_complete_even_when_nothing_was_cached() -> None:
+    assert written(ENDED)["usage"] == {
+        "input_tokens": 1,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 2,
+        "output_tokens_details": {"reasoning_tokens": 0},
+        "total_tokens": 3,
+    }
+
+
+def test_reasoning_says_both_keys_and_verbosity_none() -> None:
+    assert written(ENDED)["reasoning"] == {"effort": "low", "summary": None}
+    assert written(ENDED)["text"] == {"format": {"type": "text"}}
