@@ -58,7 +58,8 @@ class Step(Struct, frozen=True):
 class ToolFormat(Struct, frozen=True, kw_only=True):
     """One way of writing calls.
 
-    ``reads``: what the text of each state is: ``drop``, ``name``, ``id``, ``key``, ``value``,
+    ``reads``: what the text of each state is: ``skip``, ``drop`` (white space), ``name``, ``id``,
+    ``key``, ``value``,
     ``json`` (one JSON value: the arguments), ``calls`` (JSON objects with name and arguments),
     ``python`` (a list of Python calls), ``braced`` (``call:name{key:value}``).
     ``after``: where a state goes by itself when what it reads is whole.
@@ -143,6 +144,7 @@ def _python(
             last=bracket[1] + closing,
         ),
         marks=marks,
+        after={} if opening else {"python": Step("text", ("end",))},
         bare="" if opening else "[",
         bare_state="" if opening else "python",
     )
@@ -170,7 +172,7 @@ def _deepseek_json(name: str, marks: tuple[str, ...], typed: bool) -> ToolFormat
     return ToolFormat(
         name=name,
         steps=_steps(*rows),
-        reads={"outer": "drop", "type": "drop", "name": "name", "args": "json"},
+        reads={"outer": "drop", "type": "skip", "name": "name", "args": "json"},
         written=Written(
             first=first,
             before=f"{begin}function{sep}" if typed else begin,
@@ -336,7 +338,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             reads={
                 "name": "name",
                 "key": "key",
-                "gap": "drop",
+                "gap": "skip",
                 "value": "value",
                 "between": "drop",
             },
@@ -390,8 +392,8 @@ TOOLS: Mapping[str, ToolFormat] = {
             name="mistral_v11",
             steps=_steps(
                 ("text", "[TOOL_CALLS]", "name", "region call"),
-                ("name", "[CALL_ID]", "id", "named"),
-                ("id", "[ARGS]", "args", ""),
+                ("name", "[CALL_ID]", "id", ""),
+                ("id", "[ARGS]", "args", "named"),
                 ("name", "[ARGS]", "args", "named"),
                 ("args", "[TOOL_CALLS]", "name", "close call"),
             ),

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable, Mapping
 from typing import Any
 
 __all__ = ["CallObject", "InputText", "ValueEnd", "load"]
@@ -14,6 +15,9 @@ __all__ = ["CallObject", "InputText", "ValueEnd", "load"]
 _OUTSIDE = re.compile(r'["{}\[\]]')
 _INSIDE = re.compile(r'["\\]')
 _BLANK = " \t\r\n"
+_INPUT_HEAD = re.compile(r'\s*\{\s*"input"\s*:\s*"')
+_PLAIN = re.compile(r'[^"\\]+')
+_ESCAPES: Mapping[str, str] = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
 
 
 def load(text: str) -> Any:
@@ -77,7 +81,7 @@ class CallObject:
     arguments piece by piece as soon as the name is known.
 
     ``arguments`` may also be called ``parameters``, and may be a string that holds JSON. Keys in
-    another order wait for the end.
+    another order wait for the end of their value.
     """
 
     _NAME = ("name", "tool_name", "function")
@@ -90,39 +94,47 @@ class CallObject:
         self._key = ""
         self._mark = 0
         self._value: ValueEnd | None = None
-        self._given = 0
         self._streams = False
-        self._arguments: str | None = None
+        self._has_arguments = False
+        self._new: list[str] = []
         self.name: str | None = None
         self.done = False
         self.broken = False
         self.first_key: str | None = None
 
-    @property
-    def raw(self) -> str:
-        """All text so far."""
-        return self._text
-
     def feed(self, text: str) -> int:
         """Take more text; returns how much of it belongs to the object."""
-        before = len(self._text)
+        held = len(self._text)
         self._text += text
         while not (self.done or self.broken) and self._at < len(self._text):
             if not _STEPS[self._state](self):
                 break
-        return (self._at if self.done or self.broken else len(self._text)) - before
+        mine = self._at if self.done or self.broken else len(self._text)
+        taken = mine - held
+        if self._streams and self.name is not None:
+            self._stream()
+        return taken
+
+    @property
+    def in_string(self) -> bool:
+        """The text so far ends inside a string."""
+        return self._state == "value" and self._value is not None and self._value.in_string
 
     def take(self) -> str:
-        """The text of the arguments that is new since the last call."""
-        if self._arguments is not None:
-            new = self._arguments[self._given :]
-            self._given += len(new)
-            return new
-        if not self._streams or self._state != "value" or self.name is None:
+        """The text of the arguments that is new since the last call; all of it in the end."""
+        if self.name is None:
             return ""
-        new = self._text[self._mark + self._given : self._at]
-        self._given += len(new)
-        return new
+        if self.done and not self._has_arguments:
+            self._has_arguments = True
+            return "{}"
+        new, self._new = self._new, []
+        return "".join(new)
+
+    def _stream(self) -> None:
+        """Hand out what there is of the arguments, and forget it: nothing is kept twice."""
+        self._new.append(self._text[self._mark : self._at])
+        self._text = self._text[self._at :]
+        self._at = self._mark = 0
 
     # Each step reads one thing; False: more text is needed.
 
@@ -141,7 +153,7 @@ class CallObject:
             return False
         if self._text[self._at] == "}":
             self._at += 1
-            self._end()
+            self.done = True
             return False
         if self._text[self._at] != '"':
             self.broken = True
@@ -190,15 +202,13 @@ class CallObject:
         return True
 
     def _keep(self, value: str) -> None:
+        """A value is whole; ``value`` is what of it has not been handed out."""
         if self._key in self._NAME and value.startswith('"'):
             self.name = _string(value)
         elif self._key in self._ARGUMENTS:
-            self._arguments = _unquoted(value)
-
-    def _end(self) -> None:
-        self.done = True
-        if self._arguments is None:
-            self._arguments = "{}"
+            self._has_arguments = True
+            self._new.append(value if self._streams else _unquoted(value))
+        self._streams = False
 
     def _skip(self, chars: str) -> bool:
         while self._at < len(self._text) and self._text[self._at] in chars:
@@ -206,7 +216,7 @@ class CallObject:
         return self._at < len(self._text)
 
 
-_STEPS = {
+_STEPS: Mapping[str, Callable[[CallObject], bool]] = {
     "open": CallObject._open,
     "key": CallObject._read_key,
     "colon": CallObject._colon,
@@ -240,10 +250,6 @@ class InputText:
     Arguments of another form are given as they are, at the end.
     """
 
-    _HEAD = re.compile(r'\s*\{\s*"input"\s*:\s*"')
-    _PLAIN = re.compile(r'[^"\\]+')
-    _ESCAPES = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "\f"}
-
     def __init__(self) -> None:
         self._text = ""
         self._at: int | None = None
@@ -253,13 +259,13 @@ class InputText:
         """The free text that ``text`` adds."""
         self._text += text
         if self._at is None:
-            head = self._HEAD.match(self._text)
+            head = _INPUT_HEAD.match(self._text)
             if head is None:
                 return ""
             self._at = head.end()
         out: list[str] = []
         while not self._ended and self._at < len(self._text):
-            plain = self._PLAIN.match(self._text, self._at)
+            plain = _PLAIN.match(self._text, self._at)
             if plain is not None:
                 out.append(plain.group())
                 self._at = plain.end()
@@ -270,6 +276,7 @@ class InputText:
                 out.append(char)
             else:
                 break
+        self._text, self._at = self._text[self._at :], 0
         return "".join(out)
 
     def finish(self) -> str:
@@ -290,7 +297,7 @@ class InputText:
             return None
         code = self._text[at + 1]
         if code != "u":
-            return self._ESCAPES.get(code, code), at + 2
+            return _ESCAPES.get(code, code), at + 2
         if at + 6 > len(self._text):
             return None
         unit = _hex(self._text[at + 2 : at + 6])
