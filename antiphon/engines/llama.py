@@ -209,6 +209,8 @@ class LlamaEngine:
     def _check(self, prompt: Prompt, sampling: Sampling) -> None:
         if not prompt.ids:
             raise InvalidRequest("The prompt is empty.", param="input")
+        if sampling.max_tokens < 1:
+            raise InvalidRequest("At least one token must be asked for.", param="max_output_tokens")
         if len(prompt.ids) >= self._card.context_size:
             raise InvalidRequest(
                 f"The input has {len(prompt.ids)} tokens; the context of this model holds"
