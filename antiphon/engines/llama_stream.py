@@ -97,7 +97,7 @@ class Stream:
         self._ended = False
         # Shared between the two threads:
         self._lock = threading.Lock()
-        self._ready: list[Chunk | BaseException] = []
+        self._ready: list[Chunk | BackendError] = []
         self._aborted = False
         self._woken = asyncio.Event()
 
@@ -108,6 +108,7 @@ class Stream:
         self._aborted = True
 
     async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
+        """What is there, joined, as soon as something is. Raises ``BackendError``."""
         while True:
             await self._woken.wait()
             self._woken.clear()
@@ -119,7 +120,7 @@ class Stream:
                 if chunk.finish:
                     return
             for each in ready:
-                if isinstance(each, BaseException):
+                if isinstance(each, BackendError):
                     raise each
 
     # --- on the generation's thread ---
@@ -128,35 +129,30 @@ class Stream:
         try:
             if not self._aborted:
                 server.handle_completions(request, self._read)
-            if not self._ended and not self._aborted:
-                raise BackendError("The engine stopped without an answer.")
-            if self._aborted:
-                raise BackendError("The generation was aborted.")
-        except BackendError as error:
-            self._hand_over(error)
+            if not self._ended:
+                what = "was aborted" if self._aborted else "ended without an answer"
+                self._hand_over(BackendError(f"The generation {what}."))
         except Exception as error:
             self._hand_over(BackendError(f"The engine failed: {error}"))
 
-    def _read(self, data: bytes) -> bool:
+    def _read(self, event: bytes) -> bool:
         """Called for every event; True stops the generation."""
         if self._aborted or self._ended:
             return True
         try:
-            event = _decode(data)
-            if event.error is not None:
-                raise BackendError(f"The engine failed: {event.error.message}")
-            chunk = self._chunk(event)
-        except Exception as error:  # the binding swallows what a callback raises
+            chunk = self._chunk(_decode(event))
+        except Exception as error:  # the binding would swallow it
             self._ended = True
-            failure = error if isinstance(error, BackendError) else BackendError(str(error))
-            self._hand_over(failure)
-            return True
-        if chunk is not None:
-            self._ended = chunk.finish is not None
-            self._hand_over(chunk)
-        return self._ended
+            self._hand_over(BackendError(f"The engine failed: {error}"))
+        else:
+            if chunk is not None:
+                self._ended = chunk.finish is not None
+                self._hand_over(chunk)
+        return self._ended or self._aborted
 
     def _chunk(self, event: _Event) -> Chunk | None:
+        if event.error is not None:
+            raise BackendError(event.error.message)
         verbose = event.verbose
         if verbose.prompt_progress is not None:
             return self._progress(verbose.prompt_progress)
@@ -208,12 +204,16 @@ class Stream:
         ids = tuple(token.id for token in tokens)
         return ids, tokens if self._sampling.logprobs is not None else ()
 
-    def _hand_over(self, item: Chunk | BaseException) -> None:
+    def _hand_over(self, item: Chunk | BackendError) -> None:
         with self._lock:
             waiting = bool(self._ready)
             self._ready.append(item)
-        if not waiting:  # otherwise a wake-up is on its way already
+        if waiting:  # a wake-up is on its way already
+            return
+        try:
             self._loop.call_soon_threadsafe(self._woken.set)
+        except RuntimeError:  # the loop was closed: nobody will read
+            self._aborted = True
 
 
 def _joined(chunks: list[Chunk]) -> Chunk | None:
