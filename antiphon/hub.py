@@ -67,12 +67,15 @@ class Hub:
                 raise _Cancelled
             progress(name, there, total)
 
+        transfer = asyncio.ensure_future(
+            asyncio.to_thread(self._translated, repo, self._transfer, repo, name, target, step)
+        )
         try:
-            await asyncio.to_thread(
-                self._translated, repo, self._transfer, repo, name, target, step
-            )
-        finally:
+            await asyncio.shield(transfer)
+        except asyncio.CancelledError:
             cancelled.set()
+            await asyncio.wait([transfer])  # it still writes: nobody else may until it has left
+            raise
 
     def _transfer(
         self, repo: str, name: str, target: Path, step: Callable[[int, int | None], None]

