@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any, NoReturn
 
 import msgspec
@@ -10,13 +11,16 @@ from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
 
-from .faults import bad_type, kind_of
+from .faults import kind_of
 
 __all__ = ["Limits", "parse"]
 
+_SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """How much of what a request may hold."""
+    """How much of what a request may hold: items; parts of one item; tools of one list; levels of
+    arrays and objects within each other, the body being the first."""
 
     items: int = 10_000
     parts: int = 2_000
@@ -31,29 +35,33 @@ def parse(body: bytes, limits: Limits) -> dict[str, Any]:
     except RecursionError:
         raise _too_deep(limits.nesting) from None
     except (msgspec.DecodeError, UnicodeDecodeError):
-        raw = _lenient(body, limits)
+        if not _SURROGATE.search(body):
+            raise _not_json() from None
+        raw = _mended(body, limits)
     if not isinstance(raw, dict):
-        raise bad_type("body", "an object", kind_of(raw))
+        raise InvalidRequest(
+            "Invalid type for the body of your request: expected an object, "
+            f"but got {kind_of(raw)} instead.",
+            code="invalid_type",
+        )
     # Counting brackets is a cheap upper bound that spares nearly every request the walk.
     if body.count(b"[") + body.count(b"{") > limits.nesting:
         _check_depth(raw, limits.nesting)
     return {name: value for name, value in raw.items() if value is not None}
 
 
-def _lenient(body: bytes, limits: Limits) -> Any:
+def _mended(body: bytes, limits: Limits) -> Any:
     """JSON with halves of surrogate pairs is legal to the letter, and real clients cut text in the
     middle of one. No engine can read them: they become replacement characters."""
     try:
-        raw = json.loads(body, parse_constant=_no_constant)
+        raw = json.loads(body.decode(), parse_constant=_no_constant)
         text = json.dumps(raw, ensure_ascii=False)
         whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
         return msgspec.json.decode(whole.encode())
     except RecursionError:
         raise _too_deep(limits.nesting) from None
     except (ValueError, msgspec.DecodeError):
-        raise InvalidRequest(
-            "We could not parse the JSON body of your request.", code="invalid_json"
-        ) from None
+        raise _not_json() from None
 
 
 def _no_constant(name: str) -> NoReturn:
@@ -72,6 +80,10 @@ def _check_depth(raw: Any, limit: int) -> None:
         if not level:
             return
     raise _too_deep(limit)
+
+
+def _not_json() -> InvalidRequest:
+    return InvalidRequest("We could not parse the JSON body of your request.", code="invalid_json")
 
 
 def _too_deep(limit: int) -> InvalidRequest:

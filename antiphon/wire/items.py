@@ -8,9 +8,9 @@ Field lists: the ``openai`` SDK's types, 3.52.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 from .tools import Tool
 
@@ -78,6 +78,15 @@ Status = Literal["in_progress", "completed", "incomplete"]
 Phase = Literal["commentary", "final_answer"]
 Json = dict[str, Any]
 
+# OpenAI's limits of what clients send. Its own for `call_id` is 64; models that write their own
+# ids (Kimi K2) need more, and what we emit has to be accepted back.
+_Text = Annotated[str, Meta(max_length=10_485_760)]
+_ImageUrl = Annotated[str, Meta(max_length=20_971_520)]
+_FileContent = Annotated[str, Meta(max_length=73_400_320)]
+_Sealed = Annotated[str, Meta(max_length=20_971_520)]
+_CallId = Annotated[str, Meta(min_length=1, max_length=256)]
+_Id = Annotated[str, Meta(max_length=1024)]
+
 
 # --- parts ---------------------------------------------------------------------------------------
 
@@ -131,19 +140,19 @@ Annotation = FileCitation | UrlCitation | ContainerFileCitation | FilePath
 
 
 class InputText(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_text"):
-    text: str
+    text: _Text
     prompt_cache_breakpoint: Json | UnsetType = UNSET
 
 
 class InputImage(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_image"):
     detail: Literal["low", "high", "auto", "original"] = "auto"
-    image_url: str | UnsetType = UNSET
+    image_url: _ImageUrl | UnsetType = UNSET
     file_id: str | UnsetType = UNSET
     prompt_cache_breakpoint: Json | UnsetType = UNSET
 
 
 class InputFile(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_file"):
-    file_data: str | UnsetType = UNSET
+    file_data: _FileContent | UnsetType = UNSET
     file_id: str | UnsetType = UNSET
     file_url: str | UnsetType = UNSET
     filename: str | UnsetType = UNSET
@@ -184,7 +193,7 @@ class PlainText(Struct, frozen=True, kw_only=True, tag_field="type", tag="text")
 class ComputerScreenshot(
     Struct, frozen=True, kw_only=True, tag_field="type", tag="computer_screenshot"
 ):
-    image_url: str | UnsetType = UNSET
+    image_url: _ImageUrl | UnsetType = UNSET
     file_id: str | UnsetType = UNSET
     detail: Literal["low", "high", "auto", "original"] | UnsetType = UNSET
 
@@ -212,7 +221,7 @@ ToolOutput = str | tuple[InputText | InputImage | InputFile | InputVideo, ...]
 class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
     """What every item has. ``id`` is empty only between decoding and admission."""
 
-    id: str = ""
+    id: _Id = ""
 
 
 class Message(ItemBase, frozen=True, kw_only=True, tag="message"):
@@ -229,14 +238,14 @@ class Reasoning(ItemBase, frozen=True, kw_only=True, tag="reasoning"):
 
     summary: tuple[SummaryText, ...] = ()
     content: tuple[ReasoningText, ...] | UnsetType = UNSET
-    encrypted_content: str | UnsetType = UNSET
+    encrypted_content: _Sealed | UnsetType = UNSET
     status: Status = "completed"
 
 
 class FunctionCall(ItemBase, frozen=True, kw_only=True, tag="function_call"):
     """``arguments`` is JSON text as the model wrote it; ``call_id`` ties the output to it."""
 
-    call_id: str
+    call_id: _CallId
     name: str
     arguments: str
     status: Status = "completed"
@@ -247,7 +256,7 @@ class FunctionCall(ItemBase, frozen=True, kw_only=True, tag="function_call"):
 
 
 class FunctionCallOutput(ItemBase, frozen=True, kw_only=True, tag="function_call_output"):
-    call_id: str
+    call_id: _CallId
     output: ToolOutput
     status: Status = "completed"
     name: str | UnsetType = UNSET
@@ -259,7 +268,7 @@ class FunctionCallOutput(ItemBase, frozen=True, kw_only=True, tag="function_call
 class CustomToolCall(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call"):
     """A call whose ``input`` is free text."""
 
-    call_id: str
+    call_id: _CallId
     name: str
     input: str
     status: Status = "completed"
@@ -270,7 +279,7 @@ class CustomToolCall(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call"
 
 
 class CustomToolCallOutput(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call_output"):
-    call_id: str
+    call_id: _CallId
     output: ToolOutput
     status: Status = "completed"
     name: str | UnsetType = UNSET
@@ -317,7 +326,7 @@ class ImageGenerationCall(ItemBase, frozen=True, kw_only=True, tag="image_genera
 
 
 class ComputerCall(ItemBase, frozen=True, kw_only=True, tag="computer_call"):
-    call_id: str
+    call_id: _CallId
     pending_safety_checks: tuple[Json, ...] = ()
     status: Status = "completed"
     action: Json | UnsetType = UNSET
@@ -325,7 +334,7 @@ class ComputerCall(ItemBase, frozen=True, kw_only=True, tag="computer_call"):
 
 
 class ComputerCallOutput(ItemBase, frozen=True, kw_only=True, tag="computer_call_output"):
-    call_id: str
+    call_id: _CallId
     output: ComputerScreenshot
     status: Literal["in_progress", "completed", "incomplete", "failed"] = "completed"
     acknowledged_safety_checks: tuple[Json, ...] | UnsetType = UNSET
@@ -333,7 +342,7 @@ class ComputerCallOutput(ItemBase, frozen=True, kw_only=True, tag="computer_call
 
 
 class LocalShellCall(ItemBase, frozen=True, kw_only=True, tag="local_shell_call"):
-    call_id: str
+    call_id: _CallId
     action: Json
     status: Status = "completed"
 
@@ -341,11 +350,11 @@ class LocalShellCall(ItemBase, frozen=True, kw_only=True, tag="local_shell_call"
 class LocalShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="local_shell_call_output"):
     output: str
     status: Status = "completed"
-    call_id: str | UnsetType = UNSET
+    call_id: _CallId | UnsetType = UNSET
 
 
 class ShellCall(ItemBase, frozen=True, kw_only=True, tag="shell_call"):
-    call_id: str
+    call_id: _CallId
     action: Json
     status: Status = "completed"
     environment: Json | UnsetType = UNSET
@@ -354,7 +363,7 @@ class ShellCall(ItemBase, frozen=True, kw_only=True, tag="shell_call"):
 
 
 class ShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="shell_call_output"):
-    call_id: str
+    call_id: _CallId
     output: tuple[Json, ...]
     status: Status = "completed"
     max_output_length: int | None = None
@@ -363,7 +372,7 @@ class ShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="shell_call_outpu
 
 
 class ApplyPatchCall(ItemBase, frozen=True, kw_only=True, tag="apply_patch_call"):
-    call_id: str
+    call_id: _CallId
     operation: Json
     status: Literal["in_progress", "completed"] = "completed"
     caller: Json | UnsetType = UNSET
@@ -371,7 +380,7 @@ class ApplyPatchCall(ItemBase, frozen=True, kw_only=True, tag="apply_patch_call"
 
 
 class ApplyPatchCallOutput(ItemBase, frozen=True, kw_only=True, tag="apply_patch_call_output"):
-    call_id: str
+    call_id: _CallId
     status: Literal["completed", "failed"] = "completed"
     output: str | UnsetType = UNSET
     caller: Json | UnsetType = UNSET
@@ -410,7 +419,7 @@ class McpCall(ItemBase, frozen=True, kw_only=True, tag="mcp_call"):
 
 class ToolSearchCall(ItemBase, frozen=True, kw_only=True, tag="tool_search_call"):
     arguments: Any
-    call_id: str | None = None
+    call_id: _CallId | None = None
     execution: Literal["server", "client"] = "server"
     status: Status = "completed"
     created_by: str | UnsetType = UNSET
@@ -418,7 +427,7 @@ class ToolSearchCall(ItemBase, frozen=True, kw_only=True, tag="tool_search_call"
 
 class ToolSearchOutput(ItemBase, frozen=True, kw_only=True, tag="tool_search_output"):
     tools: tuple[Tool, ...]
-    call_id: str | None = None
+    call_id: _CallId | None = None
     execution: Literal["server", "client"] = "server"
     status: Status = "completed"
     created_by: str | UnsetType = UNSET
@@ -432,7 +441,7 @@ class AdditionalTools(ItemBase, frozen=True, kw_only=True, tag="additional_tools
 
 
 class Compaction(ItemBase, frozen=True, kw_only=True, tag="compaction"):
-    encrypted_content: str
+    encrypted_content: _Sealed
     created_by: str | UnsetType = UNSET
 
 
@@ -452,13 +461,13 @@ class ItemReference(ItemBase, frozen=True, kw_only=True, tag="item_reference"):
 
 
 class Program(ItemBase, frozen=True, kw_only=True, tag="program"):
-    call_id: str
+    call_id: _CallId
     code: str
     fingerprint: str
 
 
 class ProgramOutput(ItemBase, frozen=True, kw_only=True, tag="program_output"):
-    call_id: str
+    call_id: _CallId
     result: str
     status: Literal["completed", "incomplete"] = "completed"
 

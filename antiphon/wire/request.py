@@ -7,17 +7,26 @@ accepted is ignored in silence. The decoder (``wire.decode``) makes these values
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Annotated, Any, Literal, get_args
 
-from msgspec import UNSET, Struct
+from msgspec import UNSET, Meta, Struct
 
 from antiphon.errors import InvalidRequest
 
 from .items import Item
-from .response import ReasoningConfig, TextConfig
-from .tools import Tool, ToolChoice
+from .response import ConversationRef, ReasoningConfig, TextConfig
+from .tools import Custom, Function, Namespace, Tool, ToolChoice
 
-__all__ = ["FIELDS", "INCLUDES", "CreateResponse", "Fate", "InputTokens", "refuse_unsupported"]
+__all__ = [
+    "FIELDS",
+    "INCLUDES",
+    "CreateResponse",
+    "Fate",
+    "Include",
+    "InputTokens",
+    "StreamOptions",
+    "refuse_unsupported",
+]
 
 Json = dict[str, Any]
 
@@ -26,7 +35,7 @@ Json = dict[str, Any]
 #: ``refused``: asking for it is a 400 that names it.
 Fate = Literal["honoured", "echoed", "hint", "refused"]
 
-INCLUDES = (
+Include = Literal[
     "file_search_call.results",
     "web_search_call.results",
     "web_search_call.action.sources",
@@ -35,66 +44,93 @@ INCLUDES = (
     "code_interpreter_call.outputs",
     "reasoning.encrypted_content",
     "message.output_text.logprobs",
-)
+]
+INCLUDES: tuple[Include, ...] = get_args(Include)
+
+# Bounds are OpenAI's where it has them, except that one output token is enough: clients warm up
+# with it. The others keep numbers within what engines can hold.
+_Count = Annotated[int, Meta(ge=1, le=2**31 - 1)]
+_Fraction = Annotated[float, Meta(ge=0, le=1)]
+_Penalty = Annotated[float, Meta(ge=-2, le=2)]
+_Key = Annotated[str, Meta(max_length=256)]
+
+
+class StreamOptions(Struct, frozen=True, kw_only=True):
+    """``include_obfuscation`` asks for padding, which is the server's to leave out."""
+
+    include_obfuscation: bool | None = None
 
 
 class CreateResponse(Struct, frozen=True, kw_only=True):
     """A request for a response. Fields after ``user`` are extensions that self-hosted servers
     share; Open Responses adds the two penalties."""
 
-    model: str | None = None
+    model: _Key | None = None
     input: tuple[Item, ...] | None = None
     instructions: str | None = None
-    previous_response_id: str | None = None
-    conversation: str | Json | None = None
+    previous_response_id: _Key | None = None
+    conversation: ConversationRef | None = None
     prompt: Json | None = None
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
-    max_tool_calls: int | None = None
-    max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_logprobs: int | None = None
+    max_tool_calls: _Count | None = None
+    max_output_tokens: _Count | None = None
+    temperature: Annotated[float, Meta(ge=0, le=2)] | None = None
+    top_p: _Fraction | None = None
+    top_logprobs: Annotated[int, Meta(ge=0, le=20)] | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None
-    include: tuple[str, ...] | None = None
+    include: tuple[Include, ...] | None = None
     store: bool | None = None
     stream: bool | None = None
-    stream_options: Json | None = None
+    stream_options: StreamOptions | None = None
     background: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
     context_management: tuple[Json, ...] | None = None
     metadata: dict[str, str] | None = None
-    prompt_cache_key: str | None = None
+    prompt_cache_key: Annotated[str, Meta(max_length=64)] | None = None
     prompt_cache_options: Json | None = None
-    prompt_cache_retention: str | None = None
-    safety_identifier: str | None = None
-    service_tier: str | None = None
+    prompt_cache_retention: Literal["in_memory", "24h"] | None = None
+    safety_identifier: Annotated[str, Meta(max_length=128)] | None = None
+    service_tier: (
+        Literal["auto", "default", "flex", "scale", "priority", "fast", "ultrafast"] | None
+    ) = None
     moderation: Json | None = None
     image: Json | None = None
     access_programs: Json | None = None
     user: str | None = None
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] | None = None
+    presence_penalty: _Penalty | None = None
+    frequency_penalty: _Penalty | None = None
+    repetition_penalty: Annotated[float, Meta(ge=0)] | None = None
+    top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
+    min_p: _Fraction | None = None
+    seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None
+    stop: (
+        Annotated[
+            tuple[Annotated[str, Meta(min_length=1, max_length=256)], ...], Meta(max_length=16)
+        ]
+        | None
+    ) = None
     logit_bias: dict[int, float] | None = None
     chat_template_kwargs: Json | None = None
     client_metadata: Any = None
+
+    @property
+    def has_context(self) -> bool:
+        """There is something to answer even without ``input``."""
+        sources = (self.previous_response_id, self.conversation, self.prompt)
+        return any(source is not None for source in sources)
 
 
 class InputTokens(Struct, frozen=True, kw_only=True):
     """A request to count what the model would see: the fields of ``CreateResponse`` that say it."""
 
-    model: str | None = None
+    model: _Key | None = None
     input: tuple[Item, ...] | None = None
     instructions: str | None = None
-    previous_response_id: str | None = None
-    conversation: str | Json | None = None
+    previous_response_id: _Key | None = None
+    conversation: ConversationRef | None = None
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -170,11 +206,22 @@ def refuse_unsupported(request: CreateResponse) -> None:
         value = getattr(request, name)
         if fate == "refused" and value is not None and not _IDLE.get(name, _never)(value):
             raise _unsupported(name)
-    if (request.prompt_cache_options or {}).get("prewarm"):
-        raise _unsupported("prompt_cache_options.prewarm")
-    reasoning = request.reasoning
-    if reasoning is not None and reasoning.mode not in (UNSET, "standard"):
+    options = request.prompt_cache_options or {}
+    for name in ("prewarm", "comparison_response_id"):
+        if options.get(name):
+            raise _unsupported(f"prompt_cache_options.{name}")
+    if request.reasoning is not None and request.reasoning.mode not in (UNSET, "standard"):
         raise _unsupported("reasoning.mode")
+    _refuse_async(request.tools, "tools")
+
+
+def _refuse_async(tools: tuple[Tool, ...], path: str) -> None:
+    """A tool the model need not wait for: whoever asks for it counts on going on without it."""
+    for index, tool in enumerate(tools):
+        if isinstance(tool, Function | Custom) and tool.async_ is True:
+            raise _unsupported(f"{path}[{index}].async")
+        if isinstance(tool, Namespace):
+            _refuse_async(tool.tools, f"{path}[{index}].tools")
 
 
 def _never(value: Any) -> bool:

@@ -6,9 +6,9 @@ the first group even when empty, and refuses null in the second.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from .items import Item
 from .tools import Tool, ToolChoice
@@ -103,7 +103,7 @@ class ReasoningConfig(Struct, frozen=True, kw_only=True):
 
 
 class ConversationRef(Struct, frozen=True, kw_only=True):
-    id: str
+    id: Annotated[str, Meta(max_length=256)]
 
 
 class Response(Struct, frozen=True, kw_only=True):

@@ -3,49 +3,82 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Collection, Mapping
 from functools import lru_cache
 from types import UnionType
 from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from .faults import bad_type, from_validation, kind_of
+from .faults import bad_type, bad_value, from_validation, kind_of, missing, too_many
 
-__all__ = ["converted", "literals", "without_nulls"]
+__all__ = ["Json", "array", "by_tag", "converted", "fields_of", "tag_of", "without_nulls"]
 
+Json = dict[str, Any]
 _S = TypeVar("_S", bound=msgspec.Struct)
-_FIELD = re.compile(r"`\$\.([A-Za-z_]+)`$")
+_FIELD = re.compile(r"`\$\.([A-Za-z_]+)(?:\[\d+\])?`$")
 
 
-def without_nulls(raw: dict[str, Any]) -> dict[str, Any]:
+def by_tag(classes: tuple[type[_S], ...]) -> Mapping[str, type[_S]]:
+    """Classes by the ``type`` that stands for them on the wire."""
+    return {str(cls.__struct_config__.tag): cls for cls in classes}
+
+
+def without_nulls(raw: Json) -> Json:
     """Null means "not given"."""
     return {name: value for name, value in raw.items() if value is not None}
 
 
-def converted(raw: Any, cls: type[_S], path: str) -> _S:
-    """``raw`` as a ``cls``. Raises ``InvalidRequest`` with the path of what does not fit."""
+def fields_of(raw: Any, path: str) -> Json:
+    """What was given of an object. Raises ``InvalidRequest`` if it is none."""
     if not isinstance(raw, dict):
         raise bad_type(path, "an object", kind_of(raw))
+    return without_nulls(raw)
+
+
+def array(raw: Any, path: str, limit: int, expected: str = "an array") -> list[Any]:
+    """``raw``, which must be an array no longer than ``limit``. Raises ``InvalidRequest``."""
+    if not isinstance(raw, list):
+        raise bad_type(path, expected, kind_of(raw))
+    if len(raw) > limit:
+        raise too_many(path, len(raw), limit)
+    return raw
+
+
+def tag_of(fields: Json, path: str, allowed: Collection[str]) -> str:
+    """The ``type`` of an object, one of ``allowed``. Raises ``InvalidRequest``."""
+    tag = fields.get("type")
+    if tag is None:
+        raise missing(f"{path}.type")
+    if not isinstance(tag, str):
+        raise bad_type(f"{path}.type", "a string", kind_of(tag))
+    if tag not in allowed:
+        raise bad_value(f"{path}.type", tag, allowed)
+    return tag
+
+
+def converted(fields: Json, cls: type[_S], path: str) -> _S:
+    """``fields`` as a ``cls``. Raises ``InvalidRequest`` with the path of what does not fit."""
     try:
-        return msgspec.convert(raw, cls, str_keys=True)
+        return msgspec.convert(fields, cls)
     except msgspec.ValidationError as error:
-        raise from_validation(error, path, raw, literals(cls, error)) from None
+        raise from_validation(error, path, fields, _supported(cls, error)) from None
 
 
-def literals(cls: type[msgspec.Struct], error: msgspec.ValidationError) -> tuple[Any, ...]:
+def _supported(cls: type[msgspec.Struct], error: msgspec.ValidationError) -> tuple[Any, ...]:
     """The values allowed in the field of ``cls`` that msgspec complains about, if it lists any."""
     field = _FIELD.search(str(error))
-    return _allowed(cls).get(field.group(1), ()) if field else ()
+    return _literals(cls).get(field.group(1), ()) if field else ()
 
 
 @lru_cache(maxsize=256)
-def _allowed(cls: type[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
+def _literals(cls: type[msgspec.Struct]) -> dict[str, tuple[Any, ...]]:
     return {name: tuple(_values(hint)) for name, hint in get_type_hints(cls).items()}
 
 
 def _values(hint: Any) -> list[Any]:
     if get_origin(hint) is Literal:
         return list(get_args(hint))
-    if get_origin(hint) in (Union, UnionType):
+    if get_origin(hint) in (Union, UnionType, tuple):
         return [value for arm in get_args(hint) for value in _values(arm)]
     return []

@@ -6,70 +6,65 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-import msgspec
 from msgspec import UNSET
 
 from antiphon.errors import InvalidRequest
 
 from . import tools as tl
-from .faults import bad_type, bad_value, from_validation, kind_of, missing, too_long
-from .shape import literals, without_nulls
+from .faults import bad_pattern, bad_type, bad_value, empty, kind_of, missing, too_long
+from .shape import array, by_tag, converted, fields_of, tag_of, without_nulls
 
-__all__ = ["check_choice", "read_choice", "read_tools"]
+__all__ = ["check_choice", "check_name", "read_choice", "read_tools"]
 
-Json = dict[str, Any]
 _NAME = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _NAME_LENGTH = 128  # the SDK's limit; Open Responses has 64
 _NAMESPACE_LENGTH = 64
+_ALLOWED_LENGTH = 128  # tools of an `allowed_tools` choice
 
-_TOOLS: Mapping[str, type[tl.ToolBase]] = {
-    str(cls.__struct_config__.tag): cls for cls in tl.Tool.__args__
-}
+_TOOLS: Mapping[str, type[tl.Tool]] = by_tag(tl.Tool.__args__)
+_NESTED: Mapping[str, type[tl.Tool]] = by_tag((tl.Function, tl.Custom))
+_MODES = ("none", "auto", "required")
 _CHOICES = ("function", "custom", "mcp", "allowed_tools", *tl.HOSTED_CHOICES)
-#: Choice types that mean any of several spellings of one tool.
-_SPELLINGS: Mapping[str, tuple[str, ...]] = {
-    "computer_use": ("computer", "computer_use_preview"),
-}
 _NEEDED: Mapping[str, tuple[str, ...]] = {
     "function": ("name",),
     "custom": ("name",),
     "mcp": ("server_label",),
     "allowed_tools": ("mode", "tools"),
 }
+#: Spellings of one tool: a choice by any of them means any of them.
+_SYNONYMS = (
+    ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"),
+    ("computer", "computer_use", "computer_use_preview"),
+)
+_SPELLINGS: Mapping[str, tuple[str, ...]] = {name: group for group in _SYNONYMS for name in group}
 _CHAT_SHAPE = (
     " This looks like a tool of the Chat Completions API; here its fields stand beside 'type'."
 )
 
 
-def read_tools(raw: Any, path: str, *, nested: bool = False) -> tuple[tl.Tool, ...]:
-    """The tools of an array. ``nested``: inside a namespace, where only client tools may be."""
-    if not isinstance(raw, list):
-        raise bad_type(path, "an array", kind_of(raw))
-    return tuple(_tool(tool, f"{path}[{index}]", nested) for index, tool in enumerate(raw))
+def read_tools(raw: Any, path: str, limit: int) -> tuple[tl.Tool, ...]:
+    """The tools of an array of at most ``limit``. Raises ``InvalidRequest``."""
+    return tuple(
+        _tool(tool, f"{path}[{index}]", limit, _TOOLS)
+        for index, tool in enumerate(array(raw, path, limit))
+    )
 
 
-def _tool(raw: Any, path: str, nested: bool) -> tl.Tool:
-    if not isinstance(raw, dict):
-        raise bad_type(path, "an object", kind_of(raw))
-    kind = raw.get("type")
-    if kind is None:
-        raise missing(f"{path}.type")
-    allowed: Iterable[str] = ("function", "custom") if nested else _TOOLS
-    cls = _TOOLS.get(kind) if isinstance(kind, str) and kind in allowed else None
-    if cls is None:
-        raise bad_value(f"{path}.type", kind, allowed)
-    fields = without_nulls(raw)
-    if issubclass(cls, tl.Function | tl.Custom) and "name" not in fields:
-        raise missing(f"{path}.name", _CHAT_SHAPE if kind in fields else "")
-    if cls is tl.Namespace:
-        fields["tools"] = read_tools(fields.get("tools", []), f"{path}.tools", nested=True)
-    for group in ("filters", "user_location"):
+def _tool(raw: Any, path: str, limit: int, allowed: Mapping[str, type[tl.Tool]]) -> tl.Tool:
+    fields = fields_of(raw, path)
+    cls = allowed[tag_of(fields, path, allowed)]
+    if "name" not in fields and "function" in fields:
+        raise missing(f"{path}.name", _CHAT_SHAPE)
+    if cls is tl.Namespace and "tools" in fields:
+        inner = array(fields["tools"], f"{path}.tools", limit)
+        fields["tools"] = tuple(
+            _tool(tool, f"{path}.tools[{index}]", limit, _NESTED)
+            for index, tool in enumerate(inner)
+        )
+    for group in ("filters", "user_location", "format"):
         if isinstance(fields.get(group), dict):
             fields[group] = without_nulls(fields[group])
-    try:
-        tool: tl.Tool = msgspec.convert(fields, cls)  # type: ignore[assignment]
-    except msgspec.ValidationError as error:
-        raise from_validation(error, path, fields, literals(cls, error)) from None
+    tool = converted(fields, cls, path)
     _check_tool(tool, path)
     return tool
 
@@ -90,55 +85,51 @@ def check_name(name: str, path: str, limit: int) -> None:
     if len(name) > limit:
         raise too_long(path, len(name), limit)
     if not _NAME.match(name):
-        raise InvalidRequest(
-            f"Invalid '{path}': string does not match pattern. Expected a string that matches the "
-            "pattern '^[a-zA-Z0-9_-]+$'.",
-            param=path,
-            code="invalid_value",
-        )
+        raise bad_pattern(path, "^[a-zA-Z0-9_-]+$")
+
+
+# --- choosing ------------------------------------------------------------------------------------
 
 
 def read_choice(raw: Any, path: str = "tool_choice") -> tl.ToolChoice:
-    """A ``tool_choice`` of any form."""
+    """A ``tool_choice`` of any form. Raises ``InvalidRequest``."""
     if isinstance(raw, str):
-        if raw not in ("none", "auto", "required"):
-            raise bad_value(path, raw, ("none", "auto", "required"))
+        if raw not in _MODES:
+            raise bad_value(path, raw, _MODES)
         return raw  # type: ignore[return-value]
     if not isinstance(raw, dict):
         raise bad_type(path, "a string or an object", kind_of(raw))
-    kind = raw.get("type")
-    if kind is None:
-        raise missing(f"{path}.type")
-    if kind not in _CHOICES:
-        raise bad_value(f"{path}.type", kind, _CHOICES)
-    fields = without_nulls(raw)
-    for name in _NEEDED.get(kind, ()):
+    return _choice(raw, path)
+
+
+def _choice(raw: Any, path: str) -> tl.Choice:
+    fields = fields_of(raw, path)
+    tag = tag_of(fields, path, _CHOICES)
+    for name in _NEEDED.get(tag, ()):
         if name not in fields:
-            raise missing(f"{path}.{name}")
-    return _choice(fields, path)
+            raise missing(f"{path}.{name}", _CHAT_SHAPE if "function" in fields else "")
+    if tag == "allowed_tools":
+        fields["tools"] = _allowed(fields["tools"], f"{path}.tools")
+    return converted(fields, tl.Choice, path)
 
 
-def _choice(fields: Json, path: str) -> tl.Choice:
-    if fields["type"] == "allowed_tools":
-        if not isinstance(fields["tools"], list):
-            raise bad_type(f"{path}.tools", "an array", kind_of(fields["tools"]))
-        fields["tools"] = tuple(
-            read_choice(tool, f"{path}.tools[{index}]")
-            for index, tool in enumerate(fields["tools"])
-        )
-    try:
-        return msgspec.convert(fields, tl.Choice)
-    except msgspec.ValidationError as error:
-        raise from_validation(error, path, fields, literals(tl.Choice, error)) from None
+def _allowed(raw: Any, path: str) -> tuple[tl.Choice, ...]:
+    choices = array(raw, path, _ALLOWED_LENGTH)
+    if not choices:
+        raise empty(path, choices)
+    return tuple(_choice(choice, f"{path}[{index}]") for index, choice in enumerate(choices))
 
 
 def check_choice(choice: tl.ToolChoice | None, tools: Iterable[tl.Tool]) -> None:
-    """A choice may only name tools that are there."""
+    """A choice may only name tools that are there. Raises ``InvalidRequest``."""
+    declared = tuple(tools)
+    if choice == "required" and not declared:
+        raise InvalidRequest(
+            "Tool choice 'required' must be specified with 'tools' parameter.", param="tool_choice"
+        )
     if not isinstance(choice, tl.Choice):
         return
-    declared = tuple(tools)
-    named = choice.tools if choice.tools is not UNSET and choice.tools else (choice,)
-    for one in named:
+    for one in choice.tools if choice.type == "allowed_tools" and choice.tools else (choice,):
         if not any(_is(one, tool) for tool in declared):
             raise InvalidRequest(
                 f"Tool choice '{one.type}' not found in 'tools' parameter.", param="tool_choice"
@@ -154,5 +145,5 @@ def _is(choice: tl.Choice, tool: tl.Tool) -> bool:
             return choice.name == name and choice.type == tool.__struct_config__.tag
         case tl.Mcp(server_label=label):
             return choice.type == "mcp" and choice.server_label == label
-    kind = str(tool.__struct_config__.tag)
-    return kind in _SPELLINGS.get(choice.type, (choice.type,))
+    tag = str(tool.__struct_config__.tag)
+    return tag in _SPELLINGS.get(choice.type, (choice.type,))

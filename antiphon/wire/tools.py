@@ -7,9 +7,9 @@ Field lists: the ``openai`` SDK's types, 3.52.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
-from msgspec import UNSET, Struct, UnsetType, field
+from msgspec import UNSET, Meta, Struct, UnsetType, field
 
 __all__ = [
     "HOSTED_CHOICES",
@@ -126,7 +126,7 @@ class WebSearchPreviewDated(
 
 class FileSearch(ToolBase, frozen=True, kw_only=True, tag="file_search"):
     vector_store_ids: tuple[str, ...]
-    max_num_results: int | UnsetType = UNSET
+    max_num_results: Annotated[int, Meta(ge=1, le=50)] | UnsetType = UNSET
     filters: Json | UnsetType = UNSET
     ranking_options: Json | UnsetType = UNSET
 
@@ -143,9 +143,9 @@ class ImageGeneration(ToolBase, frozen=True, kw_only=True, tag="image_generation
     input_image_mask: Json | UnsetType = UNSET
     model: str | UnsetType = UNSET
     moderation: str | UnsetType = UNSET
-    output_compression: int | UnsetType = UNSET
+    output_compression: Annotated[int, Meta(ge=0, le=100)] | UnsetType = UNSET
     output_format: str | UnsetType = UNSET
-    partial_images: int | UnsetType = UNSET
+    partial_images: Annotated[int, Meta(ge=0, le=3)] | UnsetType = UNSET
     quality: str | UnsetType = UNSET
     size: str | UnsetType = UNSET
     complexity: Any | UnsetType = UNSET
@@ -160,7 +160,7 @@ class Mcp(ToolBase, frozen=True, kw_only=True, tag="mcp"):
     server_label: str
     server_url: str | UnsetType = UNSET
     connector_id: str | UnsetType = UNSET
-    tunnel_id: str | UnsetType = UNSET
+    tunnel_id: Annotated[str, Meta(pattern="^tunnel_[a-z0-9]{32}$")] | UnsetType = UNSET
     authorization: str | UnsetType = UNSET
     headers: dict[str, str] | UnsetType = UNSET
     allowed_tools: tuple[str, ...] | Json | UnsetType = UNSET

@@ -22,7 +22,7 @@ every_choice = pytest.mark.parametrize("raw", CHOICES, ids=json.dumps)
 
 
 def decoded(raw: Json) -> tl.Tool:
-    (tool,) = read_tools([raw], "tools")
+    (tool,) = read_tools([raw], "tools", 10)
     return tool
 
 

@@ -1,0 +1,192 @@
+"""Reading items and their parts from what clients send.
+
+Items come without a type, without an id, with nulls, with keys of others and with content as a
+string: all of it is brought into the one form of ``wire.items``. A table chooses the shape by
+``type``; nothing is tried in turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import InvalidRequest
+
+from . import items as it
+from .body import Limits
+from .faults import bad_type, bad_value, kind_of, missing, shortened
+from .shape import Json, array, by_tag, converted, fields_of, tag_of, without_nulls
+from .toolbox import read_tools
+
+__all__ = ["read_items"]
+
+_ITEMS: Mapping[str, type[it.Item]] = by_tag(it.Item.__args__)
+_PARTS: Mapping[str, type[it.Part]] = by_tag(it.Part.__args__)
+_SAID = ("output_text", "refusal", "text", "summary_text", "reasoning_text")
+_GIVEN = ("input_text", "input_image", "input_file", "input_audio", "input_video", "text")
+#: What may stand in a message, by role. Other roles stand in listings only.
+_ROLE_PARTS: Mapping[str, tuple[str, ...]] = {
+    "user": _GIVEN,
+    "assistant": _SAID,
+    "system": _GIVEN,
+    "developer": _GIVEN,
+}
+#: What is named when an assistant's part is none of them: OpenAI's words, which clients know.
+_SAID_NAMED = ("output_text", "refusal")
+_OUTPUT_PARTS = ("input_text", "input_image", "input_file", "input_video")
+
+
+def read_items(raw: Any, path: str, limits: Limits) -> tuple[it.Item, ...]:
+    """The items of an array that stands at ``path``. Raises ``InvalidRequest``."""
+    items = array(raw, path, limits.items, "a string or an array")
+    found = tuple(_item(item, f"{path}[{index}]", limits) for index, item in enumerate(items))
+    seen: set[str] = set()
+    for item in found:
+        if item.id and item.id in seen:
+            raise InvalidRequest(
+                f"Duplicate item found with id {shortened(item.id)}. Remove duplicate items from "
+                "your input and try again.",
+                param=path,
+            )
+        seen.add(item.id)
+    return found
+
+
+def _item(raw: Any, path: str, limits: Limits) -> it.Item:
+    fields = fields_of(raw, path)
+    if "type" not in fields and (implied := _implied(fields)):
+        fields["type"] = implied
+    cls = _ITEMS[tag_of(fields, path, _ITEMS)]
+    if (adapt := _ADAPT.get(cls)) is not None:
+        adapt(fields, path, limits)
+    item = converted(fields, cls, path)
+    if cls is it.ItemReference and not item.id:
+        raise missing(f"{path}.id")
+    return item
+
+
+def _implied(fields: Json) -> str | None:
+    """What an item without a type is."""
+    return "message" if "role" in fields else "item_reference" if "id" in fields else None
+
+
+def _message(fields: Json, path: str, limits: Limits) -> None:
+    role = fields.get("role")
+    if role is None:
+        raise missing(f"{path}.role")
+    if not isinstance(role, str):
+        raise bad_type(f"{path}.role", "a string", kind_of(role))
+    if role not in _ROLE_PARTS:
+        raise bad_value(f"{path}.role", role, _ROLE_PARTS)
+    content = fields.get("content")
+    if content is None:
+        raise missing(f"{path}.content")
+    said = role == "assistant"
+    if isinstance(content, str):
+        fields["content"] = (it.OutputText(text=content) if said else it.InputText(text=content),)
+        return
+    allowed = _ROLE_PARTS[role]
+    named = _SAID_NAMED if said else allowed
+    parts = array(content, f"{path}.content", limits.parts, "a string or an array")
+    fields["content"] = _read_parts(parts, f"{path}.content", allowed, named)
+
+
+def _read_parts(
+    raw: list[Any], path: str, allowed: tuple[str, ...], named: tuple[str, ...]
+) -> tuple[it.Part, ...]:
+    return tuple(_part(part, f"{path}[{index}]", allowed, named) for index, part in enumerate(raw))
+
+
+def _part(raw: Any, path: str, allowed: tuple[str, ...], named: tuple[str, ...]) -> it.Part:
+    fields = fields_of(raw, path)
+    tag = fields.get("type")
+    if tag in allowed:
+        if tag == "output_text":
+            _output_text(fields)
+        return converted(fields, _PARTS[tag], path)
+    if isinstance(tag, str) and tag in _PARTS:
+        # A part in the wrong place: OpenAI's own error for it names the part, not its field.
+        raise bad_value(path, tag, named)
+    raise bad_value(f"{path}.type", tag_of(fields, path, _PARTS), named)
+
+
+def _output_text(fields: Json) -> None:
+    """Annotations of a kind we do not know are dropped. A replayed citation says nothing to the
+    model, and gateways invent kinds of their own: losing one is better than the conversation."""
+    if "annotations" in fields:
+        fields["annotations"] = _known_annotations(fields["annotations"])
+    if isinstance(fields.get("logprobs"), list):
+        fields["logprobs"] = [_logprob(logprob) for logprob in fields["logprobs"]]
+
+
+def _known_annotations(raw: Any) -> list[it.Annotation]:
+    known: list[it.Annotation] = []
+    for annotation in raw if isinstance(raw, list) else ():
+        try:
+            known.append(msgspec.convert(annotation, it.Annotation))
+        except msgspec.ValidationError:
+            continue
+    return known
+
+
+def _logprob(raw: Any) -> Any:
+    if not isinstance(raw, dict):
+        return raw
+    fields = without_nulls(raw)
+    if isinstance(fields.get("top_logprobs"), list):
+        fields["top_logprobs"] = [_logprob(top) for top in fields["top_logprobs"]]
+    return fields
+
+
+def _reasoning(fields: Json, path: str, limits: Limits) -> None:
+    """Other servers call both kinds of its text ``text``."""
+    for name, tag, into in (
+        ("content", "reasoning_text", it.ReasoningText),
+        ("summary", "summary_text", it.SummaryText),
+    ):
+        if name not in fields:
+            continue
+        parts = array(fields[name], f"{path}.{name}", limits.parts)
+        read = _read_parts(parts, f"{path}.{name}", (tag, "text"), (tag,))
+        fields[name] = tuple(into(text=part.text) for part in read)  # type: ignore[union-attr]
+    if fields.get("content") == ():
+        del fields["content"]
+
+
+def _output(fields: Json, path: str, limits: Limits) -> None:
+    if isinstance(fields.get("output"), list):
+        parts = array(fields["output"], f"{path}.output", limits.parts)
+        fields["output"] = _read_parts(parts, f"{path}.output", _OUTPUT_PARTS, _OUTPUT_PARTS)
+
+
+def _screenshot(fields: Json, path: str, limits: Limits) -> None:
+    if isinstance(fields.get("output"), dict):
+        fields["output"] = without_nulls(fields["output"])
+
+
+def _more_tools(fields: Json, path: str, limits: Limits) -> None:
+    if "tools" in fields:
+        fields["tools"] = read_tools(fields["tools"], f"{path}.tools", limits.tools)
+
+
+def _mcp_tools(fields: Json, path: str, limits: Limits) -> None:
+    """Clients insist that what a tool lacks is absent, not null."""
+    if isinstance(fields.get("tools"), list):
+        fields["tools"] = [
+            without_nulls(tool) if isinstance(tool, dict) else tool for tool in fields["tools"]
+        ]
+
+
+#: Items of which a field needs more than its nulls taken away.
+_ADAPT: Mapping[type[it.Item], Callable[[Json, str, Limits], None]] = {
+    it.Message: _message,
+    it.Reasoning: _reasoning,
+    it.FunctionCallOutput: _output,
+    it.CustomToolCallOutput: _output,
+    it.ComputerCallOutput: _screenshot,
+    it.AdditionalTools: _more_tools,
+    it.ToolSearchOutput: _more_tools,
+    it.McpListTools: _mcp_tools,
+}

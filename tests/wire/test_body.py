@@ -1,0 +1,193 @@
+"""Bodies that are broken, deep, hostile or simply too much."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.errors import InvalidRequest
+from antiphon.wire import items as it
+from antiphon.wire.decode import Limits, create_response
+
+
+def refused(body: bytes, limits: Limits | None = None) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        create_response(body, limits or Limits())
+    assert len(caught.value.message) < 300
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b" ",
+        b"hello",
+        b"{",
+        b'{"input":"hi"',
+        b'{"input":"hi"}}',
+        b'{"input":"hi",}',
+        b"{'input':'hi'}",
+        b'{"input":"\xff"}',
+        b'{"input":"\xed\xa0\x80"}',
+        b'{"input":"a\nb"}',
+        b'{"temperature":NaN,"input":"hi"}',
+        b'{"temperature":Infinity,"input":"hi"}',
+        b'{"temperature":-Infinity,"input":"hi"}',
+        b'{"temperature":1e999,"input":"hi"}',
+        b'{"temperature":NaN,"input":"\\ud800"}',
+        b'{"temperature":1e999,"input":"\\ud800"}',
+        b'{"seed":' + b"9" * 5_000 + b',"input":"hi"}',
+        '{"input":"hi"}'.encode("utf-16"),
+        b"{" * 5_000_000,
+    ],
+    ids=lambda body: repr(body[:24]),
+)
+def test_what_is_not_json_is_said_to_be_so(body: bytes) -> None:
+    error = refused(body)
+    assert (error.param, error.code) == (None, "invalid_json")
+
+
+@pytest.mark.parametrize("body", [b"[]", b'"hi"', b"7", b"null", b"true", b"1.5"])
+def test_a_body_is_an_object(body: bytes) -> None:
+    error = refused(body)
+    assert (error.param, error.code) == (None, "invalid_type")
+    assert "expected an object" in error.message
+
+
+@pytest.mark.parametrize(
+    ("written", "read"),
+    [
+        (r"\ud83d\ude00", "😀"),
+        (r"\ud83d", "\ufffd"),
+        (r"\ude00", "\ufffd"),
+        (r"a\uDE00\uD83Db", "a\ufffd\ufffdb"),
+        (r"\ud83d\ud83d\ude00", "\ufffd😀"),
+        (r"\\ud83d", r"\ud83d"),
+        (r"\\\ud83d", "\\\ufffd"),
+        (r"\ud83d\\u de00", "\ufffd\\u de00"),
+        (r"\u0000", "\0"),
+    ],
+)
+def test_half_a_surrogate_pair_becomes_a_replacement_character(written: str, read: str) -> None:
+    request = create_response(b'{"input":"%b"}' % written.encode())
+    assert request.input == (it.Message(role="user", content=(it.InputText(text=read),)),)
+
+
+def test_half_a_surrogate_pair_may_be_anywhere() -> None:
+    body = rb"""{"input":"hi","metadata":{"\ud800":"\udfff"},"tools":[
+        {"type":"function","name":"f","parameters":{"\ud800":{"default":"\ud800"}}}]}"""
+    request = create_response(body)
+    assert request.metadata == {"\ufffd": "\ufffd"}
+    json.dumps(request.tools[0].parameters).encode()  # type: ignore[union-attr]
+
+
+def nested(levels: int) -> Any:
+    value: Any = {}
+    for _ in range(levels):
+        value = [value]
+    return value
+
+
+def schema_of(levels: int) -> bytes:
+    tool = {"type": "function", "name": "f", "parameters": {"x": nested(levels)}}
+    return json.dumps({"input": "hi", "tools": [tool]}).encode()
+
+
+def test_nesting_has_a_limit() -> None:
+    # The body, `tools`, the tool, its `parameters`, and the innermost object take five levels.
+    create_response(schema_of(Limits().nesting - 5))
+    error = refused(schema_of(Limits().nesting - 4))
+    assert error.code == "invalid_value"
+    assert "deeper than 64 levels" in error.message
+    create_response(schema_of(95), Limits(nesting=100))
+
+
+def test_brackets_in_text_are_no_nesting() -> None:
+    create_response(json.dumps({"input": "[" * 10_000}).encode())
+
+
+@pytest.mark.parametrize("opening", [b"[", b'{"a":', b'{"input":[', b'[{"a":'])
+def test_bottomless_nesting_is_refused(opening: bytes) -> None:
+    assert refused(b'{"input":' + opening * 200_000).code in ("invalid_json", "invalid_value")
+    closed = {b"[": b"]", b'{"a":': b"}"}.get(opening)
+    if closed is not None:
+        body = b'{"input":' + opening * 100_000 + b"1" + closed * 100_000 + b"}"
+        assert refused(body).code == "invalid_value"
+
+
+@pytest.mark.parametrize(
+    ("limits", "fields", "param"),
+    [
+        (Limits(items=2), {"input": [{"role": "user", "content": "hi"}] * 3}, "input"),
+        (Limits(tools=2), {"tools": [{"type": "web_search"}] * 3}, "tools"),
+        (
+            Limits(tools=2),
+            {
+                "tools": [
+                    {
+                        "type": "namespace",
+                        "name": "n",
+                        "tools": [{"type": "function", "name": "f"}] * 3,
+                    }
+                ]
+            },
+            "tools[0].tools",
+        ),
+        (
+            Limits(tools=2),
+            {"input": [{"type": "additional_tools", "tools": [{"type": "web_search"}] * 3}]},
+            "input[0].tools",
+        ),
+        (
+            Limits(parts=2),
+            {"input": [{"role": "user", "content": [{"type": "input_text", "text": ""}] * 3}]},
+            "input[0].content",
+        ),
+    ],
+)
+def test_there_is_a_limit_to_everything(limits: Limits, fields: dict[str, Any], param: str) -> None:
+    error = refused(json.dumps({"input": "hi", **fields}).encode(), limits)
+    assert (error.param, error.code) == (param, "array_above_max_length")
+    assert error.message == (
+        f"Invalid '{param}': array too long. Expected an array with maximum length 2, "
+        "but got an array with length 3 instead."
+    )
+    create_response(json.dumps({"input": "hi", **fields}).encode())
+
+
+LONG = {
+    "input": ({"input": "x" * 10_485_761}, "input"),
+    "text": (
+        {
+            "input": [
+                {"role": "user", "content": [{"type": "input_text", "text": "x" * 10_485_761}]}
+            ]
+        },
+        "input[0].content[0].text",
+    ),
+    "image": (
+        {
+            "input": [
+                {
+                    "role": "user",
+                    "content": [{"type": "input_image", "image_url": "x" * 20_971_521}],
+                }
+            ]
+        },
+        "input[0].content[0].image_url",
+    ),
+    "sealed": (
+        {"input": [{"type": "compaction", "encrypted_content": "x" * 20_971_521}]},
+        "input[0].encrypted_content",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LONG)
+def test_texts_have_a_limit(name: str) -> None:
+    fields, param = LONG[name]
+    error = refused(json.dumps(fields).encode())
+    assert (error.param, error.code) == (param, "string_above_max_length")

@@ -1,0 +1,433 @@
+"""What real clients send becomes one form; nothing they were seen to send is refused."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.wire import items as it
+from antiphon.wire import tools as tl
+from antiphon.wire.decode import create_response, input_tokens
+from antiphon.wire.request import CreateResponse, InputTokens, StreamOptions
+from antiphon.wire.response import JsonSchemaFormat, ReasoningConfig, TextConfig
+
+
+def asked(**fields: Any) -> CreateResponse:
+    return create_response(json.dumps({"model": "m", "input": "hi", **fields}).encode())
+
+
+def one(item: Any) -> it.Item:
+    request = asked(input=[item])
+    assert request.input is not None
+    (decoded,) = request.input
+    return decoded
+
+
+USER = it.Message(role="user", content=(it.InputText(text="hi"),))
+
+
+# --- messages ------------------------------------------------------------------------------------
+
+
+def test_a_string_is_one_user_message() -> None:
+    assert asked(input="hi").input == (USER,)
+
+
+def test_an_empty_string_is_a_message_and_one_token_may_be_asked_for() -> None:
+    request = asked(input="", max_output_tokens=1)
+    assert request.input == (it.Message(role="user", content=(it.InputText(text=""),)),)
+    assert request.max_output_tokens == 1
+
+
+@pytest.mark.parametrize("role", ["user", "system", "developer"])
+def test_an_item_without_a_type_that_has_a_role_is_a_message(role: str) -> None:
+    assert one({"role": role, "content": "hi"}) == it.Message(
+        role=role,  # type: ignore[arg-type]
+        content=(it.InputText(text="hi"),),
+    )
+    assert one({"type": None, "role": role, "content": "hi"}) == one(
+        {"role": role, "content": "hi"}
+    )
+
+
+def test_what_the_assistant_said_may_be_a_string() -> None:
+    assert one({"role": "assistant", "content": "hi"}) == it.Message(
+        role="assistant", content=(it.OutputText(text="hi"),)
+    )
+
+
+def test_what_the_assistant_said_needs_no_annotations_id_or_status() -> None:
+    bare = {"role": "assistant", "content": [{"type": "output_text", "text": "hi"}]}
+    full = {
+        "type": "message",
+        "id": None,
+        "role": "assistant",
+        "status": None,
+        "phase": None,
+        "content": [{"type": "output_text", "text": "hi", "annotations": None, "logprobs": None}],
+    }
+    assert one(bare) == one(full) == one({"role": "assistant", "content": "hi"})
+
+
+def test_logprobs_may_lack_bytes_and_alternatives() -> None:
+    part = {
+        "type": "output_text",
+        "text": "hi",
+        "logprobs": [
+            {"token": "hi", "logprob": -1, "bytes": None, "top_logprobs": None},
+            {
+                "token": "!",
+                "logprob": -1,
+                "top_logprobs": [{"token": "!", "logprob": -1, "bytes": None}],
+            },
+        ],
+    }
+    message = one({"role": "assistant", "content": [part]})
+    assert isinstance(message, it.Message)
+    assert message.content == (
+        it.OutputText(
+            text="hi",
+            logprobs=(
+                it.Logprob(token="hi", logprob=-1),
+                it.Logprob(
+                    token="!", logprob=-1, top_logprobs=(it.TopLogprob(token="!", logprob=-1),)
+                ),
+            ),
+        ),
+    )
+
+
+def test_an_annotation_of_an_unknown_kind_does_not_cost_the_message() -> None:
+    known = {"type": "file_path", "file_id": "file_1", "index": 0}
+    message = one(
+        {
+            "role": "assistant",
+            "content": [
+                {
+                    "type": "output_text",
+                    "text": "hi",
+                    "annotations": [{"type": "acme:note"}, known, {"type": "file_path"}],
+                }
+            ],
+        }
+    )
+    assert isinstance(message, it.Message)
+    assert message.content == (
+        it.OutputText(text="hi", annotations=(it.FilePath(file_id="file_1", index=0),)),
+    )
+
+
+def test_an_image_without_detail_is_seen_automatically() -> None:
+    message = one({"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]})
+    assert message == it.Message(
+        role="user", content=(it.InputImage(image_url="data:,", detail="auto"),)
+    )
+
+
+@pytest.mark.parametrize(
+    "item_id", ["msg_" + "a" * 200, "6e9d…", "fco_1", "msg_550e8400-e29b-41d4-a716-446655440000"]
+)
+def test_an_id_we_never_gave_is_kept(item_id: str) -> None:
+    assert one({"role": "user", "content": "hi", "id": item_id}).id == item_id
+
+
+@pytest.mark.parametrize("empty", [None, ""])
+def test_no_id_is_an_empty_one(empty: str | None) -> None:
+    assert one({"role": "user", "content": "hi", "id": empty}).id == ""
+
+
+@pytest.mark.parametrize(
+    "reference",
+    [{"id": "rs_1"}, {"type": "item_reference", "id": "rs_1"}, {"type": None, "id": "rs_1"}],
+)
+def test_an_item_with_only_an_id_is_a_reference(reference: Any) -> None:
+    assert one(reference) == it.ItemReference(id="rs_1")
+
+
+# --- other items ---------------------------------------------------------------------------------
+
+
+def test_reasoning_may_be_nothing_but_what_is_sealed() -> None:
+    sealed = it.Reasoning(encrypted_content="sealed")
+    assert one({"type": "reasoning", "encrypted_content": "sealed"}) == sealed
+    assert one({"type": "reasoning", "encrypted_content": "sealed", "summary": []}) == sealed
+    assert (
+        one({"type": "reasoning", "encrypted_content": "sealed", "content": None, "id": None})
+        == sealed
+    )
+    assert one({"type": "reasoning", "encrypted_content": "sealed", "content": []}) == sealed
+
+
+def test_arguments_need_not_be_json() -> None:
+    call = one({"type": "function_call", "call_id": "c", "name": "f", "arguments": "{broken"})
+    assert isinstance(call, it.FunctionCall)
+    assert call.arguments == "{broken"
+
+
+@pytest.mark.parametrize("kind", ["function_call_output", "custom_tool_call_output"])
+def test_a_tools_output_is_text_or_parts(kind: str) -> None:
+    base = {"type": kind, "call_id": "c", "status": None}
+    assert one({**base, "output": "1"}).output == "1"  # type: ignore[union-attr]
+    parts = [
+        {"type": "input_text", "text": "1"},
+        {"type": "input_image", "image_url": "data:,"},
+        {"type": "input_file", "file_id": "file_1", "filename": None},
+    ]
+    assert one({**base, "output": parts}).output == (  # type: ignore[union-attr]
+        it.InputText(text="1"),
+        it.InputImage(image_url="data:,"),
+        it.InputFile(file_id="file_1"),
+    )
+
+
+def test_the_first_mcp_approval_is_a_round_trip() -> None:
+    request = asked(
+        input=[
+            {
+                "type": "mcp_list_tools",
+                "id": "mcpl_1",
+                "server_label": "d",
+                "tools": [
+                    {
+                        "name": "read",
+                        "input_schema": {"default": None},
+                        "description": None,
+                        "annotations": None,
+                    }
+                ],
+                "error": None,
+            },
+            {
+                "type": "mcp_approval_request",
+                "id": "mcpr_1",
+                "server_label": "d",
+                "name": "read",
+                "arguments": "{}",
+            },
+            {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True},
+        ]
+    )
+    assert request.input is not None
+    listed = request.input[0]
+    assert isinstance(listed, it.McpListTools)
+    assert listed.tools == ({"name": "read", "input_schema": {"default": None}},)
+
+
+# --- settings ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "name",
+    [name for name in CreateResponse.__struct_fields__ if name not in ("input", "model", "tools")],
+)
+def test_null_means_not_given(name: str) -> None:
+    assert asked(**{name: None}) == asked()
+
+
+def test_an_absent_model_is_left_to_the_server() -> None:
+    assert create_response(b'{"input":"hi"}').model is None
+    assert create_response(b'{"input":"hi","model":null}').model is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "expected"),
+    [
+        ({"include": []}, {"include": ()}),
+        ({"metadata": {}}, {"metadata": {}}),
+        ({"text": {}}, {"text": TextConfig()}),
+        ({"text": {"format": None, "verbosity": None}}, {"text": TextConfig()}),
+        ({"reasoning": {}}, {"reasoning": ReasoningConfig()}),
+        ({"reasoning": {"effort": None, "summary": None}}, {"reasoning": ReasoningConfig()}),
+        ({"tools": []}, {"tools": ()}),
+        ({"tools": None}, {"tools": ()}),
+        ({"stop": "END"}, {"stop": ("END",)}),
+        ({"stop": ["A", "B"]}, {"stop": ("A", "B")}),
+        ({"logit_bias": {"50256": -100, "7": 1.5}}, {"logit_bias": {50256: -100.0, 7: 1.5}}),
+        ({"temperature": 0}, {"temperature": 0.0}),
+        ({"top_k": 20, "min_p": 0.1, "seed": 7}, {"top_k": 20, "min_p": 0.1, "seed": 7}),
+        ({"max_output_tokens": 1}, {"max_output_tokens": 1}),
+        (
+            {"chat_template_kwargs": {"enable_thinking": False, "x": None}},
+            {"chat_template_kwargs": {"enable_thinking": False, "x": None}},
+        ),
+        ({"client_metadata": {"a": 1}}, {"client_metadata": {"a": 1}}),
+    ],
+)
+def test_what_clients_send_empty_or_short_is_understood(
+    fields: dict[str, Any], expected: dict[str, Any]
+) -> None:
+    request = asked(**fields)
+    for name, value in expected.items():
+        assert getattr(request, name) == value
+
+
+def test_every_setting_reaches_the_request() -> None:
+    fields: dict[str, Any] = {
+        "instructions": "Be brief.",
+        "previous_response_id": "resp_1",
+        "parallel_tool_calls": False,
+        "max_tool_calls": 1,
+        "max_output_tokens": 16,
+        "temperature": 2.0,
+        "top_p": 1.0,
+        "top_logprobs": 20,
+        "store": False,
+        "stream": True,
+        "background": False,
+        "truncation": "auto",
+        "metadata": {"k" * 64: "v" * 512},
+        "prompt_cache_key": "k" * 64,
+        "prompt_cache_retention": "24h",
+        "safety_identifier": "s" * 128,
+        "service_tier": "flex",
+        "user": "u",
+        "presence_penalty": -2.0,
+        "frequency_penalty": 2.0,
+        "repetition_penalty": 1.1,
+    }
+    request = asked(**fields)
+    assert {name: getattr(request, name) for name in fields} == fields
+    padded = asked(stream=True, stream_options={"include_obfuscation": False})
+    assert padded.stream_options == StreamOptions(include_obfuscation=False)
+
+
+@pytest.mark.parametrize("effort", ["none", "minimal", "low", "medium", "high", "xhigh", "max"])
+def test_every_effort_is_understood(effort: Any) -> None:
+    assert asked(reasoning={"effort": effort}).reasoning == ReasoningConfig(effort=effort)
+
+
+def test_a_format_keeps_its_schema_whole() -> None:
+    schema = {"type": "object", "default": None}
+    form = {"type": "json_schema", "name": "n", "schema": schema, "strict": None}
+    text = asked(text={"format": form, "verbosity": "low"}).text
+    assert text == TextConfig(format=JsonSchemaFormat(name="n", schema=schema), verbosity="low")
+
+
+def test_a_format_and_a_forced_tool_may_come_together() -> None:
+    request = asked(
+        text={"format": {"type": "json_schema", "name": "n", "schema": {"type": "object"}}},
+        tools=[{"type": "function", "name": "f", "parameters": {}}],
+        tool_choice={"type": "function", "name": "f"},
+    )
+    assert request.tool_choice == tl.Choice(type="function", name="f")
+
+
+def test_unknown_fields_are_ignored() -> None:
+    assert asked(generate=True, stream_id="s", extra_body={"a": [None]}, acme=1) == asked()
+
+
+@pytest.mark.parametrize(
+    "tool",
+    [
+        {"type": "web_search"},
+        {"type": "web_search", "filters": None, "user_location": None},
+        {"type": "image_generation"},
+        {"type": "tool_search"},
+        {"type": "local_shell"},
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+        {"type": "code_interpreter", "container": "cntr_1"},
+        {
+            "type": "namespace",
+            "name": "n",
+            "description": "d",
+            "tools": [{"type": "function", "name": "f", "parameters": {}, "strict": False}],
+        },
+        {"type": "custom", "name": "apply_patch", "format": {"type": "text"}},
+    ],
+    ids=json.dumps,
+)
+def test_hosted_tools_beside_functions_are_understood(tool: Any) -> None:
+    function = {"type": "function", "name": "g", "parameters": {"type": "object"}, "strict": None}
+    request = asked(tools=[tool, function])
+    assert len(request.tools) == 2
+
+
+@pytest.mark.parametrize("strict", [True, False, None])
+def test_strict_is_what_was_said(strict: bool | None) -> None:
+    (tool,) = asked(tools=[{"type": "function", "name": "f", "strict": strict}]).tools
+    assert isinstance(tool, tl.Function)
+    assert tool.strict is strict
+
+
+# --- choosing ------------------------------------------------------------------------------------
+
+F = {"type": "function", "name": "f", "parameters": {}}
+
+
+@pytest.mark.parametrize(
+    ("choice", "tools", "items"),
+    [
+        ({"type": "function", "name": "f"}, [F], []),
+        (
+            {"type": "function", "name": "f"},
+            [{"type": "namespace", "name": "n", "description": "", "tools": [F]}],
+            [],
+        ),
+        (
+            {"type": "function", "name": "f"},
+            [],
+            [{"type": "additional_tools", "role": "developer", "tools": [F]}],
+        ),
+        (
+            {"type": "function", "name": "f"},
+            [],
+            [{"type": "tool_search_output", "call_id": "c", "tools": [F]}],
+        ),
+        ({"type": "custom", "name": "c"}, [{"type": "custom", "name": "c"}], []),
+        (
+            {"type": "mcp", "server_label": "d"},
+            [{"type": "mcp", "server_label": "d", "server_url": "https://example.org"}],
+            [],
+        ),
+        ({"type": "web_search_preview"}, [{"type": "web_search"}], []),
+        ({"type": "computer_use"}, [{"type": "computer"}], []),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [{"type": "function", "name": "f"}]},
+            [F],
+            [],
+        ),
+    ],
+)
+def test_a_choice_finds_its_tool(choice: Any, tools: list[Any], items: list[Any]) -> None:
+    items = [*items, {"role": "user", "content": "hi"}]
+    request = asked(tool_choice=choice, tools=tools, input=items)
+    assert isinstance(request.tool_choice, tl.Choice)
+
+
+# --- context -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    "context",
+    [
+        {"previous_response_id": "resp_1"},
+        {"conversation": "conv_1"},
+        {"conversation": {"id": "conv_1"}},
+        {"prompt": {"id": "pmpt_1"}},
+    ],
+    ids=json.dumps,
+)
+def test_input_may_be_missing_where_context_comes_from_elsewhere(context: Any) -> None:
+    assert create_response(json.dumps(context).encode()).input is None
+
+
+def test_a_token_count_needs_no_field_at_all() -> None:
+    assert input_tokens(b"{}") == InputTokens()
+
+
+def test_a_token_count_reads_its_fields_as_a_request_does() -> None:
+    fields = {
+        "input": "hi",
+        "tools": [F],
+        "tool_choice": "required",
+        "text": {"format": {"type": "json_object"}},
+        "reasoning": {"effort": "low"},
+        "personality": "friendly",
+        "temperature": 9,
+    }
+    counted = input_tokens(json.dumps(fields).encode())
+    del fields["personality"], fields["temperature"]
+    assert counted.personality == "friendly"
+    assert counted.as_create() == create_response(json.dumps(fields).encode())
