@@ -49,8 +49,11 @@ class Outcome(Struct, frozen=True):
     def last(self) -> Chunk:
         return self.chunks[-1]
 
-    def spelled(self, engine: Engine) -> bytes:
-        return b"".join(engine.tokenizer.piece(id) for id in self.ids)
+    def text(self, engine: Engine) -> str:
+        """What the ids spell, without special tokens and a character that was cut off."""
+        special = frozenset(engine.tokenizer.special.values())
+        pieces = (engine.tokenizer.piece(id) for id in self.ids if id not in special)
+        return b"".join(pieces).decode("utf-8", "ignore")
 
 
 async def collect(engine: Engine, prompt: Prompt, sampling: Sampling) -> Outcome:
@@ -164,16 +167,16 @@ async def cancelling_aborts(engine: Engine) -> None:
 
 async def stop_strings_end_it(engine: Engine) -> None:
     whole = await collect(engine, _prompt(engine), _greedy(24))
-    spelled = whole.spelled(engine).decode("utf-8", "ignore")
+    text = whole.text(engine)
     for begin in (0, 1, 5, 12):
-        stop = spelled[begin : begin + 4]
+        stop = text[begin : begin + 4]
         if not stop:
             continue
         sampling = _greedy(24, stop=("\0never", stop))
         outcome = await collect(engine, _prompt(engine), sampling)
         assert (outcome.last.finish, outcome.last.stop_text) == ("stop", stop)
-        shown = outcome.spelled(engine).decode() + outcome.last.tail
-        assert shown == spelled[: spelled.index(stop)], f"before {stop!r} came {shown!r}"
+        shown = outcome.text(engine) + outcome.last.tail
+        assert shown == text[: text.index(stop)], f"before {stop!r} came {shown!r}"
         assert outcome.ids == whole.ids[: len(outcome.ids)], "ids must be those before the string"
 
 
@@ -209,9 +212,8 @@ async def constraints_are_obeyed(engine: Engine) -> None:
     for temperature in (0, 1.5):
         sampling = Sampling(max_tokens=60, temperature=temperature, seed=1, constraint=JSON_OBJECT)
         outcome = await collect(engine, _prompt(engine), sampling)
-        ids = outcome.ids[:-1] if outcome.ids[-1] in engine.tokenizer.end_ids else outcome.ids
-        spelled = b"".join(engine.tokenizer.piece(id) for id in ids)
-        assert outcome.last.finish == "stop" and 0 <= json.loads(spelled)["size"] <= 9
+        assert outcome.last.finish == "stop"
+        assert 0 <= json.loads(outcome.text(engine))["size"] <= 9
 
 
 async def broken_constraints_are_refused(engine: Engine) -> None:
@@ -251,7 +253,8 @@ async def prefixes_are_reused(engine: Engine) -> None:
     second = await collect(engine, longer, _greedy(2))
     assert first.cached_tokens is not None and second.cached_tokens is not None
     assert first.cached_tokens < len(prompt.ids)
-    assert len(prompt.ids) <= second.cached_tokens < len(longer.ids)
+    # Not all of it: sliding windows are reused from checkpoints.
+    assert len(prompt.ids) // 2 <= second.cached_tokens < len(longer.ids)
 
 
 async def long_prompts_are_refused(engine: Engine) -> None:
