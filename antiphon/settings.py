@@ -1,0 +1,371 @@
+"""Settings: every option declared once, and read from a file, the environment and flags.
+
+``antiphon.toml`` < ``ANTIPHON_…`` < flags; what is unknown is refused by name. The only module that
+reads the environment. It knows what can be set, not what becomes of it.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from msgspec import Meta, Struct, field
+
+from antiphon.errors import SetupError
+from antiphon.options import (
+    Option,
+    declare,
+    from_table,
+    from_text,
+    from_value,
+    literal,
+    nearest,
+    options,
+    parts,
+    read_file,
+    variables,
+)
+
+__all__ = ["DEFAULT_MODEL", "FILE", "Key", "Loaded", "Model", "Settings", "load"]
+
+#: Read from the working directory if it is there and no other file was named.
+FILE = "antiphon.toml"
+
+#: Served when no model was named.
+DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+
+_Count = Annotated[int, Meta(ge=1)]
+_Share = Annotated[float, Meta(ge=0, le=1)]
+_Temperature = Annotated[float, Meta(ge=0, le=2)]
+_Limit = Annotated[int, Meta(ge=0)]
+_Penalty = Annotated[float, Meta(gt=0)]
+
+_server = partial(declare, group="Server")
+_models = partial(declare, group="Models")
+_storage = partial(declare, group="Storage")
+_access = partial(declare, group="Access")
+_limits = partial(declare, group="Limits")
+_answers = partial(declare, group="Responses")
+_chat = partial(declare, group="Chat")
+
+
+class Model(Struct, frozen=True, kw_only=True):
+    """``[models.NAME]``: a model as clients may ask for it. Sampling values are used where a
+    request gives none; unset, they are the model's own."""
+
+    source: Annotated[
+        str,
+        declare(
+            "Where it is: a GGUF file, a folder with one, `hf:owner/repo/file.gguf`,"
+            " `owner/repo:Q4_K_M`."
+        ),
+    ]
+    engine: Annotated[str, declare("What runs it.")] = "llama"
+    aliases: Annotated[
+        tuple[str, ...],
+        declare("More names it answers to. Some clients choose their behaviour by the name."),
+    ] = ()
+    context_size: Annotated[
+        _Count | None,
+        declare(
+            "Tokens of prompt and answer together. Unset: as the model was trained, up to 8192."
+        ),
+    ] = None
+    threads: Annotated[_Count | None, declare("CPU threads. Unset: the general `threads`.")] = None
+    parallel: Annotated[int, declare("Answers generated at the same time.", ge=1)] = 4
+    gpu_layers: Annotated[int, declare("Layers put on a GPU; -1 for all.", ge=-1)] = -1
+    template: Annotated[
+        Path | None, declare("A Jinja chat template that replaces the model's own.")
+    ] = None
+    template_kwargs: Annotated[
+        dict[str, Any],
+        declare(
+            "What the chat template is given; a request's `chat_template_kwargs` come on top.",
+            kind="a table",
+        ),
+    ] = {}
+    reasoning_format: Annotated[
+        str | None, declare("How it writes its thinking. Unset: found by its chat template.")
+    ] = None
+    tool_format: Annotated[
+        str | None, declare("How it writes tool calls. Unset: found by its chat template.")
+    ] = None
+    max_output_tokens: Annotated[
+        _Count | None, declare("The most tokens of an answer, where a request gives none.")
+    ] = None
+    temperature: Annotated[_Temperature | None, declare("Sampling temperature.")] = None
+    top_p: Annotated[_Share | None, declare("Nucleus sampling.")] = None
+    top_k: Annotated[_Limit | None, declare("Tokens considered; 0 for all.")] = None
+    min_p: Annotated[_Share | None, declare("Least probability, relative to the best token.")] = (
+        None
+    )
+    repetition_penalty: Annotated[
+        _Penalty | None, declare("Above 1 makes repetitions less likely.")
+    ] = None
+
+
+class Key(Struct, frozen=True, kw_only=True):
+    """``[[keys]]``: an API key, by its digest. `antiphon key new` makes one."""
+
+    sha256: Annotated[str, declare("SHA-256 of the key, in hex.")]
+    tenant: Annotated[str, declare("Whose it is: tenants do not see each other's responses.")] = (
+        "default"
+    )
+    name: Annotated[str | None, declare("What logs call it. Unset: the tenant.")] = None
+    requests_per_minute: Annotated[
+        _Count | None, declare("Its rate limit. Unset: the general one.")
+    ] = None
+
+
+def _spare_cores() -> int:
+    return max(1, (os.cpu_count() or 2) - 1)
+
+
+def _home(variable: str, otherwise: str) -> Path:
+    """A folder of the XDG base directory specification; relative ones are to be ignored."""
+    given = os.environ.get(variable, "")  # noqa: TID251
+    return (Path(given) if Path(given).is_absolute() else Path.home() / otherwise) / "antiphon"
+
+
+class Settings(Struct, frozen=True, kw_only=True):
+    """All that can be set. Limits and times of 0 mean "none"."""
+
+    host: Annotated[str, _server("The address to listen on.")] = "127.0.0.1"
+    port: Annotated[int, _server("The port; 0 picks a free one.", ge=0, le=65535)] = 8000
+    cors_origins: Annotated[
+        tuple[str, ...],
+        _server('Origins whose web pages may call the server; "*" for all.'),
+    ] = ()
+    drain_s: Annotated[
+        float, _server("Seconds that runs get to end when the server is stopped.", ge=0)
+    ] = 30
+    metrics: Annotated[
+        Literal["loopback", "everybody", "nobody"],
+        _server("Who may read `/metrics` without a key."),
+    ] = "loopback"
+    log_format: Annotated[
+        Literal["human", "json"], _server("Log lines for people or for machines.")
+    ] = "human"
+    log_level: Annotated[
+        Literal["debug", "info", "warning", "error"], _server("The least level that is logged.")
+    ] = "info"
+
+    models: Annotated[
+        dict[str, Model],
+        _models(
+            "The models served: `[models.NAME]` tables, or `NAME=SOURCE` with commas in the"
+            " environment. Named on the command line, these alone are served.",
+            flag=None,
+            default=f"{DEFAULT_MODEL}, which is fetched once",
+            kind="tables [models.NAME]",
+        ),
+    ] = field(default_factory=lambda: {DEFAULT_MODEL: Model(source=DEFAULT_MODEL)})
+    default_model: Annotated[
+        str | None, _models("The model of requests that name none. Unset: the first.")
+    ] = None
+    threads: Annotated[
+        int, _models("CPU threads of each model.", default="all cores but one", ge=1)
+    ] = field(default_factory=_spare_cores)
+    cache_dir: Annotated[
+        Path, _models("Where fetched models are kept.", default="~/.cache/antiphon/models")
+    ] = field(default_factory=lambda: _home("XDG_CACHE_HOME", ".cache") / "models")
+
+    store: Annotated[
+        str,
+        _storage(
+            "Where responses are kept: a SQLite file, or `memory:`.",
+            default="~/.local/share/antiphon/responses.db",
+        ),
+    ] = field(default_factory=lambda: str(_home("XDG_DATA_HOME", ".local/share") / "responses.db"))
+    retention_days: Annotated[
+        float, _storage("Days after which a response is forgotten; 0 for never.", ge=0)
+    ] = 30
+    retention_responses: Annotated[
+        int, _storage("The most responses kept; 0 for no limit.", ge=0)
+    ] = 0
+    retention_bytes: Annotated[
+        int, _storage("The most bytes of responses kept; 0 for no limit.", ge=0)
+    ] = 0
+
+    keys: Annotated[
+        tuple[Key, ...],
+        _access(
+            "The API keys: `[[keys]]` tables, or `TENANT=SHA256` with commas in the environment."
+            " Without any, everybody who reaches the server may use it.",
+            flag=None,
+            kind="tables [[keys]]",
+        ),
+    ] = ()
+    allow_unauthenticated: Annotated[bool, _access("Listen beyond this machine without keys.")] = (
+        False
+    )
+    hosts: Annotated[
+        tuple[str, ...],
+        _access(
+            "Names this server is called by on its own machine without keys, besides `localhost`"
+            ' and addresses; "*" for any. Others are refused: web pages could forge them.'
+        ),
+    ] = ()
+    requests_per_minute: Annotated[
+        int, _access("Requests a minute of each key, or of all without keys; 0 for no limit.", ge=0)
+    ] = 0
+
+    max_body_bytes: Annotated[int, _limits("Bytes of a request's body.", ge=1)] = 64 * 2**20
+    max_items: Annotated[int, _limits("Items in a request's input.", ge=1)] = 10_000
+    max_tools: Annotated[int, _limits("Tools in a request.", ge=1)] = 1_024
+    max_nesting: Annotated[
+        int, _limits("How deep a request's JSON may be nested.", ge=8, le=400)
+    ] = 64
+    max_running: Annotated[int, _limits("Requests answered at the same time.", ge=1)] = 256
+    max_waiting: Annotated[
+        int, _limits("Requests that may wait for their turn; more are answered 429.", ge=0)
+    ] = 1024
+
+    unavailable_tools: Annotated[
+        Literal["ignore", "refuse"],
+        _answers(
+            "What becomes of hosted tools that nobody here runs: left out of the prompt and"
+            " reported, or a 400."
+        ),
+    ] = "ignore"
+    reasoning_events: Annotated[
+        Literal["openai", "open_responses"],
+        _answers(
+            "Names of the events of raw thinking: `response.reasoning_text.*` or"
+            " `response.reasoning.*`."
+        ),
+    ] = "openai"
+    keepalive_s: Annotated[
+        float, _answers("Seconds of silence after which a stream says `keepalive`.", gt=0)
+    ] = 15
+    timeout_s: Annotated[float, _answers("Seconds a response may take; 0 for no limit.", ge=0)] = 0
+
+    chat_url: Annotated[
+        str | None,
+        _chat("The server to talk to. Unset: the one of `host` and `port`.", flag="--url"),
+    ] = None
+    chat_model: Annotated[
+        str | None, _chat("The model to talk to. Unset: the server's first.", flag="--model")
+    ] = None
+    chat_key: Annotated[str | None, _chat("The API key to show.", flag="--key", secret=True)] = None
+
+
+class Loaded(Struct, frozen=True):
+    """Settings, and where each value came from: ``default``, a file, a variable or a flag."""
+
+    settings: Settings
+    origins: Mapping[str, str]
+
+
+def load(
+    flags: Mapping[str, Any] | None = None,
+    *,
+    environ: Mapping[str, str] | None = None,
+    file: Path | None = None,
+) -> Loaded:
+    """Read everything. ``flags``: option names → texts; ``models`` is a list of them. ``file``: the
+    file to read, by default ``$ANTIPHON_CONFIG`` or, if it is there, ``antiphon.toml``.
+
+    Raises ``SetupError`` in one line that names the culprit.
+    """
+    environ = os.environ if environ is None else environ  # noqa: TID251
+    known = options(Settings)
+    values: dict[str, Any] = {}
+    origins = dict.fromkeys(known, "default")
+    path = Path(file or environ.get("ANTIPHON_CONFIG") or FILE)
+    table = read_file(path) if file or path != Path(FILE) or path.is_file() else {}
+    for name, value in table.items():
+        if name not in known:
+            raise SetupError(f"{path}: {name} is unknown{nearest(name, known)}")
+        values[name] = _from_file(known[name], value, f"{path}: ")
+        origins[name] = str(path)
+    declared: dict[str, Model] = values.get("models", {})
+    for name, text in variables(environ, known, besides=("ANTIPHON_CONFIG",)).items():
+        values[name] = _from_text(known[name], text, known[name].env, declared)
+        origins[name] = known[name].env
+    for name, given in (flags or {}).items():
+        flag = known[name].flag or name.upper()
+        values[name] = _from_text(known[name], given, flag, declared)
+        origins[name] = flag
+    settings = Settings(**values)
+    _check_names(settings)
+    return Loaded(settings, origins)
+
+
+def _from_file(option: Option, value: Any, where: str) -> Any:
+    if option.name == "models" and isinstance(value, dict):
+        return {
+            name: from_table(Model, table, f"{where}models.{name}.")
+            for name, table in value.items()
+        }
+    if option.name == "keys" and isinstance(value, list):
+        return tuple(
+            from_table(Key, table, f"{where}keys[{number}].") for number, table in enumerate(value)
+        )
+    return from_value(option, value, where)
+
+
+def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Model]) -> Any:
+    if option.name == "models":
+        return _named(given if isinstance(given, list) else parts(given), declared)
+    if option.name == "keys":
+        return tuple(_key(part, name) for part in parts(given))
+    return from_text(option, given, name)
+
+
+def _named(texts: Iterable[str], declared: Mapping[str, Model]) -> dict[str, Model]:
+    """Models as the command line names them: ``NAME=SOURCE``, a name of the file, or a source."""
+    found: dict[str, Model] = {}
+    for text in texts:
+        name, equals, source = text.partition("=")
+        if equals:
+            model = Model(source=source)
+        elif text in declared:
+            model = declared[text]
+        else:
+            name, model = _name_of(text), Model(source=text)
+        if not name or not model.source:
+            raise SetupError(f"{text!r} is no model: write NAME=SOURCE, or a source alone")
+        if name in found:
+            raise SetupError(
+                f"two models are called {name!r}: write NAME=SOURCE to tell them apart"
+            )
+        found[name] = model
+    return found
+
+
+def _name_of(source: str) -> str:
+    """A file's name without its ending; a repository's without its owner and "-GGUF"."""
+    hub = re.fullmatch(r"(?:hf:)?[\w.-]+/([\w.-]+)(?:/[^:]+\.gguf|:[\w.-]+)?", source)
+    if hub and (source.startswith("hf:") or not source.endswith(".gguf")):
+        return re.sub(r"[-_.]gguf$", "", hub[1], flags=re.IGNORECASE)
+    path = Path(source)
+    return path.stem if path.suffix == ".gguf" else path.name
+
+
+def _key(text: str, name: str) -> Key:
+    tenant, equals, digest = text.partition("=")
+    if not (tenant and equals and digest):
+        raise SetupError(f"{name} must be TENANT=SHA256, with commas between several")
+    return Key(tenant=tenant, sha256=digest)
+
+
+def _check_names(settings: Settings) -> None:
+    """Every name stands for one model, and the default is one of them."""
+    if not settings.models:
+        raise SetupError("models is empty: there must be one to serve")
+    owners: dict[str, str] = {}
+    for name, model in settings.models.items():
+        for called in (name, *model.aliases):
+            other = owners.setdefault(called, name)
+            if other != name:
+                raise SetupError(f"models {other} and {name} are both called {called!r}")
+    default = settings.default_model
+    if default is not None and default not in owners:
+        raise SetupError(
+            f"default_model {literal(default)} is not served{nearest(default, owners)}"
+        )
