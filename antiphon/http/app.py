@@ -57,7 +57,7 @@ def create_app(
     gate = Gate(limits.max_running, limits.max_waiting, retry_after_s=limits.retry_after_s)
     metrics.watch(gate)
     app: ASGIApp = Router(
-        _routes(service, gate, metrics, clock, limits.max_body_bytes),
+        _routes(service, gate, metrics, clock, limits),
         redirect_slashes=False,
         default=_unknown,
     )
@@ -79,10 +79,10 @@ def _routes(
     gate: Gate,
     metrics: Metrics,
     clock: Callable[[], float],
-    max_body_bytes: int,
+    limits: Limits,
 ) -> list[Route | WebSocketRoute]:
-    create = Create(service, gate, metrics, clock, max_body_bytes)
-    responses = Responses(service, max_body_bytes)
+    create = Create(service, gate, metrics, clock, limits)
+    responses = Responses(service, limits)
     models = Models(service)
     health = Health(service, metrics)
     one = "/v1/responses/{response_id}"

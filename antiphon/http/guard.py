@@ -18,6 +18,7 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest, Overloaded, SetupError, Unauthorized
+from antiphon.wire.body import Limits as BodyLimits
 
 from .exchange import exchange_of, header
 
@@ -54,9 +55,11 @@ class Access(Struct, frozen=True, kw_only=True):
 
 class Limits(Struct, frozen=True, kw_only=True):
     """How much the rim takes in. ``requests_per_minute`` is per key, where a key has none of its
-    own (per server without keys); None = no limit. A queue that is full answers 429."""
+    own (per server without keys); None = no limit. A queue that is full answers 429. ``body``: how
+    much of what the JSON in a body may hold."""
 
     max_body_bytes: int = 64 * 2**20
+    body: BodyLimits = BodyLimits()
     max_running: int = 256
     max_waiting: int = 1024
     retry_after_s: int = 2

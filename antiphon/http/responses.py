@@ -22,6 +22,7 @@ from . import bodies, sse
 from .errors import failure_reply
 from .exchange import Exchange, exchange_of
 from .gate import Gate
+from .guard import Limits
 from .metrics import Metrics, Observed
 from .presence import Presence
 from .queries import Query
@@ -46,17 +47,18 @@ class Create:
         gate: Gate,
         metrics: Metrics,
         clock: Callable[[], float],
-        max_body_bytes: int,
+        limits: Limits,
     ) -> None:
         self._service = service
         self._gate = gate
         self._metrics = metrics
         self._clock = clock
-        self._max_body_bytes = max_body_bytes
+        self._limits = limits
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        request = create_response(await bodies.read(scope, receive, self._max_body_bytes))
+        body = await bodies.read(scope, receive, self._limits.max_body_bytes)
+        request = create_response(body, self._limits.body)
         observed = Observed(exchange.started, self._clock)
         async with Presence(receive), self._gate.slot(exchange.tenant):
             run = await self._service.create(exchange.tenant, request, request_id=exchange.id)
@@ -114,9 +116,9 @@ def _ignored(run: Run) -> list[tuple[bytes, bytes]]:
 class Responses:
     """What can be asked about responses that are, and about requests that are not to be run."""
 
-    def __init__(self, service: Service, max_body_bytes: int) -> None:
+    def __init__(self, service: Service, limits: Limits) -> None:
         self._service = service
-        self._max_body_bytes = max_body_bytes
+        self._limits = limits
 
     async def retrieve(self, request: Request) -> Reply:
         """A stored response, with all that it was created to include."""
@@ -165,8 +167,9 @@ class Responses:
     async def count(self, request: Request) -> Reply:
         """How many tokens ``create`` would see."""
         exchange = exchange_of(request.scope)
-        body = await bodies.read(request.scope, request.receive, self._max_body_bytes)
-        count = await self._service.count(exchange.tenant, input_tokens(body))
+        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
+        asked = input_tokens(body, self._limits.body)
+        count = await self._service.count(exchange.tenant, asked)
         return json_reply({"object": "response.input_tokens", "input_tokens": count})
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from antiphon.errors import SetupError
 from antiphon.http.guard import Access, Bucket, Key, Limits
+from antiphon.wire.body import Limits as BodyLimits
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
 
@@ -159,6 +160,18 @@ async def test_a_body_over_the_limit_is_413(rim: Any, service: Any, error_of: Er
         assert error_of(answer)["code"] == "request_too_large"
         assert len(answer.content) < 300
     assert service.asked == []
+
+
+async def test_the_limits_of_what_a_body_holds_are_the_operators(
+    rim: Any, service: Any, error_of: ErrorOf
+) -> None:
+    client = rim(limits=Limits(body=BodyLimits(items=2))).client
+    turn = {"role": "user", "content": "hi"}
+    for path in ("/v1/responses", "/v1/responses/input_tokens"):
+        answer = await client.post(path, json={"model": "tiny", "input": [turn] * 3})
+        assert answer.status_code == 400
+        assert error_of(answer)["param"] == "input"
+        assert (await client.post(path, json={"model": "tiny", "input": [turn] * 2})).is_success
 
 
 # --- browsers ------------------------------------------------------------------------------------

@@ -1,0 +1,169 @@
+"""The composition root: settings become sockets, a store, models, the service and the app.
+
+The one place that knows all the parts, and the clock and the randomness they are given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import secrets
+import sys
+import time
+from collections.abc import Callable
+from contextlib import AsyncExitStack, suppress
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon import catalog
+from antiphon.catalog import ServedModel
+from antiphon.errors import SetupError
+from antiphon.http import guard
+from antiphon.http.app import create_app
+from antiphon.http.server import bind, serve
+from antiphon.logs import adopt, open_log
+from antiphon.pull import bar
+from antiphon.runs.service import Policy, Service
+from antiphon.settings import Settings
+from antiphon.store import open_store
+from antiphon.store.base import Retention, Store
+from antiphon.wire.body import Limits as BodyLimits
+
+__all__ = ["Serving", "address", "run"]
+
+_SWEEP_S = 600
+
+
+class Serving(Struct, frozen=True, kw_only=True):
+    """What has begun: where, and with which models."""
+
+    url: str
+    models: tuple[ServedModel, ...]
+
+
+async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
+    """Serve until a signal ends it. ``announce`` is told when requests are answered; those that
+    come earlier wait. Raises ``SetupError``."""
+    _check_exposure(settings)
+    sockets = bind(settings.host, settings.port)
+    log = open_log(sys.stderr, style=settings.log_format, level=settings.log_level)
+    adopt(log)
+    async with AsyncExitStack() as stack:
+        for listener in sockets:
+            stack.callback(listener.close)
+        store = await open_store(settings.store)
+        stack.push_async_callback(store.close)
+        with bar() as progress:
+            models = await catalog.load(settings, progress, now=int(_clock()))
+        stack.push_async_callback(models.close)
+        service = Service(models, store, policy=_policy(settings), clock=_clock, ids=_new_id)
+        app = create_app(
+            service,
+            _access(settings),
+            _limits(settings),
+            ids=_new_id,
+            log=log,
+            cors=settings.cors_origins,
+        )
+        await stack.enter_async_context(_Sweeper(store, _retention(settings), log))
+        port = sockets[0].getsockname()[1]
+        announce(Serving(url=address(settings.host, port), models=models.all()))
+        await serve(app, sockets, drain=service.drain, grace_s=settings.drain_s)
+
+
+def address(host: str, port: int) -> str:
+    """The URL by which a server that listens on ``host`` is reached from its own machine."""
+    name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
+    return f"http://{f'[{name}]' if ':' in name.strip('[]') and name[0] != '[' else name}:{port}"
+
+
+def _clock() -> float:
+    return time.time()  # noqa: TID251 - the clock that the others are given
+
+
+def _new_id(prefix: str) -> str:
+    return f"{prefix}_{secrets.token_hex(24)}"
+
+
+def _check_exposure(settings: Settings) -> None:
+    if settings.keys or settings.allow_unauthenticated or _is_loopback(settings.host):
+        return
+    raise SetupError(
+        f"host {settings.host!r} lets other machines in, and there are no keys: add one (antiphon"
+        " key new), or set allow_unauthenticated"
+    )
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return host == "localhost" or ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return False
+
+
+def _policy(settings: Settings) -> Policy:
+    return Policy(
+        keepalive_s=settings.keepalive_s,
+        timeout_s=settings.timeout_s or None,
+        unavailable_tools=settings.unavailable_tools,
+        reasoning_events=settings.reasoning_events,
+    )
+
+
+def _access(settings: Settings) -> guard.Access:
+    keys = tuple(
+        guard.Key(
+            name=key.name or key.tenant,
+            tenant=key.tenant,
+            sha256=key.sha256,
+            requests_per_minute=key.requests_per_minute,
+        )
+        for key in settings.keys
+    )
+    return guard.Access(keys=keys, metrics=settings.metrics, hosts=settings.hosts)
+
+
+def _limits(settings: Settings) -> guard.Limits:
+    return guard.Limits(
+        max_body_bytes=settings.max_body_bytes,
+        max_running=settings.max_running,
+        max_waiting=settings.max_waiting,
+        requests_per_minute=settings.requests_per_minute or None,
+        body=BodyLimits(
+            items=settings.max_items, tools=settings.max_tools, nesting=settings.max_nesting
+        ),
+    )
+
+
+def _retention(settings: Settings) -> Retention:
+    return Retention(
+        max_age_s=settings.retention_days * 86_400 or None,
+        max_responses=settings.retention_responses or None,
+        max_bytes=settings.retention_bytes or None,
+    )
+
+
+class _Sweeper:
+    """Expires what the store may no longer keep: at the start, and every ten minutes."""
+
+    def __init__(self, store: Store, retention: Retention, log: Any) -> None:
+        self._store = store
+        self._retention = retention
+        self._log = log
+
+    async def __aenter__(self) -> None:
+        self._task = asyncio.create_task(self._run())
+
+    async def __aexit__(self, *exc: object) -> None:
+        self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            await self._task
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._store.sweep(self._retention, int(_clock()))
+            except Exception:
+                self._log.exception("responses could not be expired")
+            await asyncio.sleep(_SWEEP_S)
