@@ -1,0 +1,351 @@
+"""The store on disk: SQLite in WAL mode, one thread that writes, one that reads.
+
+Writes that arrive while a commit runs share the next one; the first never waits. With
+``synchronous=NORMAL`` a commit is in the operating system's hands when it returns: a killed process
+loses nothing and corrupts nothing; a power cut may lose the last moments, never the rest.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+from msgspec.structs import replace
+
+from antiphon.errors import RunError, SetupError
+from antiphon.wire.items import Item
+from antiphon.wire.response import Response
+
+from .base import Retention, StoredResponse, TurnTokens
+from .sql import migrations, queries
+
+__all__ = ["SqliteStore"]
+
+_T = TypeVar("_T")
+_encode = msgspec.json.Encoder().encode
+_decode_response = msgspec.json.Decoder(Response).decode
+_decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
+
+#: Rows looked at in one step of a sweep.
+_SWEEP = 500
+
+
+class _Job:
+    """One write and who waits for it."""
+
+    __slots__ = ("done", "error", "loop", "result", "work")
+
+    def __init__(
+        self,
+        work: Callable[[sqlite3.Connection], Any],
+        loop: asyncio.AbstractEventLoop,
+        done: asyncio.Future[Any],
+    ) -> None:
+        self.work = work
+        self.loop = loop
+        self.done = done
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def settle(self) -> None:
+        if self.done.done():
+            return  # nobody waits any more
+        if self.error is None:
+            self.done.set_result(self.result)
+        else:
+            self.done.set_exception(self.error)
+
+
+class SqliteStore:
+    """``Store`` over one database file. Made by ``open``."""
+
+    def __init__(self, path: Path, lock: IO[bytes]) -> None:
+        self._path = path
+        self._lock = lock
+        self._queries: Mapping[str, str] = queries()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._closed = False
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="sqlite-read")
+        self._reader: sqlite3.Connection | None = None
+        self._writer = threading.Thread(target=self._write_on, name="sqlite-write", daemon=True)
+        #: How many commits there were; writes that share one count once.
+        self.commits = 0
+
+    @classmethod
+    async def open(cls, path: Path) -> SqliteStore:
+        """Open or make the database. Raises ``SetupError``: another process has it, the folder
+        cannot be written, the file is no database or of a newer version."""
+        return await asyncio.to_thread(cls._opened, path)
+
+    @classmethod
+    def _opened(cls, path: Path) -> SqliteStore:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = _locked(path)
+        except OSError as error:
+            raise SetupError(f"The store {path} cannot be opened: {error.strerror}.") from None
+        try:
+            with contextlib.closing(_connected(path)) as connection:
+                _migrate(connection, path)
+        except sqlite3.Error as error:
+            lock.close()
+            raise SetupError(f"The store {path} cannot be used: {error}.") from None
+        except SetupError:
+            lock.close()
+            raise
+        store = cls(path, lock)
+        store._writer.start()
+        return store
+
+    # --- the contract ----------------------------------------------------------------------------
+
+    async def save(self, tenant: str, stored: StoredResponse) -> None:
+        response = stored.response
+        body = _encode(replace(response, output=()))
+        input_, output = _encode(stored.input), _encode(response.output)
+        tokens = stored.tokens
+        packed = tokens.ids if tokens is not None else b""
+        row = (
+            tenant,
+            response.id,
+            response.previous_response_id,
+            response.created_at,
+            len(body) + len(input_) + len(output) + len(packed),
+            body,
+            input_,
+            output,
+            tokens.base if tokens is not None else None,
+            packed if tokens is not None else None,
+            tokens.fingerprint if tokens is not None else None,
+        )
+        items = [(tenant, item.id) for item in (*stored.input, *response.output)]
+
+        def work(connection: sqlite3.Connection) -> None:
+            (seq,) = connection.execute(self._queries["save"], row).fetchone()
+            connection.executemany(self._queries["save_item"], [(*item, seq) for item in items])
+
+        await self._write(work)
+
+    async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
+        row = await self._read("load", (tenant, response_id), one=True)
+        return _stored(row) if row is not None else None
+
+    async def chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
+        rows = await self._read("chain", (tenant, response_id))
+        return tuple(map(_stored, rows)) or None
+
+    async def item(self, tenant: str, item_id: str) -> Item | None:
+        row = await self._read("item", (tenant, item_id), one=True)
+        if row is None:
+            return None
+        items = (*_decode_items(row[0]), *_decode_items(row[1]))
+        return next((item for item in items if item.id == item_id), None)
+
+    async def delete(self, tenant: str, response_id: str) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            row = connection.execute(self._queries["bury"], (tenant, response_id)).fetchone()
+            if row is None:
+                return False
+            self._free(connection, row[0])
+            return True
+
+        return await self._write(work)
+
+    async def sweep(self, retention: Retention, now: int) -> int:
+        expired = 0
+        while True:  # in steps, so that other writes come between them
+            step = await self._write(lambda connection: self._sweep(connection, retention, now))
+            expired += step
+            if step < _SWEEP:
+                return expired
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        self._jobs.put(None)
+        await asyncio.to_thread(self._writer.join)
+        if self._reader is not None:
+            self._reading.submit(self._reader.close)
+        await asyncio.to_thread(self._reading.shutdown)
+        self._lock.close()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def _read(self, name: str, arguments: tuple[Any, ...], *, one: bool = False) -> Any:
+        if self._closed:
+            raise RunError("The store is closed.")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reading, self._fetch, name, arguments, one)
+
+    def _fetch(self, name: str, arguments: tuple[Any, ...], one: bool) -> Any:
+        try:
+            if self._reader is None:
+                self._reader = _connected(self._path)
+            cursor = self._reader.execute(self._queries[name], arguments)
+            return cursor.fetchone() if one else cursor.fetchall()
+        except sqlite3.Error as error:
+            raise RunError("The store could not be read.") from error
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    async def _write(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        if self._closed:
+            raise RunError("The store is closed.")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[_T] = loop.create_future()
+        self._jobs.put(_Job(work, loop, done))
+        return await done
+
+    def _write_on(self) -> None:
+        """The writer thread: everything that waits goes into one commit."""
+        with contextlib.closing(_connected(self._path)) as connection:
+            job = self._jobs.get()
+            while job is not None:
+                group, job = self._group(job)
+                self._commit(connection, group)
+                for loop in {each.loop for each in group}:
+                    mine = [each for each in group if each.loop is loop]
+                    with contextlib.suppress(RuntimeError):  # that loop is gone
+                        loop.call_soon_threadsafe(_settle, mine)
+                if job is _NEXT:
+                    job = self._jobs.get()
+
+    def _group(self, first: _Job) -> tuple[list[_Job], _Job | None]:
+        """All jobs that are ready, and what comes after them: ``None`` ends the thread."""
+        group = [first]
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return group, _NEXT
+            if job is None:
+                return group, None
+            group.append(job)
+
+    def _commit(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
+        try:
+            self._together(connection, group)
+        except sqlite3.Error as error:
+            if len(group) == 1:
+                failure = RunError("The store could not be written.")
+                failure.__cause__ = error
+                group[0].error = failure
+                return
+            for job in group:  # find the one that fails; the others are not to blame
+                self._commit(connection, [job])
+
+    def _together(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for job in group:
+                job.result = job.work(connection)
+            connection.execute("COMMIT")
+            self.commits += 1
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+    def _free(self, connection: sqlite3.Connection, seq: int) -> None:
+        """Drop a row nobody can name and nobody builds on, then its parent likewise."""
+        while True:
+            freed = connection.execute(self._queries["free"], (seq,)).fetchone()
+            if freed is None or freed[1] is None:
+                return
+            row = connection.execute(self._queries["row_of"], freed).fetchone()
+            if row is None:
+                return
+            (seq,) = row
+
+    def _sweep(self, connection: sqlite3.Connection, retention: Retention, now: int) -> int:
+        count, size = connection.execute(self._queries["totals"]).fetchone()
+        expired: list[int] = []
+        for seq, created_at, bytes_ in connection.execute(self._queries["oldest"], (_SWEEP,)):
+            if not (
+                (retention.max_age_s is not None and now - created_at > retention.max_age_s)
+                or (retention.max_responses is not None and count > retention.max_responses)
+                or (retention.max_bytes is not None and size > retention.max_bytes)
+            ):
+                break
+            expired.append(seq)
+            count -= 1
+            size -= bytes_
+        connection.executemany(self._queries["bury_row"], [(seq,) for seq in expired])
+        for seq in expired:
+            self._free(connection, seq)
+        return len(expired)
+
+
+#: Stands for "wait for the next job".
+_NEXT: Any = object()
+
+
+def _settle(jobs: list[_Job]) -> None:
+    for job in jobs:
+        job.settle()
+
+
+def _stored(row: tuple[Any, ...]) -> StoredResponse:
+    body, input_, output, base, tokens, fingerprint = row
+    return StoredResponse(
+        response=replace(_decode_response(body), output=_decode_items(output)),
+        input=_decode_items(input_),
+        tokens=TurnTokens(base=base, ids=tokens, fingerprint=fingerprint)
+        if tokens is not None
+        else None,
+    )
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """The file that says whose the database is: the lock goes with the process, however it dies."""
+    import fcntl
+
+    lock = open(f"{path}.lock", "wb")
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        lock.close()
+        raise SetupError(
+            f"Another process uses the store {path}. SQLite serves one process at a time."
+        ) from None
+    return lock
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    new = not path.exists()
+    if new:
+        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    for pragma in (
+        "journal_mode=WAL",
+        "synchronous=NORMAL",
+        "foreign_keys=ON",
+        "busy_timeout=5000",
+        "temp_store=MEMORY",
+    ):
+        connection.execute(f"PRAGMA {pragma}")
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Apply what has not been applied, each migration whole or not at all."""
+    connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
+    applied = {name for (name,) in connection.execute("SELECT name FROM migrations")}
+    known = migrations()
+    if applied - {name for name, _ in known}:
+        raise SetupError(f"The store {path} was made by a newer version of Antiphon.")
+    for name, script in known:
+        if name not in applied:
+            connection.executescript(
+                f"BEGIN;\n{script}\nINSERT INTO migrations VALUES ('{name}');\nCOMMIT;"
+            )
