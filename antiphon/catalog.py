@@ -5,17 +5,15 @@ It knows which engine goes with which dialect; it knows no requests and no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from importlib.metadata import entry_points
 from pathlib import Path
 from typing import Any
 
 from msgspec import Struct
-from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, Reply
-from antiphon.conversation import Conversation, Options
+from antiphon.backends.base import Backend
 from antiphon.errors import NotFound, SetupError
 from antiphon.options import nearest
 from antiphon.pull import Progress, pull
@@ -32,12 +30,14 @@ _DEFAULTS = ("max_output_tokens", "temperature", "top_p", "top_k", "min_p", "rep
 
 
 class ServedModel(Struct, frozen=True, kw_only=True):
-    """A model that can be asked. ``created``: unix seconds, shown to clients."""
+    """A model that can be asked. ``created``: unix seconds, shown to clients. ``defaults`` stand
+    in for the fields that a request does not give."""
 
     name: str
     aliases: tuple[str, ...] = ()
     backend: Backend
     created: int
+    defaults: Mapping[str, Any] = {}
 
     @property
     def context_size(self) -> int | None:
@@ -84,7 +84,11 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
             backend = await _factory(name, model.engine)(name, model, settings, progress)
             stack.push_async_callback(backend.close)
             served = ServedModel(
-                name=name, aliases=model.aliases, backend=_defaulted(backend, model), created=now
+                name=name,
+                aliases=model.aliases,
+                backend=backend,
+                created=now,
+                defaults=_defaults(backend, model),
             )
             models.append(served)
         catalog = Catalog(tuple(models), settings.default_model)
@@ -186,32 +190,11 @@ def _text(path: Path) -> str:
 # --- defaults ------------------------------------------------------------------------------------
 
 
-def _defaulted(backend: Backend, model: Model) -> Backend:
-    defaults = {name: getattr(model, name) for name in _DEFAULTS}
-    given = {name: value for name, value in defaults.items() if value is not None}
-    return _Defaulted(backend, given) if given else backend
-
-
-class _Defaulted:
-    """A backend that is asked with the operator's values where a request gives none."""
-
-    def __init__(self, backend: Backend, defaults: Mapping[str, Any]) -> None:
-        self._backend = backend
-        self._defaults = defaults
-
-    @property
-    def context_size(self) -> int | None:
-        return self._backend.context_size
-
-    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        return await self._backend.prepare(
-            conversation, replace(options, **dict(self._missing(options)))
-        )
-
-    def _missing(self, options: Options) -> Iterator[tuple[str, Any]]:
-        for name, value in self._defaults.items():
-            if getattr(options, name) is None:
-                yield name, value
-
-    async def close(self) -> None:
-        await self._backend.close()
+def _defaults(backend: Backend, model: Model) -> dict[str, Any]:
+    """What the operator set, over what the model's files recommend."""
+    recommended = backend.recommended
+    given = {name: getattr(model, name) for name in _DEFAULTS}
+    return {
+        **{name: recommended[name] for name in _DEFAULTS if name in recommended},
+        **{name: value for name, value in given.items() if value is not None},
+    }

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
-from typing import Protocol
+from collections.abc import AsyncGenerator, Mapping
+from typing import Any, Protocol
 
 from antiphon.conversation import Conversation, Kept, Options
 from antiphon.stream.deltas import Delta
@@ -34,7 +34,12 @@ class Backend(Protocol):
     """Answers conversations. One a served model."""
 
     @property
-    def context_size(self) -> int | None: ...
+    def context_size(self) -> int | None:
+        """Tokens of prompt and answer together; None if only an upstream knows."""
+
+    @property
+    def recommended(self) -> Mapping[str, Any]:
+        """Sampling values that the model's makers recommend, by the names of ``Options``."""
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Check and render. Raises ``InvalidRequest`` with the path of the field for whatever

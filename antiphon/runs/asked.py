@@ -18,10 +18,25 @@ from antiphon.wire import tools as tl
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import PlainFormat, ReasoningConfig, Response, TextConfig
 
-__all__ = ["Visible", "echo", "options", "visible_tools"]
+__all__ = ["Visible", "completed", "echo", "options", "visible_tools"]
 
 _SHOWN = (tl.Function, tl.Custom, tl.Namespace)
 _LOGPROBS = "message.output_text.logprobs"
+
+
+#: What a field means that neither the request nor the model gives: OpenAI's defaults.
+_NEUTRAL: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
+
+
+def completed(request: CreateResponse, defaults: Mapping[str, Any]) -> CreateResponse:
+    """The request with the model's defaults where it says nothing, so that the echo is what was
+    really done."""
+    missing = {
+        name: value
+        for name, value in {**_NEUTRAL, **defaults}.items()
+        if getattr(request, name) is None
+    }
+    return replace(request, **missing) if missing else request
 
 
 class Visible(Struct, frozen=True):
@@ -99,8 +114,8 @@ def echo(request: CreateResponse, *, id: str, model: str, created_at: int) -> Re
         parallel_tool_calls=request.parallel_tool_calls is not False,
         max_output_tokens=request.max_output_tokens,
         max_tool_calls=request.max_tool_calls,
-        temperature=_or(request.temperature, 1.0),
-        top_p=_or(request.top_p, 1.0),
+        temperature=_or(request.temperature, _NEUTRAL["temperature"]),
+        top_p=_or(request.top_p, _NEUTRAL["top_p"]),
         top_logprobs=request.top_logprobs or 0,
         presence_penalty=_or(request.presence_penalty, 0.0),
         frequency_penalty=_or(request.frequency_penalty, 0.0),

@@ -6,8 +6,8 @@ can be refused is refused before the run exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Protocol
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -21,7 +21,7 @@ from antiphon.wire.lists import ItemList
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
 from antiphon.wire.response import Response
 
-from .asked import echo, options, visible_tools
+from .asked import completed, echo, options, visible_tools
 from .context import Context, assemble, history
 from .log import Log
 from .run import Run, Work
@@ -43,6 +43,8 @@ class ServedModel(Protocol):
     def context_size(self) -> int | None: ...
     @property
     def created(self) -> int: ...
+    @property
+    def defaults(self) -> Mapping[str, Any]: ...
 
 
 class Models(Protocol):
@@ -102,6 +104,7 @@ class Service:
         """Start a run. Raises ``RequestError`` for whatever cannot be honoured."""
         model = self._models.find(request.model)
         refuse_unsupported(request)
+        request = completed(request, model.defaults)
         tools = visible_tools(request, self._policy.unavailable_tools)
         context = await self._context(tenant, request)
         reply = await model.backend.prepare(context.conversation, options(request, tools.tools))
