@@ -1,0 +1,204 @@
+"""The local backend: an engine that continues tokens, with the dialect of its model.
+
+Checks before a run that the engine can do what is asked and that it fits; then passes what the
+engine samples through the dialect's parser. It knows neither templates nor formats.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.conversation import Conversation, Kept, Options
+from antiphon.dialects.base import Dialect, Rendered
+from antiphon.engines.base import Capabilities, Engine, Sampling
+from antiphon.errors import BackendError, InvalidRequest
+from antiphon.stream.deltas import Delta, Finish, Reason
+from antiphon.tokens import Chunk
+from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
+
+from .truncation import shortened
+
+__all__ = ["Local"]
+
+
+class _Need(Struct, frozen=True):
+    """An option that not every engine can honour. ``idle``: values that ask for nothing."""
+
+    option: str
+    able: Callable[[Capabilities], bool]
+    idle: tuple[Any, ...] = (None,)
+
+
+_NEEDS: tuple[_Need, ...] = (
+    _Need("presence_penalty", lambda can: can.penalties, (None, 0)),
+    _Need("frequency_penalty", lambda can: can.penalties, (None, 0)),
+    _Need("repetition_penalty", lambda can: can.penalties, (None, 1)),
+    _Need("logit_bias", lambda can: can.logit_bias, ({},)),
+    _Need("seed", lambda can: can.seed),
+)
+#: Options whose name is the same in ``Sampling``.
+_SAME = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "seed",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "logit_bias",
+    "logprobs",
+    "cache_key",
+)
+
+
+class Local:
+    """``Backend`` over one engine, which it owns."""
+
+    def __init__(self, engine: Engine, dialect: Dialect) -> None:
+        self._engine = engine
+        self._dialect = dialect
+
+    @property
+    def context_size(self) -> int:
+        return self._engine.card.context_size
+
+    async def prepare(self, conversation: Conversation, options: Options) -> LocalReply:
+        """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the
+        engine or the model cannot do, and where the conversation is too long."""
+        _check(options, self._engine.capabilities)
+        # Rendering and encoding a long conversation takes longer than others should wait.
+        rendered, dropped = await asyncio.to_thread(self._render, conversation, options)
+        if rendered.constraint is not None and not self._engine.capabilities.constraints:
+            raise _cannot_constrain(options)
+        return LocalReply(self._engine, rendered, self._sampling(rendered, options), dropped)
+
+    def _render(
+        self, conversation: Conversation, options: Options
+    ) -> tuple[Rendered, tuple[str, ...]]:
+        rendered = self._dialect.render(conversation, options)
+        if len(rendered.prompt.ids) < self.context_size:
+            return rendered, ()
+        if options.truncate:
+            room = self.context_size - self._answer_room(options)
+            found = shortened(
+                conversation,
+                lambda shorter: self._dialect.render(shorter, options),
+                lambda shorter: len(shorter.prompt.ids) <= room,
+            )
+            if found is not None:
+                return found
+        raise InvalidRequest(
+            "Your input exceeds the context window of this model. Please adjust your input and try"
+            " again.",
+            param="input",
+            code="context_length_exceeded",
+        )
+
+    def _answer_room(self, options: Options) -> int:
+        """Tokens that truncation leaves for the answer: what is asked for, but no more than a
+        quarter of the context."""
+        most = max(1, self.context_size // 4)
+        return min(options.max_output_tokens or most, most)
+
+    def _sampling(self, rendered: Rendered, options: Options) -> Sampling:
+        rest = self.context_size - len(rendered.prompt.ids)
+        asked = options.max_output_tokens
+        return Sampling(
+            **{name: getattr(options, name) for name in _SAME},
+            max_tokens=rest if asked is None else min(asked, rest),
+            stop=(*rendered.stop, *options.stop),
+            stop_ids=rendered.stop_ids,
+            constraint=rendered.constraint,
+        )
+
+    async def close(self) -> None:
+        await self._engine.close()
+
+
+class LocalReply:
+    """``Reply`` of a local model: rendered and checked, nothing generated yet."""
+
+    def __init__(
+        self, engine: Engine, rendered: Rendered, sampling: Sampling, dropped: tuple[str, ...]
+    ) -> None:
+        self._engine = engine
+        self._rendered = rendered
+        self._sampling = sampling
+        self.dropped = dropped
+
+    @property
+    def input_tokens(self) -> int:
+        return len(self._rendered.prompt.ids)
+
+    @property
+    def kept(self) -> Kept:
+        return Kept(ids=self._rendered.prompt.ids, fingerprint=self._engine.card.fingerprint)
+
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
+        """Generate. The engine is stopped as soon as the rest of its output cannot matter."""
+        parser = self._rendered.parser
+        sampled = cached = 0
+        reason: Reason | None = None
+        async with aclosing(self._engine.generate(self._rendered.prompt, self._sampling)) as chunks:
+            async for chunk in chunks:
+                sampled += len(chunk.ids)
+                cached = chunk.cached_tokens if chunk.cached_tokens is not None else cached
+                for delta in parser.feed(chunk):
+                    yield delta
+                reason = _reason(chunk, parser.done)
+                if reason is not None:
+                    break
+        if reason is None:
+            raise BackendError("The engine stopped without saying why.")
+        for delta in parser.finish(reason):
+            yield delta
+        yield Finish(reason, self._usage(sampled, cached))
+
+    def _usage(self, sampled: int, cached: int) -> Usage:
+        return Usage(
+            input_tokens=self.input_tokens,
+            input_tokens_details=InputTokensDetails(cached_tokens=cached),
+            output_tokens=sampled,
+            output_tokens_details=OutputTokensDetails(
+                reasoning_tokens=self._rendered.parser.reasoning_tokens
+            ),
+            total_tokens=self.input_tokens + sampled,
+        )
+
+
+def _reason(chunk: Chunk, done: bool) -> Reason | None:
+    return "stop" if done else chunk.finish
+
+
+# --- what the engine cannot do -------------------------------------------------------------------
+
+
+def _check(options: Options, can: Capabilities) -> None:
+    for need in _NEEDS:
+        if getattr(options, need.option) not in need.idle and not need.able(can):
+            raise _unsupported(need.option, f"'{need.option}' is not supported with this model.")
+    if options.logprobs is None:
+        return
+    if can.max_logprobs is None:
+        raise _unsupported("include", "log-probabilities are not supported with this model.")
+    if options.logprobs > can.max_logprobs:
+        raise _unsupported(
+            "top_logprobs", f"this model gives at most {can.max_logprobs} alternatives a token."
+        )
+
+
+def _cannot_constrain(options: Options) -> InvalidRequest:
+    param = "tool_choice" if options.text.format.__struct_config__.tag == "text" else "text.format"
+    return _unsupported(param, f"'{param}' is not supported with this model: it has no grammars.")
+
+
+def _unsupported(param: str, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unsupported parameter: {why}", param=param, code="unsupported_parameter"
+    )

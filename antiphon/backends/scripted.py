@@ -1,0 +1,115 @@
+"""A backend without a model: it plays what it was given. For tests, benches and examples."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+
+from antiphon.conversation import Conversation, Options
+from antiphon.errors import RequestError, RunError
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
+from antiphon.wire.items import Message
+from antiphon.wire.response import Usage
+
+__all__ = ["Script", "Scripted"]
+
+#: One reply: a text, said word by word; deltas, played as they are; or an error, raised before the
+#: run (``RequestError``) or when the reply begins (``RunError``).
+Script = str | Sequence[Delta] | RequestError | RunError
+
+_WORD = re.compile(r"\s*\S+|\s+\Z")
+
+
+class Scripted:
+    """``Backend`` that plays ``scripts``, one a request, beginning again after the last; or what a
+    function makes of the request.
+
+    Deltas without a ``Finish`` get one. A "token" is a word. ``wait_s``: pause before every delta.
+    """
+
+    def __init__(
+        self,
+        scripts: Sequence[Script] | Callable[[Conversation, Options], Script] = ("Hello!",),
+        *,
+        context_size: int | None = None,
+        wait_s: float = 0,
+    ) -> None:
+        self.context_size = context_size
+        self._scripts = scripts
+        self._wait_s = wait_s
+        #: What was asked, in order.
+        self.requests: list[tuple[Conversation, Options]] = []
+        #: Replies that were closed before their end.
+        self.aborted = 0
+        self.closed = False
+
+    async def prepare(self, conversation: Conversation, options: Options) -> ScriptedReply:
+        self.requests.append((conversation, options))
+        script = self._script(conversation, options)
+        if isinstance(script, RequestError):
+            raise script
+        deltas = _said(script) if isinstance(script, str) else script
+        return ScriptedReply(self, deltas, _words(conversation), self._wait_s)
+
+    def _script(self, conversation: Conversation, options: Options) -> Script:
+        if callable(self._scripts):
+            return self._scripts(conversation, options)
+        return self._scripts[(len(self.requests) - 1) % len(self._scripts)]
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+class ScriptedReply:
+    """``Reply`` of a script."""
+
+    kept = None
+    dropped: tuple[str, ...] = ()
+
+    def __init__(
+        self,
+        backend: Scripted,
+        deltas: Iterable[Delta] | RunError,
+        input_tokens: int,
+        wait_s: float,
+    ) -> None:
+        self._backend = backend
+        self._deltas = deltas
+        self._wait_s = wait_s
+        self.input_tokens = input_tokens
+
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
+        if isinstance(self._deltas, RunError):
+            raise self._deltas
+        words = 0
+        ended = False
+        try:
+            for delta in self._deltas:
+                await asyncio.sleep(self._wait_s)
+                words += isinstance(delta, Text)
+                ended = isinstance(delta, Finish)
+                yield delta
+            if not ended:
+                ended = True
+                yield Finish("stop", _usage(self.input_tokens, words))
+        finally:
+            self._backend.aborted += not ended
+
+
+def _said(text: str) -> list[Delta]:
+    """A message that says ``text`` word by word."""
+    words: list[Delta] = [Text(word) for word in _WORD.findall(text)]
+    return [Open(Message(role="assistant", content=())), *words, Close()]
+
+
+def _usage(given: int, said: int) -> Usage:
+    return Usage(input_tokens=given, output_tokens=said, total_tokens=given + said)
+
+
+def _words(conversation: Conversation) -> int:
+    texts = [conversation.instructions or ""]
+    for item in conversation.items:
+        if isinstance(item, Message):
+            texts += [getattr(part, "text", "") for part in item.content]
+    return sum(len(text.split()) for text in texts)
