@@ -15,7 +15,6 @@ from collections.abc import Mapping
 from msgspec import Struct
 
 __all__ = [
-    "JSON_ARGUMENTS",
     "REASONING",
     "TOOLS",
     "ReasoningFormat",
@@ -36,8 +35,24 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
     marks: tuple[str, ...] = ()
 
 
+class ParameterForm(Struct, frozen=True, kw_only=True):
+    """How one argument is written where arguments are no JSON object: before key text VALUE
+    text_end for strings, before key json VALUE json_end for the rest. ``quoted``: strings too are
+    JSON values."""
+
+    before: str
+    json: str
+    json_end: str
+    text: str = ""
+    text_end: str = ""
+    separator: str = ""
+    quoted: bool = False
+
+
 class Written(Struct, frozen=True, kw_only=True):
-    """How calls are written: first (before name between ARGUMENTS after) separator … last."""
+    """How calls are written: first (before name between ARGUMENTS after) separator … last.
+
+    The arguments are a JSON object, or parameters in their own form."""
 
     before: str
     between: str
@@ -45,6 +60,7 @@ class Written(Struct, frozen=True, kw_only=True):
     first: str = ""
     separator: str = "\n"
     last: str = ""
+    parameter: ParameterForm | None = None
 
 
 class Step(Struct, frozen=True):
@@ -142,6 +158,7 @@ def _python(
             after=")",
             separator=", " if listed else "\n",
             last=bracket[1] + closing,
+            parameter=ParameterForm(before="", json="=", json_end="", separator=", ", quoted=True),
         ),
         marks=marks,
         after={} if opening else {"python": Step("text", ("end",))},
@@ -276,6 +293,13 @@ TOOLS: Mapping[str, ToolFormat] = {
                 between='">\n',
                 after=f"</{_DSML}invoke>",
                 last=f"\n</{_DSML}function_calls>",
+                parameter=ParameterForm(
+                    before=f'<{_DSML}parameter name="',
+                    text='" string="true">',
+                    json='" string="false">',
+                    text_end=f"</{_DSML}parameter>\n",
+                    json_end=f"</{_DSML}parameter>\n",
+                ),
             ),
             marks=(f"{_DSML}function_calls", f"{_DSML}invoke", _DSML),
         ),
@@ -317,6 +341,13 @@ TOOLS: Mapping[str, ToolFormat] = {
                 between='">\n',
                 after="</invoke>",
                 last="\n</minimax:tool_call>",
+                parameter=ParameterForm(
+                    before='<parameter name="',
+                    text='">',
+                    json='">',
+                    text_end="</parameter>\n",
+                    json_end="</parameter>\n",
+                ),
             ),
             marks=("<minimax:tool_call>",),
         ),
@@ -342,7 +373,18 @@ TOOLS: Mapping[str, ToolFormat] = {
                 "value": "value",
                 "between": "drop",
             },
-            written=Written(before="<tool_call>", between="\n", after="</tool_call>"),
+            written=Written(
+                before="<tool_call>",
+                between="\n",
+                after="</tool_call>",
+                parameter=ParameterForm(
+                    before="<arg_key>",
+                    text="</arg_key>\n<arg_value>",
+                    json="</arg_key>\n<arg_value>",
+                    text_end="</arg_value>\n",
+                    json_end="</arg_value>\n",
+                ),
+            ),
             marks=("<arg_key>",),
         ),
         _parameters(
@@ -354,6 +396,13 @@ TOOLS: Mapping[str, ToolFormat] = {
                 before="<tool_call>\n<function=",
                 between=">\n",
                 after="</function>\n</tool_call>",
+                parameter=ParameterForm(
+                    before="<parameter=",
+                    text=">\n",
+                    json=">\n",
+                    text_end="\n</parameter>\n",
+                    json_end="\n</parameter>\n",
+                ),
             ),
             marks=("<function=", "<parameter="),
             trims=True,
@@ -427,9 +476,17 @@ TOOLS: Mapping[str, ToolFormat] = {
             reads={"braced": "braced"},
             written=Written(
                 before="<start_function_call>call:",
-                between="",
-                after="<end_function_call>",
+                between="{",
+                after="}<end_function_call>",
                 separator="",
+                parameter=ParameterForm(
+                    before="",
+                    text=":<escape>",
+                    text_end="<escape>",
+                    json=":",
+                    json_end="",
+                    separator=",",
+                ),
             ),
             marks=("<start_function_call>",),
         ),
@@ -451,12 +508,6 @@ TOOLS: Mapping[str, ToolFormat] = {
         _python("pythonic", "", "", ("[func_name1(",)),
     )
 }
-
-#: Formats whose arguments are JSON as it stands between the written parts: those a grammar can
-#: force with a JSON schema.
-JSON_ARGUMENTS = frozenset(
-    name for name, row in TOOLS.items() if set(row.reads.values()) & {"json", "calls"}
-)
 
 
 def detect(template: str) -> tuple[str | None, str | None]:

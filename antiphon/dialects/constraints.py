@@ -1,0 +1,308 @@
+"""Grammars: what a reply must look like, in llguidance's Lark.
+
+A schema, a forced call, strict arguments in a free answer: each is a body, and the thinking that
+may come before it is part of the grammar, so that a constraint begins where reasoning ends.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Mapping
+from functools import lru_cache
+from typing import Any
+
+from antiphon.conversation import Options
+from antiphon.errors import InvalidRequest
+from antiphon.tokens import Constraint, Tokenizer
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
+
+from .escaped import Unwritable, escaped_lark, escaped_regex
+from .formats import ParameterForm, ReasoningFormat, ToolFormat
+from .schemas import check_schema, check_strict, grammar_fault, strict_form, types_of
+from .tools import Shown, ShownTool
+
+__all__ = ["Grammarian"]
+
+#: One way to write JSON: a small model would else put blanks until its tokens run out.
+_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_ANYTHING = "/(?s:.*)/"
+
+
+class Grammarian:
+    """Writes the grammars of one model."""
+
+    def __init__(
+        self, tokenizer: Tokenizer, tools: ToolFormat, reasoning: ReasoningFormat | None
+    ) -> None:
+        self._special = tokenizer.special
+        literals = sorted(tokenizer.special, key=len, reverse=True)
+        self._split = (
+            re.compile("(" + "|".join(map(re.escape, literals)) + ")") if literals else None
+        )
+        self._form = tools
+        self._reasoning = reasoning
+        self._valid = lru_cache(maxsize=512)(check_schema)
+
+    def constraint(self, options: Options, shown: Shown, thinking: bool) -> Constraint | None:
+        """What the next reply must obey; None if it may be anything. ``thinking``: the prompt has
+        opened the thinking. Raises ``InvalidRequest`` for what cannot be enforced."""
+        schema = self._format_schema(options)
+        strict = shown.restricted or any(t.strict or t.grammar for t in shown.callable)
+        if schema is None and not shown.required and not strict:
+            return None
+        rules = _Rules()
+        if shown.required:
+            body = self._calls(rules, shown, options.parallel_tool_calls)
+        elif schema is not None:
+            answer = rules.add("answer", _json(schema))
+            body = answer
+            if shown.callable:
+                body = f"{answer} | {self._calls(rules, shown, options.parallel_tool_calls)}"
+        else:
+            body = self._free(rules, shown, options.parallel_tool_calls)
+        start = f"{self._thinking(rules, thinking)}{rules.add('body', body)}"
+        return Constraint(lark=f"start: {start}\n{rules.text()}")
+
+    # --- thinking --------------------------------------------------------------------------------
+
+    def _thinking(self, rules: _Rules, begun: bool) -> str:
+        form = self._reasoning
+        if form is None:
+            return ""
+        said = self._until(rules, "thought", form.close[0])
+        rules.add("gap", r"/\n{0,2}/")
+        if begun:
+            return f"{said} gap "
+        return f"({self._literal(form.open[0])} {said} gap)? "
+
+    def _until(self, rules: _Rules, name: str, end: str) -> str:
+        """Any text up to and with ``end``."""
+        if end in self._special:
+            return rules.add(name, f"{_ANYTHING} {self._literal(end)}")
+        return rules.add(name, _ANYTHING, f"[suffix={json.dumps(end, ensure_ascii=False)}]")
+
+    # --- answers ---------------------------------------------------------------------------------
+
+    def _format_schema(self, options: Options) -> Mapping[str, Any] | None:
+        match options.text.format:
+            case JsonObjectFormat():
+                return {"type": "object"}
+            case JsonSchemaFormat(schema=schema, strict=strict):
+                path = "text.format.schema"
+                if strict:
+                    check_strict(schema, path)
+                self._check(schema, path)
+                return schema
+        return None
+
+    def _check(self, schema: Mapping[str, Any], path: str) -> None:
+        self._valid(json.dumps(schema), path)
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def _calls(self, rules: _Rules, shown: Shown, parallel: bool, opened: str = "") -> str:
+        """Calls as they are written; ``opened``: what of the beginning stands already."""
+        how = self._form.written
+        if not shown.callable:
+            raise InvalidRequest("No tool may be called.", param="tool_choice")
+        head = (how.first + how.before)[len(opened) :]
+        tools = [self._call(rules, n, tool) for n, tool in enumerate(shown.callable)]
+        one = rules.add("one", " | ".join(tools))
+        more = ""
+        if parallel:
+            again = self._literal(how.separator + how.before)
+            more = f" ({again} {one})*"
+        last = f" {self._literal(how.last)}" if how.last else ""
+        start = f"{self._literal(head)} " if head else ""
+        return rules.add("calls_opened" if opened else "calls", f"{start}{one}{more}{last}")
+
+    def _call(self, rules: _Rules, number: int, tool: ShownTool) -> str:
+        how = self._form.written
+        between = self._literal(tool.name + how.between)
+        if self._form.id_holds_name:  # the number of the call is part of its id
+            between = f"{self._literal(tool.name)} /:[0-9]{{1,3}}/ {self._literal(how.between[2:])}"
+        arguments = self._arguments(rules, number, tool)
+        after = f" {self._literal(how.after)}" if how.after else ""
+        return rules.add(f"tool_{number}", f"{between} {arguments}{after}")
+
+    def _free(self, rules: _Rules, shown: Shown, parallel: bool) -> str:
+        """An answer in which calls may stand anywhere, each of them right."""
+        how = self._form.written
+        opening = max(
+            (
+                t
+                for s, t in self._form.steps
+                if s == "text" and (how.first + how.before).startswith(t)
+            ),
+            key=len,
+            default="",
+        )
+        if not shown.callable:
+            return rules.add("free", _ANYTHING)
+        if not opening:  # bare calls are told from text by their first character
+            calls = self._calls(rules, shown, parallel)
+            return f'{calls} | /[^{re.escape(self._form.bare)}](?s:.*)/ | ""'
+        rest = self._calls(rules, shown, parallel, opening)
+        before = self._until(rules, "before", opening)
+        repeat = "*" if parallel else "?"
+        tail = rules.add("tail", _ANYTHING)
+        return f"({before} {rest}){repeat} {tail}"
+
+    # --- arguments -------------------------------------------------------------------------------
+
+    def _arguments(self, rules: _Rules, number: int, tool: ShownTool) -> str:
+        parameter = self._form.written.parameter
+        if tool.grammar is not None and parameter is None:
+            text = self._own(rules, number, tool, escaped_lark, escaped_regex)
+            return f'{self._literal(_INPUT_HEAD)} {text} "\\"}}"'
+        schema = strict_form(tool.schema) if tool.strict else tool.schema
+        schema = {"type": "object", **schema}
+        self._check(schema, tool.path)
+        if parameter is None:
+            return _json(schema)
+        if tool.grammar is not None:
+            text = self._own(rules, number, tool, str, lambda pattern: pattern)
+            return self._text_parameter(parameter, "input", text)
+        return self._parameters(rules, number, parameter, schema)
+
+    def _own(
+        self,
+        rules: _Rules,
+        number: int,
+        tool: ShownTool,
+        lark: Callable[[str], str],
+        regex: Callable[[str], str],
+    ) -> str:
+        """The user's grammar for the input of a custom tool, among our rules."""
+        assert tool.grammar is not None
+        try:
+            if tool.grammar.syntax == "regex":
+                pattern = regex(tool.grammar.definition).replace("/", "\\/")
+                if (why := grammar_fault(f"start: /{pattern}/")) is not None:
+                    raise _no_grammar(tool, why)
+                return rules.add(f"input_{number}", f"/{pattern}/")
+            own = _renamed(lark(tool.grammar.definition), number)
+        except Unwritable as reason:
+            raise _no_grammar(tool, str(reason)) from None
+        rules.own.append(own)
+        why = grammar_fault(f"start: u{number}_start\n{own}")
+        if why is not None:
+            raise _no_grammar(tool, why)
+        return f"u{number}_start"
+
+    def _parameters(
+        self, rules: _Rules, number: int, form: ParameterForm, schema: Mapping[str, Any]
+    ) -> str:
+        """An object's properties in the form's own way, in the order of the schema."""
+        properties = schema.get("properties") or {}
+        required = set(schema.get("required") or ())
+        definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        said: list[tuple[str, bool]] = []
+        for position, (key, inner) in enumerate(properties.items()):
+            value = self._parameter(rules, f"p_{number}_{position}", form, key, inner, definitions)
+            said.append((value, key in required))
+        if not form.separator:
+            return " ".join(value if must else f"{value}?" for value, must in said) or '""'
+        said.sort(key=lambda pair: not pair[1])
+        comma = self._literal(form.separator)
+        out = ""
+        for position, (value, must) in enumerate(said):
+            piece = value if position == 0 else f"{comma} {value}"
+            out = f"{out} {piece}" if must else f"{out} ({piece}"
+        optional = sum(not must for _, must in said)
+        return (out + ")?" * optional).strip() or '""'
+
+    def _parameter(
+        self,
+        rules: _Rules,
+        name: str,
+        form: ParameterForm,
+        key: str,
+        schema: Any,
+        definitions: Mapping[str, Any],
+    ) -> str:
+        choices = schema.get("enum") if isinstance(schema, dict) else None
+        if not form.quoted and types_of(schema) == {"string"}:
+            if choices:
+                text = rules.add(f"{name}_v", " | ".join(self._literal(str(c)) for c in choices))
+                return rules.add(name, self._text_parameter(form, key, text))
+            until = self._until(rules, f"{name}_v", form.text_end)
+            return rules.add(name, f"{self._literal(form.before + key + form.text)} {until}")
+        value = _json({**(schema if isinstance(schema, dict) else {}), **definitions})
+        end = f" {self._literal(form.json_end)}" if form.json_end else ""
+        return rules.add(name, f"{self._literal(form.before + key + form.json)} {value}{end}")
+
+    def _text_parameter(self, form: ParameterForm, key: str, text: str) -> str:
+        end = f" {self._literal(form.text_end)}" if form.text_end else ""
+        return f"{self._literal(form.before + key + form.text)} {text}{end}"
+
+    def _literal(self, text: str) -> str:
+        """``text`` as the grammar says it: control tokens by id, the rest quoted."""
+        pieces = self._split.split(text) if self._split is not None else [text]
+        said = [
+            f"<[{self._special[piece]}]>"
+            if piece in self._special
+            else json.dumps(piece, ensure_ascii=False)
+            for piece in pieces
+            if piece
+        ]
+        return " ".join(said) or '""'
+
+
+_INPUT_HEAD = '{"input": "'
+
+
+class _Rules:
+    """The rules of one grammar, each with a name of its own."""
+
+    def __init__(self) -> None:
+        self._rules: dict[str, str] = {}
+        self.own: list[str] = []
+
+    def add(self, name: str, body: str, attributes: str = "") -> str:
+        self._rules[name] = f"{name}{attributes}: {body}"
+        return name
+
+    def text(self) -> str:
+        return "\n".join([*self._rules.values(), *self.own])
+
+
+def _json(schema: Mapping[str, Any]) -> str:
+    return "%json " + json.dumps({**schema, "x-guidance": _LAYOUT}, ensure_ascii=False)
+
+
+def _no_grammar(tool: ShownTool, why: str) -> InvalidRequest:
+    path = f"{tool.path}.format.definition" if tool.path != "input" else "input"
+    return InvalidRequest(
+        f"Invalid grammar for tool '{tool.shape.wire_name}': {why}",
+        param=path,
+        code="invalid_grammar",
+    )
+
+
+# --- a user's own rules --------------------------------------------------------------------------
+
+_WORD = re.compile(
+    r'("(?:\\.|[^"\\\n])*"i?|/(?:\\.|[^/\\\n])+/[a-z]*|%[a-z]+|[A-Za-z_][A-Za-z0-9_]*)'
+)
+
+
+def _renamed(definition: str, number: int) -> str:
+    """The user's grammar with every rule under a name of its own, so that it can stand among ours.
+    ``%import`` is left as it is: llguidance knows the common terminals."""
+    lines = []
+    for line in definition.splitlines():
+        if line.strip().startswith(("%import", "%ignore")):
+            lines.append(line)
+        else:
+            lines.append(_WORD.sub(lambda m: _own_name(m.group(), number), line))
+    return "\n".join(lines)
+
+
+def _own_name(word: str, number: int) -> str:
+    if word[0] in '"/%':
+        return word
+    return (
+        f"U{number}_{word}" if word[0].isupper() or word.startswith("_U") else f"u{number}_{word}"
+    )

@@ -1,0 +1,120 @@
+"""JSON schemas: which can be enforced, what strict means, which types a value may have.
+
+``llguidance`` says what it can enforce; a keyword it does not know is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon.errors import InvalidRequest
+
+__all__ = ["check_schema", "check_strict", "grammar_fault", "strict_form", "types_of"]
+
+Schema = Mapping[str, Any]
+
+_UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[([^\]]*)\]")
+_PREFIX = re.compile(r"^(?:at )?\d+\(\d+\): |^failed to compile JSON schema: ")
+
+
+def grammar_fault(lark: str) -> str | None:
+    """What is wrong with a grammar in llguidance's Lark; None if nothing is, or if the library is
+    not there to ask (an engine that enforces grammars brings it)."""
+    try:
+        import llguidance
+    except ImportError:
+        return None
+    fault = llguidance.LLMatcher.validate_grammar(llguidance.grammar_from("lark", lark))
+    return _first_line(fault) if fault else None
+
+
+def _first_line(fault: str) -> str:
+    line = fault.strip().splitlines()[0]
+    for _ in range(2):
+        line = _PREFIX.sub("", line)
+    return line[:200]
+
+
+def check_schema(text: str, path: str) -> None:
+    """``text`` is a schema as JSON, ``path`` where the request has it. Raises ``InvalidRequest``
+    if it cannot be enforced."""
+    fault = grammar_fault(f"start: %json {text}")
+    if fault is None:
+        return
+    unknown = _UNKNOWN_KEYS.search(fault)
+    if unknown is not None:
+        names = unknown.group(1).replace('"', "'")
+        fault = f"the keyword {names} is not supported."
+    raise InvalidRequest(f"Invalid schema: {fault}", param=path, code="invalid_json_schema")
+
+
+def check_strict(schema: Schema, path: str) -> None:
+    """Strict mode's own rules (OpenAI, structured outputs): every object closes itself and
+    requires all it has. Raises ``InvalidRequest``."""
+    if not isinstance(schema, Mapping):
+        return
+    if "properties" in schema or schema.get("type") == "object":
+        properties = schema.get("properties") or {}
+        if schema.get("additionalProperties") is not False:
+            raise _not_strict(path, "'additionalProperties' is required to be supplied and false.")
+        absent = [name for name in properties if name not in (schema.get("required") or ())]
+        if absent:
+            raise _not_strict(
+                path, f"'required' is required to include every key. Missing '{absent[0]}'."
+            )
+    for where, inner in _inner(schema):
+        check_strict(inner, f"{path}.{where}")
+
+
+def _not_strict(path: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid schema: {why}", param=path, code="invalid_json_schema")
+
+
+def _inner(schema: Schema) -> list[tuple[str, Any]]:
+    """The schemas directly inside one."""
+    found: list[tuple[str, Any]] = []
+    for key in ("properties", "$defs", "definitions"):
+        group = schema.get(key)
+        if isinstance(group, Mapping):
+            found += [(f"{key}.{name}", inner) for name, inner in group.items()]
+    for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        group = schema.get(key)
+        if isinstance(group, list):
+            found += [(f"{key}[{n}]", inner) for n, inner in enumerate(group)]
+    if isinstance(schema.get("items"), Mapping):
+        found.append(("items", schema["items"]))
+    return found
+
+
+def strict_form(schema: Schema) -> dict[str, Any]:
+    """The schema of a strict function: what it leaves open is closed, all it has is required."""
+    text = json.loads(json.dumps(schema))
+    _close(text)
+    return dict(text)
+
+
+def _close(schema: Any) -> None:
+    if not isinstance(schema, dict):
+        return
+    if "properties" in schema:
+        schema.setdefault("additionalProperties", False)
+        schema["required"] = list(schema["properties"])
+    for _, inner in _inner(schema):
+        _close(inner)
+
+
+def types_of(schema: Any) -> set[str]:
+    """The JSON types a schema names; empty if it names none."""
+    if not isinstance(schema, Mapping):
+        return set()
+    kind = schema.get("type")
+    found = {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()
+    for value in schema.get("enum") or ():
+        found.add("string" if isinstance(value, str) else "other")
+    for key in ("anyOf", "oneOf"):
+        for arm in schema.get(key) or ():
+            found |= types_of(arm)
+    return found
