@@ -7,7 +7,7 @@ engine samples through the dialect's parser. It knows neither templates nor form
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
 from typing import Any
 
@@ -55,6 +55,17 @@ _SAME = (
     "logprobs",
     "cache_key",
 )
+#: What model files call a recommended value (``general.sampling.*`` of GGUF, generation_config of
+#: Hugging Face) → the option.
+_RECOMMENDED: Mapping[str, str] = {
+    "temp": "temperature",
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "penalty_repeat": "repetition_penalty",
+    "repetition_penalty": "repetition_penalty",
+}
 
 
 class Local:
@@ -67,6 +78,15 @@ class Local:
     @property
     def context_size(self) -> int:
         return self._engine.card.context_size
+
+    @property
+    def recommended(self) -> Mapping[str, Any]:
+        generation = self._engine.card.generation
+        return {
+            option: generation[name]
+            for name, option in _RECOMMENDED.items()
+            if generation.get(name) is not None
+        }
 
     async def prepare(self, conversation: Conversation, options: Options) -> LocalReply:
         """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import re
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
+from typing import Any
 
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import RequestError, RunError
@@ -36,6 +37,7 @@ class Scripted:
         wait_s: float = 0,
     ) -> None:
         self.context_size = context_size
+        self.recommended: Mapping[str, Any] = {}
         self._scripts = scripts
         self._wait_s = wait_s
         #: What was asked, in order.
