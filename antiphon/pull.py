@@ -136,21 +136,26 @@ def resolve(spec: str, cache: Path) -> Path | None:
 
 @contextlib.contextmanager
 def bar() -> Iterator[Progress]:
-    """A progress bar on stderr, for as long as the context lasts."""
+    """A progress bar on stderr, from the first step until the context ends."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TransferSpeedColumn
     from rich.progress import Progress as Bars
 
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn())
-    with Bars(*columns, TransferSpeedColumn(), console=Console(stderr=True)) as bars:
-        tasks: dict[str, TaskID] = {}
+    bars = Bars(*columns, TransferSpeedColumn(), console=Console(stderr=True))
+    tasks: dict[str, TaskID] = {}
 
-        def advance(name: str, there: int, total: int | None) -> None:
-            if name not in tasks:
-                tasks[name] = bars.add_task(name, total=total)
-            bars.update(tasks[name], completed=there, total=total)
+    def advance(name: str, there: int, total: int | None) -> None:
+        bars.start()
+        if name not in tasks:
+            tasks[name] = bars.add_task(name, total=total)
+        bars.update(tasks[name], completed=there, total=total)
 
+    try:
         yield advance
+    finally:
+        if tasks:  # stopped without a step, it would leave an empty line
+            bars.stop()
 
 
 class _Wanted(Struct, frozen=True):

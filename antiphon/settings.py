@@ -249,7 +249,7 @@ class Settings(Struct, frozen=True, kw_only=True):
         _chat("The server to talk to. Unset: the one of `host` and `port`.", flag="--url"),
     ] = None
     chat_model: Annotated[
-        str | None, _chat("The model to talk to. Unset: the server's first.", flag="--model")
+        str | None, _chat("The model to talk to. Unset: the server's default.", flag="--model")
     ] = None
     chat_key: Annotated[str | None, _chat("The API key to show.", flag="--key", secret=True)] = None
 
