@@ -1,4 +1,4 @@
-"""Items and their parts: everything a conversation is made of, as it stands on the wire.
+"""Items: everything a conversation is made of, as it stands on the wire. Parts come with them.
 
 One class serves an item in every role it can take (input, output, listing). A field that may be
 left out is ``UNSET`` when it is; a field that must be there even when empty is ``None``. Clients
@@ -12,6 +12,28 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, field
 
+from .parts import (
+    Annotation,
+    ComputerScreenshot,
+    ContainerFileCitation,
+    FileCitation,
+    FilePath,
+    InputAudio,
+    InputFile,
+    InputImage,
+    InputText,
+    InputVideo,
+    Logprob,
+    OutputText,
+    Part,
+    PlainText,
+    ReasoningText,
+    Refusal,
+    SummaryText,
+    ToolOutput,
+    TopLogprob,
+    UrlCitation,
+)
 from .tools import Tool
 
 __all__ = [
@@ -80,142 +102,9 @@ Json = dict[str, Any]
 
 # OpenAI's limits of what clients send. Its own for `call_id` is 64; models that write their own
 # ids (Kimi K2) need more, and what we emit has to be accepted back.
-_Text = Annotated[str, Meta(max_length=10_485_760)]
-_ImageUrl = Annotated[str, Meta(max_length=20_971_520)]
-_FileContent = Annotated[str, Meta(max_length=73_400_320)]
 _Sealed = Annotated[str, Meta(max_length=20_971_520)]
 _CallId = Annotated[str, Meta(min_length=1, max_length=256)]
 _Id = Annotated[str, Meta(max_length=1024)]
-
-
-# --- parts ---------------------------------------------------------------------------------------
-
-
-class TopLogprob(Struct, frozen=True, kw_only=True):
-    """One alternative at a position; ``logprob`` is natural, ``bytes`` the token's UTF-8 bytes."""
-
-    token: str
-    logprob: float
-    bytes: tuple[int, ...] = ()
-
-
-class Logprob(Struct, frozen=True, kw_only=True):
-    """A sampled token with its log-probability and, if asked for, the best alternatives."""
-
-    token: str
-    logprob: float
-    bytes: tuple[int, ...] = ()
-    top_logprobs: tuple[TopLogprob, ...] = ()
-
-
-class FileCitation(Struct, frozen=True, kw_only=True, tag_field="type", tag="file_citation"):
-    file_id: str
-    filename: str
-    index: int
-
-
-class UrlCitation(Struct, frozen=True, kw_only=True, tag_field="type", tag="url_citation"):
-    url: str
-    title: str
-    start_index: int
-    end_index: int
-
-
-class ContainerFileCitation(
-    Struct, frozen=True, kw_only=True, tag_field="type", tag="container_file_citation"
-):
-    container_id: str
-    file_id: str
-    filename: str
-    start_index: int
-    end_index: int
-
-
-class FilePath(Struct, frozen=True, kw_only=True, tag_field="type", tag="file_path"):
-    file_id: str
-    index: int
-
-
-Annotation = FileCitation | UrlCitation | ContainerFileCitation | FilePath
-
-
-class InputText(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_text"):
-    text: _Text
-    prompt_cache_breakpoint: Json | UnsetType = UNSET
-
-
-class InputImage(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_image"):
-    detail: Literal["low", "high", "auto", "original"] = "auto"
-    image_url: _ImageUrl | UnsetType = UNSET
-    file_id: str | UnsetType = UNSET
-    prompt_cache_breakpoint: Json | UnsetType = UNSET
-
-
-class InputFile(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_file"):
-    file_data: _FileContent | UnsetType = UNSET
-    file_id: str | UnsetType = UNSET
-    file_url: str | UnsetType = UNSET
-    filename: str | UnsetType = UNSET
-    detail: Literal["auto", "low", "high"] | UnsetType = UNSET
-    prompt_cache_breakpoint: Json | UnsetType = UNSET
-
-
-class InputAudio(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_audio"):
-    input_audio: Json
-
-
-class InputVideo(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_video"):
-    video_url: str
-
-
-class OutputText(Struct, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
-    text: str
-    annotations: tuple[Annotation, ...] = ()
-    logprobs: tuple[Logprob, ...] = ()
-
-
-class Refusal(Struct, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
-    refusal: str
-
-
-class ReasoningText(Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning_text"):
-    text: str
-
-
-class SummaryText(Struct, frozen=True, kw_only=True, tag_field="type", tag="summary_text"):
-    text: str
-
-
-class PlainText(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
-    text: str
-
-
-class ComputerScreenshot(
-    Struct, frozen=True, kw_only=True, tag_field="type", tag="computer_screenshot"
-):
-    image_url: _ImageUrl | UnsetType = UNSET
-    file_id: str | UnsetType = UNSET
-    detail: Literal["low", "high", "auto", "original"] | UnsetType = UNSET
-
-
-Part = (
-    InputText
-    | InputImage
-    | InputFile
-    | InputAudio
-    | InputVideo
-    | OutputText
-    | Refusal
-    | ReasoningText
-    | SummaryText
-    | PlainText
-    | ComputerScreenshot
-)
-
-ToolOutput = str | tuple[InputText | InputImage | InputFile | InputVideo, ...]
-
-
-# --- items ---------------------------------------------------------------------------------------
 
 
 class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):

@@ -1,4 +1,4 @@
-"""Pages of items."""
+"""Small answers: pages of items, what was deleted, how many tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from .items import Item
 
-__all__ = ["ItemList"]
+__all__ = ["Deleted", "InputTokensCount", "ItemList"]
 
 
 class ItemList(Struct, frozen=True, kw_only=True):
@@ -19,3 +19,18 @@ class ItemList(Struct, frozen=True, kw_only=True):
     first_id: str | None
     last_id: str | None
     has_more: bool
+
+
+class Deleted(Struct, frozen=True, kw_only=True):
+    """What is gone. ``object`` is what it was: ``response``, ``conversation.deleted`` …"""
+
+    id: str
+    object: str
+    deleted: Literal[True] = True
+
+
+class InputTokensCount(Struct, frozen=True, kw_only=True):
+    """How many tokens the model would see."""
+
+    object: Literal["response.input_tokens"] = "response.input_tokens"
+    input_tokens: int

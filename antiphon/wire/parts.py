@@ -1,0 +1,164 @@
+"""Parts: what messages, reasoning and tools' outputs are made of, as it stands on the wire.
+
+A field that may be left out is ``UNSET`` when it is. Field lists: the ``openai`` SDK's types, 3.52.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, Literal
+
+from msgspec import UNSET, Meta, Struct, UnsetType
+
+__all__ = [
+    "Annotation",
+    "ComputerScreenshot",
+    "ContainerFileCitation",
+    "FileCitation",
+    "FilePath",
+    "InputAudio",
+    "InputFile",
+    "InputImage",
+    "InputText",
+    "InputVideo",
+    "Logprob",
+    "OutputText",
+    "Part",
+    "PlainText",
+    "ReasoningText",
+    "Refusal",
+    "SummaryText",
+    "ToolOutput",
+    "TopLogprob",
+    "UrlCitation",
+]
+
+Json = dict[str, Any]
+
+# OpenAI's limits of what clients send, in characters.
+_Text = Annotated[str, Meta(max_length=10_485_760)]
+_ImageUrl = Annotated[str, Meta(max_length=20_971_520)]
+_FileContent = Annotated[str, Meta(max_length=73_400_320)]
+
+
+class TopLogprob(Struct, frozen=True, kw_only=True):
+    """One alternative at a position; ``logprob`` is natural, ``bytes`` the token's UTF-8 bytes."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] = ()
+
+
+class Logprob(Struct, frozen=True, kw_only=True):
+    """A sampled token with its log-probability and, if asked for, the best alternatives."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] = ()
+    top_logprobs: tuple[TopLogprob, ...] = ()
+
+
+class FileCitation(Struct, frozen=True, kw_only=True, tag_field="type", tag="file_citation"):
+    file_id: str
+    filename: str
+    index: int
+
+
+class UrlCitation(Struct, frozen=True, kw_only=True, tag_field="type", tag="url_citation"):
+    url: str
+    title: str
+    start_index: int
+    end_index: int
+
+
+class ContainerFileCitation(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="container_file_citation"
+):
+    container_id: str
+    file_id: str
+    filename: str
+    start_index: int
+    end_index: int
+
+
+class FilePath(Struct, frozen=True, kw_only=True, tag_field="type", tag="file_path"):
+    file_id: str
+    index: int
+
+
+Annotation = FileCitation | UrlCitation | ContainerFileCitation | FilePath
+
+
+class InputText(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_text"):
+    text: _Text
+    prompt_cache_breakpoint: Json | UnsetType = UNSET
+
+
+class InputImage(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_image"):
+    detail: Literal["low", "high", "auto", "original"] = "auto"
+    image_url: _ImageUrl | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+    prompt_cache_breakpoint: Json | UnsetType = UNSET
+
+
+class InputFile(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_file"):
+    file_data: _FileContent | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+    file_url: str | UnsetType = UNSET
+    filename: str | UnsetType = UNSET
+    detail: Literal["auto", "low", "high"] | UnsetType = UNSET
+    prompt_cache_breakpoint: Json | UnsetType = UNSET
+
+
+class InputAudio(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_audio"):
+    input_audio: Json
+
+
+class InputVideo(Struct, frozen=True, kw_only=True, tag_field="type", tag="input_video"):
+    video_url: str
+
+
+class OutputText(Struct, frozen=True, kw_only=True, tag_field="type", tag="output_text"):
+    text: str
+    annotations: tuple[Annotation, ...] = ()
+    logprobs: tuple[Logprob, ...] = ()
+
+
+class Refusal(Struct, frozen=True, kw_only=True, tag_field="type", tag="refusal"):
+    refusal: str
+
+
+class ReasoningText(Struct, frozen=True, kw_only=True, tag_field="type", tag="reasoning_text"):
+    text: str
+
+
+class SummaryText(Struct, frozen=True, kw_only=True, tag_field="type", tag="summary_text"):
+    text: str
+
+
+class PlainText(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
+    text: str
+
+
+class ComputerScreenshot(
+    Struct, frozen=True, kw_only=True, tag_field="type", tag="computer_screenshot"
+):
+    image_url: _ImageUrl | UnsetType = UNSET
+    file_id: str | UnsetType = UNSET
+    detail: Literal["low", "high", "auto", "original"] | UnsetType = UNSET
+
+
+Part = (
+    InputText
+    | InputImage
+    | InputFile
+    | InputAudio
+    | InputVideo
+    | OutputText
+    | Refusal
+    | ReasoningText
+    | SummaryText
+    | PlainText
+    | ComputerScreenshot
+)
+
+ToolOutput = str | tuple[InputText | InputImage | InputFile | InputVideo, ...]

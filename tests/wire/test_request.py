@@ -1,0 +1,101 @@
+"""What becomes of a request's fields: each has one fate, and what is refused is named."""
+
+from __future__ import annotations
+
+from typing import Any, get_args
+
+import pytest
+
+from antiphon.errors import InvalidRequest
+from antiphon.wire import tools as tl
+from antiphon.wire.request import (
+    FIELDS,
+    INCLUDES,
+    CreateResponse,
+    Fate,
+    InputTokens,
+    refuse_unsupported,
+)
+from antiphon.wire.response import ConversationRef, ReasoningConfig
+
+#: A value that asks for something, for every field that could be refused.
+ASKING: dict[str, Any] = {
+    "conversation": ConversationRef(id="conv_1"),
+    "prompt": {"id": "pmpt_1"},
+    "background": True,
+    "context_management": ({"type": "compaction", "compact_threshold": 1000},),
+    "moderation": {"model": "m"},
+    "image": {"context_compression": "enabled"},
+}
+REFUSED = [name for name, fate in FIELDS.items() if fate == "refused"]
+
+
+def test_every_field_has_a_fate() -> None:
+    assert set(FIELDS) == set(CreateResponse.__struct_fields__)
+    assert set(FIELDS.values()) <= set(get_args(Fate))
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_a_refused_field_is_named(name: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        refuse_unsupported(CreateResponse(**{name: ASKING[name]}))
+    assert (caught.value.param, caught.value.code) == (name, "unsupported_parameter")
+    assert caught.value.message == (
+        f"Unsupported parameter: '{name}' is not supported by this server."
+    )
+
+
+@pytest.mark.parametrize(
+    ("request_", "param"),
+    [
+        (
+            CreateResponse(prompt_cache_options={"prewarm": True}),
+            "prompt_cache_options.prewarm",
+        ),
+        (
+            CreateResponse(prompt_cache_options={"comparison_response_id": "resp_1"}),
+            "prompt_cache_options.comparison_response_id",
+        ),
+        (CreateResponse(reasoning=ReasoningConfig(mode="pro")), "reasoning.mode"),
+        (CreateResponse(tools=(tl.Function(name="f", async_=True),)), "tools[0].async"),
+        (
+            CreateResponse(
+                tools=(
+                    tl.Shell(),
+                    tl.Namespace(name="n", tools=(tl.Custom(name="f", async_=True),)),
+                )
+            ),
+            "tools[1].tools[0].async",
+        ),
+    ],
+)
+def test_a_refused_part_of_a_field_is_named(request_: CreateResponse, param: str) -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        refuse_unsupported(request_)
+    assert (caught.value.param, caught.value.code) == (param, "unsupported_parameter")
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CreateResponse(),
+        CreateResponse(background=False, context_management=()),
+        CreateResponse(image={}),
+        CreateResponse(image={"context_compression": "auto"}),
+        CreateResponse(prompt_cache_options={"mode": "implicit", "prewarm": False}),
+        CreateResponse(reasoning=ReasoningConfig(mode="standard")),
+        CreateResponse(tools=(tl.Function(name="f", async_=False),)),
+        CreateResponse(client_metadata={"a": 1}, user="u", service_tier="flex"),
+    ],
+)
+def test_what_asks_for_nothing_special_passes(request_: CreateResponse) -> None:
+    refuse_unsupported(request_)
+
+
+def test_includes_are_the_eight() -> None:
+    assert len(INCLUDES) == len(set(INCLUDES)) == 8
+
+
+def test_a_token_count_asks_as_the_request_would() -> None:
+    counted = InputTokens(model="m", instructions="i", personality="friendly")
+    assert counted.as_create() == CreateResponse(model="m", instructions="i")
