@@ -13,7 +13,7 @@ from antiphon.errors import InvalidRequest
 
 from .faults import kind_of
 
-__all__ = ["Limits", "parse"]
+__all__ = ["DEFAULT_LIMITS", "Limits", "parse"]
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
@@ -26,6 +26,9 @@ class Limits(Struct, frozen=True, kw_only=True):
     parts: int = 2_000
     tools: int = 1_024
     nesting: int = 64
+
+
+DEFAULT_LIMITS = Limits()
 
 
 def parse(body: bytes, limits: Limits) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from antiphon.errors import InvalidRequest
 
 from . import items as it
-from .body import Limits, parse
+from .body import DEFAULT_LIMITS, Limits, parse
 from .checks import check
 from .faults import (
     bad_type,
@@ -34,7 +34,6 @@ __all__ = ["Limits", "create_response", "input_tokens", "read_items", "read_meta
 
 _R = TypeVar("_R", CreateResponse, InputTokens)
 
-_DEFAULT_LIMITS = Limits()
 _MAX_TEXT = 10_485_760  # characters of a string input, OpenAI's limit
 _FORMAT_NAME_LENGTH = 64
 _MAX_TOKEN_ID = 2**31 - 1
@@ -52,7 +51,7 @@ _MOVED: Mapping[str, str] = {
 }
 
 
-def create_response(body: bytes, limits: Limits = _DEFAULT_LIMITS) -> CreateResponse:
+def create_response(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
     """The body of ``POST /responses``. Raises ``InvalidRequest``."""
     request = _request(parse(body, limits), CreateResponse, limits)
     if request.input is None and not request.has_context:
@@ -61,7 +60,7 @@ def create_response(body: bytes, limits: Limits = _DEFAULT_LIMITS) -> CreateResp
     return request
 
 
-def input_tokens(body: bytes, limits: Limits = _DEFAULT_LIMITS) -> InputTokens:
+def input_tokens(body: bytes, limits: Limits = DEFAULT_LIMITS) -> InputTokens:
     """The body of ``POST /responses/input_tokens``. Raises ``InvalidRequest``."""
     request = _request(parse(body, limits), InputTokens, limits)
     check(request.as_create())
@@ -91,6 +90,8 @@ def _input(raw: Any, path: str, limits: Limits) -> tuple[it.Item, ...]:
         if len(raw) > _MAX_TEXT:
             raise too_long(path, len(raw), _MAX_TEXT)
         return (it.Message(role="user", content=(it.InputText(text=raw),)),)
+    if not isinstance(raw, list):
+        raise bad_type(path, "a string or an array", kind_of(raw))
     return read_items(raw, path, limits)
 
 

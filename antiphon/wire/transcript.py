@@ -15,7 +15,7 @@ import msgspec
 from antiphon.errors import InvalidRequest
 
 from . import items as it
-from .body import Limits
+from .body import DEFAULT_LIMITS, Limits
 from .faults import bad_type, bad_value, kind_of, missing, shortened
 from .shape import Json, array, by_tag, converted, fields_of, tag_of, without_nulls
 from .toolbox import read_tools
@@ -33,14 +33,19 @@ _ROLE_PARTS: Mapping[str, tuple[str, ...]] = {
     "system": _GIVEN,
     "developer": _GIVEN,
 }
+#: Parts that show something need one of these to say where it is.
+_SOURCES: Mapping[str, tuple[str, ...]] = {
+    "input_image": ("image_url", "file_id"),
+    "input_file": ("file_data", "file_id", "file_url"),
+}
 #: What is named when an assistant's part is none of them: OpenAI's words, which clients know.
 _SAID_NAMED = ("output_text", "refusal")
 _OUTPUT_PARTS = ("input_text", "input_image", "input_file", "input_video")
 
 
-def read_items(raw: Any, path: str, limits: Limits) -> tuple[it.Item, ...]:
+def read_items(raw: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> tuple[it.Item, ...]:
     """The items of an array that stands at ``path``. Raises ``InvalidRequest``."""
-    items = array(raw, path, limits.items, "a string or an array")
+    items = array(raw, path, limits.items)
     found = tuple(_item(item, f"{path}[{index}]", limits) for index, item in enumerate(items))
     seen: set[str] = set()
     for item in found:
@@ -105,11 +110,18 @@ def _part(raw: Any, path: str, allowed: tuple[str, ...], named: tuple[str, ...])
     if tag in allowed:
         if tag == "output_text":
             _output_text(fields)
+        _check_source(fields, tag, path)
         return converted(fields, _PARTS[tag], path)
     if isinstance(tag, str) and tag in _PARTS:
         # A part in the wrong place: OpenAI's own error for it names the part, not its field.
         raise bad_value(path, tag, named)
     raise bad_value(f"{path}.type", tag_of(fields, path, _PARTS), named)
+
+
+def _check_source(fields: Json, tag: str, path: str) -> None:
+    sources = _SOURCES.get(tag, ())
+    if sources and not any(source in fields for source in sources):
+        raise missing(f"{path}.{sources[0]}")
 
 
 def _output_text(fields: Json) -> None:

@@ -568,6 +568,8 @@ REQUIRED: dict[str, set[str]] = {
     "mcp": {"server_label", "server_url"},
     "computer_use_preview": {"display_width", "display_height", "environment"},
     "input_text": {"text"},
+    "input_image": {"image_url"},
+    "input_file": {"file_data"},
     "input_audio": {"input_audio"},
     "input_video": {"video_url"},
     "output_text": {"text"},

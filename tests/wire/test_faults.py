@@ -85,6 +85,18 @@ CASES = [
         "Missing required parameter: 'input[0].content[0].type'.",
     ),
     case(
+        {"input": [{"role": "user", "content": [{"type": "input_image", "image_url": None}]}]},
+        "input[0].content[0].image_url",
+        MISSING,
+        "Missing required parameter: 'input[0].content[0].image_url'.",
+    ),
+    case(
+        {"input": [{"role": "user", "content": [{"type": "input_file", "filename": "a"}]}]},
+        "input[0].content[0].file_data",
+        MISSING,
+        "Missing required parameter: 'input[0].content[0].file_data'.",
+    ),
+    case(
         {"tools": [{"type": "code_interpreter"}]},
         "tools[0].container",
         MISSING,

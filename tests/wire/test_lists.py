@@ -9,12 +9,12 @@ from openai.types.responses import ResponseItemList
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from pydantic import BaseModel
 
-from antiphon.wire.decode import Limits, read_items
+from antiphon.wire.decode import read_items
 from antiphon.wire.lists import Deleted, InputTokensCount, ItemList
 from tests.wire.samples import OUTPUTS
 
 PAGE = ItemList(
-    data=read_items(list(OUTPUTS.values()), "data", Limits()),
+    data=read_items(list(OUTPUTS.values()), "data"),
     first_id="msg_1",
     last_id="po_1",
     has_more=True,
