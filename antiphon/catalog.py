@@ -128,8 +128,17 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
     return Local(engine, dialect)
 
 
+async def _scripted(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """No model at all: says the text that is its source, whatever it is asked."""
+    from antiphon.backends.scripted import Scripted
+
+    return Scripted((model.source,))
+
+
 #: Engine → what makes its backend. Others come from entry points of the same group.
-ENGINES: Mapping[str, Factory] = {"llama": _llama}
+ENGINES: Mapping[str, Factory] = {"llama": _llama, "scripted": _scripted}
 _GROUP = "antiphon.engines"
 
 

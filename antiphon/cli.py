@@ -22,7 +22,7 @@ from antiphon.errors import SetupError
 from antiphon.options import Option, literal, nearest, options
 from antiphon.settings import Key, Loaded, Model, Settings, load
 
-__all__ = ["COMMANDS", "main"]
+__all__ = ["COMMANDS", "Command", "main"]
 
 
 class Command(Struct, frozen=True, kw_only=True):

@@ -23,7 +23,7 @@ from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usag
 
 from .truncation import shortened
 
-__all__ = ["Local"]
+__all__ = ["Local", "LocalReply"]
 
 
 class _Need(Struct, frozen=True):

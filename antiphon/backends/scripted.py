@@ -13,7 +13,7 @@ from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
 
-__all__ = ["Script", "Scripted"]
+__all__ = ["Script", "Scripted", "ScriptedReply"]
 
 #: One reply: a text, said word by word; deltas, played as they are; or an error, raised before the
 #: run (``RequestError``) or when the reply begins (``RunError``).

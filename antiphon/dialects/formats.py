@@ -17,6 +17,7 @@ from msgspec import Struct
 __all__ = [
     "REASONING",
     "TOOLS",
+    "ParameterForm",
     "ReasoningFormat",
     "Step",
     "ToolFormat",

@@ -31,6 +31,7 @@ __all__ = [
     "Shell",
     "TextFormat",
     "Tool",
+    "ToolBase",
     "ToolChoice",
     "ToolSearch",
     "WebSearch",

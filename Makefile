@@ -1,0 +1,69 @@
+# A fresh machine needs Python 3.11 or newer and nothing else: the targets make the environment.
+# `make` alone says what there is.
+
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+
+# Installing is skipped as long as pyproject.toml is older than these.
+LLAMA := $(VENV)/.with-llama
+DEV   := $(VENV)/.with-dev
+
+.DEFAULT_GOAL := help
+.PHONY: help serve chat check lint types test golden docs bench fuzz clean
+
+help: ## say what there is
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
+
+serve: $(LLAMA) ## serve the default model, or MODEL=…, with ARGS="--port 9000 …"
+	@exec $(BIN)/antiphon serve $(MODEL) $(ARGS)
+
+chat: $(LLAMA) ## talk to the server that runs
+	@exec $(BIN)/antiphon chat $(ARGS)
+
+check: $(DEV) ## all that continuous integration runs
+	@$(MAKE) --no-print-directory lint types test
+
+lint: $(DEV) ## format and lint, without changing anything
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+
+types: $(DEV) ## mypy, strict
+	$(BIN)/mypy
+
+test: $(DEV) ## every test, or ARGS="tests/stream -k writer"
+	$(BIN)/pytest $(ARGS)
+
+golden: $(DEV) ## write the golden files again; look at the diff, it is the change
+	$(BIN)/pytest tests --golden -k golden $(ARGS)
+
+docs: $(DEV) ## write the generated pages of docs/
+	$(BIN)/python -m scripts.docs
+
+bench: $(DEV) ## measure
+	$(BIN)/python -m bench $(ARGS)
+
+fuzz: $(DEV) ## the property tests, each with many more examples
+	$(BIN)/pytest --hypothesis-profile=fuzz $(ARGS)
+
+clean: ## remove the environment and all caches; fetched models stay
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	find antiphon bench examples scripts tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
+
+$(BIN)/python:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null || { \
+	  echo "Antiphon needs Python 3.11 or newer; $(PYTHON) is $$($(PYTHON) -V 2>&1 | tail -n 1)." \
+	    "Name another: make PYTHON=python3.12" >&2; exit 1; }
+	@echo "Making $(VENV)"
+	@$(PYTHON) -m venv $(VENV) || { rm -rf $(VENV); \
+	  echo "Python's venv module is missing; on Debian: apt install python3-venv" >&2; exit 1; }
+
+$(LLAMA): pyproject.toml | $(BIN)/python
+	@echo "Installing Antiphon and llama.cpp"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[llama,hub]'
+	@touch $@
+
+$(DEV): pyproject.toml | $(BIN)/python
+	@echo "Installing Antiphon and what its tests need"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@touch $@ $(LLAMA)
