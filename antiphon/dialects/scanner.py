@@ -76,6 +76,7 @@ class Parser:
         self._said = False  # the message has text: a spelled-out opening tag is just text now
         self._raw: list[str] = []  # markup that has not become a call yet
         self._reader: CallReader | None = None
+        self._was_text = False  # the last markup was text after all: then so is its end tag
         self._input: InputText | None = None
         self._logprobs: list[Logprob] = []
         self._texts: list[str] = []
@@ -202,10 +203,14 @@ class Parser:
 
     def _enter(self, step: Step, terminal: str) -> None:
         """Out of plain text or thinking, into markup."""
+        if "region" not in step.meanings:  # an end tag without a beginning
+            if self._was_text:
+                self._was_text = False
+                self._say(terminal)
+            self._logprobs.clear()
+            return
         self._logprobs.clear()
         self._blank = ""
-        if "region" not in step.meanings:
-            return  # a stray end tag
         self._close()
         self._fresh = False
         self._raw = [terminal]
@@ -276,6 +281,7 @@ class Parser:
         if self._open == "call" and not cut:
             self._close()
         left = reader.left if reader.begun else "".join(self._raw)
+        self._was_text = reader.refused and not reader.begun
         self._raw = []
         if left.strip() and not self.done:
             self._say(left)

@@ -206,12 +206,9 @@ class Run:
         self._writer.announce()
         self._flush()
 
-    def _partial_usage(self) -> Usage | None:
-        """What a run that broke had used: present if anything was generated."""
-        sampled = len(self._recorder.sampled)
-        if not sampled and not self._writer.items:
-            return None
-        prompt = self._work.reply.input_tokens
+    def _partial_usage(self) -> Usage:
+        """What a run that broke had used. Never null: there are clients that loop without it."""
+        prompt, sampled = self._work.reply.input_tokens, len(self._recorder.sampled)
         return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
 
     def _tokens(self) -> TurnTokens | None:

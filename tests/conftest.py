@@ -1,0 +1,9 @@
+"""Options and fixtures that all tests share."""
+
+from __future__ import annotations
+
+import pytest
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--rewrite", action="store_true", help="rewrite the goldens")

@@ -1,0 +1,110 @@
+"""The scripted models of the goldens: templates as families publish them, and an engine that plays
+given chunks. A ``|`` in a story is a border between chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from datetime import datetime
+
+from antiphon.backends.local import Local
+from antiphon.dialects.chat import Dialect
+from antiphon.engines.base import Capabilities, Sampling
+from antiphon.errors import BackendError
+from antiphon.testing.tokenizer import END, ByteTokenizer
+from antiphon.tokens import Alternative, Chunk, ModelCard, Prompt, TokenLogprob
+
+_CHATML = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+_QWEN = (
+    "{% if tools %}<|im_start|>system\n# Tools\n<tools>{% for t in tools %}\n{{ t | tojson }}"
+    '{% endfor %}\n</tools>\nWrite <tool_call>{"name": …, "arguments": …}</tool_call><|end|>\n'
+    "{% endif %}{% for m in messages %}<|im_start|>{{ m.role }}\n"
+    "{% if m.reasoning_content %}<think>\n{{ m.reasoning_content }}\n</think>\n\n{% endif %}"
+    "{{ m.content }}{% for c in m.tool_calls or [] %}\n<tool_call>\n"
+    '{"name": "{{ c.function.name }}", "arguments": {{ c.function.arguments | tojson }}}\n'
+    "</tool_call>{% endfor %}<|end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+#: Name in a story → (template, special tokens, reasoning format, tool format).
+MODELS: dict[str, tuple[str, tuple[str, ...], str | None, str | None]] = {
+    "chatml": (_CHATML, ("<|im_start|>",), "", ""),
+    "qwen": (_QWEN, ("<|im_start|>",), None, None),
+    "thinking": (
+        _QWEN.replace(
+            "<|im_start|>assistant\n{% endif %}", "<|im_start|>assistant\n<think>\n{% endif %}"
+        ),
+        ("<|im_start|>", "<think>", "</think>"),
+        None,
+        None,
+    ),
+    "coder": (_QWEN, ("<|im_start|>",), "think", "qwen3_coder"),
+    "mistral": (_QWEN, ("<|im_start|>", "[TOOL_CALLS]"), "", "mistral"),
+    "llama": (_QWEN, ("<|im_start|>",), "", "llama3_json"),
+    "kimi": (
+        _QWEN,
+        (
+            "<|im_start|>",
+            "<|tool_calls_section_begin|>",
+            "<|tool_calls_section_end|>",
+            "<|tool_call_begin|>",
+            "<|tool_call_argument_begin|>",
+            "<|tool_call_end|>",
+        ),
+        "",
+        "kimi_k2",
+    ),
+}
+
+
+class Player:
+    """``Engine`` that plays chunks of text. ``!words`` as a chunk fails with these words."""
+
+    def __init__(self, chunks: Sequence[str], special: Sequence[str], template: str) -> None:
+        self.tokenizer = ByteTokenizer(special)
+        self.card = ModelCard(
+            name="scripted", context_size=4096, chat_template=template, fingerprint="bytes"
+        )
+        self.capabilities = Capabilities(max_logprobs=5, constraints=True, seed=True)
+        self._chunks = chunks
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        left = sampling.max_tokens
+        yield Chunk(cached_tokens=0)
+        for text in self._chunks:
+            if text.startswith("!"):
+                raise BackendError(text[1:])
+            ids = self.tokenizer.encode(text, special=True)[:left]
+            left -= len(ids)
+            yield self._said(ids, sampling, finished=left == 0)
+            if left == 0:
+                return
+        yield self._said([self.tokenizer.special[END]], sampling, finished=False, stop=True)
+
+    def _said(
+        self, ids: list[int], sampling: Sampling, *, finished: bool, stop: bool = False
+    ) -> Chunk:
+        logprobs: tuple[TokenLogprob, ...] = ()
+        if sampling.logprobs is not None:
+            top = tuple(Alternative(65 + n, -1.0 - n) for n in range(sampling.logprobs))
+            logprobs = tuple(TokenLogprob(token, -0.5, top) for token in ids)
+        finish = "stop" if stop else "length" if finished else None
+        return Chunk(ids=tuple(ids), logprobs=logprobs, finish=finish)  # type: ignore[arg-type]
+
+    async def close(self) -> None: ...
+
+
+def backend(model: str, chunks: Sequence[str]) -> Local:
+    """The model of a story, about to say ``chunks``."""
+    template, special, reasoning, tools = MODELS[model]
+    engine = Player(chunks, special, template)
+    dialect = Dialect(
+        engine.card,
+        engine.tokenizer,
+        reasoning_format=reasoning,
+        tool_format=tools,
+        today=lambda: datetime(2026, 1, 1),
+    )
+    return Local(engine, dialect)

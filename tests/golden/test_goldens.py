@@ -1,0 +1,56 @@
+"""The goldens: what is told happens, and however the model's output is cut, the same comes out."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import pytest
+from msgspec.structs import replace
+
+from antiphon.wire import events as ev
+from tests.golden.story import FOLDER, Story, final, play, read, shown, told, write
+
+_SPECIAL = re.compile(r"(<\|[a-z_]+\|>|</?think>|\[TOOL_CALLS\])")
+STORIES = sorted(FOLDER.glob("*.txt"))
+
+
+def split(chunks: Sequence[str], whole: bool) -> list[str]:
+    """The same output in one chunk, or a character a chunk; special tokens stay whole."""
+    text = [chunk for chunk in chunks if not chunk.startswith("!")]
+    failure = [chunk for chunk in chunks if chunk.startswith("!")]
+    joined = "".join(text)
+    if whole:
+        return [joined, *failure] if joined else failure
+    pieces: list[str] = []
+    for piece in _SPECIAL.split(joined):
+        pieces += [piece] if _SPECIAL.fullmatch(piece) else list(piece)
+    return [*(piece for piece in pieces if piece), *failure]
+
+
+@pytest.fixture(params=STORIES, ids=lambda path: path.stem)
+def story(request: pytest.FixtureRequest) -> Story:
+    return read(request.param)
+
+
+async def test_the_story_is_what_happens(story: Story, rewrite: bool) -> None:
+    events = await play(story, story.chunks)
+    if rewrite:
+        write(story, events)
+        return
+    assert told(events) == story.events
+    assert shown(final(events)) == story.response.rstrip("\n")
+
+
+@pytest.mark.parametrize("whole", [True, False], ids=["one chunk", "a character a chunk"])
+async def test_the_cuts_do_not_matter(story: Story, whole: bool) -> None:
+    def ended(events: list[ev.Event]) -> object:
+        response = final(events)
+        return replace(response, usage=None)
+
+    told_ = ended(await play(story, story.chunks))
+    assert ended(await play(story, split(story.chunks, whole))) == told_
+
+
+def test_there_are_enough_of_them() -> None:
+    assert len(STORIES) >= 40
