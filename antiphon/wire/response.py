@@ -98,7 +98,7 @@ class ReasoningConfig(Struct, frozen=True, kw_only=True):
     effort: Effort | None = None
     summary: Literal["auto", "concise", "detailed"] | None = None
     generate_summary: Literal["auto", "concise", "detailed"] | UnsetType = UNSET
-    context: str | UnsetType = UNSET
+    context: Literal["auto", "current_turn", "all_turns"] | UnsetType = UNSET
     mode: str | UnsetType = UNSET
 
 

@@ -10,14 +10,27 @@ import openai.types.responses as sdk
 import pytest
 from msgspec import NODEFAULT, UNSET
 from msgspec.structs import fields
-from openai.types.responses import input_token_count_params, response_create_params
+from openai.types.responses import (
+    input_token_count_params,
+    response_create_params,
+    response_output_text,
+    response_reasoning_item,
+    response_usage,
+)
+from openai.types.shared import (
+    Reasoning,
+    ResponseFormatJSONObject,
+    ResponseFormatText,
+    custom_tool_input_format,
+)
 from pydantic import BaseModel
 
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
+from antiphon.wire import response as rs
 from antiphon.wire import tools as tl
 from antiphon.wire.request import CreateResponse, InputTokens
-from antiphon.wire.response import Response, Usage
+from antiphon.wire.response import Response
 
 #: Fields of the SDK that we leave out.
 LEFT_OUT = {
@@ -125,8 +138,48 @@ def test_the_response_has_the_sdks_fields() -> None:
     assert ours_of(Response) - known == {name for at, name in OURS if at == "response"}
 
 
-def test_usage_has_the_sdks_fields() -> None:
-    assert names_of([sdk.ResponseUsage]) == ours_of(Usage)
+#: What stands inside of items, tools and responses: ours, the SDK's, and what only one has.
+INNER: list[tuple[Any, Any, set[str]]] = [
+    (rs.Usage, sdk.ResponseUsage, set()),
+    (rs.InputTokensDetails, response_usage.InputTokensDetails, {"cache_write_tokens_details"}),
+    (rs.OutputTokensDetails, response_usage.OutputTokensDetails, set()),
+    (rs.ResponseError, sdk.ResponseError, {"misalignment"}),
+    (rs.IncompleteDetails, sdk.response.IncompleteDetails, set()),
+    (rs.ConversationRef, sdk.response.Conversation, set()),
+    (rs.TextConfig, sdk.ResponseTextConfig, set()),
+    (rs.ReasoningConfig, Reasoning, set()),
+    (rs.JsonSchemaFormat, sdk.ResponseFormatTextJSONSchemaConfig, set()),
+    (rs.JsonObjectFormat, ResponseFormatJSONObject, set()),
+    (rs.PlainFormat, ResponseFormatText, set()),
+    (tl.TextFormat, custom_tool_input_format.Text, set()),
+    (tl.Grammar, custom_tool_input_format.Grammar, set()),
+    (it.InputText, sdk.ResponseInputText, set()),
+    (it.InputImage, sdk.ResponseInputImage, set()),
+    (it.InputFile, sdk.ResponseInputFile, set()),
+    (it.InputAudio, sdk.ResponseInputAudio, set()),
+    (it.OutputText, sdk.ResponseOutputText, set()),
+    (it.Refusal, sdk.ResponseOutputRefusal, set()),
+    (it.Logprob, response_output_text.Logprob, set()),
+    (it.TopLogprob, response_output_text.LogprobTopLogprob, set()),
+    (it.FileCitation, response_output_text.AnnotationFileCitation, set()),
+    (it.UrlCitation, response_output_text.AnnotationURLCitation, set()),
+    (it.ContainerFileCitation, response_output_text.AnnotationContainerFileCitation, set()),
+    (it.FilePath, response_output_text.AnnotationFilePath, set()),
+    (it.SummaryText, response_reasoning_item.Summary, set()),
+    (it.ReasoningText, response_reasoning_item.Content, set()),
+    # Conversations show screenshots in messages too, and there `detail` is known.
+    (it.ComputerScreenshot, sdk.ResponseComputerToolCallOutputScreenshot, {"detail"}),
+]
+
+
+@pytest.mark.parametrize(
+    ("ours", "theirs", "differing"), INNER, ids=lambda v: getattr(v, "__name__", "")
+)
+def test_what_stands_inside_has_the_sdks_fields(
+    ours: Any, theirs: type[BaseModel], differing: set[str]
+) -> None:
+    tag = {"type"} if ours.__struct_config__.tag is not None else set()
+    assert names_of([theirs]) ^ (ours_of(ours) | tag) == differing
 
 
 def test_a_request_takes_every_field_of_the_sdk() -> None:
