@@ -62,7 +62,7 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
 
 
 class CreateResponse(Struct, frozen=True, kw_only=True):
-    """A request for a response. Fields after ``user`` are extensions that self-hosted servers
+    """A request for a response. ``multi_agent`` is of OpenAI's beta; those after it are extensions that self-hosted servers
     share; Open Responses adds the two penalties."""
 
     model: _Key | None = None
@@ -100,6 +100,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     image: Json | None = None
     access_programs: Json | None = None
     user: str | None = None
+    multi_agent: Json | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
     repetition_penalty: Annotated[float, Meta(ge=0)] | None = None
@@ -180,6 +181,7 @@ FIELDS: Mapping[str, Fate] = {
     "image": "refused",
     "access_programs": "hint",
     "user": "echoed",
+    "multi_agent": "refused",
     "presence_penalty": "honoured",
     "frequency_penalty": "honoured",
     "repetition_penalty": "honoured",
@@ -194,6 +196,7 @@ FIELDS: Mapping[str, Fate] = {
 
 #: Refused fields whose value asks for nothing after all.
 _IDLE: Mapping[str, Callable[[Any], bool]] = {
+    "multi_agent": lambda value: not value.get("enabled"),
     "background": lambda value: value is False,
     "context_management": lambda value: not value,
     "image": lambda value: value.get("context_compression") in (None, "auto", "disabled"),

@@ -26,6 +26,7 @@ ASKING: dict[str, Any] = {
     "context_management": ({"type": "compaction", "compact_threshold": 1000},),
     "moderation": {"model": "m"},
     "image": {"context_compression": "enabled"},
+    "multi_agent": {"enabled": True},
 }
 REFUSED = [name for name, fate in FIELDS.items() if fate == "refused"]
 
@@ -81,6 +82,7 @@ def test_a_refused_part_of_a_field_is_named(request_: CreateResponse, param: str
         CreateResponse(),
         CreateResponse(background=False, context_management=()),
         CreateResponse(image={}),
+        CreateResponse(multi_agent={"enabled": False}),
         CreateResponse(image={"context_compression": "auto"}),
         CreateResponse(prompt_cache_options={"mode": "implicit", "prewarm": False}),
         CreateResponse(reasoning=ReasoningConfig(mode="standard")),
