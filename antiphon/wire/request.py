@@ -62,8 +62,8 @@ class StreamOptions(Struct, frozen=True, kw_only=True):
 
 
 class CreateResponse(Struct, frozen=True, kw_only=True):
-    """A request for a response. ``multi_agent`` is of OpenAI's beta; those after it are extensions that self-hosted servers
-    share; Open Responses adds the two penalties."""
+    """A request for a response. ``multi_agent`` is of OpenAI's beta; the fields after it are
+    extensions that self-hosted servers share, two of which are Open Responses' penalties."""
 
     model: _Key | None = None
     input: tuple[Item, ...] | None = None
