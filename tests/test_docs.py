@@ -1,0 +1,42 @@
+"""The generated pages are those that ``make docs`` would write now."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from antiphon.options import options
+from antiphon.settings import Settings
+from scripts.docs import PAGES, ROOT
+
+DOCS = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_generated_page_is_current(name: str) -> None:
+    assert (ROOT / name).read_text(encoding="utf-8") == PAGES[name](), "run: make docs"
+
+
+def test_every_option_stands_on_the_settings_page_once() -> None:
+    page = PAGES["docs/settings.md"]()
+    for name, option in options(Settings).items():
+        rows = [line for line in page.splitlines() if line.startswith(f"| `{name}`")]
+        assert rows, name
+        assert option.help in rows[0]
+
+
+@pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_links_lead_somewhere(path: Path) -> None:
+    links = re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
+    assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+def test_commands_of_the_readme_are_targets() -> None:
+    targets = set(re.findall(r"^([a-z]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    texts = [path.read_text(encoding="utf-8") for path in DOCS]
+    named = {word for text in texts for word in re.findall(r"`make ([a-z]+)`", text)}
+    named |= {word for text in texts for word in re.findall(r"^make ([a-z]+)", text, re.MULTILINE)}
+    assert named
+    assert named <= targets
