@@ -62,6 +62,7 @@ class Run:
         self._task: asyncio.Task[None] | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._spoke_at = 0.0
+        self._failure: RunError | None = None
         self.response: Response = writer.response
         self.id = self.response.id
         #: Hosted tools the request named that nobody here runs.
@@ -114,18 +115,24 @@ class Run:
     def fail(self, error: RunError) -> None:
         """Stop the run and have it end ``failed`` (the server goes down)."""
         if self._task is not None and not self._log.closed:
-            self._task.cancel(error)
+            self._failure = error
+            self._task.cancel()
 
     # --- the run itself --------------------------------------------------------------------------
 
     def _never_began(self, task: asyncio.Task[None]) -> None:
-        """A task cancelled before its first step runs no line of its own: close the log for it."""
+        """A task cancelled before its first step runs no line of its own: end the run for it."""
         if self._log.closed:
             return
-        error = ResponseError(code="server_error", message="The run was stopped.")
-        self._end(
-            self._writer.settle("failed", at=int(self._work.clock()), usage=None, error=error)
-        )
+        at, failure = int(self._work.clock()), self._failure
+        if failure is None:
+            self._end(self._writer.settle("cancelled", at=at, usage=None))
+        else:
+            self._end(
+                self._writer.settle(
+                    "failed", at=at, usage=self._partial_usage(), error=_as_wire(failure)
+                )
+            )
         self._log.close()
 
     async def _work_on(self) -> None:
@@ -133,9 +140,8 @@ class Run:
         try:
             await self._reply()
             await self._finish(*self._outcome())
-        except asyncio.CancelledError as stop:
-            reason = stop.args[0] if stop.args else None
-            await self._stopped(reason if isinstance(reason, RunError) else None)
+        except asyncio.CancelledError:
+            await self._stopped()
         except RunError as error:
             await self._failed(error)
         except Exception:
@@ -185,7 +191,7 @@ class Run:
             "failed",
             at=int(self._work.clock()),
             usage=self._recorder.usage or self._partial_usage(),
-            error=ResponseError(code=error.code, message=error.message, type=error.type),
+            error=_as_wire(error),
         )
         self._flush()
         if self._work.save is not None:
@@ -195,9 +201,9 @@ class Run:
                 _log.warning("a failed response could not be stored", response=self.id)
         self._end(response)
 
-    async def _stopped(self, error: RunError | None) -> None:
-        if error is not None:
-            await self._failed(error)
+    async def _stopped(self) -> None:
+        if self._failure is not None:
+            await self._failed(self._failure)
             return
         self._end(self._writer.settle("cancelled", at=int(self._work.clock()), usage=None))
 
@@ -239,6 +245,10 @@ class Run:
             self._flush()
             due = self._spoke_at + self._work.keepalive_s
         self._beat = loop.call_at(due, self._beat_later)
+
+
+def _as_wire(error: RunError) -> ResponseError:
+    return ResponseError(code=error.code, message=error.message, type=error.type)
 
 
 def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:

@@ -1,0 +1,64 @@
+"""A service over one scripted model, with a counting id source and a clock that stands still."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.backends.base import Backend
+from antiphon.errors import NotFound
+from antiphon.runs.run import Run
+from antiphon.runs.service import Policy, Service
+from antiphon.store.base import Store
+from antiphon.store.memory import MemoryStore
+from antiphon.wire.decode import create_response
+from antiphon.wire.events import Event
+
+__all__ = ["NOW", "OneModel", "create", "events_of", "service"]
+
+NOW = 1_700_000_000
+
+
+class OneModel(Struct):
+    """A catalog of one."""
+
+    backend: Backend
+    name: str = "scripted"
+    aliases: tuple[str, ...] = ("gpt-5.5",)
+    context_size: int | None = 4096
+    created: int = NOW
+    defaults: Mapping[str, Any] = {}
+
+    def find(self, name: str | None) -> OneModel:
+        if name in (None, self.name, *self.aliases):
+            return self
+        raise NotFound(f"no {name}", param="model", code="model_not_found")
+
+    def all(self) -> tuple[OneModel, ...]:
+        return (self,)
+
+
+def service(backend: Backend, store: Store | None = None, **policy: Any) -> Service:
+    numbers = itertools.count(1)
+    return Service(
+        OneModel(backend),
+        store if store is not None else MemoryStore(),
+        policy=Policy(**{"keepalive_s": 0, **policy}),
+        clock=lambda: NOW,
+        ids=lambda prefix: f"{prefix}_{next(numbers)}",
+    )
+
+
+async def create(served: Service, tenant: str = "t", **fields: Any) -> Run:
+    """Start the run of a request; ``input`` is "hi" unless given."""
+    body = {"model": "scripted", "input": "hi", **fields}
+    request = create_response(json.dumps(body).encode())
+    return await served.create(tenant, request, request_id="req_1")
+
+
+async def events_of(run: Run) -> list[Event]:
+    return [event async for batch in run.follow() for event in batch]

@@ -1,0 +1,137 @@
+"""From requests and the store to conversations: what a chain restores, and what is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.backends.scripted import Scripted
+from antiphon.conversation import Conversation, Options
+from antiphon.errors import InvalidRequest, NotFound
+from antiphon.runs.service import Service
+from antiphon.store.memory import MemoryStore
+from antiphon.wire.response import Response
+from tests.runs.served import create, service
+
+CALL = {"type": "function_call", "call_id": "call_1", "name": "f", "arguments": "{}"}
+OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "ok"}
+
+
+async def answered(served: Service, **fields: Any) -> Response:
+    return await (await create(served, **fields)).result()
+
+
+def texts(asked: tuple[Conversation, Options]) -> list[str]:
+    return [
+        "".join(part.text for part in item.content)  # type: ignore[union-attr]
+        for item in asked[0].items
+        if hasattr(item, "content")
+    ]
+
+
+async def test_a_chain_restores_inputs_and_outputs_but_no_instructions() -> None:
+    backend = Scripted(["one", "two", "three"])
+    served = service(backend)
+    first = await answered(served, input="a", instructions="Be brief.", temperature=0.5)
+    second = await answered(served, input="b", previous_response_id=first.id)
+    await answered(served, input="c", previous_response_id=second.id)
+    assert texts(backend.requests[2]) == ["a", "one", "b", "two", "c"]
+    assert backend.requests[0][0].instructions == "Be brief."
+    assert backend.requests[2][0].instructions is None
+    assert backend.requests[2][1].temperature == 1.0
+
+
+async def test_a_response_may_be_continued_twice() -> None:
+    backend = Scripted(["root", "left", "right"])
+    served = service(backend)
+    root = await answered(served, input="a")
+    await answered(served, input="b", previous_response_id=root.id)
+    await answered(served, input="c", previous_response_id=root.id)
+    assert texts(backend.requests[2]) == ["a", "root", "c"]
+
+
+@pytest.mark.parametrize("why", ["unknown", "deleted", "not stored", "of another tenant", "failed"])
+async def test_a_previous_response_that_cannot_be_used_is_named(why: str) -> None:
+    store = MemoryStore()
+    served = service(Scripted(["x"]), store)
+    first = await answered(served, store=why != "not stored")
+    previous, tenant = first.id, "t"
+    match why:
+        case "unknown":
+            previous = "resp_none"
+        case "deleted":
+            await served.delete("t", first.id)
+        case "of another tenant":
+            tenant = "u"
+        case "failed":
+            from antiphon.errors import BackendError
+
+            broken = service(Scripted([BackendError("!")]), store)
+            previous = (await answered(broken, input="again")).id
+    with pytest.raises(InvalidRequest) as refused:
+        await create(served, tenant, previous_response_id=previous)
+    assert refused.value.param == "previous_response_id"
+    if why != "failed":
+        assert refused.value.message == f"Previous response with id '{previous}' not found."
+        assert refused.value.code == "previous_response_not_found"
+
+
+async def test_a_reference_stands_for_the_stored_item() -> None:
+    backend = Scripted(["one", "two"])
+    served = service(backend)
+    first = await answered(served, input="a")
+    reference = {"type": "item_reference", "id": first.output[0].id}
+    await answered(served, input=[reference, {"role": "user", "content": "b"}])
+    assert texts(backend.requests[1]) == ["one", "b"]
+
+
+async def test_a_reference_to_nothing_is_a_404_in_openais_words() -> None:
+    served = service(Scripted(["one"]))
+    first = await answered(served, store=False)
+    with pytest.raises(NotFound, match="Items are not persisted"):
+        await create(served, input=[{"id": first.output[0].id}])
+
+
+@pytest.mark.parametrize(
+    ("items", "message"),
+    [
+        ([OUTPUT], "No tool call found for function call output with call_id call_1."),
+        ([CALL], "No tool output found for function call call_1."),
+    ],
+)
+async def test_calls_and_outputs_belong_together(items: list[Any], message: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await create(service(Scripted()), input=[{"role": "user", "content": "x"}, *items])
+    assert (refused.value.message, refused.value.param) == (message, "input")
+
+
+async def test_pairs_may_lie_apart_and_in_any_order() -> None:
+    talk = {"role": "user", "content": "x"}
+    await answered(service(Scripted()), input=[CALL, talk, OUTPUT])
+    await answered(service(Scripted()), input=[OUTPUT, talk, CALL])
+
+
+async def test_a_call_that_a_limit_cut_needs_no_output() -> None:
+    cut = {**CALL, "status": "incomplete"}
+    await answered(service(Scripted()), input=[cut, {"role": "user", "content": "x"}])
+
+
+async def test_items_get_ids_and_are_listed_newest_first() -> None:
+    served = service(Scripted(["one", "two"]))
+    first = await answered(served, input="a")
+    second = await answered(served, input="b", previous_response_id=first.id)
+    listed = await served.input_items("t", second.id)
+    assert len({item.id for item in listed.data}) == 3
+    assert listed.data[0].id == listed.first_id
+    page = await served.input_items("t", second.id, limit=2)
+    assert page.has_more and page.last_id is not None
+    rest = await served.input_items("t", second.id, limit=2, after=page.last_id)
+    assert not rest.has_more
+    assert [item.id for item in (*page.data, *rest.data)] == [item.id for item in listed.data]
+    oldest = await served.input_items("t", second.id, order="asc")
+    assert [item.id for item in oldest.data] == [item.id for item in reversed(listed.data)]
+    with pytest.raises(InvalidRequest):
+        await served.input_items("t", second.id, after="msg_none")
+    with pytest.raises(NotFound):
+        await served.input_items("u", second.id)
