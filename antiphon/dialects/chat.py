@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any
 
+from msgspec import Struct
+
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, SetupError
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
@@ -20,11 +22,12 @@ from .base import Rendered
 from .constraints import Grammarian
 from .fallback import fitted, tool_prompt, without_tools
 from .formats import REASONING, TOOLS, ToolFormat, detect
-from .messages import messages_of
+from .messages import Unreadable, messages_of
 from .prompt import Encoder
 from .scanner import Parser
-from .template import CHATML, PLAIN, Refused, Template, Traits
+from .template import CHATML, PLAIN, RESERVED, Refused, Template
 from .tools import Shown, shown_tools
+from .traits import Traits, probe
 
 __all__ = ["Dialect"]
 
@@ -36,21 +39,33 @@ _SWITCHES: Mapping[str, Callable[[str], Any]] = {
     "thinking": lambda effort: effort != "none",
     "reasoning_effort": lambda effort: _LEVELS.get(effort, effort),
 }
+_THINKING = ("enable_thinking", "thinking")
 #: Templates know three levels.
 _LEVELS: Mapping[str, str] = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
+#: Nothing but the next name ends a turn that is written as plain text.
+_PLAIN_STOPS = ("\n\nuser:", "\n\nassistant:", "\n\nsystem:")
 _VERBOSITY: Mapping[str, str] = {
     "low": "Keep your answers short.",
     "high": "Answer at length and in detail.",
 }
 
 
+class _Way(Struct, frozen=True, kw_only=True):
+    """A template, what it takes, and where the model's turn ends besides the end tokens."""
+
+    template: Template
+    traits: Traits
+    stop_ids: tuple[int, ...]
+    stop: tuple[str, ...]
+
+
 class Dialect:
     """``dialects.base.Dialect`` for one model.
 
     ``reasoning_format`` and ``tool_format`` name rows of the tables and override what the template
-    tells; ``""`` means none. ``settings`` are given to the template with every request. ``today``
-    tells templates the date. Raises ``SetupError`` for names that are no rows and templates that
-    cannot be read.
+    tells; ``""`` means none. ``settings`` are given to the template with every request.
+    ``unreadable``: what becomes of images. ``today`` tells templates the date. Raises
+    ``SetupError`` for names that are no rows and templates that cannot be read.
     """
 
     def __init__(
@@ -62,44 +77,55 @@ class Dialect:
         reasoning_format: str | None = None,
         tool_format: str | None = None,
         settings: Mapping[str, Any] | None = None,
+        unreadable: Unreadable = "note",
         today: Callable[[], datetime] = datetime.now,
     ) -> None:
         self._card = card
         self._tokenizer = tokenizer
         self._settings = dict(settings or {})
+        self._unreadable: Unreadable = unreadable
         source = template or card.chat_template or card.chat_templates.get("default")
         if source is None:
             source = CHATML if "<|im_start|>" in tokenizer.special else PLAIN
-        self._template = self._made(source, today)
-        tool_use = None if template else card.chat_templates.get("tool_use")
-        self._tool_template = self._made(tool_use, today) if tool_use else self._template
-        found = detect(self._tool_template.source)
+        tool_source = (None if template else card.chat_templates.get("tool_use")) or source
+        self._plain = self._made(source, today)
+        self._with_tools = self._plain if tool_source == source else self._made(tool_source, today)
+        found = detect(tool_source)
         self.reasoning = _row(REASONING, reasoning_format, found[0], "reasoning_format")
-        tools = _row(TOOLS, tool_format, found[1], "tool_format")
-        self._traits = self._template.traits()
-        self._tool_traits = (
-            self._traits if self._tool_template is self._template else self._tool_template.traits()
-        )
-        self._knows_tools = tools is not None and self._tool_traits.tools
-        self.tools: ToolFormat = tools if tools is not None else TOOLS["hermes"]
+        tools: ToolFormat | None = _row(TOOLS, tool_format, found[1], "tool_format")
+        #: The template itself tells the model about tools.
+        self.knows_tools = tools is not None and self._with_tools.traits.tools
+        if tools is None or not (self.knows_tools or tools.written.parameter is None):
+            tools = TOOLS["hermes"]
+        self.tools: ToolFormat = tools
         self._encoder = Encoder(tokenizer, card.fingerprint)
         self._grammarian = Grammarian(tokenizer, self.tools, self.reasoning)
 
-    def _made(self, source: str, today: Callable[[], datetime]) -> Template:
-        return Template(source, bos=self._card.bos_token, eos=self._card.eos_token, today=today)
-
-    @property
-    def knows_tools(self) -> bool:
-        """The template itself tells the model about tools."""
-        return self._knows_tools
+    def _made(self, source: str, today: Callable[[], datetime]) -> _Way:
+        card = self._card
+        template = Template(source, bos=card.bos_token, eos=card.eos_token, today=today)
+        traits = probe(template)
+        end = next((t for t in self._tokenizer.special if traits.end.lstrip().startswith(t)), None)
+        own = frozenset() if end is None else frozenset({self._tokenizer.special[end]})
+        return _Way(
+            template=template,
+            traits=traits,
+            stop_ids=tuple(own - self._tokenizer.end_ids),
+            stop=_PLAIN_STOPS if source == PLAIN else (),
+        )
 
     def render(self, conversation: Conversation, options: Options) -> Rendered:
+        for name in RESERVED & options.template.keys():
+            raise InvalidRequest(
+                f"'{name}' is not for a request to set.",
+                param=f"chat_template_kwargs.{name}",
+                code="invalid_value",
+            )
         shown = shown_tools(options, conversation.items)
-        text = self._text(conversation, options, shown)
-        ids = self._encoder.encode(text, conversation.kept)
-        thinking = self._opens_thinking(text)
+        way = self._with_tools if shown.tools else self._plain
+        text, thinking = self._text(conversation, options, shown, way)
         return Rendered(
-            prompt=Prompt(ids=ids),
+            prompt=Prompt(ids=self._encoder.encode(text, conversation.kept)),
             parser=Parser(
                 self._tokenizer,
                 reasoning=self.reasoning,
@@ -109,72 +135,89 @@ class Dialect:
                 parallel=options.parallel_tool_calls,
             ),
             constraint=self._grammarian.constraint(options, shown, thinking),
+            stop=way.stop,
+            stop_ids=way.stop_ids,
         )
 
     # --- the prompt ------------------------------------------------------------------------------
 
-    def _text(self, conversation: Conversation, options: Options, shown: Shown) -> str:
-        template = self._tool_template if shown.tools else self._template
-        traits = self._tool_traits if shown.tools else self._traits
-        native = bool(shown.tools) and self._knows_tools
-        messages = self._messages(conversation, options, shown, native, traits)
-        goes_on = bool(messages) and bool(messages[-1].pop("open", False))
-        for message in messages:
-            message.pop("open", None)
-            message.pop("results", None)
-        hidden = self._encoder.hide(messages)
-        definitions = [tool.definition() for tool in shown.tools] if native else None
+    def _text(
+        self, conversation: Conversation, options: Options, shown: Shown, way: _Way
+    ) -> tuple[str, bool]:
+        """The prompt, what users wrote masked, and whether it ends in the midst of thinking."""
+        hide = self._encoder.hide
+        messages: list[Message] = hide(messages_of(conversation.items, shown, self._unreadable))
+        unfinished = messages.pop() if messages and messages[-1].pop("open", False) else None
+        if conversation.instructions:
+            messages.insert(0, {"role": "system", "content": hide(conversation.instructions)})
+        definitions = hide([tool.definition() for tool in shown.tools])
+        native = bool(definitions) and self.knows_tools
+        said = hide(_asides(options))
+        if definitions and not native:
+            said.insert(0, tool_prompt(definitions, self.tools))
+        if said:
+            messages = _told(messages, "\n\n".join(said))
+        if not (self.knows_tools and way.traits.results):
+            messages = without_tools(messages, self.tools)
+        if way.traits.reasoning is None:
+            messages = self._think_aloud(messages)
+        tools = definitions if native else None
+        settings = self._switches(way.template, options)
+        text = self._rendered(way, messages, tools, settings)
+        if unfinished is not None:
+            text += self._begun(unfinished, text)
+            return text, self.reasoning is not None and not unfinished["content"]
+        text += self._unthinking(way.template, options, text)
+        return text, self._opens_thinking(text)
+
+    def _rendered(
+        self, way: _Way, messages: list[Message], tools: Any, settings: Mapping[str, Any]
+    ) -> str:
         try:
-            text = template.render(
-                hidden,
-                tools=self._encoder.hide(definitions),
-                prompt=not goes_on,
-                settings=self._switches(template, options),
-            )
+            text = way.template.render(fitted(messages, way.traits), tools=tools, settings=settings)
         except Refused as refused:
             raise InvalidRequest(
                 f"This model's chat template does not take this conversation: {refused}",
                 param="input",
             ) from None
-        if goes_on:
-            text = _cut_after(text, hidden[-1]["content"])
         bos = self._card.bos_token
-        if self._card.add_bos and bos and not text.startswith(bos):
-            text = bos + text
-        return text
+        return bos + text if self._card.add_bos and bos and not text.startswith(bos) else text
 
-    def _messages(
-        self,
-        conversation: Conversation,
-        options: Options,
-        shown: Shown,
-        native: bool,
-        traits: Traits,
-    ) -> list[Message]:
-        messages = messages_of(conversation.items, shown)
-        if conversation.instructions:
-            messages.insert(0, {"role": "system", "content": conversation.instructions})
-        if not traits.reasoning:
-            messages = self._think_aloud(messages)
-        if not (native and traits.results):
-            messages = without_tools(messages, self.tools)
-        said = list(_asides(options))
-        if shown.tools and not native:
-            said.insert(0, tool_prompt(shown.tools))
-        if said:
-            messages = _told(messages, "\n\n".join(said))
-        return fitted(messages, traits)
+    def _begun(self, message: Message, text: str) -> str:
+        """The beginning of an answer that the model is to go on with, behind the prompt ``text``
+        that opens its turn."""
+        thought, said = message.get("reasoning_content", ""), str(message["content"])
+        if self.reasoning is None:
+            return said
+        opening, closing = f"{self.reasoning.open[0]}\n", f"\n{self.reasoning.close[0]}\n\n"
+        opened = self._opens_thinking(text)
+        if not thought:
+            return f"{closing}{said}" if opened else said
+        begun = thought if opened else f"{opening}{thought}"
+        return f"{begun}{closing}{said}" if said else begun
+
+    def _opens_thinking(self, text: str) -> bool:
+        return self.reasoning is not None and text.rstrip().endswith(self.reasoning.open)
+
+    def _unthinking(self, template: Template, options: Options, text: str) -> str:
+        """For models that always think: where effort is none, the thinking is over already."""
+        effort = options.reasoning.effort if options.reasoning is not None else None
+        if self.reasoning is None or effort != "none" or any(map(template.mentions, _THINKING)):
+            return ""
+        opening = "" if self._opens_thinking(text) else f"{self.reasoning.open[0]}\n"
+        return f"{opening}\n{self.reasoning.close[0]}\n\n"
 
     def _think_aloud(self, messages: list[Message]) -> list[Message]:
         """For templates that know no thinking: within a tool loop it stays, as the text the model
         wrote; what came before the user spoke last is dropped, as its makers do."""
-        last_user = max((n for n, m in enumerate(messages) if m["role"] == "user"), default=-1)
+        spoken = (n for n, m in enumerate(messages) if m["role"] == "user" and "results" not in m)
+        last_user = max(spoken, default=-1)
         out = []
         for position, message in enumerate(messages):
-            said = message.pop("reasoning_content", None)
-            if said and self.reasoning is not None and position > last_user:
+            thought = message.get("reasoning_content")
+            if thought and self.reasoning is not None and position > last_user:
                 opening, closing = self.reasoning.open[0], self.reasoning.close[0]
-                text = f"{opening}\n{said}\n{closing}\n\n{message['content']}"
+                text = f"{opening}\n{thought}\n{closing}\n\n{message['content']}"
                 message = {**message, "content": text}
             out.append(message)
         return out
@@ -187,10 +230,6 @@ class Dialect:
                 if template.mentions(name) and name not in options.template:
                     settings[name] = value(effort)
         return settings
-
-    def _opens_thinking(self, text: str) -> bool:
-        tail = text.rstrip()
-        return self.reasoning is not None and tail.endswith(self.reasoning.open)
 
 
 def _row(table: Mapping[str, Any], asked: str | None, found: str | None, option: str) -> Any:
@@ -226,10 +265,3 @@ def _told(messages: list[Message], text: str) -> list[Message]:
         first = {**messages[0], "content": f"{messages[0]['content']}\n\n{text}"}
         return [first, *messages[1:]]
     return [{"role": "system", "content": text}, *messages]
-
-
-def _cut_after(text: str, content: str) -> str:
-    """The text up to the end of the last message, which the model is to go on with."""
-    bare = content.strip()
-    at = text.rfind(bare) if bare else -1
-    return text[: at + len(bare)] if at >= 0 else text

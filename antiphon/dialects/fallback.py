@@ -6,13 +6,13 @@ it best, and constrained decoding makes even the smallest write it right.
 
 from __future__ import annotations
 
+import hashlib
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from .formats import ToolFormat
-from .template import Traits
-from .tools import ShownTool
+from .traits import SHORT_ID, Traits
 
 __all__ = ["fitted", "tool_prompt", "without_tools"]
 
@@ -27,17 +27,15 @@ You are provided with function signatures within <tools></tools> XML tags:
 {tools}
 </tools>
 
-For each function call, return a json object with function name and arguments within \
-<tool_call></tool_call> XML tags:
-<tool_call>
-{{"name": <function-name>, "arguments": <args-json-object>}}
-</tool_call>"""
+For each function call, return the function's name and a json object of its arguments like this:
+{call}"""
 
 
-def tool_prompt(tools: Sequence[ShownTool]) -> str:
+def tool_prompt(definitions: Iterable[Mapping[str, Any]], form: ToolFormat) -> str:
     """The text that tells a model without tools of its own how to call some."""
-    lines = (json.dumps(tool.definition(), ensure_ascii=False) for tool in tools)
-    return _TOOL_PROMPT.format(tools="\n".join(lines))
+    lines = (json.dumps(definition, ensure_ascii=False) for definition in definitions)
+    call = _written([("<function-name>", "<args-json-object>")], form)
+    return _TOOL_PROMPT.format(tools="\n".join(lines), call=call)
 
 
 def without_tools(messages: Sequence[Message], form: ToolFormat) -> list[Message]:
@@ -51,7 +49,7 @@ def without_tools(messages: Sequence[Message], form: ToolFormat) -> list[Message
             else:
                 out.append({"role": "user", "content": text, "results": True})
         elif calls := message.get("tool_calls"):
-            written = _written(calls, form)
+            written = _written(map(_said, calls), form)
             content = message["content"]
             text = f"{content}\n{written}" if content else written
             kept = {name: value for name, value in message.items() if name != "tool_calls"}
@@ -61,34 +59,44 @@ def without_tools(messages: Sequence[Message], form: ToolFormat) -> list[Message
     return out
 
 
-def _written(calls: Sequence[Mapping[str, Any]], form: ToolFormat) -> str:
+def _written(calls: Iterable[tuple[str, str]], form: ToolFormat) -> str:
+    """Calls (name, arguments as JSON) in the format's own way."""
     how = form.written
-    texts = []
-    for call in calls:
-        function = call["function"]
-        arguments = function["arguments"]
-        said = (
-            arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-        )
-        texts.append(f"{how.before}{function['name']}{how.between}{said}{how.after}")
-    return how.first + how.separator.join(texts) + how.last
+    each = (f"{how.before}{name}{how.between}{said}{how.after}" for name, said in calls)
+    return how.first + how.separator.join(each) + how.last
 
 
-# --- roles ---------------------------------------------------------------------------------------
+def _said(call: Mapping[str, Any]) -> tuple[str, str]:
+    arguments = call["function"]["arguments"]
+    if not isinstance(arguments, str):
+        arguments = json.dumps(arguments, ensure_ascii=False)
+    return call["function"]["name"], arguments
+
+
+# --- roles and forms -----------------------------------------------------------------------------
 
 
 def fitted(messages: Sequence[Message], traits: Traits) -> list[Message]:
-    """The messages in roles that the template takes, nothing lost and the order kept where it
-    can be: developer → system, later system messages → the first, system → the first user."""
+    """The messages in the roles and forms that the template takes, nothing lost and the order kept
+    where it can be: developer → system, later system messages → the first, system → user."""
     out = [dict(message) for message in messages]
     for applies, fit in _FITS:
         if applies(traits):
             out = fit(out)
-    return out
+    return [_formed(message, traits) for message in out]
 
 
 def _developer_to_system(messages: list[Message]) -> list[Message]:
     return [{**m, "role": "system"} if m["role"] == "developer" else m for m in messages]
+
+
+def _one_head(messages: list[Message]) -> list[Message]:
+    """Models are trained with one system message: those that lead are one."""
+    lead = next((n for n, m in enumerate(messages) if m["role"] != "system"), len(messages))
+    if lead < 2:
+        return messages
+    text = "\n\n".join(message["content"] for message in messages[:lead])
+    return [{"role": "system", "content": text}, *messages[lead:]]
 
 
 def _first_system(messages: list[Message]) -> list[Message]:
@@ -99,37 +107,106 @@ def _first_system(messages: list[Message]) -> list[Message]:
 
 
 def _system_to_user(messages: list[Message]) -> list[Message]:
-    if not messages or messages[0]["role"] != "system":
-        return messages
-    said, rest = messages[0]["content"], messages[1:]
-    for position, message in enumerate(rest):
-        if message["role"] == "user":
-            merged = {**message, "content": f"{said}\n\n{message['content']}"}
-            return [*rest[:position], merged, *rest[position + 1 :]]
-    return [{"role": "user", "content": said}, *rest]
+    """What the system says stands before what the user says next."""
+    out: list[Message] = []
+    waiting: list[str] = []
+    for message in messages:
+        if message["role"] in ("system", "developer"):
+            waiting.append(message["content"])
+            continue
+        if waiting and message["role"] == "user":
+            message = {**message, "content": "\n\n".join((*waiting, message["content"]))}
+            waiting = []
+        elif waiting and not out:  # an answer that must not come first
+            out.append({"role": "user", "content": "\n\n".join(waiting)})
+            waiting = []
+        out.append(message)
+    return [*out, {"role": "user", "content": "\n\n".join(waiting)}] if waiting else out
+
+
+def _one_call_each(messages: list[Message]) -> list[Message]:
+    """An answer with several calls becomes several, each before its result."""
+    out: list[Message] = []
+    later: dict[str, Message] = {}
+    for message in messages:
+        calls = message.get("tool_calls", ())
+        if message["role"] == "tool" and message["tool_call_id"] in later:
+            out.append(later.pop(message["tool_call_id"]))
+        if len(calls) > 1:
+            later = {
+                c["id"]: {"role": "assistant", "content": "", "tool_calls": [c]} for c in calls
+            }
+            del later[calls[0]["id"]]
+            message = {**message, "tool_calls": [calls[0]]}
+        out.append(message)
+    return out
 
 
 def _merge_neighbours(messages: list[Message]) -> list[Message]:
-    """Templates that insist on alternating roles get one message a side."""
+    """Templates that insist on alternating roles get one message a side, the user's first."""
     out: list[Message] = []
     for message in messages:
-        last = out[-1] if out else None
-        if last is not None and last["role"] == message["role"] in ("user", "assistant"):
-            calls = [*last.get("tool_calls", ()), *message.get("tool_calls", ())]
-            content = "\n\n".join(text for text in (last["content"], message["content"]) if text)
-            out[-1] = {**last, **message, "content": content}
-            if calls:
-                out[-1]["tool_calls"] = calls
-        else:
-            out.append(message)
-    if out and out[0]["role"] == "assistant":
-        out.insert(0, {"role": "user", "content": ""})
+        last = out[-1] if out else {"role": "system"}
+        if last["role"] == message["role"] and message["role"] in ("user", "assistant"):
+            out[-1] = _merged(last, message)
+            continue
+        if message["role"] == "assistant" and last["role"] == "system":
+            out.append({"role": "user", "content": ""})
+        out.append(message)
     return out
+
+
+def _merged(one: Message, other: Message) -> Message:
+    merged = {**one, **other}
+    for key in ("content", "reasoning_content"):
+        if texts := [m[key] for m in (one, other) if m.get(key)]:
+            merged[key] = "\n\n".join(texts)
+    if calls := [*one.get("tool_calls", ()), *other.get("tool_calls", ())]:
+        merged["tool_calls"] = calls
+    return merged
 
 
 _FITS: Sequence[tuple[Callable[[Traits], bool], Callable[[list[Message]], list[Message]]]] = (
     (lambda traits: not traits.developer, _developer_to_system),
     (lambda traits: not traits.system_anywhere, _first_system),
+    (lambda traits: True, _one_head),
     (lambda traits: not traits.system, _system_to_user),
+    (lambda traits: not traits.parallel, _one_call_each),
     (lambda traits: not traits.neighbours, _merge_neighbours),
 )
+
+
+#: Keys that mean something here and nothing to a template.
+_OURS = ("results", "reasoning_content")
+
+
+def _formed(message: Message, traits: Traits) -> Message:
+    """One message with its fields in the form that the template takes."""
+    formed = {key: value for key, value in message.items() if key not in _OURS}
+    thought = message.get("reasoning_content")
+    if thought and traits.reasoning is not None:
+        formed[traits.reasoning] = thought
+    if calls := formed.get("tool_calls"):
+        formed["tool_calls"] = [_formed_call(call, traits) for call in calls]
+    if traits.short_ids and "tool_call_id" in formed:
+        formed["tool_call_id"] = _short(formed["tool_call_id"])
+    if traits.parts:
+        formed["content"] = [{"type": "text", "text": formed["content"]}]
+    return formed
+
+
+def _formed_call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
+    """Arguments that are no object, which models also write, go where only objects do under a
+    name of their own."""
+    function = dict(call["function"])
+    arguments = function["arguments"]
+    if not isinstance(arguments, str) and not traits.objects:
+        function["arguments"] = json.dumps(arguments, ensure_ascii=False)
+    elif isinstance(arguments, str) and not traits.texts:
+        function["arguments"] = {"arguments": arguments}
+    id = _short(call["id"]) if traits.short_ids else call["id"]
+    return {**call, "id": id, "function": function}
+
+
+def _short(id: str) -> str:
+    return hashlib.sha256(id.encode()).hexdigest()[:SHORT_ID]

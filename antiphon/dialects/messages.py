@@ -1,16 +1,18 @@
 """Items become the messages that chat templates take.
 
-Thinking, text and calls of one turn are one message; what a template has no role for is folded
-into one it has. ``CALLS`` and ``OUTPUTS`` say how each kind of item is shown to a model.
+Thinking, text and calls of one turn are one message. ``CALLS``, ``OUTPUTS``, ``SILENT`` and
+``UNREADABLE`` say how each kind of item is shown to a model.
 """
 
 from __future__ import annotations
 
+import base64
 import json
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, Literal
+from urllib.parse import unquote_to_bytes
 
-from msgspec import UNSET
+from msgspec import UNSET, to_builtins
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
@@ -18,58 +20,101 @@ from antiphon.wire import items as it
 from .json_text import load
 from .tools import Shown
 
-__all__ = ["messages_of", "text_of"]
+__all__ = ["CALLS", "OUTPUTS", "SILENT", "UNREADABLE", "Unreadable", "messages_of"]
 
 Message = dict[str, Any]
+
+#: What becomes of images and other parts that a text model cannot read: a note takes their place,
+#: or the request is refused.
+Unreadable = Literal["note", "refuse"]
 
 
 # --- parts ---------------------------------------------------------------------------------------
 
 
-def text_of(part: it.Part) -> str:
-    """A part as text. What a text model cannot read leaves a note in its place: the model can say
-    so, and a conversation that once had an image stays usable."""
-    match part:
-        case it.InputText(text=text) | it.OutputText(text=text) | it.PlainText(text=text):
-            return text
-        case it.ReasoningText(text=text) | it.SummaryText(text=text):
-            return text
-        case it.Refusal(refusal=refusal):
-            return refusal
-        case it.InputFile(filename=name):
-            named = "" if name is UNSET else f" '{name}'"
-            return f"[file{named} omitted: this model reads text only]"
-        case it.InputAudio():
-            return "[audio omitted: this model reads text only]"
-        case it.InputVideo():
-            return "[video omitted: this model reads text only]"
-    return "[image omitted: this model reads text only]"
+class _Reader:
+    """Reads parts. ``path``: where the item stands that is being read."""
+
+    def __init__(self, unreadable: Unreadable) -> None:
+        self._unreadable = unreadable
+        self.path = ""
+
+    def joined(self, parts: Iterable[it.Part], field: str = "content") -> str:
+        return "\n".join(
+            self.text(part, f"{self.path}.{field}[{index}]") for index, part in enumerate(parts)
+        )
+
+    def text(self, part: it.Part, path: str) -> str:
+        match part:
+            case it.Refusal(refusal=refusal):
+                return refusal
+            case it.InputFile():
+                return self._file(part, path)
+            case it.InputImage() | it.ComputerScreenshot():
+                return self._omitted("image", path)
+            case it.InputAudio():
+                return self._omitted("audio", path)
+            case it.InputVideo():
+                return self._omitted("video", path)
+        return part.text
+
+    def _file(self, part: it.InputFile, path: str) -> str:
+        """A file of text is read."""
+        named = "" if part.filename is UNSET else f" '{part.filename}'"
+        text = None if part.file_data is UNSET else _decoded(part.file_data)
+        return self._omitted(f"file{named}", path) if text is None else f"[file{named}]\n{text}"
+
+    def _omitted(self, what: str, path: str) -> str:
+        """What a text model cannot read leaves a note in its place: the model can say so, and a
+        conversation that once had an image stays usable."""
+        if self._unreadable == "refuse":
+            raise InvalidRequest(
+                f"Invalid value: this model reads text only and cannot be given the {what}.",
+                param=path,
+                code="invalid_value",
+            )
+        return f"[{what} omitted: this model reads text only]"
+
+    def output(self, output: it.ToolOutput) -> str:
+        return output if isinstance(output, str) else self.joined(output, "output")
 
 
-def _joined(parts: Iterable[it.Part]) -> str:
-    return "\n".join(text_of(part) for part in parts)
-
-
-def _output(output: it.ToolOutput) -> str:
-    return output if isinstance(output, str) else _joined(output)
+def _decoded(data: str) -> str | None:
+    """The text in a data URL or in bare base64; None if it is none."""
+    head, comma, body = data.partition(",")
+    try:
+        if comma and not head.endswith(";base64"):
+            raw = unquote_to_bytes(body)
+        else:
+            raw = base64.b64decode(body if comma else data, validate=True)
+        text = raw.decode()
+    except ValueError:
+        return None
+    return None if "\0" in text else text
 
 
 def _dump(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def _given(item: Any, *fields: str) -> dict[str, Any]:
+    """Those of the fields that have a value."""
+    values = to_builtins({field: getattr(item, field) for field in fields})
+    return {field: value for field, value in values.items() if value is not None}
+
+
 # --- calls and their outputs ---------------------------------------------------------------------
 
-#: Item type → how it looks as a call: (name, arguments).
+#: Item type → how it looks as a call: (name, arguments). What a server ran looks like the rest.
 CALLS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, Any]]] = {
     it.FunctionCall: lambda i: (i.name, i.arguments),
     it.CustomToolCall: lambda i: (i.name, {"input": i.input}),
     it.McpCall: lambda i: (i.name, i.arguments),
-    it.WebSearchCall: lambda i: ("web_search", {} if i.action is UNSET else i.action),
-    it.FileSearchCall: lambda i: ("file_search", {"queries": list(i.queries)}),
-    it.CodeInterpreterCall: lambda i: ("code_interpreter", {"code": i.code or ""}),
-    it.ImageGenerationCall: lambda i: ("image_generation", {}),
-    it.ComputerCall: lambda i: ("computer", {} if i.action is UNSET else i.action),
+    it.WebSearchCall: lambda i: ("web_search", _given(i, "action").get("action", {})),
+    it.FileSearchCall: lambda i: ("file_search", _given(i, "queries")),
+    it.CodeInterpreterCall: lambda i: ("code_interpreter", _given(i, "code")),
+    it.ImageGenerationCall: lambda i: ("image_generation", _given(i, "revised_prompt")),
+    it.ComputerCall: lambda i: ("computer", _given(i, "action", "actions")),
     it.LocalShellCall: lambda i: ("local_shell", i.action),
     it.ShellCall: lambda i: ("shell", i.action),
     it.ApplyPatchCall: lambda i: ("apply_patch", i.operation),
@@ -78,118 +123,167 @@ CALLS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, Any]]] = {
 }
 
 #: Item type → the text of a result. Hosted tools carry theirs in the item of the call.
-OUTPUTS: Mapping[type[it.ItemBase], Callable[[Any], str]] = {
-    it.FunctionCallOutput: lambda i: _output(i.output),
-    it.CustomToolCallOutput: lambda i: _output(i.output),
-    it.ComputerCallOutput: lambda i: "[image omitted: this model reads text only]",
-    it.LocalShellCallOutput: lambda i: i.output,
-    it.ShellCallOutput: lambda i: _dump(list(i.output)),
-    it.ApplyPatchCallOutput: lambda i: i.status if i.output is UNSET else i.output,
-    it.ToolSearchOutput: lambda i: ", ".join(getattr(tool, "name", "") for tool in i.tools),
-    it.ProgramOutput: lambda i: _dump(i.result),
-    it.McpCall: lambda i: _dump(i.error) if i.error is not None else i.output or "",
-    it.WebSearchCall: lambda i: "[]" if i.results is UNSET else _dump(list(i.results)),
-    it.FileSearchCall: lambda i: _dump(list(i.results or ())),
-    it.CodeInterpreterCall: lambda i: _dump(list(i.outputs or ())),
-    it.ImageGenerationCall: lambda i: "[an image]" if i.result else "[no image]",
+OUTPUTS: Mapping[type[it.ItemBase], Callable[[Any, _Reader], str]] = {
+    it.FunctionCallOutput: lambda i, reader: reader.output(i.output),
+    it.CustomToolCallOutput: lambda i, reader: reader.output(i.output),
+    it.ComputerCallOutput: lambda i, reader: reader.text(i.output, f"{reader.path}.output"),
+    it.LocalShellCallOutput: lambda i, _: i.output,
+    it.ShellCallOutput: lambda i, _: _dump(list(i.output)),
+    it.ApplyPatchCallOutput: lambda i, _: i.status if i.output is UNSET else i.output,
+    it.ToolSearchOutput: lambda i, _: ", ".join(getattr(tool, "name", "") for tool in i.tools),
+    it.ProgramOutput: lambda i, _: _dump(i.result),
+    it.McpCall: lambda i, _: i.output or "" if i.error is None else f"Error: {_dump(i.error)}",
+    it.WebSearchCall: lambda i, _: _dump(_given(i, "status", "results")),
+    it.FileSearchCall: lambda i, _: _dump(_given(i, "status", "results")),
+    it.CodeInterpreterCall: lambda i, _: _dump(_given(i, "status", "outputs")),
+    it.ImageGenerationCall: lambda i, _: _dump(_given(i, "status")),
 }
 
-#: Says nothing to the model by itself.
-SILENT = (it.AdditionalTools, it.McpListTools, it.McpApprovalRequest, it.McpApprovalResponse)
+#: Says nothing to the model by itself: the tools stand in the prompt, and what was approved
+#: follows as a call.
+SILENT = (it.AdditionalTools, it.McpListTools, it.McpApprovalRequest)
 
-#: Means something that nobody here can do.
-UNREADABLE: Mapping[type[it.ItemBase], str] = {
-    it.Compaction: "compaction",
-    it.CompactionTrigger: "compaction_trigger",
-    it.ConfigurationUpdate: "configuration_update",
-}
+#: Asks for what nobody here can do, or was to be resolved before.
+UNREADABLE = (it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate, it.ItemReference)
 
 
-def messages_of(items: Iterable[it.Item], shown: Shown) -> list[Message]:
-    """One message a turn of each side, system and developer messages where they stand.
+def messages_of(
+    items: Sequence[it.Item], shown: Shown, unreadable: Unreadable = "note"
+) -> list[Message]:
+    """One message a turn of each side, system and developer messages where they stand, results
+    behind their calls. The last one has ``open`` set if it is an answer to go on with.
 
-    Raises ``InvalidRequest`` for items that ask for what does not exist.
+    Raises ``InvalidRequest`` with the path of items and parts that the model cannot be shown.
     """
-    builder = _Builder(shown)
-    for item in items:
-        builder.add(item)
-    return builder.messages
+    builder = _Builder(shown, unreadable)
+    for index, item in enumerate(items):
+        builder.add(item, f"input[{index}]")
+    messages = builder.finished()
+    last = items[-1] if items else None
+    if isinstance(last, it.Message | it.Reasoning) and messages[-1:] and last.status != "completed":
+        messages[-1]["open"] = messages[-1]["role"] == "assistant"
+    return messages
 
 
 class _Builder:
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: Shown, unreadable: Unreadable) -> None:
         self._shown = shown
+        self._reader = _Reader(unreadable)
+        self._messages: list[Message] = []
+        self._results: dict[str, Message] = {}
         self._names: dict[str, str] = {}
-        self.messages: list[Message] = []
+        self._asked: dict[str, it.McpApprovalRequest] = {}
 
-    def add(self, item: it.Item) -> None:
+    def add(self, item: it.Item, path: str) -> None:
         kind = type(item)
+        self._reader.path = path
         if kind in UNREADABLE:
             raise InvalidRequest(
-                f"Unsupported item: '{UNREADABLE[kind]}' is not supported by this server.",
-                param="input",
+                f"Items of type '{kind.__struct_config__.tag}' are not supported by this server.",
+                param=path,
                 code="unsupported_parameter",
             )
         if isinstance(item, it.Message):
             self._message(item)
         elif isinstance(item, it.Reasoning):
             self._reasoning(item)
-        else:
-            if kind in CALLS:
-                self._call(item)
-            if kind in OUTPUTS:
-                self._result(item)
+        elif isinstance(item, it.McpApprovalRequest):
+            self._asked[item.id] = item
+        elif isinstance(item, it.McpApprovalResponse):
+            self._decided(item)
+        elif kind not in SILENT:
+            self._called_or_answered(item)
+
+    def finished(self) -> list[Message]:
+        """Each result behind its call, whenever it came. A call without a result was cut before
+        anybody could run it: it is left out, and so is an answer that was nothing else."""
+        messages: list[Message] = []
+        for message in self._messages:
+            calls = message.pop("tool_calls", [])
+            answered = [call for call in calls if call["id"] in self._results]
+            if answered:
+                message["tool_calls"] = answered
+            if answered or not calls or message["content"] or "reasoning_content" in message:
+                messages.append(message)
+            messages += [self._results[call["id"]] for call in answered]
+        return messages
 
     def _message(self, item: it.Message) -> None:
-        text = _joined(item.content)
+        text = self._reader.joined(item.content)
         if item.role != "assistant":
             role = item.role if item.role in ("system", "developer") else "user"
-            self.messages.append({"role": role, "content": text})
+            self._messages.append({"role": role, "content": text})
             return
-        turn = self._turn(fresh=lambda turn: bool(turn.get("tool_calls")))
-        turn["content"] = f"{turn['content']}\n{text}" if turn["content"] else text
-        turn["open"] = item.status != "completed"
+        turn = self._turn()
+        turn["content"] = f"{turn['content']}\n\n{text}" if turn["content"] else text
 
     def _reasoning(self, item: it.Reasoning) -> None:
+        """Thinking begins an answer, or goes on with one that has only thought."""
         parts = item.content or item.summary
-        if parts:
-            turn = self._turn(fresh=lambda turn: bool(turn["content"] or turn.get("tool_calls")))
-            said = turn.get("reasoning_content")
-            text = _joined(parts)
-            turn["reasoning_content"] = f"{said}\n{text}" if said else text
+        if not parts:
+            return
+        text = self._reader.joined(parts)
+        turn = self._turn()
+        if turn["content"] or turn.get("tool_calls"):
+            turn = self._new_turn()
+        said = turn.get("reasoning_content")
+        turn["reasoning_content"] = f"{said}\n{text}" if said else text
 
-    def _call(self, item: it.Item) -> None:
-        name, arguments = CALLS[type(item)](item)
-        namespace = getattr(item, "namespace", UNSET)
-        shown = self._shown.name_of(name, None if namespace is UNSET else namespace)
+    def _called_or_answered(self, item: it.Item) -> None:
         call_id = getattr(item, "call_id", None) or item.id
-        self._names[call_id] = shown
+        if (read := CALLS.get(type(item))) is not None:
+            name, arguments = read(item)
+            namespace = getattr(item, "server_label", None) or getattr(item, "namespace", None)
+            self._call(call_id, self._shown.name_of(name, namespace or None), arguments)
+        if (answer := OUTPUTS.get(type(item))) is not None:
+            self._result(call_id, answer(item, self._reader), item)
+
+    def _decided(self, item: it.McpApprovalResponse) -> None:
+        """A model is told of what was denied; what was allowed follows as a call."""
+        asked = self._asked.get(item.approval_request_id)
+        if asked is None or item.approve:
+            return
+        name = self._shown.name_of(asked.name, asked.server_label)
+        self._call(asked.id, name, asked.arguments)
+        why = f": {item.reason}" if item.reason else "."
+        self._result(asked.id, f"The user did not allow this call{why}", item)
+
+    def _call(self, call_id: str, name: str, arguments: Any) -> None:
+        self._names[call_id] = name
         call = {
             "type": "function",
             "id": call_id,
-            "function": {"name": shown, "arguments": _arguments(arguments)},
+            "function": {"name": name, "arguments": _arguments(arguments)},
         }
-        self._turn(fresh=lambda turn: False).setdefault("tool_calls", []).append(call)
+        self._turn().setdefault("tool_calls", []).append(call)
 
-    def _result(self, item: it.Item) -> None:
-        call_id = getattr(item, "call_id", None) or item.id
-        self.messages.append(
-            {
-                "role": "tool",
-                "content": OUTPUTS[type(item)](item),
-                "tool_call_id": call_id,
-                "name": self._names.get(call_id, ""),
-            }
-        )
+    def _result(self, call_id: str, text: str, item: it.Item) -> None:
+        if call_id not in self._names:
+            if isinstance(item, it.ToolSearchOutput):
+                return  # found by a server: the tools stand in the prompt
+            raise InvalidRequest(
+                f"No tool call found for function call output with call_id {call_id}.",
+                param="input",
+            )
+        name = self._names[call_id]
+        self._results[call_id] = {
+            "role": "tool",
+            "content": text,
+            "tool_call_id": call_id,
+            "name": name,
+        }
 
-    def _turn(self, fresh: Callable[[Message], bool]) -> Message:
-        """The assistant's turn that goes on, or a new one."""
-        if self.messages and self.messages[-1]["role"] == "assistant":
-            last = self.messages[-1]
-            if not fresh(last):
-                return last
-        self.messages.append({"role": "assistant", "content": ""})
-        return self.messages[-1]
+    def _turn(self) -> Message:
+        """The answer that goes on; a new one where a call of it has been answered."""
+        last = self._messages[-1] if self._messages else None
+        if last is None or last["role"] != "assistant":
+            return self._new_turn()
+        answered = any(call["id"] in self._results for call in last.get("tool_calls", ()))
+        return self._new_turn() if answered else last
+
+    def _new_turn(self) -> Message:
+        self._messages.append({"role": "assistant", "content": ""})
+        return self._messages[-1]
 
 
 def _arguments(arguments: Any) -> Any:

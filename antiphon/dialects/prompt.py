@@ -7,7 +7,7 @@ hidden from the template behind private characters and encoded as the plain text
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from antiphon.conversation import Kept
@@ -15,88 +15,125 @@ from antiphon.tokens import Tokenizer
 
 __all__ = ["Encoder"]
 
-_OPEN, _CLOSE = "\ue000", "\ue001"
-_HIDDEN = re.compile(f"{_OPEN}(\\d+){_CLOSE}")
+#: Stands before one more character of the last plane, which says what is hidden. Users may write
+#: it: then it is hidden itself.
+_SIGN = "\U0010fffd"
+_FIRST = 0x100000
+_HIDDEN = re.compile(f"{_SIGN}(.?)", re.DOTALL)
 
 
 class Encoder:
-    """Texts to ids for one tokenizer."""
+    """Texts to ids for one tokenizer. Text in which literals are hidden is called masked."""
 
     def __init__(self, tokenizer: Tokenizer, fingerprint: str) -> None:
         self._tokenizer = tokenizer
         self._fingerprint = fingerprint
-        literals = sorted(tokenizer.special, key=len, reverse=True)
-        self._literals = literals
-        self._pattern = re.compile("|".join(map(re.escape, literals))) if literals else None
-        self._special = frozenset(tokenizer.special.values())
+        self._literals = (_SIGN, *tokenizer.special)
+        self._codes = {literal: chr(_FIRST + n) for n, literal in enumerate(self._literals)}
+        self._of_id = {id: literal for literal, id in tokenizer.special.items()}
+        self._forbidden = re.compile(_any_of(self._literals))
+        self._control = re.compile(f"({_any_of(tokenizer.special)})")
+        spelled = b"".join(map(tokenizer.piece, tokenizer.encode("a", special=False)))
+        #: SentencePiece vocabularies may put a blank in front of a text.
+        self._adds_blank = spelled == b" a"
 
     def hide(self, value: Any) -> Any:
-        """``value`` (strings, or lists and objects of them) with every control token's literal
-        replaced by a sign that no template takes for anything."""
+        """``value`` (strings, or lists and objects of them), masked."""
         if isinstance(value, str):
-            if self._pattern is None:
-                return value
-            value = value.replace(_OPEN, "").replace(_CLOSE, "") if _OPEN in value else value
-            return self._pattern.sub(self._sign, value)
+            return self._forbidden.sub(self._hidden, value)
         if isinstance(value, Mapping):
-            return {name: self.hide(inner) for name, inner in value.items()}
+            return {self.hide(name): self.hide(inner) for name, inner in value.items()}
         if isinstance(value, list | tuple):
             return [self.hide(inner) for inner in value]
         return value
 
-    def _sign(self, match: re.Match[str]) -> str:
-        return f"{_OPEN}{self._literals.index(match.group())}{_CLOSE}"
+    def _hidden(self, found: re.Match[str]) -> str:
+        return _SIGN + self._codes[found.group()]
 
-    def shown(self, text: str) -> str:
-        """``text`` with what was hidden spelled out again."""
-        return _HIDDEN.sub(lambda sign: self._literals[int(sign.group(1))], text)
+    def shown(self, masked: str) -> str:
+        """The text itself. Half a sign, which a template may leave that cuts text, is dropped."""
+        return _HIDDEN.sub(self._literal, masked) if _SIGN in masked else masked
 
-    def encode(self, text: str, kept: Kept | None) -> tuple[int, ...]:
-        """The ids of rendered ``text``. Where it begins with what ``kept`` stands for, these ids
-        are extended; where it only shares a beginning, up to the last control token of that."""
+    def _literal(self, sign: re.Match[str]) -> str:
+        code = ord(sign.group(1)) - _FIRST if sign.group(1) else -1
+        return self._literals[code] if 0 <= code < len(self._literals) else sign.group(1)
+
+    def encode(self, masked: str, kept: Kept | None) -> tuple[int, ...]:
+        """Ids that spell ``shown(masked)``. Where it begins with what ``kept`` stands for, these
+        ids are extended, so that an engine finds them in its cache; where it only shares a
+        beginning, up to the last control token of that."""
         if kept is None or kept.fingerprint != self._fingerprint:
-            return tuple(self._encode(text))
-        spans = self._spans(text)
-        count, position = self._shared(kept.ids, b"".join(said for said, _ in spans))
-        return (*kept.ids[:count], *self._encode_from(spans, position))
-
-    def _encode(self, text: str) -> list[int]:
-        return self._encode_from(self._spans(text), 0)
-
-    def _spans(self, text: str) -> list[tuple[bytes, bool]]:
-        """Stretches of the text: (bytes, whether control tokens may be in them)."""
-        spans = []
-        at = 0
-        for sign in _HIDDEN.finditer(text):
-            spans.append((text[at : sign.start()].encode(), True))
-            spans.append((self._literals[int(sign.group(1))].encode(), False))
-            at = sign.end()
-        spans.append((text[at:].encode("utf-8", "replace"), True))
-        return spans
-
-    def _encode_from(self, spans: Sequence[tuple[bytes, bool]], position: int) -> list[int]:
-        ids: list[int] = []
-        at = 0
-        for said, special in spans:
-            end = at + len(said)
-            if end > position and said:
-                text = said[max(0, position - at) :].decode("utf-8", "replace")
-                ids += self._tokenizer.encode(text, special=special)
-            at = end
-        return ids
-
-    def _shared(self, ids: Sequence[int], text: bytes) -> tuple[int, int]:
-        """How many of the kept ids can be used, and how many bytes of the text they stand for."""
-        piece = self._tokenizer.piece
-        whole = b"".join(map(piece, ids))
-        if text.startswith(whole):
-            return len(ids), len(whole)
-        position = best = bytes_ = 0
-        for count, token in enumerate(ids, 1):
-            said = piece(token)
-            if not text.startswith(said, position):
+            return tuple(self._encode(masked))
+        taken = at = 0
+        for start, end, text in self._runs(kept.ids):
+            found = next((t for t in self._spellings(text) if masked.startswith(t, at)), None)
+            if found is None:
                 break
-            position += len(said)
-            if token in self._special:
-                best, bytes_ = count, position
-        return best, bytes_
+            if self._adds_blank and end == len(kept.ids) and kept.ids[start] not in self._of_id:
+                break  # text encoded behind other text would begin with a blank that is not there
+            taken, at = end, at + len(found)
+        return (*kept.ids[:taken], *self._encode(masked[at:]))
+
+    def _encode(self, masked: str) -> list[int]:
+        encode = self._tokenizer.encode
+        if _SIGN not in masked:
+            return encode(masked, special=True)
+        ids: list[int] = []
+        clear: list[str] = []
+        for run in self._control.split(masked):
+            if _SIGN in run:
+                ids += encode("".join(clear), special=True)
+                ids += encode(self.shown(run), special=False)
+                clear.clear()
+            else:
+                clear.append(run)
+        return ids + encode("".join(clear), special=True)
+
+    def _runs(self, ids: Sequence[int]) -> Iterator[tuple[int, int, str | None]]:
+        """Each control token, and each stretch between two: (start, end, masked text), no text for
+        bytes that are none."""
+        start = 0
+        for at, id in enumerate((*ids, None)):
+            if id is not None and id not in self._of_id:
+                continue
+            if start < at:
+                yield start, at, self._text(ids[start:at])
+            if id is not None:
+                yield at, at + 1, self._of_id[id]
+            start = at + 1
+
+    def _text(self, ids: Sequence[int]) -> str | None:
+        try:
+            text = b"".join(map(self._tokenizer.piece, ids)).decode()
+        except UnicodeDecodeError:
+            return None
+        return str(self.hide(text))
+
+    def _spellings(self, text: str | None) -> Iterator[str]:
+        if text:
+            yield text
+            if self._adds_blank and text.startswith(" ") and text != " ":
+                yield text[1:]
+
+
+def _any_of(literals: Collection[str]) -> str:
+    """A pattern for the longest of ``literals``, as a tree: some vocabularies have thousands that
+    begin alike."""
+    tree: dict[str, Any] = {}
+    for literal in literals:
+        node = tree
+        for char in literal:
+            node = node.setdefault(char, {})
+        node[""] = {}
+    return _pattern(tree) if tree else "(?!)"
+
+
+def _pattern(node: dict[str, Any]) -> str:
+    text = ""
+    while len(node) == 1:
+        char, node = next(iter(node.items()))
+        if not char:
+            return text
+        text += re.escape(char)
+    arms = [re.escape(char) + _pattern(inner) for char, inner in node.items() if char]
+    return f"{text}(?:{'|'.join(arms)}){'?' if '' in node else ''}"

@@ -1,4 +1,4 @@
-"""A chat template, rendered as ``transformers`` renders it, and what it can and cannot say.
+"""A chat template, rendered as ``transformers`` renders it.
 
 Sandboxed: a template is code that came with a model's files. It knows no items.
 """
@@ -6,20 +6,20 @@ Sandboxed: a template is code that came with a model's files. It knows no items.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, NoReturn
 
-from jinja2 import TemplateError, nodes
+from jinja2 import TemplateError, meta, nodes
 from jinja2.exceptions import SecurityError
 from jinja2.ext import Extension
 from jinja2.parser import Parser
 from jinja2.sandbox import ImmutableSandboxedEnvironment
-from msgspec import Struct
 
 from antiphon.errors import SetupError
 
-__all__ = ["CHATML", "PLAIN", "Refused", "Template", "Traits"]
+__all__ = ["CHATML", "PLAIN", "RESERVED", "Refused", "Template"]
 
 Messages = Sequence[Mapping[str, Any]]
 
@@ -33,6 +33,12 @@ PLAIN = (
     "{{ bos_token }}{% for message in messages %}{{ message.role }}: {{ message.content }}\n\n"
     "{% endfor %}{% if add_generation_prompt %}assistant:{% endif %}"
 )
+#: What every template is given: nobody else may set it.
+RESERVED = frozenset(
+    {"messages", "tools", "documents", "add_generation_prompt", "bos_token", "eos_token"}
+)
+
+_NOT_ASCII = re.compile("[^\x00-\x7f\U00100000-\U0010ffff]")
 
 
 class Refused(Exception):
@@ -49,25 +55,25 @@ class _Generation(Extension):
         return parser.parse_statements(("name:endgeneration",), drop_needle=True)
 
 
-def _tojson(value: Any, ensure_ascii: bool = False, indent: int | None = None, **_: Any) -> str:
-    """Without the HTML escapes of jinja2's own filter."""
-    return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent)
+def _tojson(
+    value: Any,
+    ensure_ascii: bool = False,
+    indent: int | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> str:
+    """Without the HTML escapes of jinja2's own filter. Private characters, which stand for what
+    must stay text, are left as they are."""
+    text = json.dumps(
+        value, ensure_ascii=False, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+    if ensure_ascii:
+        text = _NOT_ASCII.sub(lambda char: json.dumps(char.group())[1:-1], text)
+    return text
 
 
 def _raise(message: str) -> NoReturn:
     raise Refused(message)
-
-
-class Traits(Struct, frozen=True, kw_only=True):
-    """What a template takes, found by trying. A role that is not taken is folded into another."""
-
-    system: bool
-    system_anywhere: bool
-    developer: bool
-    neighbours: bool
-    tools: bool
-    results: bool
-    reasoning: bool
 
 
 class Template:
@@ -91,6 +97,7 @@ class Template:
         environment.globals["strftime_now"] = lambda form: today().strftime(form)
         try:
             self._template = environment.from_string(source)
+            self._variables = meta.find_undeclared_variables(environment.parse(source))
         except TemplateError as error:
             raise SetupError(f"The model's chat template cannot be read: {error}") from None
         self._fixed = {"bos_token": bos or "", "eos_token": eos or ""}
@@ -112,6 +119,7 @@ class Template:
                 **(settings or {}),
                 messages=messages,
                 tools=tools or None,
+                documents=None,
                 add_generation_prompt=prompt,
             )
         except Refused:
@@ -122,49 +130,5 @@ class Template:
             raise Refused(f"{type(error).__name__}: {error}"[:200]) from None
 
     def mentions(self, name: str) -> bool:
-        """Whether the template's code speaks of ``name``."""
-        return name in self.source
-
-    def traits(self) -> Traits:
-        """Try the template on small conversations; each marker must come out again."""
-        user = {"role": "user", "content": "U7x"}
-        answer = {"role": "assistant", "content": "A7x"}
-        tool = {
-            "type": "function",
-            "function": {
-                "name": "T7x",
-                "description": "D7x",
-                "parameters": {"type": "object", "properties": {}},
-            },
-        }
-        call = {
-            "type": "function",
-            "id": "call00001",
-            "function": {"name": "T7x", "arguments": {"k": "K7x"}},
-        }
-        calling = {"role": "assistant", "content": "", "tool_calls": [call]}
-        result = {
-            "role": "tool",
-            "content": "R7x",
-            "name": "T7x",
-            "tool_call_id": "call00001",
-        }
-        system = {"role": "system", "content": "S7x"}
-        return Traits(
-            system=self._says(("S7x", "U7x"), [system, user]),
-            system_anywhere=self._says(("S7x",), [user, answer, system, user]),
-            developer=self.mentions("developer"),
-            neighbours=self._says(("U7x",), [user, user]),
-            tools=self._says(("T7x",), [user], [tool]),
-            results=self._says(("T7x", "K7x", "R7x"), [user, calling, result], [tool]),
-            reasoning=self.mentions("reasoning_content"),
-        )
-
-    def _says(
-        self, marks: Sequence[str], messages: Messages, tools: Sequence[Any] | None = None
-    ) -> bool:
-        try:
-            text = self.render(messages, tools=tools)
-        except Refused:
-            return False
-        return all(mark in text for mark in marks)
+        """Whether the template asks for a variable of this name."""
+        return name in self._variables

@@ -1,0 +1,173 @@
+"""What a chat template takes and shows, found out once by rendering small samples.
+
+Templates do not say: some raise, some drop in silence, some demand an order or a form. It knows
+templates and their messages; no items.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.errors import SetupError
+
+from .template import Refused, Template
+
+__all__ = ["SHORT_ID", "Traits", "probe"]
+
+Message = Mapping[str, Any]
+
+#: The length of the ids that Mistral's templates insist on: letters and digits only.
+SHORT_ID = 9
+#: Keys under which templates look for what a model thought.
+_THINKING = ("reasoning_content", "reasoning", "thinking")
+#: What is said in the samples: words that no template has of its own.
+_FIRST, _SECOND, _ANSWER, _SYSTEM, _DEVELOPER = "Qwhiskey", "Qyankee", "Atango", "Ssierra", "Ddelta"
+_TOOL, _TWIN, _VALUE, _RESULT, _THOUGHT = "oscar", "papa", "Vvictor", "Rromeo", "Troger"
+
+
+class Traits(Struct, frozen=True, kw_only=True):
+    """What is not taken as it is has to be said in another form."""
+
+    #: Content is a list of parts.
+    parts: bool
+    #: There is a system role; it may also stand later than first; there is a developer role.
+    system: bool
+    system_anywhere: bool
+    developer: bool
+    #: Two messages of one role may follow each other, and an answer may come first.
+    neighbours: bool
+    #: Tools are shown.
+    tools: bool
+    #: Calls and results are shown.
+    results: bool
+    #: Arguments may be objects; they may be texts.
+    objects: bool
+    texts: bool
+    #: An answer may have several calls.
+    parallel: bool
+    #: Ids of calls have ``SHORT_ID`` characters.
+    short_ids: bool
+    #: The key for an answer's thinking, if it is ever shown.
+    reasoning: str | None
+    #: What is written behind an answer.
+    end: str
+
+
+def probe(template: Template) -> Traits:
+    """Try the template. Raises ``SetupError`` if it cannot even show a question."""
+    samples = _Samples(template)
+    user, answer, second = said("user", _FIRST), said("assistant", _ANSWER), said("user", _SECOND)
+    system, developer = said("system", _SYSTEM), said("developer", _DEVELOPER)
+    forms = [form for form in _calls() if samples.show(form, _TOOL, _VALUE, _RESULT)]
+    objects = [form for form in forms if isinstance(_arguments(form), dict)]
+    best = next(iter((*objects, *forms)), None)
+    return Traits(
+        parts=samples.parts,
+        system=samples.show([system, user], _SYSTEM, _FIRST),
+        system_anywhere=samples.show([user, answer, system, second], _FIRST, _SYSTEM, _SECOND),
+        developer="developer" in template.source
+        and samples.show([developer, user], _DEVELOPER, _FIRST),
+        neighbours=samples.show([user, second], _FIRST, _SECOND)
+        and samples.show([answer, user], _ANSWER, _FIRST),
+        tools=samples.show([user], _TOOL, tools=[_tool()]),
+        results=best is not None,
+        objects=bool(objects),
+        texts=len(forms) > len(objects),
+        parallel=best is not None and samples.show(_twice(best), _TOOL, _TWIN, _RESULT),
+        short_ids=best is not None and len(_id(best)) == SHORT_ID,
+        reasoning=samples.thinking(best or [user, answer]),
+        end=samples.end([user, answer]),
+    )
+
+
+class _Samples:
+    """Renderings of small conversations."""
+
+    def __init__(self, template: Template) -> None:
+        self._template = template
+        self.parts = False
+        question = [said("user", _FIRST)]
+        if not self.show(question, _FIRST):
+            self.parts = True
+            if not self.show(question, _FIRST):
+                raise SetupError("The model's chat template does not show what a user says.")
+
+    def show(self, messages: Sequence[Message], *words: str, tools: Any = None) -> bool:
+        """Whether all ``words`` come out."""
+        try:
+            text = self._render(messages, tools, prompt=True)
+        except Refused:
+            return False
+        return all(word in text for word in words)
+
+    def _render(self, messages: Sequence[Message], tools: Any, *, prompt: bool) -> str:
+        if self.parts:
+            messages = [
+                {**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages
+            ]
+        return self._template.render(messages, tools=tools, prompt=prompt)
+
+    def thinking(self, messages: Sequence[Message]) -> str | None:
+        """The key for thinking. Many templates show only that of the present tool loop."""
+        user, answer, *rest = messages
+        for key in _THINKING:
+            if self.show([user, {**answer, key: _THOUGHT}, *rest], _THOUGHT):
+                return key
+        return None
+
+    def end(self, messages: Sequence[Message]) -> str:
+        try:
+            text = self._render(messages, None, prompt=False)
+        except Refused:
+            return ""
+        return text.partition(_ANSWER)[2]
+
+
+def said(role: str, text: str) -> dict[str, Any]:
+    """A message."""
+    return {"role": role, "content": text}
+
+
+def _tool() -> dict[str, Any]:
+    city = {"type": "string", "description": "Where."}
+    parameters = {"type": "object", "properties": {"city": city}, "required": ["city"]}
+    function = {"name": _TOOL, "description": "Tells something.", "parameters": parameters}
+    return {"type": "function", "function": function}
+
+
+def _calls() -> list[list[dict[str, Any]]]:
+    """A question, a call and its result, in every form that a template might want it in."""
+    forms: list[list[dict[str, Any]]] = []
+    for id in ("call_alpha", "a" * SHORT_ID):
+        for arguments in ({"city": _VALUE}, f'{{"city": "{_VALUE}"}}'):
+            function = {"name": _TOOL, "arguments": arguments}
+            call = {"type": "function", "id": id, "function": function}
+            forms.append(
+                [
+                    said("user", _FIRST),
+                    {**said("assistant", ""), "tool_calls": [call]},
+                    {**said("tool", _RESULT), "tool_call_id": id, "name": _TOOL},
+                ]
+            )
+    return forms
+
+
+def _arguments(form: Sequence[Message]) -> Any:
+    return form[1]["tool_calls"][0]["function"]["arguments"]
+
+
+def _id(form: Sequence[Message]) -> str:
+    return str(form[1]["tool_calls"][0]["id"])
+
+
+def _twice(form: Sequence[Message]) -> list[Message]:
+    """The same with two calls in one answer."""
+    user, answer, result = form
+    (call,) = answer["tool_calls"]
+    id = "b" + call["id"][1:]
+    twin = {**call, "id": id, "function": {**call["function"], "name": _TWIN}}
+    other = {**result, "tool_call_id": id, "name": _TWIN}
+    return [user, {**answer, "tool_calls": [call, twin]}, result, other]
