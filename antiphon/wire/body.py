@@ -20,12 +20,14 @@ _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
 
 class Limits(Struct, frozen=True, kw_only=True):
     """How much of what a request may hold: items; parts of one item; tools of one list; levels of
-    arrays and objects within each other, the body being the first."""
+    arrays and objects within each other, the body being the first; arrays and objects in all
+    (brackets in texts count as well: it is a bound against bodies made to be slow)."""
 
     items: int = 10_000
     parts: int = 2_000
     tools: int = 1_024
     nesting: int = 64
+    containers: int = 500_000
 
 
 DEFAULT_LIMITS = Limits()
@@ -33,6 +35,12 @@ DEFAULT_LIMITS = Limits()
 
 def parse(body: bytes, limits: Limits) -> dict[str, Any]:
     """The JSON object of a body, top-level nulls left out. Raises ``InvalidRequest``."""
+    brackets = body.count(b"[") + body.count(b"{")
+    if brackets > limits.containers:
+        raise InvalidRequest(
+            f"The body of your request holds more than {limits.containers} arrays and objects.",
+            code="invalid_value",
+        )
     try:
         raw = msgspec.json.decode(body)
     except RecursionError:
@@ -48,7 +56,7 @@ def parse(body: bytes, limits: Limits) -> dict[str, Any]:
             code="invalid_type",
         )
     # Counting brackets is a cheap upper bound that spares nearly every request the walk.
-    if body.count(b"[") + body.count(b"{") > limits.nesting:
+    if brackets > limits.nesting:
         _check_depth(raw, limits.nesting)
     return {name: value for name, value in raw.items() if value is not None}
 

@@ -191,3 +191,9 @@ def test_texts_have_a_limit(name: str) -> None:
     fields, param = LONG[name]
     error = refused(json.dumps(fields).encode())
     assert (error.param, error.code) == (param, "string_above_max_length")
+
+
+def test_a_body_made_of_brackets_is_refused_before_it_is_read() -> None:
+    body = b'{"input": [' + b"{}," * 600_000 + b"{}]}"
+    with pytest.raises(InvalidRequest, match="arrays and objects"):
+        parse(body, Limits())
