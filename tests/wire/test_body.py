@@ -41,7 +41,7 @@ def refused(body: bytes, limits: Limits | None = None) -> InvalidRequest:
         b'{"temperature":1e999,"input":"\\ud800"}',
         b'{"seed":' + b"9" * 5_000 + b',"input":"hi"}',
         '{"input":"hi"}'.encode("utf-16"),
-        b"{" * 5_000_000,
+        b"{" * 400_000,
     ],
     ids=lambda body: repr(body[:24]),
 )
@@ -196,4 +196,4 @@ def test_texts_have_a_limit(name: str) -> None:
 def test_a_body_made_of_brackets_is_refused_before_it_is_read() -> None:
     body = b'{"input": [' + b"{}," * 600_000 + b"{}]}"
     with pytest.raises(InvalidRequest, match="arrays and objects"):
-        parse(body, Limits())
+        create_response(body, Limits())
