@@ -6,4 +6,4 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--rewrite", action="store_true", help="rewrite the goldens")
+    parser.addoption("--golden", action="store_true", help="write the goldens again")

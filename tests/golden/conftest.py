@@ -1,4 +1,4 @@
-"""``--rewrite`` lets the goldens say what happens now; the diff is then the change."""
+"""``--golden`` lets the goldens say what happens now; the diff is then the change."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ import pytest
 
 @pytest.fixture
 def rewrite(request: pytest.FixtureRequest) -> bool:
-    return bool(request.config.getoption("--rewrite"))
+    return bool(request.config.getoption("--golden"))
