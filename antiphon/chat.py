@@ -197,7 +197,7 @@ def _typed(interrupted: Callable[[], None]) -> Iterator[str]:
     """The lines a user types, until there are no more. ``interrupted``: Ctrl-C while typing."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - gives ``input`` a history and line editing
-    prompt = "› " if sys.stdin.isatty() else ""
+    prompt = "> " if sys.stdin.isatty() else ""
     while True:
         try:
             text = input(prompt).strip()

@@ -1,0 +1,348 @@
+"""The terminal client against a server of its own making, in a terminal as users have one."""
+
+from __future__ import annotations
+
+import codecs
+import json
+import os
+import pty
+import select
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from antiphon.chat import Refused, Server, chat, sse
+from antiphon.errors import SetupError
+
+WAIT_S = 30
+
+Event = dict[str, Any]
+
+
+def delta(text: str, kind: str = "output_text") -> Event:
+    return {"type": f"response.{kind}.delta", "delta": text}
+
+
+def ended(id: str, status: str = "completed", **more: Any) -> Event:
+    return {"type": f"response.{status}", "response": {"id": id, "status": status, **more}}
+
+
+class Fake(ThreadingHTTPServer):
+    """A server that streams what ``answers`` hold for each message. An answer that is a number is
+    the status of a refusal; one that ends in None stays silent until its client leaves."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Exchange)
+        self.answers: dict[str, list[Event | None] | int] = {}
+        self.asked: list[dict[str, Any]] = []
+        self.keys: list[str | None] = []
+        self.left = threading.Event()
+        self.status = 200
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_address[1]}"
+
+
+class _Exchange(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Fake
+
+    def do_GET(self) -> None:
+        self.server.keys.append(self.headers["authorization"])
+        if self.path != "/v1/models" or self.server.status != 200:
+            return self._json(self.server.status, {"error": {"message": "No models for you."}})
+        self._json(200, {"data": [{"id": "tiny"}, {"id": "gpt-5.5"}]})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        self.server.asked.append(body)
+        answer = self.server.answers[body["input"]]
+        if isinstance(answer, int):
+            return self._json(answer, {"error": {"message": f"refused with {answer}"}})
+        self.send_response(200)
+        self.send_header("transfer-encoding", "chunked")
+        self.end_headers()
+        for event in answer:
+            if event is None:
+                return self._until_left()
+            self._chunk(f"event: {event['type']}\ndata: {json.dumps(event)}\n\n".encode())
+        self._chunk(b"data: [DONE]\n\n")
+        self._chunk(b"")
+
+    def _until_left(self) -> None:
+        select.select([self.connection], [], [], WAIT_S)
+        if self.connection.recv(1) == b"":
+            self.server.left.set()
+        self.close_connection = True
+
+    def _chunk(self, data: bytes) -> None:
+        self.wfile.write(b"%x\r\n%s\r\n" % (len(data), data))
+
+    def _json(self, status: int, body: Any) -> None:
+        text = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, *_: Any) -> None:
+        """Silence."""
+
+
+@pytest.fixture
+def fake() -> Iterator[Fake]:
+    with Fake() as server:
+        thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.05})
+        thread.start()
+        yield server
+        server.shutdown()
+        thread.join(WAIT_S)
+
+
+class Terminal:
+    """A command running in a pseudo-terminal: type into it, and wait for what it shows."""
+
+    def __init__(self, *arguments: str) -> None:
+        self._master, slave = pty.openpty()
+        adopt = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+        run = "from antiphon.cli import main; sys.exit(main())"
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", adopt + run, *arguments],
+            stdin=slave,
+            stdout=slave,
+            stderr=slave,
+            start_new_session=True,
+            env={**os.environ, "TERM": "xterm", "COLUMNS": "200"},
+        )
+        os.close(slave)
+        self.shown = ""
+        self._decode = codecs.getincrementaldecoder("utf-8")().decode
+
+    def type(self, text: str) -> None:
+        os.write(self._master, text.encode())
+
+    def insist(self, key: str, text: str) -> None:
+        """Press a key until ``text`` is shown. Python misses a signal that comes in the moment
+        before it begins to wait."""
+        for _ in range(WAIT_S):
+            self.type(key)
+            if select.select([self._master], [], [], 1)[0]:
+                self.until(text)
+                return
+        raise AssertionError(f"{text!r} was not shown")
+
+    def until(self, text: str) -> str:
+        """What was shown up to and with ``text``, from the last such point on."""
+        deadline = time.monotonic() + WAIT_S
+        while text not in self.shown:
+            ready, _, _ = select.select([self._master], [], [], max(0, deadline - time.monotonic()))
+            assert ready, f"{text!r} was not shown, but {self.shown!r}"
+            try:
+                self.shown += self._decode(os.read(self._master, 65536))
+            except OSError:  # Linux's way to say that the other end is closed
+                raise AssertionError(f"{text!r} was not shown, but {self.shown!r}") from None
+        before, _, self.shown = self.shown.partition(text)
+        return before + text
+
+    def end(self) -> int:
+        """The exit code, once it has left."""
+        code = self.process.wait(WAIT_S)
+        os.close(self._master)
+        return code
+
+
+@pytest.fixture
+def terminal() -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def open_one(*arguments: str) -> Terminal:
+        opened.append(Terminal(*arguments))
+        return opened[-1]
+
+    yield open_one
+    for each in opened:
+        if each.process.poll() is None:
+            each.process.kill()
+            each.process.wait(WAIT_S)
+
+
+# --- in a terminal -------------------------------------------------------------------------------
+
+
+def test_a_conversation(fake: Fake, terminal: Callable[..., Terminal]) -> None:
+    fake.answers = {
+        "hi": [
+            delta("Hmm.", "reasoning_text"),
+            {"type": "response.output_item.done", "item": {"type": "reasoning"}},
+            delta("Hel"),
+            delta("lo [b]you[/b] 👋"),
+            ended("resp_1"),
+        ],
+        "more": [
+            delta("No."),
+            ended("resp_2", "incomplete", incomplete_details={"reason": "max_output_tokens"}),
+        ],
+        "again": [delta("Well."), ended("resp_3")],
+    }
+    screen = terminal("chat", "--url", fake.url, "--model", "gpt-5.5")
+    assert "/quit" in screen.until("> ")
+    screen.type("hi\r")
+    shown = screen.until("👋")
+    assert "\x1b[2mHmm." in shown, "thinking is dim"
+    assert shown.endswith("Hello [b]you[/b] 👋")
+    screen.until("> ")
+    screen.type("more\r")
+    assert "(cut: max_output_tokens)" in screen.until("> ")
+    screen.type("/new\r")
+    screen.until("> ")
+    screen.type("again\r")
+    screen.until("Well.")
+    screen.until("> ")
+    screen.type("/quit\r")
+    assert screen.end() == 0
+    assert [body.get("previous_response_id") for body in fake.asked] == [None, "resp_1", None]
+    assert {body["model"] for body in fake.asked} == {"gpt-5.5"}
+    assert all(body["stream"] is True for body in fake.asked)
+
+
+def test_ctrl_c_stops_the_answer_and_not_the_chat(
+    fake: Fake, terminal: Callable[..., Terminal]
+) -> None:
+    fake.answers = {
+        "first": [delta("One."), ended("resp_1")],
+        "long": [delta("It was a dark and"), None],
+        "next": [delta("Two."), ended("resp_2")],
+    }
+    screen = terminal("chat", "--url", fake.url)
+    screen.until("> ")
+    screen.type("first\r")
+    screen.until("One.")
+    screen.until("> ")
+    screen.type("long\r")
+    screen.until("dark and")
+    screen.insist("\x03", "stopped")
+    assert fake.left.wait(WAIT_S), "the server was told by hanging up"
+    screen.until("> ")
+    screen.type("next\r")
+    screen.until("Two.")
+    screen.until("> ")
+    screen.insist("\x03", "/quit")  # while typing: a reminder how to leave
+    screen.until("> ")
+    screen.type("\x04")
+    assert screen.end() == 0
+    assert [body.get("previous_response_id") for body in fake.asked] == [None, "resp_1", "resp_1"]
+
+
+def test_errors_are_shown_and_the_chat_goes_on(
+    fake: Fake, terminal: Callable[..., Terminal]
+) -> None:
+    fake.answers = {
+        "refuse": 400,
+        "fail": [delta("So"), ended("resp_1", "failed", error={"message": "The engine broke."})],
+        "fine": [delta("Fine."), ended("resp_2")],
+    }
+    screen = terminal("chat", "--url", fake.url)
+    screen.until("> ")
+    for typed, shown in (
+        ("refuse", "refused with 400"),
+        ("fail", "The engine broke."),
+        ("/nwe", "no such command"),
+        ("", "> "),
+        ("fine", "Fine."),
+    ):
+        screen.type(f"{typed}\r")
+        screen.until(shown)
+        if typed:
+            screen.until("> ")
+    screen.type("\x04")
+    assert screen.end() == 0
+    assert [body["input"] for body in fake.asked] == ["refuse", "fail", "fine"]
+    assert fake.asked[-1].get("previous_response_id") is None
+
+
+def test_a_model_cannot_command_the_terminal(fake: Fake, terminal: Callable[..., Terminal]) -> None:
+    fake.answers = {"hi": [delta("a\x1b]0;owned\x07b\x9b2Jc\rd\ne"), ended("resp_1")]}
+    screen = terminal("chat", "--url", fake.url)
+    screen.until("> ")
+    screen.type("hi\r")
+    assert "a]0;ownedb2Jcd\r\ne" in screen.until("> ")
+
+
+# --- without one ---------------------------------------------------------------------------------
+
+
+def test_a_pipe_is_a_conversation_without_prompts(fake: Fake) -> None:
+    fake.answers = {"hi": [delta("Hello"), ended("resp_1")]}
+    done = subprocess.run(
+        [sys.executable, "-m", "antiphon", "chat", "--url", fake.url, "--key", "sk-1"],
+        input="hi\n",
+        capture_output=True,
+        text=True,
+        timeout=WAIT_S,
+        check=True,
+    )
+    assert done.stdout.endswith("Hello\n")
+    assert ">" not in done.stdout
+    assert fake.keys == ["Bearer sk-1"]
+
+
+def test_where_nobody_answers_it_says_how_to_start_a_server() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        url = f"http://127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(SetupError) as caught:
+        chat(url)
+    assert str(caught.value) == (f"no server answers at {url}/v1; start one with: antiphon serve")
+
+
+def test_a_refusal_at_the_door_is_passed_on(fake: Fake) -> None:
+    fake.status = 401
+    with pytest.raises(SetupError, match=r"^No models for you\.$"):
+        chat(fake.url)
+    assert fake.keys == [None]
+
+
+def test_an_unknown_model_is_refused_with_those_there_are(fake: Fake) -> None:
+    with pytest.raises(SetupError, match=r"has no model 'other'; it has tiny, gpt-5\.5"):
+        chat(fake.url, model="other")
+
+
+@pytest.mark.parametrize("url", ["ftp://host", "http://", "http://h:port", "http://h:99999"])
+def test_what_is_no_url_is_refused(url: str) -> None:
+    with pytest.raises(SetupError, match="no address of a server"):
+        Server(url)
+
+
+def test_urls_are_taken_with_and_without_what_goes_without_saying(fake: Fake) -> None:
+    for url in (fake.url, f"{fake.url}/v1", f"{fake.url}/v1/", fake.url.removeprefix("http://")):
+        assert Server(url).models() == ["tiny", "gpt-5.5"]
+    assert Server("https://h/prefix").url == "https://h/prefix/v1"
+
+
+def test_a_stream_that_is_no_json_is_an_error(fake: Fake) -> None:
+    with pytest.raises(ValueError, match="Expecting value"):
+        list(sse([b"data: nonsense\n"]))
+    fake.answers = {"x": 500}
+    with pytest.raises(Refused, match="refused with 500"):
+        list(Server(fake.url).events({"input": "x"}))
+
+
+def test_only_data_lines_are_read_and_done_is_the_end() -> None:
+    lines = [
+        b": ping\n",
+        b"event: a\r\n",
+        b'data:{"type": "a"}\r\n',
+        b"\n",
+        b"data: [DONE]\n",
+        b"data: {}\n",
+    ]
+    assert list(sse(lines)) == [{"type": "a"}]
