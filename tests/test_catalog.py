@@ -1,0 +1,136 @@
+"""The catalog: names, defaults, engines, and what stands at a model's place."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from importlib.metadata import EntryPoint, EntryPoints
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon import catalog as module
+from antiphon.backends.scripted import Scripted
+from antiphon.catalog import Catalog, load
+from antiphon.errors import NotFound, SetupError
+from antiphon.settings import Model, Settings
+
+
+def scripted(source: str = "Hello.", **fields: Any) -> Model:
+    return Model(source=source, engine="scripted", **fields)
+
+
+@pytest.fixture
+async def catalog() -> AsyncIterator[Catalog]:
+    models = {
+        "one": scripted(aliases=("gpt-5.5", "uno")),
+        "two": scripted(temperature=0.0, max_output_tokens=7),
+    }
+    loaded = await load(Settings(models=models, default_model="two"), now=1700)
+    yield loaded
+    await loaded.close()
+
+
+async def test_models_are_found_by_every_name(catalog: Catalog) -> None:
+    one, two = catalog.all()
+    assert (one.name, two.name, one.created) == ("one", "two", 1700)
+    assert catalog.find("one") is catalog.find("gpt-5.5") is catalog.find("uno") is one
+    assert catalog.find(None) is two
+
+
+async def test_without_a_default_the_first_model_is_it() -> None:
+    loaded = await load(Settings(models={"a": scripted(), "b": scripted()}))
+    assert loaded.find(None).name == "a"
+
+
+async def test_an_alias_may_be_the_default() -> None:
+    models = {"a": scripted(), "b": scripted(aliases=("c",))}
+    assert (await load(Settings(models=models, default_model="c"))).find(None).name == "b"
+
+
+async def test_an_unknown_model_is_not_found_in_openais_words(catalog: Catalog) -> None:
+    with pytest.raises(NotFound) as caught:
+        catalog.find("three")
+    error = caught.value
+    assert error.message == "The model 'three' does not exist or you do not have access to it."
+    assert (error.status, error.param, error.code) == (404, "model", "model_not_found")
+
+
+async def test_the_operators_values_stand_over_the_recommended_ones(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def make(*_: Any) -> Scripted:
+        backend = Scripted()
+        backend.recommended = {"temperature": 0.2, "top_k": 40, "unheard_of": 1}
+        return backend
+
+    monkeypatch.setattr(module, "ENGINES", {"scripted": make})
+    loaded = await load(Settings(models={"a": scripted(temperature=0.9, top_p=0.5)}))
+    assert loaded.find("a").defaults == {"temperature": 0.9, "top_k": 40, "top_p": 0.5}
+
+
+async def test_closing_closes_every_model(catalog: Catalog) -> None:
+    backends = [model.backend for model in catalog.all()]
+    await catalog.close()
+    assert all(isinstance(backend, Scripted) and backend.closed for backend in backends)
+
+
+async def test_what_was_loaded_is_closed_when_the_next_one_fails(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    first = Scripted()
+
+    async def make(name: str, *_: Any) -> Scripted:
+        if name == "bad":
+            raise SetupError("no")
+        return first
+
+    monkeypatch.setattr(module, "ENGINES", {"scripted": make})
+    with pytest.raises(SetupError, match=r"^no$"):
+        await load(Settings(models={"good": scripted(), "bad": scripted()}))
+    assert first.closed
+
+
+# --- engines -------------------------------------------------------------------------------------
+
+
+async def test_an_unknown_engine_is_refused_with_those_there_are() -> None:
+    with pytest.raises(SetupError, match=r"model m: there is no engine 'lama'; did you mean llama"):
+        await load(Settings(models={"m": Model(source="x", engine="lama")}))
+
+
+async def test_engines_of_others_come_from_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    point = EntryPoint("theirs", "antiphon.catalog:_scripted", "antiphon.engines")
+    monkeypatch.setattr(module, "entry_points", lambda group: EntryPoints([point]))
+    loaded = await load(Settings(models={"m": Model(source="Hi.", engine="theirs")}))
+    assert isinstance(loaded.find("m").backend, Scripted)
+
+
+# --- what a source is ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("files", "outcome"),
+    [
+        (["m.gguf", "mmproj-m.gguf", "README.md"], "/m.gguf"),
+        (["m-00002-of-00002.gguf", "m-00001-of-00002.gguf"], "/m-00001-of-00002.gguf"),
+        (["a.gguf", "b.gguf"], "holds several models: name one of a.gguf, b.gguf"),
+        (["config.json", "model.safetensors"], "Hugging Face folder"),
+        ([], "holds no GGUF file"),
+    ],
+)
+async def test_a_folder_stands_for_the_one_model_in_it(
+    tmp_path: Path, files: list[str], outcome: str
+) -> None:
+    for file in files:
+        (tmp_path / file).touch()
+    loading = load(Settings(models={"m": Model(source=str(tmp_path))}))
+    with pytest.raises(SetupError) as caught:
+        await loading
+    # An empty file is no GGUF file: that it was tried shows in the refusal.
+    assert outcome in str(caught.value)
+
+
+async def test_a_template_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"The template .*absent\.jinja cannot be read"):
+        module._text(tmp_path / "absent.jinja")
