@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any, Literal, cast
 from urllib.parse import unquote_to_bytes
 
 from msgspec import UNSET, to_builtins
@@ -99,8 +99,9 @@ def _dump(value: Any) -> str:
 
 def _given(item: Any, *fields: str) -> dict[str, Any]:
     """Those of the fields that have a value."""
-    values = to_builtins({field: getattr(item, field) for field in fields})
-    return {field: value for field, value in values.items() if value is not None}
+    values = {field: getattr(item, field) for field in fields}
+    given = {f: value for f, value in values.items() if value is not None and value is not UNSET}
+    return cast(dict[str, Any], to_builtins(given))
 
 
 # --- calls and their outputs ---------------------------------------------------------------------

@@ -1,0 +1,75 @@
+"""The backend that plays scripts."""
+
+from __future__ import annotations
+
+from contextlib import aclosing
+
+import pytest
+
+from antiphon.backends.scripted import Script, Scripted
+from antiphon.conversation import Conversation, Options
+from antiphon.errors import BackendError, InvalidRequest
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
+from antiphon.wire.items import FunctionCall, InputText, Message
+from antiphon.wire.response import Usage
+
+CONVERSATION = Conversation(
+    items=(Message(role="user", content=(InputText(text="one two three"),)),), instructions="four"
+)
+
+
+async def play(backend: Scripted) -> list[Delta]:
+    reply = await backend.prepare(CONVERSATION, Options())
+    return [delta async for delta in reply.deltas()]
+
+
+async def test_a_text_is_said_word_by_word() -> None:
+    deltas = await play(Scripted(["Hello  wide\nworld. "]))
+    assert isinstance(deltas[0], Open) and isinstance(deltas[0].item, Message)
+    words = [delta.text for delta in deltas if isinstance(delta, Text)]
+    assert words == ["Hello", "  wide", "\nworld.", " "]
+    assert deltas[-2] == Close()
+    usage = Usage(input_tokens=4, output_tokens=4, total_tokens=8)
+    assert deltas[-1] == Finish("stop", usage)
+
+
+async def test_deltas_are_played_as_they_are() -> None:
+    call = FunctionCall(call_id="c", name="f", arguments="")
+    finish = Finish("length", Usage())
+    script = [Open(call), Text("{}"), finish]
+    assert await play(Scripted([script])) == script
+
+
+async def test_scripts_come_one_after_another_and_again() -> None:
+    backend = Scripted(["a", "b"])
+    said = [(await play(backend))[1] for _ in range(3)]
+    assert said == [Text("a"), Text("b"), Text("a")]
+    assert len(backend.requests) == 3
+
+
+async def test_a_function_answers_what_it_is_asked() -> None:
+    def script(conversation: Conversation, options: Options) -> Script:
+        return conversation.instructions or ""
+
+    assert (await play(Scripted(script)))[1] == Text("four")
+
+
+async def test_errors_before_and_inside_a_run() -> None:
+    backend = Scripted([InvalidRequest("no"), BackendError("broken")])
+    with pytest.raises(InvalidRequest):
+        await backend.prepare(CONVERSATION, Options())
+    reply = await backend.prepare(CONVERSATION, Options())
+    with pytest.raises(BackendError):
+        await anext(reply.deltas())
+
+
+async def test_closing_is_counted() -> None:
+    backend = Scripted(["a b c"])
+    reply = await backend.prepare(CONVERSATION, Options())
+    async with aclosing(reply.deltas()) as deltas:
+        await anext(deltas)
+    assert backend.aborted == 1
+    await play(backend)
+    assert backend.aborted == 1
+    await backend.close()
+    assert backend.closed

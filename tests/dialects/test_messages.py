@@ -1,0 +1,323 @@
+"""Every kind of item as the messages that templates take."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from antiphon.conversation import Options
+from antiphon.dialects.messages import CALLS, OUTPUTS, SILENT, UNREADABLE, messages_of
+from antiphon.dialects.tools import shown_tools
+from antiphon.errors import InvalidRequest
+from antiphon.wire import items as it
+from antiphon.wire.tools import Custom, Function, Namespace
+
+TOOLS = (
+    Function(name="weather"),
+    Custom(name="patch"),
+    Namespace(name="mcp__calc", tools=(Function(name="add"),)),
+)
+SHOWN = shown_tools(Options(tools=TOOLS), ())
+
+
+def read(*items: it.Item, **more: Any) -> list[dict[str, Any]]:
+    return messages_of(items, SHOWN, **more)
+
+
+def user(*parts: it.Part) -> it.Message:
+    return it.Message(role="user", content=parts)
+
+
+def text(words: str) -> it.InputText:
+    return it.InputText(text=words)
+
+
+def assistant(words: str, **more: Any) -> it.Message:
+    return it.Message(role="assistant", content=(it.OutputText(text=words),), **more)
+
+
+def thought(words: str, **more: Any) -> it.Reasoning:
+    return it.Reasoning(content=(it.ReasoningText(text=words),), **more)
+
+
+def call(id: str, name: str = "weather", arguments: str = "{}", **more: Any) -> it.FunctionCall:
+    return it.FunctionCall(call_id=id, name=name, arguments=arguments, **more)
+
+
+def output(id: str, said: it.ToolOutput = "sunny") -> it.FunctionCallOutput:
+    return it.FunctionCallOutput(call_id=id, output=said)
+
+
+def calls(message: dict[str, Any]) -> list[tuple[str, Any]]:
+    return [(c["function"]["name"], c["function"]["arguments"]) for c in message["tool_calls"]]
+
+
+def test_one_turn_is_one_message() -> None:
+    said = read(
+        user(text("Hi")), thought("hm"), assistant("Let me see"), call("a"), call("b"),
+        output("a", "1"), output("b", "2"), thought("so"), assistant("Sunny"),
+    )  # fmt: skip
+    assert [message["role"] for message in said] == [
+        "user", "assistant", "tool", "tool", "assistant",
+    ]  # fmt: skip
+    assert said[1]["reasoning_content"] == "hm"
+    assert said[1]["content"] == "Let me see"
+    assert calls(said[1]) == [("weather", {}), ("weather", {})]
+    assert said[2] == {"role": "tool", "content": "1", "tool_call_id": "a", "name": "weather"}
+    assert (said[4]["reasoning_content"], said[4]["content"]) == ("so", "Sunny")
+
+
+def test_results_stand_behind_their_calls_whenever_they_come() -> None:
+    said = read(call("a"), call("b"), user(text("wait")), output("b", "2"), output("a", "1"))
+    assert [m.get("content") for m in said] == ["", "1", "2", "wait"]
+
+
+def test_a_call_that_was_cut_is_left_out() -> None:
+    cut = call("a", arguments='{"ci', status="incomplete")
+    assert [m["role"] for m in read(user(text("Hi")), cut, user(text("again")))] == ["user", "user"]
+    said = read(user(text("Hi")), assistant("So:"), cut, user(text("again")))
+    assert "tool_calls" not in said[1] and said[1]["content"] == "So:"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        ('{"city": "Oslo"}', {"city": "Oslo"}),
+        ('{"city": "Os', '{"city": "Os'),
+        ("[1]", "[1]"),
+        ("", ""),
+    ],
+)
+def test_arguments_are_an_object_where_they_are_one(arguments: str, shown: Any) -> None:
+    assert calls(read(call("a", arguments=arguments), output("a"))[0]) == [("weather", shown)]
+
+
+def test_tools_have_the_names_the_model_knows() -> None:
+    said = read(
+        call("a", "add", namespace="mcp__calc"),
+        it.CustomToolCall(call_id="b", name="patch", input="*** Begin"),
+        output("a", "3"),
+        it.CustomToolCallOutput(call_id="b", output="done"),
+    )
+    assert calls(said[0]) == [("mcp__calc__add", {}), ("patch", {"input": "*** Begin"})]
+    assert [m["name"] for m in said[1:]] == ["mcp__calc__add", "patch"]
+
+
+def test_outputs_may_be_parts() -> None:
+    parts = (text("one"), it.InputImage(image_url="data:image/png;base64,AA"))
+    said = read(call("a"), output("a", parts))
+    assert said[1]["content"] == "one\n[image omitted: this model reads text only]"
+
+
+def test_an_output_without_its_call_is_refused() -> None:
+    with pytest.raises(InvalidRequest, match="No tool call found for function call output"):
+        read(output("a"))
+
+
+@pytest.mark.parametrize(
+    ("part", "shown"),
+    [
+        (it.Refusal(refusal="No."), "No."),
+        (it.InputImage(file_id="f"), "[image omitted: this model reads text only]"),
+        (it.InputFile(filename="a.pdf"), "[file 'a.pdf' omitted: this model reads text only]"),
+        (it.InputVideo(video_url="u"), "[video omitted: this model reads text only]"),
+        (it.InputAudio(input_audio={}), "[audio omitted: this model reads text only]"),
+        (
+            it.InputFile(
+                filename="a.md",
+                file_data="data:text/markdown;base64," + base64.b64encode(b"# Hi").decode(),
+            ),
+            "[file 'a.md']\n# Hi",
+        ),
+        (it.InputFile(file_data="data:text/plain,a%20b"), "[file]\na b"),
+        (
+            it.InputFile(file_data=base64.b64encode(b"%PDF\0\xff").decode()),
+            "[file omitted: this model reads text only]",
+        ),
+    ],
+)
+def test_parts(part: it.Part, shown: str) -> None:
+    assert read(user(text("See"), part))[0]["content"] == f"See\n{shown}"
+
+
+def test_what_cannot_be_read_can_be_refused_by_path() -> None:
+    image = it.InputImage(image_url="data:image/png;base64,AA")
+    with pytest.raises(InvalidRequest) as refused:
+        read(user(text("Hi")), user(text("See"), image), unreadable="refuse")
+    assert refused.value.param == "input[1].content[1]"
+    with pytest.raises(InvalidRequest) as refused:
+        read(call("a"), output("a", (image,)), unreadable="refuse")
+    assert refused.value.param == "input[1].output[0]"
+
+
+def test_roles() -> None:
+    roles = ("system", "developer", "user", "critic", "tool")
+    said = read(*(it.Message(role=role, content=(text("x"),)) for role in roles))
+    assert [m["role"] for m in said] == ["system", "developer", "user", "user", "user"]
+
+
+def test_thinking_without_text_says_nothing() -> None:
+    assert read(it.Reasoning(encrypted_content="x"), it.Reasoning(), user(text("Hi")))[0] == {
+        "role": "user",
+        "content": "Hi",
+    }
+
+
+@pytest.mark.parametrize("status", ["in_progress", "incomplete"])
+def test_an_answer_that_is_last_and_unfinished_is_open(status: Any) -> None:
+    assert read(user(text("Hi")), assistant("He", status=status))[-1]["open"] is True
+    assert read(user(text("Hi")), thought("hm", status=status))[-1]["open"] is True
+    closed = read(assistant("He", status=status), user(text("Hi")))
+    assert not any(message.get("open") for message in closed)
+    assert not read(user(text("Hi")), assistant("Hello"))[-1].get("open")
+
+
+# --- kinds ---------------------------------------------------------------------------------------
+
+
+def test_every_kind_has_a_rule() -> None:
+    ruled = {*CALLS, *OUTPUTS, *SILENT, *UNREADABLE}
+    ruled |= {it.Message, it.Reasoning, it.McpApprovalResponse}
+    assert ruled == set(it.INPUT_ITEMS)
+
+
+@pytest.mark.parametrize(
+    "item",
+    [
+        it.Compaction(encrypted_content="x"),
+        it.CompactionTrigger(),
+        it.ConfigurationUpdate(),
+        it.ItemReference(id="msg_1"),
+    ],
+)
+def test_what_nobody_can_do_is_refused_by_path(item: it.Item) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        read(user(text("Hi")), item)
+    assert refused.value.param == "input[1]"
+
+
+@pytest.mark.parametrize(
+    ("items", "name", "arguments", "result"),
+    [
+        (
+            [it.WebSearchCall(id="w", action={"type": "search", "query": "q"})],
+            "web_search",
+            {"type": "search", "query": "q"},
+            '{"status": "completed"}',
+        ),
+        (
+            [it.FileSearchCall(id="f", queries=("q",), results=({"text": "t"},))],
+            "file_search",
+            {"queries": ["q"]},
+            '{"status": "completed", "results": [{"text": "t"}]}',
+        ),
+        (
+            [it.CodeInterpreterCall(id="c", container_id="k", code="1+1", status="failed")],
+            "code_interpreter",
+            {"code": "1+1"},
+            '{"status": "failed"}',
+        ),
+        (
+            [it.ImageGenerationCall(id="i", result="AAAA", revised_prompt="a cat")],
+            "image_generation",
+            {"revised_prompt": "a cat"},
+            '{"status": "completed"}',
+        ),
+        (
+            [it.McpCall(id="m", server_label="s", name="f", arguments='{"a": 1}', output="ok")],
+            "s__f",
+            {"a": 1},
+            "ok",
+        ),
+        (
+            [it.McpCall(id="m", server_label="s", name="f", arguments="{}", error="no")],
+            "s__f",
+            {},
+            "Error: no",
+        ),
+        (
+            [
+                it.ComputerCall(call_id="c", action={"type": "click"}),
+                it.ComputerCallOutput(call_id="c", output=it.ComputerScreenshot()),
+            ],
+            "computer",
+            {"action": {"type": "click"}},
+            "[image omitted: this model reads text only]",
+        ),
+        (
+            [
+                it.LocalShellCall(call_id="c", action={"command": ["ls"]}),
+                it.LocalShellCallOutput(call_id="c", output="a.txt"),
+            ],
+            "local_shell",
+            {"command": ["ls"]},
+            "a.txt",
+        ),
+        (
+            [
+                it.ShellCall(call_id="c", action={"commands": ["ls"]}),
+                it.ShellCallOutput(call_id="c", output=({"stdout": "a"},)),
+            ],
+            "shell",
+            {"commands": ["ls"]},
+            '[{"stdout": "a"}]',
+        ),
+        (
+            [
+                it.ApplyPatchCall(call_id="c", operation={"type": "delete_file"}),
+                it.ApplyPatchCallOutput(call_id="c", status="failed"),
+            ],
+            "apply_patch",
+            {"type": "delete_file"},
+            "failed",
+        ),
+        (
+            [
+                it.ToolSearchCall(call_id="c", arguments={"query": "q"}, execution="client"),
+                it.ToolSearchOutput(call_id="c", tools=(Function(name="found"),)),
+            ],
+            "tool_search",
+            {"query": "q"},
+            "found",
+        ),
+        (
+            [
+                it.Program(call_id="c", code="f()", fingerprint="x"),
+                it.ProgramOutput(call_id="c", result="1"),
+            ],
+            "program",
+            {"code": "f()"},
+            "1",
+        ),
+        (
+            [
+                it.McpApprovalRequest(id="r", server_label="s", name="f", arguments="{}"),
+                it.McpApprovalResponse(approval_request_id="r", approve=False, reason="too risky"),
+            ],
+            "s__f",
+            {},
+            "The user did not allow this call: too risky",
+        ),
+    ],
+)
+def test_what_servers_and_clients_ran_is_a_call_and_its_result(
+    items: Sequence[it.Item], name: str, arguments: Any, result: str
+) -> None:
+    asked, answered = read(*items)
+    assert calls(asked) == [(name, arguments)]
+    assert (answered["role"], answered["content"]) == ("tool", result)
+
+
+def test_what_was_allowed_is_told_by_the_call_that_follows() -> None:
+    said = read(
+        it.McpListTools(server_label="s", tools=()),
+        it.AdditionalTools(tools=()),
+        it.McpApprovalRequest(id="r", server_label="s", name="f", arguments="{}"),
+        it.McpApprovalResponse(approval_request_id="r", approve=True),
+        it.McpCall(id="m", server_label="s", name="f", arguments="{}", output="ok"),
+        it.ToolSearchOutput(tools=(), call_id=None),
+    )
+    assert [m["role"] for m in said] == ["assistant", "tool"]

@@ -1,0 +1,78 @@
+"""What templates of the families take, as found by trying."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.dialects.template import CHATML, PLAIN, Template
+from antiphon.dialects.traits import Traits, probe
+from antiphon.errors import SetupError
+from tests.dialects.families import source as template_of
+
+SILENT = Traits(
+    parts=False,
+    system=True,
+    system_anywhere=True,
+    developer=False,
+    neighbours=True,
+    tools=False,
+    results=False,
+    objects=False,
+    texts=False,
+    parallel=False,
+    short_ids=False,
+    reasoning=None,
+    end="",
+)
+
+
+def traits(**more: object) -> Traits:
+    fields = {name: getattr(SILENT, name) for name in SILENT.__struct_fields__}
+    return Traits(**{**fields, **more})
+
+
+CALLS = {"tools": True, "results": True, "objects": True, "texts": True, "parallel": True}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (CHATML, traits(end="<|im_end|>\n")),
+        (PLAIN, traits(end="\n\n")),
+        (template_of("smol"), traits(end="<|im_end|>\n")),
+        (template_of("parts"), traits(parts=True, end="<|im_end|>\n")),
+        (template_of("qwen"), traits(**CALLS, reasoning="reasoning_content", end="<|im_end|>\n")),
+        (template_of("r1"), traits(end="<｜end▁of▁sentence｜>")),
+        (template_of("llama"), traits(**{**CALLS, "parallel": False}, end="<|eot_id|>")),
+        (
+            template_of("mistral"),
+            traits(**CALLS, system_anywhere=False, neighbours=False, short_ids=True, end="</s>"),
+        ),
+        (
+            template_of("gemma"),
+            traits(system=False, system_anywhere=False, neighbours=False, end="<end_of_turn>\n"),
+        ),
+        (
+            template_of("strict"),
+            traits(
+                **{**CALLS, "texts": False},
+                system_anywhere=False,
+                reasoning="reasoning_content",
+                end="<|im_end|>\n",
+            ),
+        ),
+        (
+            "{% for m in messages %}{% if m.role == 'developer' %}D{% endif %}"
+            "{{ m.content }}{{ m.thinking }}{% endfor %}",
+            traits(developer=True, reasoning="thinking"),
+        ),
+    ],
+)
+def test_traits(source: str, expected: Traits) -> None:
+    assert probe(Template(source, bos="<s>", eos="</s>")) == expected
+
+
+@pytest.mark.parametrize("source", ["", "{{ raise_exception('never') }}", "{{ messages[0].role }}"])
+def test_a_template_that_shows_no_question_is_refused(source: str) -> None:
+    with pytest.raises(SetupError):
+        probe(Template(source))
