@@ -16,7 +16,7 @@ from msgspec import Struct
 from antiphon.backends.base import Backend
 from antiphon.errors import NotFound, SetupError
 from antiphon.options import nearest
-from antiphon.pull import Progress, pull
+from antiphon.pull import DEFAULT, DEFAULT_SAMPLING, Progress, pull
 from antiphon.settings import Model, Settings
 
 __all__ = ["ENGINES", "Catalog", "Factory", "ServedModel", "load"]
@@ -201,7 +201,7 @@ def _text(path: Path) -> str:
 
 def _defaults(backend: Backend, model: Model) -> dict[str, Any]:
     """What the operator set, over what the model's files recommend."""
-    recommended = backend.recommended
+    recommended = DEFAULT_SAMPLING if model.source == DEFAULT else backend.recommended
     given = {name: getattr(model, name) for name in _DEFAULTS}
     return {
         **{name: recommended[name] for name in _DEFAULTS if name in recommended},

@@ -14,7 +14,7 @@ import re
 import sys
 import tempfile
 import zipfile
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 
-__all__ = ["DEFAULT", "Progress", "bar", "ensure_default", "pull", "resolve"]
+__all__ = ["DEFAULT", "DEFAULT_SAMPLING", "Progress", "bar", "ensure_default", "pull", "resolve"]
 
 #: Told a file's name, the bytes of it that are there and, where known, the bytes there will be.
 #: Called from any thread, one call at a time.
@@ -31,6 +31,8 @@ Progress = Callable[[str, int, int | None], None]
 #: SmolLM2-135M-Instruct (Apache-2.0), quantised to Q4_1, which lies in a Python package. Nothing
 #: of the package but that file is used.
 DEFAULT = "SmolLM2-135M-Instruct"
+#: How its makers recommend to sample it.
+DEFAULT_SAMPLING: Mapping[str, float] = {"temperature": 0.2, "top_p": 0.9}
 DEFAULT_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
 FASTER_FILE = "SmolLM2-135M-Instruct.Q8_0.gguf"
 DEFAULT_SIZES = {DEFAULT_FILE: 98_362_432, FASTER_FILE: 144_811_072}
