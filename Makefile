@@ -35,7 +35,7 @@ test: $(DEV) ## every test, or ARGS="tests/stream -k writer"
 	$(BIN)/pytest $(ARGS)
 
 golden: $(DEV) ## write the golden files again; look at the diff, it is the change
-	$(BIN)/pytest tests --golden -k golden $(ARGS)
+	$(BIN)/pytest tests/golden --golden $(ARGS)
 
 docs: $(DEV) ## write the generated pages of docs/
 	$(BIN)/python -m scripts.docs

@@ -68,14 +68,18 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
         )
         await stack.enter_async_context(_Sweeper(store, _retention(settings), log))
         port = sockets[0].getsockname()[1]
-        announce(Serving(url=address(settings.host, port), models=models.all()))
+        serving = Serving(url=address(settings.host, port), models=models.all())
+        if settings.log_format == "json":
+            log.info("serving", url=serving.url, models=[model.name for model in serving.models])
+        announce(serving)
         await serve(app, sockets, drain=service.drain, grace_s=settings.drain_s)
 
 
 def address(host: str, port: int) -> str:
     """The URL by which a server that listens on ``host`` is reached from its own machine."""
-    name = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "[::1]"}.get(host, host)
-    return f"http://{f'[{name}]' if ':' in name.strip('[]') and name[0] != '[' else name}:{port}"
+    every = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
+    name = every.get(host, host).strip("[]")
+    return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
 
 
 def _clock() -> float:

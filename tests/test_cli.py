@@ -1,0 +1,310 @@
+"""The command line: what each command shows, and one line with code 2 for whatever is wrong."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tomllib
+import urllib.request
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from antiphon import __version__
+from antiphon.cli import COMMANDS, main
+from antiphon.options import options
+from antiphon.settings import Key, Settings, load
+
+WAIT_S = 60
+
+Invoke = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture(autouse=True)
+def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A working directory, a home and an environment of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+    for name in [name for name in os.environ if name.startswith("ANTIPHON_")]:
+        monkeypatch.delenv(name)
+
+
+@pytest.fixture
+def invoke(capsys: pytest.CaptureFixture[str]) -> Invoke:
+    """Run a command: its code, its output, its errors."""
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        code = main(arguments)
+        out, err = capsys.readouterr()
+        return code, out, err
+
+    return run
+
+
+@pytest.fixture
+def refusal(invoke: Invoke) -> Callable[..., str]:
+    """The one line that a command that cannot be leaves."""
+
+    def run(*arguments: str) -> str:
+        code, out, err = invoke(*arguments)
+        assert (code, out) == (2, "")
+        assert err.startswith("antiphon: ")
+        assert err.count("\n") == 1 and err.endswith("\n")
+        return err.removeprefix("antiphon: ").strip()
+
+    return run
+
+
+# --- help and flags ------------------------------------------------------------------------------
+
+
+def test_without_a_command_there_is_help(invoke: Invoke) -> None:
+    code, out, _ = invoke()
+    assert code == 0
+    assert all(re.search(rf"^    {name} ", out, re.MULTILINE) for name in COMMANDS)
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        main(["--version"])
+    assert (caught.value.code, capsys.readouterr().out) == (0, f"antiphon {__version__}\n")
+
+
+def test_every_option_with_a_flag_is_in_the_help_of_serve_or_chat(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    texts: list[str] = []
+    for command in ("serve", "chat"):
+        with pytest.raises(SystemExit):
+            main([command, "--help"])
+        texts.append(capsys.readouterr().out)
+    for option in options(Settings).values():
+        if option.flag is not None:
+            here, there = texts if option.group != "Chat" else reversed(texts)
+            assert re.search(rf"^  {option.flag}\b", here, re.MULTILINE)
+            assert not re.search(rf"^  {option.flag}\b", there, re.MULTILINE)
+
+
+def test_flags_reach_the_settings(invoke: Invoke) -> None:
+    given = ["--port", "9", "--cors-origins", "a,b", "--allow-unauthenticated", "--metrics=nobody"]
+    code, out, _ = invoke("settings", *given)
+    assert code == 0
+    settings = tomllib.loads(out)
+    assert settings["port"] == 9
+    assert settings["cors_origins"] == ["a", "b"]
+    assert settings["allow_unauthenticated"] is True
+    assert settings["metrics"] == "nobody"
+
+
+def test_a_switch_can_be_turned_off_again(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_ALLOW_UNAUTHENTICATED", "true")
+    assert "allow_unauthenticated = true" in invoke("settings")[1]
+    assert "allow_unauthenticated = false" in invoke("settings", "--no-allow-unauthenticated")[1]
+
+
+# --- refusals ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["serve", "--prot", "1"], "unknown argument --prot; did you mean --port?"),
+        (["serve", "--port"], "argument --port: expected one argument (antiphon serve"),
+        (["serve", "--port", "x"], '--port must be a whole number from 0 to 65535, not "x"'),
+        (["serve", "--por", "1"], "unknown argument --por; did you mean --port?"),
+        (["chat", "--port", "1"], "unknown argument --port"),
+        (["--nothing"], "unknown argument --nothing"),
+        (["srve"], "invalid choice: 'srve'"),
+        (["serve", "--config", "absent.toml"], "absent.toml cannot be read: No such file"),
+        (["serve", "absent.gguf"], "There is no model 'absent.gguf'"),
+        (["serve", "a=x", "a=y"], "two models are called 'a'"),
+        (["serve", "--default-model", "x"], 'default_model "x" is not served'),
+        (["serve", "--host", "0.0.0.0"], "there are no keys"),
+        (["pull", "nothing"], "There is no model 'nothing'"),
+        (["chat", "--url", "nonsense:x"], "is no address of a server"),
+        (["key", "old"], "invalid choice: 'old'"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_line(
+    refusal: Callable[..., str], arguments: list[str], words: str
+) -> None:
+    assert words in refusal(*arguments)
+
+
+def test_a_port_in_use(refusal: Callable[..., str]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        assert f"port {port} on 127.0.0.1 is in use" in refusal("serve", "--port", str(port))
+
+
+def test_a_file_that_is_no_model(refusal: Callable[..., str], tmp_path: Path) -> None:
+    (tmp_path / "broken.gguf").write_bytes(b"GGUF and then nonsense")
+    assert "broken.gguf" in refusal("serve", "--port", "0", "broken.gguf")
+
+
+def test_a_missing_extra(
+    refusal: Callable[..., str], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setitem(sys.modules, "xllamacpp", None)
+    (tmp_path / "m.gguf").touch()
+    assert 'pip install "antiphon[llama]"' in refusal("serve", "--port", "0", "m.gguf")
+
+
+def test_ctrl_c_is_no_traceback(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("antiphon.chat.chat", interrupted)
+    assert invoke("chat") == (130, "", "")
+
+
+# --- the small commands --------------------------------------------------------------------------
+
+FILE = """
+port = 81
+chat_key = "sk-CANARY"
+[models.tiny]
+source = "tiny.gguf"
+temperature = 0.5
+template_kwargs = { deep = { a = true } }
+[[keys]]
+tenant = "t"
+sha256 = "00"
+"""
+
+
+def test_settings_show_values_and_where_they_are_from(
+    invoke: Invoke, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    Path("antiphon.toml").write_text(FILE)
+    monkeypatch.setenv("ANTIPHON_DRAIN_S", "3")
+    code, out, err = invoke("settings", "--log-level", "error")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    for line in (
+        "port = 81  # antiphon.toml",
+        "drain_s = 3.0  # ANTIPHON_DRAIN_S",
+        'log_level = "error"  # --log-level',
+        'host = "127.0.0.1"  # default',
+        "# chat_url is not set  # default",
+        '[models."tiny"]  # antiphon.toml',
+    ):
+        assert line in lines
+    assert "CANARY" not in out
+
+
+def test_settings_are_shown_as_a_file_that_means_the_same(invoke: Invoke) -> None:
+    Path("antiphon.toml").write_text(FILE.replace('chat_key = "sk-CANARY"', ""))
+    before = load(environ={}).settings
+    Path("again.toml").write_text(invoke("settings")[1])
+    assert load(environ={}, file=Path("again.toml")).settings == before
+
+
+def test_a_new_key_fits_the_snippet_beside_it(invoke: Invoke) -> None:
+    code, out, err = invoke("key", "new", "--tenant", 'team "a"')
+    key, _, snippet = out.partition("\n\n")
+    assert (code, len(key)) == (0, 46)
+    assert key.startswith("sk-") and "only now" in err
+    Path("antiphon.toml").write_text(snippet)
+    digest = hashlib.sha256(key.encode()).hexdigest()
+    assert load(environ={}).settings.keys == (Key(tenant='team "a"', sha256=digest),)
+    assert invoke("key", "new")[1] != out
+
+
+def test_models_shows_what_is_named_and_what_was_fetched(invoke: Invoke, tmp_path: Path) -> None:
+    Path("antiphon.toml").write_text(FILE + '[models.far]\nsource = "owner/Far:Q4_0"\n')
+    Path("tiny.gguf").touch()
+    fetched = tmp_path / "cache" / "antiphon" / "models" / "hf" / "a" / "b.gguf"
+    fetched.parent.mkdir(parents=True)
+    fetched.write_bytes(b"0" * 2_000_000)
+    code, out, _ = invoke("models")
+    assert code == 0
+    assert out.splitlines() == [
+        "tiny  tiny.gguf  tiny.gguf",
+        "far  owner/Far:Q4_0  not fetched yet",
+        f"{fetched}  2 MB",
+    ]
+
+
+def test_pull_says_where_the_model_is(invoke: Invoke) -> None:
+    Path("here.gguf").touch()
+    assert invoke("pull", "here.gguf") == (0, "here.gguf\n", "")
+
+
+# --- the server, as operators run it -------------------------------------------------------------
+
+SCRIPTED = """
+port = 0
+store = "memory:"
+[models.echo]
+engine = "scripted"
+source = "Hello there."
+aliases = ["gpt-5.5"]
+"""
+
+
+@pytest.fixture
+def serve(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[str]]]:
+    started: list[subprocess.Popen[str]] = []
+
+    def start(*arguments: str) -> subprocess.Popen[str]:
+        (tmp_path / "antiphon.toml").write_text(SCRIPTED)
+        process = subprocess.Popen(
+            [sys.executable, "-m", "antiphon", "serve", *arguments],
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:
+        if process.poll() is None:
+            process.kill()
+        process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_serve_says_where_it_is_and_ends_quietly(
+    serve: Callable[..., subprocess.Popen[str]], number: signal.Signals
+) -> None:
+    process = serve()
+    assert process.stderr is not None
+    banner = [process.stderr.readline().strip() for _ in range(3)]
+    found = re.fullmatch(
+        rf"Antiphon {re.escape(__version__)} at (http://127\.0\.0\.1:\d+/v1)", banner[0]
+    )
+    assert found is not None
+    assert banner[1] == "echo · also gpt-5.5"
+    request = urllib.request.Request(
+        f"{found[1]}/responses",
+        data=json.dumps({"model": "gpt-5.5", "input": "hi"}).encode(),
+        headers={"content-type": "application/json"},
+    )
+    with urllib.request.urlopen(request, timeout=WAIT_S) as answer:
+        assert json.load(answer)["output"][0]["content"][0]["text"] == "Hello there."
+    process.send_signal(number)
+    out, err = process.communicate(timeout=WAIT_S)
+    assert (process.returncode, out) == (0, "")
+    assert "request" in err and "Traceback" not in err
+
+
+def test_machines_get_lines_of_json(serve: Callable[..., subprocess.Popen[str]]) -> None:
+    process = serve("--log-format", "json")
+    assert process.stderr is not None
+    first = json.loads(process.stderr.readline())
+    assert first["event"] == "serving"
+    assert first["models"] == ["echo"]
+    assert first["url"].startswith("http://127.0.0.1:")
+    process.send_signal(signal.SIGTERM)
+    assert process.communicate(timeout=WAIT_S)[1] == ""
+    assert process.returncode == 0

@@ -1,0 +1,203 @@
+"""The composition root: settings reach the parts they are for, and what is begun is ended."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+
+from antiphon import server as module
+from antiphon.backends.scripted import Scripted
+from antiphon.errors import SetupError
+from antiphon.logs import adopt
+from antiphon.server import Serving, address, run
+from antiphon.settings import Key, Model, Settings
+from antiphon.store.base import Retention
+from antiphon.store.memory import MemoryStore
+
+WAIT_S = 20
+MODELS = {"echo": Model(source="Hello there.", engine="scripted")}
+
+Use = Callable[[httpx.AsyncClient, Serving], Awaitable[None]]
+
+
+@pytest.fixture(autouse=True)
+def _own_logging(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The process's logging is not this test's to take."""
+    assert adopt is module.adopt
+    monkeypatch.setattr(module, "adopt", lambda log: None)
+
+
+async def served(use: Use, **fields: Any) -> None:
+    """Serve with these settings, use the server, and end it as operators do."""
+    settings = Settings(**{"port": 0, "store": "memory:", "models": MODELS, **fields})
+    began: asyncio.Future[Serving] = asyncio.get_running_loop().create_future()
+    running = asyncio.create_task(run(settings, began.set_result))
+    async with asyncio.timeout(WAIT_S):
+        await asyncio.wait((began, running), return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()
+        serving = began.result()
+        try:
+            async with httpx.AsyncClient(base_url=f"{serving.url}/v1/", timeout=WAIT_S) as client:
+                assert (await client.get(f"{serving.url}/health")).status_code == 200
+                await use(client, serving)
+        finally:
+            os.kill(os.getpid(), signal.SIGTERM)
+            await running
+
+
+async def test_a_response_is_generated_stored_and_chained() -> None:
+    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+        assert [model.name for model in serving.models] == ["echo"]
+        first = (await client.post("responses", json={"input": "hi"})).json()
+        assert first["output"][0]["content"][0]["text"] == "Hello there."
+        assert (await client.get(f"responses/{first['id']}")).json() == first
+        body = {"input": "more", "previous_response_id": first["id"]}
+        second = (await client.post("responses", json=body)).json()
+        items = (await client.get(f"responses/{second['id']}/input_items")).json()["data"]
+        assert len(items) == 3
+
+    await served(use)
+
+
+async def test_settings_reach_the_rim() -> None:
+    key = Key(tenant="t", sha256="2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683")
+
+    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+        assert (await client.get("models")).status_code == 401
+        client.headers["authorization"] = "Bearer key"
+        assert (await client.get("models")).status_code == 200
+        turn = {"role": "user", "content": "hi"}
+        cases: list[tuple[dict[str, Any], int]] = [
+            ({"input": [turn] * 2}, 200),
+            ({"input": [turn] * 3}, 400),
+            ({"input": "x" * 2000}, 413),
+            ({"input": "hi", "tools": [{"type": "web_search"}]}, 400),
+        ]
+        for body, status in cases:
+            assert (await client.post("responses", json=body)).status_code == status
+        origin = {"origin": "https://page.test"}
+        allowed = (await client.get("models", headers=origin)).headers
+        assert allowed["access-control-allow-origin"] == "https://page.test"
+        root = serving.url
+        assert (
+            await client.get(f"{root}/metrics", headers={"authorization": ""})
+        ).status_code == 401
+
+    await served(
+        use,
+        keys=(key,),
+        max_items=2,
+        max_body_bytes=1000,
+        unavailable_tools="refuse",
+        cors_origins=("https://page.test",),
+        metrics="nobody",
+    )
+
+
+async def test_the_rate_limit_is_for_all_without_keys() -> None:
+    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+        statuses = [(await client.get("models")).status_code for _ in range(3)]
+        assert statuses == [200, 200, 429]
+
+    await served(use, requests_per_minute=2)
+
+
+async def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
+    store = str(tmp_path / "new" / "responses.db")
+    ids: list[str] = []
+
+    async def write(client: httpx.AsyncClient, serving: Serving) -> None:
+        ids.append((await client.post("responses", json={"input": "hi"})).json()["id"])
+
+    async def read(client: httpx.AsyncClient, serving: Serving) -> None:
+        assert (await client.get(f"responses/{ids[0]}")).json()["status"] == "completed"
+
+    await served(write, store=store)
+    await served(read, store=store)
+
+
+async def test_the_end_closes_models_and_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    closed: list[str] = []
+    monkeypatch.setattr(Scripted, "close", lambda self: _note(closed, "model"))
+    monkeypatch.setattr(MemoryStore, "close", lambda self: _note(closed, "store"))
+
+    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+        assert closed == []
+
+    await served(use)
+    assert closed == ["model", "store"]
+
+
+async def _note(notes: list[str], word: str) -> None:
+    notes.append(word)
+
+
+async def test_the_store_is_swept_at_the_start_within_its_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    swept: list[Retention] = []
+    done = asyncio.Event()
+
+    async def sweep(self: object, retention: Retention, now: int) -> int:
+        swept.append(retention)
+        done.set()
+        raise RuntimeError("a sweep that fails ends nothing")
+
+    monkeypatch.setattr(MemoryStore, "sweep", sweep)
+
+    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+        await done.wait()
+        assert (await client.get("models")).status_code == 200
+
+    await served(use, retention_days=2, retention_responses=5, retention_bytes=0)
+    assert swept == [Retention(max_age_s=172_800, max_responses=5, max_bytes=None)]
+
+
+async def test_nothing_is_left_of_a_server_that_could_not_start() -> None:
+    threads = threading.active_count()
+    bad = {"bad": Model(source="nowhere.gguf")}
+    for _ in range(2):  # the second finds the port free again
+        with pytest.raises(SetupError, match=r"nowhere\.gguf"):
+            await run(Settings(port=0, store="memory:", models=bad), lambda serving: None)
+    assert threading.active_count() <= threads + 1  # asyncio keeps a thread for files
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "", "192.0.2.1", "my.host.test"])
+async def test_other_machines_are_let_in_only_on_purpose(host: str) -> None:
+    with pytest.raises(SetupError, match="there are no keys"):
+        await run(Settings(host=host, port=0), lambda serving: None)
+
+
+@pytest.mark.parametrize("fields", [{"allow_unauthenticated": True}, {"keys": ("one",)}])
+def test_keys_or_a_word_let_them_in(fields: Any) -> None:
+    module._check_exposure(Settings(host="0.0.0.0", **fields))
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.9", "localhost", "::1", "[::1]"])
+def test_this_machine_needs_no_keys(host: str) -> None:
+    module._check_exposure(Settings(host=host))
+
+
+@pytest.mark.parametrize(
+    ("host", "url"),
+    [
+        ("127.0.0.1", "http://127.0.0.1:80"),
+        ("0.0.0.0", "http://127.0.0.1:80"),
+        ("", "http://127.0.0.1:80"),
+        ("::", "http://[::1]:80"),
+        ("::1", "http://[::1]:80"),
+        ("[::1]", "http://[::1]:80"),
+        ("my.host", "http://my.host:80"),
+    ],
+)
+def test_the_address_is_one_that_can_be_opened(host: str, url: str) -> None:
+    assert address(host, 80) == url
