@@ -1,299 +1,173 @@
-"""Arguments that are not JSON become JSON: tagged parameters, Python calls, braced pairs.
+"""Values that are not JSON become JSON: raw text by its schema, Python's and braced literals.
 
-What the schema of a tool says about a parameter decides how its text is read. Nothing raises.
+What comes out only grows: a string streams, any other value is given when it is whole. Nothing
+raises, whatever the text.
 """
 
 from __future__ import annotations
 
-import ast
-import json
 import re
 from collections.abc import Mapping
 from typing import Any
 
-from .json_text import load
+from .json_text import DIGITS, ESCAPES, StringText, dump, load, within
+from .lexer import QUOTE
 
-__all__ = ["Parameters", "PythonCalls", "braced_call"]
+__all__ = ["ObjectText", "converted", "string_text", "types_of"]
 
 Json = Mapping[str, Any]
-_WORDS = {"true": True, "false": False, "null": None, "none": None}
+
+_NAMES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+_REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
+_DEPTH = 8
+STRING = frozenset({"string"})
 
 
-def _types(schema: Any) -> frozenset[str]:
-    """The JSON types a parameter's schema allows; empty if it does not say."""
-    if not isinstance(schema, dict):
+def types_of(schema: Json, key: str) -> frozenset[str]:
+    """The JSON types that ``schema`` allows for its property ``key``; empty: it does not say."""
+    return _types(_member(schema.get("properties"), key), schema, _DEPTH)
+
+
+def _types(schema: Any, root: Json, depth: int) -> frozenset[str]:
+    if not isinstance(schema, Mapping) or not depth:
         return frozenset()
-    found: set[str] = set()
     kind = schema.get("type")
-    found.update([kind] if isinstance(kind, str) else kind if isinstance(kind, list) else ())
+    found = frozenset(kind if isinstance(kind, list) else [kind] if isinstance(kind, str) else ())
+    if reference := _REFERENCE.match(str(schema.get("$ref", ""))):
+        section, name = reference.groups()
+        found |= _types(_member(root.get(section), name), root, depth - 1)
     for key in ("anyOf", "oneOf", "allOf"):
         for arm in schema.get(key) or ():
-            found |= _types(arm)
-    for value in schema.get("enum") or ():
-        found.add("string" if isinstance(value, str) else "number")
-    return frozenset(str(name) for name in found)
+            found |= _types(arm, root, depth - 1)
+    if not found:
+        values = list(schema.get("enum") or ()) + ([schema["const"]] if "const" in schema else [])
+        found = frozenset(_NAMES.get(type(value), "object") for value in values)
+    return found
+
+
+def _member(mapping: Any, key: str) -> Any:
+    return mapping.get(key) if isinstance(mapping, Mapping) else None
+
+
+def converted(text: str, types: frozenset[str] = frozenset()) -> str:
+    """The JSON text that ``text`` stands for, as a value of one of ``types`` (any, if empty).
+
+    JSON is taken as it stands, Python's and braced literals are translated; what is neither, or
+    not of these types while a string is, is a string.
+    """
+    bare = text.strip()
+    for candidate in (bare, _translated(bare)):
+        try:
+            value = load(candidate)
+            found = candidate if candidate == bare else dump(value)
+        except ValueError:
+            continue
+        if not isinstance(value, str) and ("string" not in types or _fits(value, types)):
+            return found
+    return dump(text.replace(QUOTE, ""))
 
 
 def _fits(value: Any, types: frozenset[str]) -> bool:
-    names = {
-        bool: ("boolean",),
-        int: ("integer", "number"),
-        float: ("number",),
-        dict: ("object",),
-        list: ("array",),
-        type(None): ("null",),
-        str: ("string",),
-    }[type(value)]
-    return not types.isdisjoint(names)
+    name = _NAMES[type(value)]
+    return name in types or (name == "integer" and "number" in types)
 
 
-def _read(text: str, types: frozenset[str], untyped_json: bool) -> Any:
-    """The value that ``text`` stands for."""
-    bare = text.strip()
-    if types == {"string"} or (not types and not untyped_json):
-        return text
-    value: Any = text
-    try:
-        value = load(bare)
-    except ValueError:
-        value = _WORDS.get(bare.lower(), text)
-        if value is text:
-            value = _literal(bare, text)
-    if types and not _fits(value, types):
-        return text
-    return value
+# --- literals ------------------------------------------------------------------------------------
+
+_PYTHON_ESCAPES: Mapping[str, str] = {
+    **ESCAPES,
+    "'": "'",
+    "v": "\v",
+    "a": "\a",
+    "0": "\0",
+    "\n": "",
+}
+_PYTHON_DIGITS: Mapping[str, int] = {**DIGITS, "x": 2, "U": 8}
+_WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"} | {
+    word: word for word in ("true", "false", "null")
+}
+_BRACKETS: Mapping[str, str] = {"(": "[", ")": "]"}
+_LITERAL = re.compile(
+    rf"""(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|{QUOTE}[^{QUOTE}]*{QUOTE})
+    |(?P<word>[^\W\d][\w.\-]*)|(?P<number>[+-]?[\d.][\w.+-]*)|(?P<space>\s+)|(?P<sign>.)""",
+    re.DOTALL | re.VERBOSE,
+)
 
 
-def _literal(bare: str, text: str) -> Any:
-    """Some models write Python where JSON was meant."""
-    if bare[:1] not in ("[", "{", "("):
-        return text
-    try:
-        value = ast.literal_eval(bare)
-        json.dumps(value)
-    except (ValueError, SyntaxError, TypeError, MemoryError, RecursionError):
-        return text
-    return list(value) if isinstance(value, tuple) else value
+def string_text(quote: str) -> StringText:
+    """Reads a string of Python or of a braced literal, by its quote."""
+    if quote == QUOTE:
+        return StringText(QUOTE, {}, {})
+    return StringText(quote, _PYTHON_ESCAPES, _PYTHON_DIGITS)
 
 
-def _dump(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)
-
-
-class Parameters:
-    """The arguments of one call whose parameters come tag by tag, as JSON text that only grows.
-
-    A value that is a string by its schema streams; any other is written when it is whole.
-    """
-
-    def __init__(self, schema: Json | None, *, trims: bool, untyped_json: bool) -> None:
-        self._properties: Json = (schema or {}).get("properties") or {}
-        self._trims = trims
-        self._untyped_json = untyped_json
-        self._written = 0
-        self._types: frozenset[str] = frozenset()
-        self._streams = False
-        self._text: list[str] = []
-        self._held = ""
-        self._begun = False
-
-    def begin(self) -> str:
-        """The call has its name."""
-        return "{"
-
-    def key(self, key: str, kind: str | None) -> str:
-        """A parameter begins. ``kind``: ``string`` or ``json`` where the model says which."""
-        self._types = _types(self._properties.get(key))
+def _translated(text: str) -> str:
+    """A literal in JSON's words; nonsense stays nonsense, for JSON to refuse."""
+    tokens: list[str] = []
+    for found in _LITERAL.finditer(text):
+        kind, token = found.lastgroup, found.group()
         if kind == "string":
-            self._types = frozenset({"string"})
-        as_json = kind == "json" or self._untyped_json
-        self._streams = self._types == {"string"} or (not self._types and not as_json)
-        self._text, self._held, self._begun = [], "", False
-        comma = ", " if self._written else ""
-        self._written += 1
-        return f"{comma}{_dump(key)}: " + ('"' if self._streams else "")
-
-    def value(self, text: str) -> str:
-        """More of the value."""
-        if not self._streams:
-            self._text.append(text)
-            return ""
-        if self._trims:
-            if not self._begun and text:
-                self._begun = True
-                text = text.removeprefix("\n")
-            # The last line end before the closing tag is not the value's.
-            text = self._held + text
-            self._held = "\n" if text.endswith("\n") else ""
-            text = text.removesuffix("\n")
-        return _dump(text)[1:-1]
-
-    def value_end(self) -> str:
-        """The value is whole."""
-        if self._streams:
-            self._held = ""
-            return '"'
-        text = "".join(self._text)
-        if self._trims:
-            text = text.removeprefix("\n").removesuffix("\n")
-        return _dump(_read(text, self._types, True))
-
-    def end(self) -> str:
-        """The call is whole."""
-        return "}"
+            string = string_text(token[0])
+            token = dump(string.read(token, 1)[0] + string.finish())
+        elif kind == "word":
+            token = _WORDS.get(token, dump(token))
+        elif kind == "sign":
+            token = _BRACKETS.get(token, token)
+            if token == ":" and tokens and tokens[-1][:1] not in '"{[':
+                tokens[-1] = dump(tokens[-1])  # keys are strings
+            elif token in "]}" and tokens and tokens[-1] == ",":
+                tokens.pop()
+        if kind != "space":
+            tokens.append(token)
+    return "".join(tokens)
 
 
-# --- Python calls --------------------------------------------------------------------------------
-
-_HEAD = re.compile(r"[\s,\[]*([A-Za-z_][\w.\-]*)\s*\(")
-_HEAD_BEGUN = re.compile(r"[\s,\[]*([A-Za-z_][\w.\-]*\s*)?\Z")
-_LIST_END = re.compile(r"[\s,]*\]")
-_TURN = re.compile(r"[\\\"'()\[\]{}]")
+# --- an object, as it grows ----------------------------------------------------------------------
 
 
-class PythonCalls:
-    """Reads ``[f(a=1), g()]`` as it comes, brackets or not; each call is given when it is whole."""
+class ObjectText:
+    """The JSON text of arguments that come key by key. Each method returns what it adds."""
 
-    def __init__(self) -> None:
-        self._text = ""
-        self._at = 0
-        self._name: str | None = None
-        self._depth = 0
-        self._quote = ""
-        #: The list was closed.
-        self.done = False
-        #: This is no list of calls, or no more.
-        self.broken = False
+    def __init__(self, schema: Json) -> None:
+        self._schema = schema
+        self._types: frozenset[str] = frozenset()
+        self._has_keys = False
 
     @property
-    def rest(self) -> str:
-        """The text that belongs to no whole call."""
-        return self._text
+    def is_string(self) -> bool:
+        """Whether the value of the present key can only be a string."""
+        return self._types == STRING
 
-    def feed(self, text: str) -> list[tuple[str, str]]:
-        """The calls that are whole with ``text``: (name, arguments as JSON)."""
-        self._text += text
-        calls: list[tuple[str, str]] = []
-        while not (self.done or self.broken):
-            if self._name is None and not self._head():
-                break
-            end = self._end()
-            if end is None:
-                break
-            arguments = _keywords(self._text[self._start : end])
-            if arguments is None:
-                self.broken = True
-                break
-            calls.append((str(self._name), arguments))
-            self._text, self._at, self._name = self._text[end + 1 :], 0, None
-        return calls
+    def positional(self, taken: frozenset[str]) -> str:
+        """The name of the first property that is not in ``taken``."""
+        properties = self._schema.get("properties")
+        names = properties if isinstance(properties, Mapping) else ()
+        return next((name for name in names if name not in taken), "")
 
-    def _head(self) -> bool:
-        head = _HEAD.match(self._text)
-        if head is not None:
-            self._name, self._at, self._depth = head.group(1), head.end(), 1
-            self._start = head.end()
-            return True
-        if (end := _LIST_END.match(self._text)) is not None:
-            self.done = True
-            self._text = self._text[end.end() :]
-        elif not _HEAD_BEGUN.match(self._text):
-            self.broken = True
-        return False
+    def key(self, key: str) -> str:
+        """A key begins; its value must follow."""
+        self._types = types_of(self._schema, key)
+        before = ", " if self._has_keys else "{"
+        self._has_keys = True
+        return f"{before}{dump(key)}: "
 
-    def _end(self) -> int | None:
-        """The position of the parenthesis that closes the call."""
-        while (turn := _TURN.search(self._text, self._at)) is not None:
-            char, self._at = turn.group(), turn.end()
-            if char == "\\":
-                if self._at == len(self._text):
-                    self._at -= 1  # what it escapes has not come yet
-                    return None
-                self._at += 1
-            elif self._quote:
-                self._quote = "" if char == self._quote else self._quote
-            elif char in "\"'":
-                self._quote = char
-            elif char in "([{":
-                self._depth += 1
-            else:
-                self._depth -= 1
-                if self._depth == 0:
-                    return self._at - 1
-        self._at = len(self._text)
-        return None
+    def value(self, text: str) -> str:
+        """A whole value, as ``text`` says it and the schema reads it."""
+        return converted(text, self._types)
 
+    @staticmethod
+    def string(text: str) -> str:
+        """Some of a string; its quotes are the caller's."""
+        return within(text)
 
-def _keywords(text: str) -> str | None:
-    """``a=1, b="x"`` as JSON. JSON's own words for true, false and null are understood."""
-    try:
-        call = ast.parse(f"f({text})", mode="eval").body
-        assert isinstance(call, ast.Call)
-        if call.args or any(word.arg is None for word in call.keywords):
-            return None
-        return _dump({str(word.arg): _constant(word.value) for word in call.keywords})
-    except (ValueError, SyntaxError, TypeError, AssertionError, MemoryError, RecursionError):
-        return None
-
-
-def _constant(node: ast.expr) -> Any:
-    match node:
-        case ast.Name(id=name) if name in _WORDS:
-            return _WORDS[name]
-        case ast.List(elts=elements) | ast.Tuple(elts=elements):
-            return [_constant(element) for element in elements]
-        case ast.Dict(keys=keys, values=values):
-            return {
-                str(_constant(key)): _constant(value)
-                for key, value in zip(keys, values, strict=True)
-                if key is not None
-            }
-    return ast.literal_eval(node)
-
-
-# --- braced pairs --------------------------------------------------------------------------------
-
-_BRACED = re.compile(r"\s*call:([\w.\-]+)\s*\{(.*)\}\s*\Z", re.DOTALL)
-_PAIR = re.compile(r"\s*,?\s*([\w.\-]+)\s*:\s*(?:<escape>(.*?)<escape>|([^,]*))", re.DOTALL)
-_QUOTED = re.compile(r"<escape>(.*?)<escape>", re.DOTALL)
-_BARE_KEY = re.compile(r"([{,]\s*)([A-Za-z_][\w.\-]*)\s*:")
-
-
-def braced_call(text: str, schema_of: Mapping[str, Json | None]) -> tuple[str, str] | None:
-    """``call:name{key:<escape>text<escape>,n:42}`` as (name, arguments as JSON)."""
-    found = _BRACED.match(text)
-    if found is None:
-        return None
-    name, body = found.groups()
-    quoted: list[str] = []
-
-    def keep(match: re.Match[str]) -> str:
-        quoted.append(match.group(1))
-        return f'"\x00{len(quoted) - 1}"'
-
-    bare = _BARE_KEY.sub(r'\1"\2":', "{" + _QUOTED.sub(keep, body) + "}")
-    try:
-        arguments = _restored(load(bare), quoted)
-    except ValueError:
-        arguments = _pairs(body, (schema_of.get(name) or {}).get("properties") or {})
-    return name, _dump(arguments)
-
-
-def _restored(value: Any, quoted: list[str]) -> Any:
-    match value:
-        case str() if value.startswith("\x00"):
-            return quoted[int(value[1:])]
-        case dict():
-            return {key: _restored(inner, quoted) for key, inner in value.items()}
-        case list():
-            return [_restored(inner, quoted) for inner in value]
-    return value
-
-
-def _pairs(body: str, properties: Json) -> dict[str, Any]:
-    return {
-        key: text if text is not None else _read(bare, _types(properties.get(key)), True)
-        for key, text, bare in (
-            (m.group(1), m.group(2), m.group(3) or "") for m in _PAIR.finditer(body)
-        )
-    }
+    def end(self) -> str:
+        """The object is whole."""
+        return "}" if self._has_keys else "{}"

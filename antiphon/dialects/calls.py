@@ -1,367 +1,376 @@
-"""Readers of markup: the text of a format's states becomes calls.
+"""One call as it is read: nothing of it is given out before its name is known.
 
-What a reader finds are steps: a call opens, its arguments grow, it closes. It knows no items, and
-nothing of what stands outside the markup.
+A reader takes the text of one state of a format and tells the call what it says. Readers know
+neither terminals nor items.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, Literal
+from typing import Any, Protocol
 
-from .arguments import Parameters, PythonCalls, braced_call
-from .formats import ToolFormat
-from .json_text import CallObject, ValueEnd
+from msgspec import Struct
 
-__all__ = ["CallReader", "Found", "reader_for"]
+from .arguments import ObjectText
+from .formats_shape import Reads, ToolFormat
+from .json_text import InputText, Span
+from .pairs import PairReader
+from .records import Record
 
-#: A call opens (name, call id or ""), its arguments grow (JSON text), it is whole.
-Found = tuple[Literal["open"], str, str] | tuple[Literal["text"], str] | tuple[Literal["close"]]
+__all__ = ["Call", "Reader", "ToolShape", "reader_for"]
 
-Schemas = Mapping[str, Mapping[str, Any] | None]
+#: What the name of a call can be: neither white space nor brackets nor quotes.
+_NAME = re.compile(r"[\w.\-:/$]*")
+_NAME_LIMIT = 256
+_LABEL = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?", re.DOTALL)
+_WRAPPERS = ("arguments", "parameters")
+_WRAPPED = re.compile(rf'\s*\{{\s*"({"|".join(_WRAPPERS)})"\s*:\s*(?=\{{)')
+_WRAP_BEGUN = re.compile(
+    r'\s*(?:\{\s*(?:"(?:'
+    + "|".join(sorted({key[:n] for key in _WRAPPERS for n in range(len(key))}, reverse=True))
+    + "|(?:"
+    + "|".join(_WRAPPERS)
+    + r')(?:"\s*(?::\s*)?)?)?)?)?'
+)
+_WRAP_LIMIT = 64
+#: How a custom tool was shown to the model.
+_CUSTOM: Mapping[str, Any] = {"properties": {"input": {"type": "string"}}}
 
-_NAMED_ID = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?\Z", re.DOTALL)
-#: Keys that a call written as bare JSON may begin with.
-_CALL_KEYS = frozenset({"name", "type", "id", "function", "parameters", "arguments"})
+
+class ToolShape(Struct, frozen=True, kw_only=True):
+    """What a tool the model was shown is on the wire. A custom tool was shown as a function with
+    one string parameter, its input."""
+
+    wire_name: str
+    namespace: str | None = None
+    custom: bool = False
+    schema: Mapping[str, Any] | None = None
 
 
-class CallReader:
-    """Reads one stretch of markup. Subclasses read its states.
+class Sink(Protocol):
+    """Who is told of calls."""
 
-    ``tentative``: no terminal said that this is a call; only a known tool's name makes it one.
+    def call(self, shape: ToolShape, call_id: str) -> None:
+        """A call begins."""
+
+    def argue(self, text: str) -> None:
+        """Its arguments, or its input, go on."""
+
+    def end_call(self) -> None:
+        """It is whole."""
+
+
+class Call:
+    """Collects what readers find and tells ``sink``. ``tools``: by the names the model was shown.
+
+    ``is_bare``: nothing but its looks says that this is a call.
     """
 
-    def __init__(self, form: ToolFormat, schemas: Schemas) -> None:
-        self._form = form
-        self._schemas = schemas
-        self._found: list[Found] = []
-        self.tentative = False
-        #: At least one call has been found.
+    def __init__(self, sink: Sink, tools: Mapping[str, ToolShape], *, is_bare: bool) -> None:
+        self._sink = sink
+        self._tools = tools
+        self._is_bare = is_bare
+        self._input: InputText | None = None
+        self._head: str | None = ""
+        self._inner: Span | None = None
+        self._object: ObjectText | None = None
+        self._schema: Mapping[str, Any] = {}
+        self._keys: list[str] = []
+        self._is_quoted = False
+        self._wrote = False
+        self.name = ""
+        self.call_id = ""
         self.begun = False
-        #: What the state reads is complete; what follows belongs to something else.
-        self.whole = False
-        #: This is no call, or no more: the rest is text.
-        self.refused = False
-        #: Text that belongs to no call.
-        self.left = ""
+        #: Text in the call that is part of nothing.
+        self.junk: list[str] = []
 
     @property
-    def in_string(self) -> bool:
-        """Inside a JSON string, where a spelled-out terminal is only text."""
-        return False
+    def is_known(self) -> bool:
+        """Whether its name is that of a tool."""
+        return self.name in self._tools
 
-    def read(self, kind: str, text: str) -> int:
-        """Take text of a state; returns how much of it was taken."""
-        raise NotImplementedError
-
-    def mean(self, meaning: str) -> None:
-        """A terminal said something."""
-
-    def finish(self, cut: bool) -> None:
-        """The markup is over; ``cut``: because a limit struck."""
-
-    def take(self) -> list[Found]:
-        """What was found since the last call."""
-        found, self._found = self._found, []
-        return found
-
-    def _opens(self, name: str, call_id: str = "") -> None:
-        self.begun = True
-        self._found.append(("open", name, call_id))
-
-    def _argues(self, text: str) -> None:
-        if text:
-            self._found.append(("text", text))
-
-    def _closes(self) -> None:
-        self._found.append(("close",))
-
-
-class _Tagged(CallReader):
-    """Formats whose terminals say what is what: names, keys and values, or JSON arguments."""
-
-    def __init__(self, form: ToolFormat, schemas: Schemas) -> None:
-        super().__init__(form, schemas)
-        self._name: list[str] = []
-        self._id: list[str] = []
-        self._key: list[str] | None = None
-        self._kind: str | None = None
-        self._named = False
-        self._in_value = False
-        self._parameters: Parameters | None = None
-        self._json: ValueEnd | None = None
-        self._argued = False
-        self._has_parameters = "value" in form.reads.values()
-
-    @property
-    def in_string(self) -> bool:
-        return self._json is not None and self._json.in_string
-
-    def read(self, kind: str, text: str) -> int:
-        return _READ_TAGGED[kind](self, text)
-
-    def mean(self, meaning: str) -> None:
-        if (act := _MEANINGS.get(meaning)) is not None:
-            act(self)
-
-    def finish(self, cut: bool) -> None:
-        if self._named and not cut:
-            if self._in_value:
-                self._value_end()
-            self._close()
-        elif not self._named:
-            self.left += "".join(self._name)
-
-    # Texts
-
-    def _drop(self, text: str) -> int:
-        if text.strip():
-            self.left += text
-        return len(text)
-
-    def _skip(self, text: str) -> int:
-        return len(text)
-
-    def _collect_name(self, text: str) -> int:
-        self._name.append(text)
-        return len(text)
-
-    def _collect_id(self, text: str) -> int:
-        self._id.append(text)
-        return len(text)
-
-    def _collect_key(self, text: str) -> int:
-        if self._key is not None:
-            self._key.append(text)
-        return len(text)
-
-    def _read_value(self, text: str) -> int:
-        if self._parameters is not None:
-            self._begin_value()
-            self._argues(self._parameters.value(text))
-        return len(text)
-
-    def _read_json(self, text: str) -> int:
-        if self.whole or self._json is None:
-            return len(text)  # a fence behind the arguments, say
-        bare = text if self._argued else text.lstrip()
-        end = self._json.feed(bare)
-        if bare:
-            self._argued = True
-            self._argues(bare if end is None else bare[:end])
-        if end is None:
-            return len(text)
-        self.whole = True
-        return len(text) - len(bare) + end if "args" in self._form.after else len(text)
-
-    # Meanings
-
-    def _call(self) -> None:
-        self._name, self._id, self._named = [], [], False
-        self._parameters = self._json = None
-        self._argued = self.whole = False
-
-    def _name_known(self) -> None:
-        name, call_id = "".join(self._name).strip(), "".join(self._id).strip()
-        if self._form.id_holds_name:
-            call_id, found = name, _NAMED_ID.match(name)
-            name = found.group(1) if found else name
-        self._named = True
-        self._opens(name, call_id)
-        if self._has_parameters:
-            self._parameters = Parameters(
-                self._schemas.get(name),
-                trims=self._form.trims,
-                untyped_json=self._form.untyped_json,
-            )
-            self._argues(self._parameters.begin())
-        else:
-            self._json = ValueEnd()
-
-    def _begin_key(self) -> None:
-        self._key, self._kind = [], None
-
-    def _is_string(self) -> None:
-        self._kind = "string"
-
-    def _is_json(self) -> None:
-        self._kind = "json"
-
-    def _begin_value(self) -> None:
-        if self._key is None or self._parameters is None:
-            return
-        key = "".join(self._key).strip()
-        self._key, self._in_value = None, True
-        self._argues(self._parameters.key(key, self._kind))
-
-    def _value_end(self) -> None:
-        self._begin_value()
-        if self._in_value and self._parameters is not None:
-            self._argues(self._parameters.value_end())
-            self._in_value = False
-
-    def _close(self) -> None:
-        if not self._named:
-            return
-        if self._parameters is not None:
-            self._argues(self._parameters.end())
-        elif not self._argued:
-            self._argues("{}")
-        self._closes()
-        self._call()
-
-
-_READ_TAGGED: Mapping[str, Callable[[_Tagged, str], int]] = {
-    "drop": _Tagged._drop,
-    "skip": _Tagged._skip,
-    "name": _Tagged._collect_name,
-    "id": _Tagged._collect_id,
-    "key": _Tagged._collect_key,
-    "value": _Tagged._read_value,
-    "json": _Tagged._read_json,
-}
-_MEANINGS: Mapping[str, Callable[[_Tagged], None]] = {
-    "call": _Tagged._call,
-    "named": _Tagged._name_known,
-    "key": _Tagged._begin_key,
-    "string": _Tagged._is_string,
-    "json": _Tagged._is_json,
-    "value": _Tagged._value_end,
-    "close": _Tagged._close,
-}
-
-
-class _Objects(CallReader):
-    """JSON objects with a name and arguments, one after another or in a list."""
-
-    def __init__(self, form: ToolFormat, schemas: Schemas) -> None:
-        super().__init__(form, schemas)
-        self._object: CallObject | None = None
-        self._opened = False
-        self._depth = 0
-
-    @property
-    def in_string(self) -> bool:
-        return self._object is not None and self._object.in_string
-
-    def read(self, kind: str, text: str) -> int:
-        at = 0
-        while at < len(text) and not (self.refused or self.whole):
-            at = self._between(text, at) if self._object is None else self._inside(text, at)
-        return at
-
-    def finish(self, cut: bool) -> None:
-        if self._object is not None and self._opened and not cut:
-            self._closes()
-
-    def _between(self, text: str, at: int) -> int:
-        char = text[at]
-        if char in "{":
-            self._object, self._opened = CallObject(), False
-            return at
-        if char == "[":
-            self._depth += 1
-        elif char == "]" and self._depth:
-            self._depth -= 1
-            self.whole = self._depth == 0 and bool(self._form.after)
-        elif char not in " \t\r\n,;":
-            if self.begun and self._form.after:
-                self.whole = True
-            else:
-                self.refused = True
-            return at
-        return at + 1
-
-    def _inside(self, text: str, at: int) -> int:
-        call = self._object
-        assert call is not None
-        at += call.feed(text[at:])
-        if self._is_other(call):
-            self.refused = True
-            return at
-        if call.name is not None:
-            if not self._opened:
-                self._opened = True
-                self._opens(call.name)
-            self._argues(call.take())
-        if call.done or call.broken:
-            self._object = None
-            if self._opened:
-                self._closes()
-            self.refused = call.broken or not self._opened
-        return at
-
-    def _is_other(self, call: CallObject) -> bool:
-        """A bare JSON object that is an answer, not a call."""
-        if not self.tentative or self._opened:
+    def begin(self, *, sure: bool = False) -> bool:
+        """The name is known. False: this is no call. ``sure``: it has arguments as calls have."""
+        if self.begun:
+            return True
+        known = self._tools.get(self.name) or self._tools.get(self.name.removeprefix("functions."))
+        if not self.name or (known is None and self._is_bare and not sure):
             return False
-        if call.name is not None:
-            return call.name not in self._schemas
-        return call.first_key is not None and call.first_key not in _CALL_KEYS
+        shape = known or ToolShape(wire_name=self.name)
+        self._schema = shape.schema or (_CUSTOM if shape.custom else {})
+        self._input = InputText() if shape.custom else None
+        if self._properties.keys() & {"arguments", "parameters"} or known is None:
+            self._head = None  # such a key is the tool's own
+        self._sink.call(shape, self.call_id)
+        self.begun = True
+        return True
+
+    def end(self) -> None:
+        """The call is whole."""
+        if self._object is not None:
+            self._write(self._object.end())
+        self._unwrapped("", final=True)
+        if not self._wrote:
+            junk = "".join(self.junk).strip()
+            # Some write JSON where parameters belong.
+            self._write(junk if junk.startswith("{") else "{}")
+            self.junk = [] if junk.startswith("{") else self.junk
+        if self._input is not None:
+            self._argue(self._input.finish())
+        self._sink.end_call()
+
+    # --- arguments that are JSON ------------------------------------------------------------------
+
+    def arguments(self, text: str) -> None:
+        """More of the arguments' JSON text."""
+        self._unwrapped(text)
+
+    def _unwrapped(self, text: str, *, final: bool = False) -> None:
+        """Some put all arguments under one key, ``arguments``: that wrapping is taken off."""
+        if self._inner is not None:
+            if not self._inner.over:
+                self._write(text[: self._inner.read(text)])
+        elif self._head is None:
+            self._write(text)
+        else:
+            self._head += text
+            if (wrapped := _WRAPPED.match(self._head)) is not None:
+                inside, self._head = self._head[wrapped.end() :], None
+                self._inner = Span()
+                self._unwrapped(inside)
+            elif final or len(self._head) > _WRAP_LIMIT or not _WRAP_BEGUN.fullmatch(self._head):
+                head, self._head = self._head, None
+                self._write(head)
+
+    def _write(self, text: str) -> None:
+        if text:
+            self._wrote = True
+            self._argue(text if self._input is None else self._input.read(text))
+
+    def _argue(self, text: str) -> None:
+        if text:
+            self._sink.argue(text)
+
+    # --- arguments that come key by key -----------------------------------------------------------
+
+    @property
+    def _properties(self) -> Mapping[str, Any]:
+        properties = self._schema.get("properties")
+        return properties if isinstance(properties, Mapping) else {}
+
+    def key(self, key: str) -> None:
+        """A key begins; an empty one stands for the next property that has no value yet."""
+        if self._object is None:
+            self._object, self._head = ObjectText(self._schema), None
+        key = key or next((name for name in self._properties if name not in self._keys), "")
+        self._keys.append(key)
+        self._write(self._object.key(key))
+        self._is_quoted = False
+
+    @property
+    def takes_string(self) -> bool:
+        """Whether the value of the present key can only be a string, by its schema."""
+        return self._object is not None and self._object.is_string
+
+    def value(self, text: str) -> None:
+        """The whole value of the present key."""
+        if self._object is not None:
+            self._write(self._object.value(text))
+
+    def string(self, text: str) -> None:
+        """Some of the present key's value, a string."""
+        if self._object is not None:
+            quote = "" if self._is_quoted else '"'
+            self._is_quoted = True
+            self._write(quote + self._object.string(text))
+
+    def string_end(self) -> None:
+        """The string is whole."""
+        self._write('"')
 
 
-class _Python(CallReader):
-    """A list of Python calls."""
+class Reader(Protocol):
+    """Reads the text of one state."""
 
-    def __init__(self, form: ToolFormat, schemas: Schemas) -> None:
-        super().__init__(form, schemas)
-        self._calls = PythonCalls()
+    @property
+    def over(self) -> bool:
+        """It is whole: what follows belongs to another state."""
 
-    def read(self, kind: str, text: str) -> int:
-        if self._calls.done:
-            self.refused = bool(text.strip())
-            return 0 if self.refused else len(text)
-        for name, arguments in self._calls.feed(text):
-            if self.tentative and not self.begun and name not in self._schemas:
-                self.refused = True
-                return len(text)
-            self._opens(name)
-            self._argues(arguments)
-            self._closes()
-        if self._calls.broken:
-            self.refused = True
-            self.left = self._calls.rest
-        if not self._calls.done:
-            return len(text)
-        self.whole = bool(self._form.after)
-        return len(text) - len(self._calls.rest)
+    @property
+    def failed(self) -> bool:
+        """This is no call."""
 
-    def finish(self, cut: bool) -> None:
-        if not self._calls.done and not self.left:
-            self.left = self._calls.rest
+    @property
+    def in_string(self) -> bool:
+        """What looks like markup here is only text."""
+
+    def read(self, text: str) -> int:
+        """Take text; returns how much of it was taken."""
+
+    def leave(self) -> None:
+        """A terminal came, or the end."""
 
 
-class _Braced(CallReader):
-    """``call:name{key:value}``, read when it is whole."""
+class _Plain:
+    """Most readers take all there is."""
 
-    def __init__(self, form: ToolFormat, schemas: Schemas) -> None:
-        super().__init__(form, schemas)
-        self._text: list[str] = []
+    over = failed = in_string = False
 
-    def read(self, kind: str, text: str) -> int:
-        self._text.append(text)
+    def __init__(self, call: Call) -> None:
+        self.call = call
+        self.parts: list[str] = []
+
+    def read(self, text: str) -> int:
+        self.parts.append(text)
         return len(text)
 
-    def finish(self, cut: bool) -> None:
-        call = None if cut else braced_call("".join(self._text), self._schemas)
-        if call is not None:
-            self._opens(call[0])
-            self._argues(call[1])
-            self._closes()
+    def leave(self) -> None:
+        """Nothing is left to say."""
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
 
 
-def reader_for(form: ToolFormat, schemas: Schemas) -> CallReader:
-    """A reader for one stretch of markup of this format. ``schemas``: those of the known tools."""
-    kinds = set(form.reads.values())
-    for kind, reader in _READERS.items():
-        if kind in kinds:
-            return reader(form, schemas)
-    return _Tagged(form, schemas)
+class _Name(_Plain):
+    """The name; refuses at the first character that no name has."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._length = 0
+        self._is_whole = False
+
+    def read(self, text: str) -> int:
+        at = 0 if self._length else len(text) - len(text.lstrip())
+        if not self._is_whole:
+            name = _NAME.match(text, at, at + _NAME_LIMIT - self._length)
+            assert name is not None
+            self.parts.append(name.group())
+            self._length += len(name.group())
+            at = name.end()
+            self._is_whole = at < len(text)
+        at = len(text) - len(text[at:].lstrip())
+        self.failed = at < len(text)
+        return at
+
+    def leave(self) -> None:
+        self.call.name = self.text
 
 
-_READERS: Mapping[str, type[CallReader]] = {
-    "calls": _Objects,
-    "python": _Python,
-    "braced": _Braced,
+class _Label(_Name):
+    """An id that holds the name: ``functions.NAME:0``."""
+
+    def leave(self) -> None:
+        self.call.call_id = self.text
+        found = _LABEL.fullmatch(self.call.call_id)
+        self.call.name = found.group(1) if found else ""
+
+
+class _Id(_Plain):
+    """The call's id, as the model gives it."""
+
+    def leave(self) -> None:
+        self.call.call_id = self.text.strip()
+
+
+class _Gap(_Plain):
+    """Between two parts of a call there is nothing to read."""
+
+    def read(self, text: str) -> int:
+        if self.call.begun:
+            self.call.junk.append(text)
+        return len(text)
+
+
+class _Json(_Plain):
+    """The arguments as JSON; whatever else stands there is kept as the model wrote it."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._span = Span()
+        self._begun = False
+
+    @property
+    def in_string(self) -> bool:  # type: ignore[override]
+        return self._span.in_string
+
+    def read(self, text: str) -> int:
+        at = 0
+        if not self._begun:
+            at = len(text) - len(text.lstrip())
+            self._begun = at < len(text)
+        end = self._span.read(text, at)
+        self.call.arguments(text[at:end])
+        self.over = self._span.over
+        return end
+
+
+class _Key(_Plain):
+    """The name of a parameter."""
+
+    def leave(self) -> None:
+        self.call.key(self.text.strip())
+
+
+class _Literal(_Plain):
+    """A value that may be no string: read when it is whole."""
+
+    def __init__(self, call: Call, *, trims: bool) -> None:
+        super().__init__(call)
+        self._trims = trims
+
+    def leave(self) -> None:
+        text = self.text
+        self.call.value(text.removeprefix("\n").removesuffix("\n") if self._trims else text)
+
+
+class _String(_Plain):
+    """A value that is a string, as it stands. ``trims``: without a line end on either side."""
+
+    def __init__(self, call: Call, *, trims: bool) -> None:
+        super().__init__(call)
+        self._trims = trims
+        self._begun = False
+        self._held = ""
+        call.string("")
+
+    def read(self, text: str) -> int:
+        said = text
+        if self._trims:
+            said = self._held + (text if self._begun else text.removeprefix("\n"))
+            self._begun = True
+            self._held = "\n" if said.endswith("\n") else ""
+            said = said.removesuffix("\n")
+        self.call.string(said)
+        return len(text)
+
+    def leave(self) -> None:
+        self.call.string_end()
+
+
+def reader_for(reads: Reads, call: Call, form: ToolFormat) -> Reader:
+    """A reader for a state of ``form`` that reads that."""
+    match reads:
+        case "string":
+            return _String(call, trims=form.trims)
+        case "value" if call.takes_string:
+            return _String(call, trims=form.trims)
+        case "value" | "literal":
+            return _Literal(call, trims=form.trims)
+        case "pairs":
+            parameter = form.written.parameter
+            assert parameter is not None
+            return PairReader(call, parameter, form.written.after[0])
+    return _READERS[reads](call)
+
+
+_READERS: Mapping[Reads, Callable[[Call], Reader]] = {
+    "name": _Name,
+    "label": _Label,
+    "id": _Id,
+    "gap": _Gap,
+    "json": _Json,
+    "key": _Key,
+    "record": Record,
 }

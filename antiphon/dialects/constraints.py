@@ -130,11 +130,7 @@ class Grammarian:
         """An answer in which calls may stand anywhere, each of them right."""
         how = self._form.written
         opening = max(
-            (
-                t
-                for s, t in self._form.steps
-                if s == "text" and (how.first + how.before).startswith(t)
-            ),
+            (t for t in self._form.opens if (how.first + how.before).startswith(t)),
             key=len,
             default="",
         )

@@ -1,82 +1,156 @@
-"""The lexer: finds the terminals of a state in text, wherever the text was cut.
+"""The lexer: finds the terminals of a state in a reply, wherever the reply was cut.
 
-It holds back only what could still become a terminal. Terminals that are special tokens of the
-model never come as text; they are told apart here once.
+Special tokens that formats use become one character each that no text can hold (a lone
+surrogate), so terminals may mix special tokens and text. It knows no meaning of any terminal.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 
-from .formats import ReasoningFormat, ToolFormat
+from antiphon.tokens import Tokenizer
 
-__all__ = ["Lexer"]
+from .formats_shape import START, TEXT, THINKING, ReasoningFormat, State, ToolFormat
+
+__all__ = ["QUOTE", "Lexer", "Terminal", "Terminals", "is_special", "without_marks"]
+
+#: The character that stands for a format's quote, be it a special token or text.
+QUOTE = "\ud800"
+_MARK = re.compile("[\ud800-\udfff]")
+#: Gemma's vocabularies have tokens for HTML tags: these are text, unlike all other special tokens.
+_HTML = re.compile(
+    r"</?(?:table|caption|t(?:head|body|foot|r|h|d)|strong|em|b|i|u|s|strike|del|ins|mark|code|pre"
+    r"|sub|sup|h[1-6]|blockquote|[uod]l|li|d[td]|p|br|hr|img|a|span|div)>"
+)
+
+#: Where a terminal leads: the state, and whether the terminal is left to be read there.
+Terminal = tuple[str, bool]
 
 
-class _Terminals:
-    """The terminals of one state: those that are text, ready to be searched for, and all."""
+class Terminals:
+    """The terminals of one state."""
 
-    def __init__(self, all_: Collection[str], special: Collection[str]) -> None:
-        self.all = frozenset(all_)
-        spelled = sorted((t for t in self.all if t not in special), key=len, reverse=True)
-        self.pattern = re.compile("|".join(map(re.escape, spelled))) if spelled else None
-        self.prefixes = frozenset(t[:n] for t in spelled for n in range(1, len(t)))
-        self.firsts = frozenset(t[0] for t in spelled)
-        self.longest = max((len(t) for t in spelled), default=0)
+    def __init__(self, leads: Mapping[str, Terminal]) -> None:
+        self.leads = leads
+        longest_first = sorted(leads, key=len, reverse=True)
+        # A special token that leads nowhere from here is found too: it is dropped, never text.
+        self._pattern = re.compile("|".join([*map(re.escape, longest_first), _MARK.pattern]))
+        self._begun = frozenset(word[:n] for word in leads for n in range(1, len(word)))
+        self._longest = max(map(len, leads), default=1)
 
-    def begun(self, text: str) -> int:
-        """Length of the longest end of ``text`` that could be a terminal's beginning."""
-        tail = text[-(self.longest - 1) :] if self.longest > 1 else ""
-        for at, char in enumerate(tail):
-            if char in self.firsts and tail[at:] in self.prefixes:
-                return len(tail) - at
-        return 0
+    def find(self, text: str, final: bool) -> tuple[int, str | None]:
+        """Where the plain text ends, and the terminal there. None: all of ``text`` is plain, or,
+        unless it is ``final``, what follows may be the beginning of a terminal."""
+        found = self._pattern.search(text)
+        at = len(text) if found is None else found.start()
+        if not final:
+            for begun in range(max(0, len(text) - self._longest + 1), min(at + 1, len(text))):
+                if text[begun:] in self._begun:
+                    return begun, None
+        return at, None if found is None else found.group()
 
 
 class Lexer:
-    """One reply's text. Holds at most one terminal less a character."""
+    """The terminals of a pair of formats, as one tokenizer writes them. Immutable."""
 
     def __init__(
         self,
+        tokenizer: Tokenizer,
         reasoning: ReasoningFormat | None,
         tools: ToolFormat | None,
-        special: Collection[str],
     ) -> None:
-        thinking = reasoning.open + reasoning.close if reasoning is not None else ()
-        steps = tools.steps if tools is not None else {}
-        states: dict[str, set[str]] = {"text": set(thinking), "think": set(thinking)}
-        for state, terminal in steps:
-            states.setdefault(state, set()).add(terminal)
-            if state == "text":
-                states["think"].add(terminal)
-        self._states: Mapping[str, _Terminals] = {
-            state: _Terminals(terminals, special) for state, terminals in states.items()
+        leads = _leads(reasoning, tools)
+        quote = _quote(tools)
+        written = "\n".join({literal for on in leads.values() for literal in on} | {quote})
+        special = tokenizer.special
+        used = sorted((literal for literal in special if literal in written), key=len, reverse=True)
+        spelled = {literal: chr(ord(QUOTE) + n) for n, literal in enumerate(used[:2000], start=1)}
+        self._literals = {mark: literal for literal, mark in spelled.items()} | {QUOTE: quote}
+        #: The format's quote, as it is found.
+        self.quote = _spell(quote, spelled)
+        #: What stands for a special token: a character, or nothing for those no format uses.
+        self.marks: Mapping[int, str] = {
+            token: spelled.get(literal, "")
+            for literal, token in special.items()
+            if literal in spelled or not _HTML.fullmatch(literal) or token in tokenizer.end_ids
         }
-        self._none = _Terminals((), ())
-        self._held = ""
+        #: By state.
+        self.states: Mapping[str, Terminals] = {
+            state: Terminals({_spell(literal, spelled): lead for literal, lead in on.items()})
+            for state, on in leads.items()
+        }
+        if reasoning is not None:
+            # In the middle of an answer, an opening tag that is spelled out is only text.
+            textual = {tag for tag in reasoning.open if not is_special(_spell(tag, spelled))}
+            leads_on = self.states[TEXT].leads
+            self.states = {
+                **self.states,
+                TEXT: Terminals(
+                    {tag: lead for tag, lead in leads_on.items() if tag not in textual}
+                ),
+            }
 
-    def knows(self, state: str, terminal: str) -> bool:
-        """Whether this is a terminal of that state."""
-        return terminal in self._states.get(state, self._none).all
+    def is_dropped(self, token: int) -> bool:
+        """Whether this token never stands for any text."""
+        return self.marks.get(token) == ""
 
-    def feed(self, state: str, text: str) -> tuple[str, str | None, str]:
-        """(plain text, the terminal after it or None, the text not looked at yet)."""
-        terminals = self._states.get(state, self._none)
-        text = self._held + text
-        self._held = ""
-        if terminals.pattern is None:
-            return text, None, ""
-        found = terminals.pattern.search(text)
-        if found is not None:
-            return text[: found.start()], found.group(), text[found.end() :]
-        held = terminals.begun(text)
-        if held:
-            self._held = text[-held:]
-            text = text[:-held]
-        return text, None, ""
+    def plain(self, text: str) -> str:
+        """``text`` with its special tokens spelled out."""
+        return _MARK.sub(lambda mark: self._literals[mark.group()], text)
 
-    def flush(self) -> str:
-        """What was held: no terminal can come of it any more."""
-        held, self._held = self._held, ""
-        return held
+
+def is_special(terminal: str) -> bool:
+    """Whether no text can spell this terminal."""
+    return _MARK.search(terminal) is not None
+
+
+def without_marks(text: str) -> str:
+    """``text`` without its special tokens."""
+    return _MARK.sub("", text)
+
+
+def _spell(literal: str, marks: Mapping[str, str]) -> str:
+    for special, mark in marks.items():
+        literal = literal.replace(special, mark)
+    return literal
+
+
+def _quote(tools: ToolFormat | None) -> str:
+    """The quote that is no plain character, if the format has one."""
+    form = None if tools is None else tools.written.parameter
+    return form.text_end if form is not None and form.text == form.json + form.text_end else ""
+
+
+def _leads(
+    reasoning: ReasoningFormat | None, tools: ToolFormat | None
+) -> dict[str, dict[str, Terminal]]:
+    """What leads where, for all states of a pair of formats, in the words of the formats."""
+    begin = {} if reasoning is None else dict.fromkeys(reasoning.open, THINKING)
+    end = () if reasoning is None else reasoning.close
+    opens = {} if tools is None else dict(tools.opens)
+    states: Mapping[str, State] = {} if tools is None else tools.states
+    # After a call, ends of markup that nothing opened mean nothing.
+    strays = {
+        literal: START
+        for state in states.values()
+        for literal, to in state.on.items()
+        if to == START and len(literal) > 1
+    }
+    leads = {
+        START: _to(strays | opens | begin | dict.fromkeys(end, START)),
+        TEXT: _to(opens | begin | dict.fromkeys(end, TEXT)),
+        THINKING: _to(opens | begin | dict.fromkeys(end, START)),
+    }
+    if tools is not None:
+        leads[START] |= _to({tools.bare: tools.bare_state} if tools.bare else {}, left=True)
+    quote = _quote(tools)
+    for name, state in states.items():
+        leads[name] = _to(state.on) | _to(state.peek, left=True)
+        if state.reads == "pairs" and quote:
+            leads[name][quote] = (name, False)
+    return leads
+
+
+def _to(on: Mapping[str, str], *, left: bool = False) -> dict[str, Terminal]:
+    return {literal: (state, left) for literal, state in on.items()}

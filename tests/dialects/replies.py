@@ -1,0 +1,161 @@
+"""Reading whole replies for the tests of dialects: cut anyhow, as items."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import UNSET, Struct
+
+from antiphon.dialects.formats import REASONING, TOOLS
+from antiphon.dialects.scanner import Parser, ToolShape
+from antiphon.stream.deltas import Close, Delta, Open, Reason, Sampled, Text
+from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tokens import Chunk
+from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
+
+STRING, INTEGER, BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+
+
+def schema(**properties: Any) -> dict[str, Any]:
+    return {"type": "object", "properties": properties}
+
+
+SHAPES = {
+    "get_weather": ToolShape(
+        wire_name="get_weather", schema=schema(city=STRING, days=INTEGER, metric=BOOLEAN)
+    ),
+    "search": ToolShape(
+        wire_name="search",
+        schema=schema(
+            query=STRING, limit=INTEGER, filters={"type": "object"}, tags={"type": "array"}
+        ),
+    ),
+    "now": ToolShape(wire_name="now", schema=schema()),
+    "apply_patch": ToolShape(wire_name="apply_patch", custom=True, schema=schema(input=STRING)),
+    "mcp__calc__add": ToolShape(
+        wire_name="add", namespace="mcp__calc", schema=schema(a=INTEGER, b=INTEGER)
+    ),
+}
+
+
+class Story(Struct, frozen=True, kw_only=True):
+    """A golden: what a model writes and the items it means."""
+
+    name: str
+    calls: str | None
+    thinking: str | None
+    special: tuple[str, ...]
+    start: str
+    parallel: bool
+    output: str
+    items: list[dict[str, Any]]
+
+    @property
+    def tokenizer(self) -> ByteTokenizer:
+        return ByteTokenizer(self.special)
+
+    def parser(self) -> Parser:
+        return Parser(
+            self.tokenizer,
+            reasoning=REASONING[self.thinking] if self.thinking else None,
+            tools=TOOLS[self.calls] if self.calls else None,
+            shapes=SHAPES,
+            thinking=self.start == "reasoning",
+            parallel=self.parallel,
+        )
+
+    def ids(self) -> list[int]:
+        return self.tokenizer.encode(self.output, special=True)
+
+
+def stories() -> list[Story]:
+    return [_story(path) for path in sorted((Path(__file__).parent / "formats").glob("*.txt"))]
+
+
+def _story(path: Path) -> Story:
+    head, output, items = path.read_text(encoding="utf-8").split("\n----\n")
+    said = dict(line.split(": ", 1) for line in head.splitlines())
+    return Story(
+        name=path.stem,
+        calls=None if said["calls"] == "none" else said["calls"],
+        thinking=None if said["thinking"] == "none" else said["thinking"],
+        special=tuple(said.get("special", "").split()),
+        start=said.get("start", "text"),
+        parallel=said.get("parallel") != "false",
+        output=output,
+        items=[json.loads(line) for line in items.splitlines()],
+    )
+
+
+def read(parser: Parser, chunks: Iterable[Sequence[int]], reason: Reason = "stop") -> list[Delta]:
+    """The deltas of a reply, ``Sampled`` left out and neighbouring texts merged."""
+    deltas: list[Delta] = []
+    for ids in chunks:
+        said = list(parser.feed(Chunk(ids=tuple(ids))))
+        if ids:
+            assert said[0] == Sampled(tuple(ids))
+            said = said[1:]
+        deltas += said
+    deltas += parser.finish(reason)
+    return merged(deltas)
+
+
+def merged(deltas: Iterable[Delta]) -> list[Delta]:
+    out: list[Delta] = []
+    for delta in deltas:
+        if isinstance(delta, Text) and out and isinstance(out[-1], Text):
+            out[-1] = Text(out[-1].text + delta.text, out[-1].logprobs + delta.logprobs)
+        else:
+            out.append(delta)
+    return out
+
+
+def items(deltas: Iterable[Delta]) -> tuple[list[dict[str, Any]], bool]:
+    """The items, in the words of the goldens, and whether the last one is left open."""
+    found: list[dict[str, Any]] = []
+    text = ""
+    is_open = False
+    for delta in deltas:
+        match delta:
+            case Open(item):
+                assert not is_open
+                is_open, text = True, ""
+                found.append(_shell(item))
+            case Text(more):
+                assert is_open and more
+                text += more
+                _fill(found[-1], text)
+            case Close():
+                assert is_open
+                is_open = False
+            case _:
+                raise AssertionError(delta)
+    return found, is_open
+
+
+def _shell(item: Any) -> dict[str, Any]:
+    match item:
+        case Reasoning():
+            return {"reasoning": ""}
+        case Message(role="assistant", content=()):
+            return {"message": ""}
+        case CustomToolCall(call_id=call_id, name=name, namespace=namespace, input=""):
+            call = {"custom": name, "input": ""}
+        case FunctionCall(call_id=call_id, name=name, namespace=namespace, arguments=""):
+            call = {"call": name, "arguments": ""}
+        case _:
+            raise AssertionError(item)
+    if call_id:
+        call["call_id"] = call_id
+    if namespace is not UNSET:
+        call["namespace"] = namespace
+    return call
+
+
+def _fill(item: dict[str, Any], text: str) -> None:
+    for key in ("reasoning", "message", "input", "arguments"):
+        if key in item:
+            item[key] = text

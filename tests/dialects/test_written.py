@@ -1,0 +1,80 @@
+"""Writing and reading are inverses: what a row says a call looks like is read as that call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.dialects.formats import TOOLS, ToolFormat
+from antiphon.dialects.scanner import Parser, ToolShape
+from antiphon.testing.tokenizer import ByteTokenizer
+from tests.dialects.replies import items, read, schema
+
+SHAPES = {
+    "store": ToolShape(
+        wire_name="store",
+        schema=schema(
+            text={"type": "string"},
+            count={"type": "integer"},
+            ratio={"type": "number"},
+            sure={"type": "boolean"},
+            maybe={"anyOf": [{"type": "string"}, {"type": "null"}]},
+            many={"type": "array"},
+            deep={"type": "object"},
+        ),
+    ),
+}
+
+words = st.text(st.sampled_from("ab é😀\"'\\/\n\t0"), max_size=12)
+plain_words = st.text(st.sampled_from("ab é😀x"), min_size=1, max_size=12).map(str.strip)
+arguments = st.fixed_dictionaries(
+    {},
+    optional={
+        "text": words,
+        "count": st.integers(),
+        "ratio": st.floats(allow_nan=False, allow_infinity=False, width=32),
+        "sure": st.booleans(),
+        "maybe": st.none() | plain_words.filter(bool),
+        "many": st.lists(words | st.booleans() | st.none(), max_size=3),
+        "deep": st.dictionaries(st.sampled_from(["a", "b c"]), words | st.integers(), max_size=2),
+    },
+)
+
+
+def written(form: ToolFormat, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    how, parameter = form.written, form.written.parameter
+
+    def said(values: Mapping[str, Any]) -> str:
+        if parameter is None:
+            return json.dumps(values, ensure_ascii=False)
+        parts = []
+        for key, value in values.items():
+            if isinstance(value, str) and not parameter.quoted:
+                parts.append(parameter.before + key + parameter.text + value + parameter.text_end)
+            else:
+                text = json.dumps(value, ensure_ascii=False)
+                parts.append(parameter.before + key + parameter.json + text + parameter.json_end)
+        return parameter.separator.join(parts)
+
+    bodies = (how.before + name + how.between + said(values) + how.after for name, values in calls)
+    return how.first + how.separator.join(bodies) + how.last
+
+
+@pytest.mark.parametrize("special", [True, False], ids=["special", "spelled"])
+@pytest.mark.parametrize("name", sorted(TOOLS))
+@settings(max_examples=40, deadline=None)
+@given(calls=st.lists(arguments, min_size=1, max_size=3))
+def test_what_is_written_is_read(name: str, special: bool, calls: list[dict[str, Any]]) -> None:
+    form = TOOLS[name]
+    tokenizer = ByteTokenizer([t for t in form.opens if len(t) > 1] if special else [])
+    reader = Parser(tokenizer, reasoning=None, tools=form, shapes=SHAPES, thinking=False)
+    ids = tokenizer.encode(written(form, [("store", call) for call in calls]), special=True)
+    found, is_open = items(read(reader, ([token] for token in ids)))
+    assert [item.get("call") for item in found] == ["store"] * len(calls)
+    assert [json.loads(item["arguments"]) for item in found] == calls
+    assert not is_open
