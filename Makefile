@@ -60,10 +60,10 @@ $(BIN)/python:
 
 $(LLAMA): pyproject.toml | $(BIN)/python
 	@echo "Installing Antiphon and llama.cpp"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[llama,hub]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[llama,hub]'
 	@touch $@
 
 $(DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing Antiphon and what its tests need"
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(LLAMA)

@@ -68,15 +68,13 @@ def declare(
     default: str | None = None,
     kind: str | None = None,
     secret: bool = False,
-    ge: float | None = None,
-    gt: float | None = None,
-    le: float | None = None,
+    **bounds: Any,
 ) -> Meta:
     """What stands beside a field's type. ``flag``: "" derives it from the name, None leaves the
     command line out. ``default``: said in place of one that depends on the machine. ``kind``: said
-    in place of the type. ``secret``: the value is never shown."""
+    in place of the type. ``secret``: the value is never shown. ``bounds``: ge, gt, le."""
     extra = {"group": group, "flag": flag, "default": default, "kind": kind, "secret": secret}
-    return Meta(description=help, extra=extra, ge=ge, gt=gt, le=le)
+    return Meta(description=help, extra=extra, **bounds)
 
 
 def options(cls: type[Struct]) -> dict[str, Option]:
