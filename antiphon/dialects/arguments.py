@@ -68,7 +68,7 @@ def converted(text: str, types: frozenset[str] = frozenset()) -> str:
         try:
             value = load(candidate)
             found = candidate if candidate == bare else dump(value)
-        except ValueError:
+        except (ValueError, RecursionError):
             continue
         if not isinstance(value, str) and ("string" not in types or _fits(value, types)):
             return found
@@ -145,12 +145,6 @@ class ObjectText:
     def is_string(self) -> bool:
         """Whether the value of the present key can only be a string."""
         return self._types == STRING
-
-    def positional(self, taken: frozenset[str]) -> str:
-        """The name of the first property that is not in ``taken``."""
-        properties = self._schema.get("properties")
-        names = properties if isinstance(properties, Mapping) else ()
-        return next((name for name in names if name not in taken), "")
 
     def key(self, key: str) -> str:
         """A key begins; its value must follow."""

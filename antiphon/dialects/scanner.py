@@ -13,10 +13,11 @@ from antiphon.stream.deltas import Delta, Reason
 from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.wire.items import Logprob, TopLogprob
 
-from .calls import Call, Reader, ToolShape, reader_for
+from .calls import Call, ToolShape
 from .detokenize import Detokenizer, Origins
 from .formats import START, TEXT, THINKING, ReasoningFormat, ToolFormat
 from .lexer import QUOTE, Lexer, is_special, without_marks
+from .readers import Reader, reader_for
 from .sink import Sink
 
 __all__ = ["Lexer", "Parser", "ToolShape"]
@@ -26,8 +27,8 @@ _NAMING = frozenset({"name", "label", "id"})
 #: Reading one of these, the call before is over.
 _BETWEEN_CALLS = frozenset({"between", "record", "name", "label"})
 _BLANK = " \t\r\n"
-#: What may stand around calls and says nothing.
-_PUNCTUATION = _BLANK + "[](),;{}`"
+#: What may stand between calls and says nothing.
+_SEPARATORS = _BLANK + "]),;}`"
 
 
 class _Markup:
@@ -141,6 +142,7 @@ class Parser:
         return True
 
     def _read_markup(self, text: str) -> bool:
+        """The same in a state of markup."""
         state, reader = self._states[self._state], self._reader
         if reader is None:
             read = len(text) - len(text.lstrip(_BLANK + state.skips))
@@ -165,7 +167,7 @@ class Parser:
             self._skip(terminal)
             return
         to, is_left = lead
-        if terminal == self._lexer.quote and to == self._state:
+        if terminal == self._lexer.quote and to == self._state:  # for the reader, as one character
             self._buffer = QUOTE + self._buffer[len(terminal) :]
             self._position += len(terminal) - 1
             self._read(1)
@@ -188,6 +190,7 @@ class Parser:
             self._enter(to)
 
     def _skip(self, terminal: str) -> None:
+        """Take a terminal that is read by nobody."""
         text = self._advance(len(terminal))
         if self._state not in _OUTSIDE:
             self._markup.text.append(text)
@@ -230,9 +233,9 @@ class Parser:
         call.end()
         self._markup.calls += 1
         self.done = not self._parallel
-        junk = "".join(call.junk).strip(_PUNCTUATION)
+        junk = "".join(call.junk).strip()
         if junk and not self.done:
-            self._sink.say(junk)
+            self._sink.say(junk)  # it belongs to nothing, but is not lost
 
     def _fail(self) -> None:
         """What was read since the last call is no call: it is text."""
@@ -247,7 +250,7 @@ class Parser:
         markup.text = []
         self._state = to if markup.calls else markup.origin
         if markup.calls:
-            text = text.strip(_PUNCTUATION) if is_text else ""
+            text = text.lstrip(_SEPARATORS) if is_text else ""
         if not is_text and not without_marks(text).strip():
             return
         text = self._lexer.plain(text)
