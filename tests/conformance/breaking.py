@@ -1,0 +1,46 @@
+"""A backend that plays deltas one by one, and can be stopped among them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
+
+from antiphon.conversation import Conversation, Kept, Options
+from antiphon.stream.deltas import Delta
+
+__all__ = ["Breaking"]
+
+
+class Breaking:
+    """``Backend`` and its own only ``Reply``: deltas are said, exceptions raised, events waited
+    for. ``left`` is set when the reply is over, however it ended; ``said`` counts deltas."""
+
+    context_size: int | None = None
+    recommended: Mapping[str, Any] = {}
+    input_tokens = 3
+    kept: Kept | None = None
+    dropped: tuple[str, ...] = ()
+
+    def __init__(self, steps: Sequence[Delta | Exception | asyncio.Event]) -> None:
+        self._steps = steps
+        self.left = asyncio.Event()
+        self.said = 0
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Breaking:
+        return self
+
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
+        try:
+            for step in self._steps:
+                if isinstance(step, asyncio.Event):
+                    await step.wait()
+                elif isinstance(step, Exception):
+                    raise step
+                else:
+                    self.said += 1
+                    yield step
+        finally:
+            self.left.set()
+
+    async def close(self) -> None: ...

@@ -1,0 +1,56 @@
+"""The fixtures of conformance tests: a server, and every way to ask it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.store import open_store
+from antiphon.store.base import Store
+from antiphon.store.memory import MemoryStore
+from tests.conformance.served import MODES, Answer, Ask, Server, backend_of, put
+
+Serve = Callable[..., Server]
+
+#: Where answers are kept. A test that asks for ``stores`` runs over each of them.
+STORES = ("memory", "sqlite")
+
+
+@pytest.fixture
+def store() -> Store:
+    return MemoryStore()
+
+
+@pytest.fixture(params=STORES)
+async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "memory":
+        return MemoryStore()
+    return await open_store(f"sqlite:{tmp_path}/antiphon.db")
+
+
+@pytest.fixture
+async def serve(store: Store) -> AsyncIterator[Serve]:
+    """``serve(script)``: texts, deltas, an engine or a backend; further arguments are the policy's.
+    Every server is stopped at the end."""
+    servers: list[Server] = []
+
+    def start(script: Any = "Hello there!", *, on: Store = store, **policy: Any) -> Server:
+        servers.append(Server(backend_of(script), on, **policy))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        await server.close()
+
+
+@pytest.fixture(params=MODES)
+def ask(request: pytest.FixtureRequest) -> Ask:
+    """``await ask(server, input=…)`` in each of the ways there are."""
+
+    async def asked(server: Server, **body: Any) -> Answer:
+        return await put(request.param, server, body)
+
+    return asked

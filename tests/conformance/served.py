@@ -1,0 +1,193 @@
+"""A whole server in the process: real app, service, dialect and store; only the model is scripted.
+
+``MODES`` are the ways to put the same question. A new way (resume, WebSocket …) is a row there, and
+every conformance test then runs over it.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import httpx
+from msgspec import Struct
+
+from antiphon.backends.base import Backend
+from antiphon.backends.local import Local
+from antiphon.backends.scripted import Scripted
+from antiphon.catalog import Catalog, ServedModel
+from antiphon.dialects.chat import Dialect
+from antiphon.http.app import create_app
+from antiphon.logs import open_log
+from antiphon.runs.service import Policy, Service
+from antiphon.store.base import Store
+from antiphon.testing.engine import ScriptedEngine
+from antiphon.tokens import ModelCard
+from tests.conformance import oracle
+from tests.golden.models import MODELS
+
+__all__ = ["MODES", "NOW", "Answer", "Ask", "Json", "Server", "engine", "local"]
+
+Json = dict[str, Any]
+NOW = 1_700_000_000
+
+
+class Answer(Struct, frozen=True, kw_only=True):
+    """What came of one question. ``response`` is the terminal one, None if there was an HTTP error
+    instead; ``error`` is that of the HTTP answer or of the response; ``events`` is empty where
+    nothing was streamed."""
+
+    http: int
+    headers: Mapping[str, str]
+    response: Json | None = None
+    error: Json | None = None
+    events: Sequence[Json] = ()
+
+    @property
+    def ended(self) -> Json:
+        """The terminal response, which there must be."""
+        assert self.response is not None, self.error
+        return self.response
+
+    @property
+    def refused(self) -> Json:
+        """The error of a request that got no run: HTTP, whatever was asked."""
+        assert self.response is None and self.error is not None, self.response
+        return {"http": self.http, **self.error}
+
+    @property
+    def output(self) -> list[Json]:
+        items: list[Json] = self.ended["output"]
+        return items
+
+    @property
+    def text(self) -> str:
+        """All that was answered in words."""
+        parts = [part for item in self.output for part in item.get("content") or ()]
+        return "".join(part["text"] for part in parts if part["type"] == "output_text")
+
+
+class Server:
+    """One model called ``tiny`` behind the real app, and a client to it."""
+
+    def __init__(self, backend: Backend, store: Store, **policy: Any) -> None:
+        numbers = itertools.count(1)
+        self.backend = backend
+        self.store = store
+        self.log = io.StringIO()
+
+        def ids(prefix: str) -> str:
+            return f"{prefix}_{next(numbers)}"
+
+        model = ServedModel(name="tiny", aliases=("gpt-5.5",), backend=backend, created=NOW)
+        self.service = Service(
+            Catalog((model,)),
+            store,
+            policy=Policy(**{"keepalive_s": 0, **policy}),
+            clock=lambda: NOW,
+            ids=ids,
+        )
+        self.app = create_app(self.service, ids=ids, log=open_log(self.log, level="debug"))
+        self.client = httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app), base_url="http://localhost"
+        )
+
+    async def post(self, **body: Any) -> httpx.Response:
+        """``POST /v1/responses``; model and input are given unless the caller gives them."""
+        return await self.client.post(
+            "/v1/responses", json={"model": "tiny", "input": "hi", **body}
+        )
+
+    async def get(self, path: str, **query: Any) -> httpx.Response:
+        """``GET /v1/…``"""
+        return await self.client.get(f"/v1/{path}", params=query)
+
+    async def close(self) -> None:
+        await self.service.drain(0)
+        await self.client.aclose()
+        await self.store.close()
+
+
+#: Puts a question to a server: ``await ask(server, input=…)``.
+Ask = Callable[..., Awaitable[Answer]]
+
+
+async def _plain(server: Server, body: Json) -> Answer:
+    reply = await server.post(**body)
+    assert reply.headers["content-type"] == "application/json"
+    if reply.status_code != 200:
+        return _refusal(reply)
+    return Answer(http=200, headers=reply.headers, response=oracle.plain(reply.content))
+
+
+async def _streamed(server: Server, body: Json) -> Answer:
+    reply = await server.post(**body, stream=True)
+    if reply.status_code != 200:
+        assert reply.headers["content-type"] == "application/json"
+        return _refusal(reply)
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    events = oracle.stream(reply.content)
+    response = events[-1]["response"]
+    return Answer(
+        http=200,
+        headers=reply.headers,
+        response=response,
+        error=response["error"],
+        events=events,
+    )
+
+
+def _refusal(reply: httpx.Response) -> Answer:
+    return Answer(http=reply.status_code, headers=reply.headers, error=oracle.error(reply))
+
+
+MODES: Mapping[str, Callable[[Server, Json], Awaitable[Answer]]] = {
+    "plain": _plain,
+    "stream": _streamed,
+}
+
+
+async def put(mode: str, server: Server, body: Json) -> Answer:
+    """One question in one way. What is stored is the same, under the same ids; or it is not there
+    at all."""
+    answer = await MODES[mode](server, body)
+    if answer.response is not None:
+        again = await server.get(f"responses/{answer.response['id']}")
+        if answer.response["store"]:
+            assert again.json() == answer.response
+        else:
+            assert again.status_code == 404
+    return answer
+
+
+# --- models --------------------------------------------------------------------------------------
+
+
+def engine(
+    replies: Sequence[Any] | Callable[[str], Any], model: str = "qwen", chunk: int = 1
+) -> ScriptedEngine:
+    """An engine that plays ``replies``, with the template of a model family."""
+    template, special, *_ = MODELS[model]
+    card = ModelCard(name="tiny", context_size=4096, chat_template=template, fingerprint="bytes")
+    return ScriptedEngine(replies, special=special, card=card, chunk=chunk)
+
+
+def local(played: ScriptedEngine, model: str = "qwen") -> Local:
+    """The backend over such an engine."""
+    _, _, reasoning, tools = MODELS[model]
+    dialect = Dialect(played.card, played.tokenizer, reasoning_format=reasoning, tool_format=tools)
+    return Local(played, dialect)
+
+
+def backend_of(script: Any) -> Backend:
+    """A backend as tests write it: one that exists, an engine, or what is to be played."""
+    if isinstance(script, ScriptedEngine):
+        return local(script)
+    if isinstance(script, str):
+        return Scripted((script,))
+    if isinstance(script, Iterable) or callable(script):
+        return Scripted(script if callable(script) else list(script))
+    backend: Backend = script
+    return backend

@@ -1,0 +1,180 @@
+"""Errors: every refusal in OpenAI's shape, before the first byte, by the path of what is wrong."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.backends.scripted import Scripted
+from antiphon.errors import BackendError, InvalidRequest, RunError
+from tests.conformance import oracle
+from tests.conformance.breaking import Breaking
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Ask, Json, engine
+
+
+@pytest.mark.requirement("VN-10", "API-UNKNOWN-MODEL", "CL-UNKNOWN-MODEL")
+async def test_a_model_that_is_not_served_is_a_404(serve: Serve, ask: Ask) -> None:
+    assert (await ask(serve(), model="gpt-7")).refused == {
+        "http": 404,
+        "message": "The model 'gpt-7' does not exist or you do not have access to it.",
+        "type": "invalid_request_error",
+        "param": "model",
+        "code": "model_not_found",
+    }
+
+
+@pytest.mark.requirement("HF-3", "API-MODEL-NAMES")
+async def test_a_model_answers_to_all_its_names(serve: Serve, ask: Ask) -> None:
+    server = serve()
+    assert (await ask(server, model="gpt-5.5")).ended["model"] == "gpt-5.5"
+    assert (await ask(server, model=None)).ended["model"] == "tiny"
+
+
+@pytest.mark.requirement("HF-1", "VN-19", "D-61", "D-95", "API-400", "API-ERROR-BODY", "CL-400")
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({"input": None}, "input", "missing_required_parameter"),
+        ({"input": {"role": "user"}}, "input", "invalid_type"),
+        ({"input": [{"role": "user"}]}, "input[0].content", "missing_required_parameter"),
+        ({"temperature": 3}, "temperature", "decimal_above_max_value"),
+        ({"max_output_tokens": 0}, "max_output_tokens", "integer_below_min_value"),
+        ({"metadata": {"a": 1}}, "metadata.a", "invalid_type"),
+        ({"include": ["all"]}, "include[0]", "invalid_value"),
+        ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "invalid_value"),
+        ({"tools": [{"type": "function"}]}, "tools[0].name", "missing_required_parameter"),
+        ({"text": {"format": {"type": "xml"}}}, "text.format.type", "invalid_value"),
+        ({"background": True}, "background", "unsupported_parameter"),
+        ({"prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_parameter"),
+        ({"input": [{"role": "user", "content": "x" * 5_000_000, "id": 7}]}, "input[0].id",
+         "invalid_type"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)  # fmt: skip
+async def test_a_fault_is_a_400_with_its_path(
+    serve: Serve, ask: Ask, fields: Json, param: str, code: str
+) -> None:
+    refused = (await ask(serve(), **fields)).refused
+    assert (refused["http"], refused["param"], refused["code"]) == (400, param, code)
+    assert refused["type"] == "invalid_request_error"
+
+
+@pytest.mark.requirement("D-63", "API-EFFORT")
+@pytest.mark.parametrize("effort", ["none", "minimal", "low", "medium", "high", "xhigh", "max"])
+async def test_every_effort_is_taken(serve: Serve, ask: Ask, effort: str) -> None:
+    answer = await ask(serve(engine(["ok"])), reasoning={"effort": effort})
+    assert answer.ended["reasoning"]["effort"] == effort
+
+
+@pytest.mark.requirement("VN-11")
+async def test_what_a_model_cannot_do_is_refused_by_name(serve: Serve, ask: Ask) -> None:
+    played = engine(["ok"])
+    refused = (
+        await ask(
+            serve(played), include=["message.output_text.logprobs"], logit_bias={"1": 5},
+            top_logprobs=20,
+        )
+    )  # fmt: skip
+    assert refused.ended["top_logprobs"] == 20
+    from antiphon.engines.base import Capabilities
+
+    weak = engine(["ok"])
+    weak.capabilities = Capabilities()
+    for asked, param in (
+        ({"include": ["message.output_text.logprobs"]}, "include"),
+        ({"logit_bias": {"1": 5}}, "logit_bias"),
+        ({"seed": 1}, "seed"),
+        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+    ):
+        error = (await ask(serve(weak), **asked)).refused
+        assert (error["http"], error["param"], error["code"]) == (
+            400, param, "unsupported_parameter",
+        )  # fmt: skip
+
+
+@pytest.mark.requirement("VN-18", "API-TOO-LONG", "CL-TOO-LONG")
+async def test_a_prompt_that_is_too_long_is_refused_before_the_run(serve: Serve, ask: Ask) -> None:
+    played = engine(["ok"])
+    refused = (await ask(serve(played), input="word " * 2000)).refused
+    assert refused == {
+        "http": 400,
+        "message": "Your input exceeds the context window of this model. Please adjust your input "
+        "and try again.",
+        "type": "invalid_request_error",
+        "param": "input",
+        "code": "context_length_exceeded",
+    }
+    assert played.requests == []
+
+
+@pytest.mark.requirement("VN-38", "API-TRUNCATION")
+async def test_truncation_leaves_out_the_oldest(serve: Serve, ask: Ask) -> None:
+    played = engine(["ok"])
+    talk = [{"role": "user", "content": f"{n} " + "word " * 300} for n in range(4)]
+    answer = await ask(serve(played), input=talk, truncation="auto")
+    assert answer.text == "ok"
+    prompt = played.text(played.requests[0][0])
+    assert "0 word" not in prompt
+    assert "3 word" in prompt
+
+
+@pytest.mark.requirement("VN-14", "VN-17")
+async def test_what_the_backend_refuses_is_an_http_error(serve: Serve, ask: Ask) -> None:
+    error = InvalidRequest("Not with this template.", param="input[2]", code="invalid_value")
+    refused = (await ask(serve(Scripted([error])))).refused
+    assert (refused["http"], refused["param"]) == (400, "input[2]")
+
+
+@pytest.mark.requirement("D-70", "API-UNEXPECTED")
+@pytest.mark.parametrize("error", [KeyError("secret/path"), BackendError("The engine broke.")])
+async def test_an_exception_in_the_run_shows_nothing_of_itself(
+    serve: Serve, ask: Ask, error: Exception
+) -> None:
+    answer = await ask(serve(Breaking([error])))
+    assert answer.error is not None
+    assert answer.error["type"] == answer.error["code"] == "server_error"
+    assert "secret" not in str(answer)
+    assert answer.http == (200 if answer.events else 500)
+
+
+@pytest.mark.requirement("API-FAILURE-CODES")
+async def test_a_failure_keeps_its_code(serve: Serve) -> None:
+    server = serve(Scripted([RunError("Slow down.", code="rate_limit_exceeded")]))
+    reply = await server.post()
+    assert reply.status_code == 429
+    assert oracle.error(reply)["code"] == "rate_limit_exceeded"
+    assert '"code":"rate_limit_exceeded"' in (await server.post(stream=True)).text
+
+
+@pytest.mark.requirement("D-95", "API-404")
+@pytest.mark.parametrize(
+    ("method", "path", "status", "param"),
+    [
+        ("GET", "responses/resp_none", 404, "response_id"),
+        ("DELETE", "responses/resp_none", 404, "response_id"),
+        ("GET", "responses/resp_none/input_items", 404, "response_id"),
+        ("POST", "responses/resp_none/cancel", 404, "response_id"),
+        ("GET", "models/none", 404, "model"),
+        ("GET", "nowhere", 404, None),
+        ("PUT", "responses", 405, None),
+    ],
+)
+async def test_what_is_not_there_is_told_in_the_same_shape(
+    serve: Serve, method: str, path: str, status: int, param: str | None
+) -> None:
+    reply = await serve().client.request(method, f"/v1/{path}")
+    assert reply.status_code == status
+    assert oracle.error(reply)["param"] == param
+
+
+@pytest.mark.requirement("D-95", "API-REQUEST-ID", "HF-8")
+async def test_every_answer_has_a_request_id(serve: Serve) -> None:
+    server = serve()
+    for body in ({}, {"stream": True}, {"temperature": 9}):
+        assert (await server.post(**body)).headers["x-request-id"].startswith("req_")
+    reply = await server.client.get("/v1/nowhere", headers={"x-request-id": "mine"})
+    assert reply.headers["x-request-id"] == "mine"
+    told: Any = await server.post()
+    assert told.headers["x-request-id"] not in told.text  # ids of responses are their own

@@ -1,0 +1,223 @@
+"""Time and limits: who leaves, who is slow, who is silent, and how much anybody may say."""
+
+from __future__ import annotations
+
+import asyncio
+
+import httpx
+import openai
+import pytest
+
+from antiphon.backends.scripted import Scripted
+from antiphon.stream.deltas import Close, Open, Text
+from antiphon.wire.items import Message
+from tests.conformance.breaking import Breaking
+from tests.conformance.conftest import Serve
+from tests.conformance.line import Line
+from tests.conformance.scripts import finish, said
+from tests.conformance.served import Ask, engine
+
+ANSWER = Open(Message(role="assistant", content=()))
+
+
+@pytest.mark.requirement("D-28", "CL-KEEPALIVE", "API-KEEPALIVE")
+async def test_silence_is_filled_with_keepalive_events(serve: Serve) -> None:
+    gate = asyncio.Event()
+    server = serve(Breaking([gate, *said("Hello"), finish()]), keepalive_s=0.005)
+    async with Line(server.app) as line:
+        first = await line.event()
+        assert first["type"] == "response.created"
+        seen = [first]
+        while seen[-1]["type"] != "response.completed":
+            seen.append(await line.event())
+            if sum(event["type"] == "keepalive" for event in seen) == 3:
+                gate.set()
+    assert [event["sequence_number"] for event in seen] == list(range(len(seen)))
+    beats = [event for event in seen if event["type"] == "keepalive"]
+    assert all(set(event) == {"type", "sequence_number"} for event in beats)
+
+
+@pytest.mark.requirement("CL-KEEPALIVE-SKIPPED")
+async def test_the_official_client_passes_over_keepalives(serve: Serve) -> None:
+    gate = asyncio.Event()
+    server = serve(Breaking([gate, *said("Hello"), finish()]), keepalive_s=0.005)
+    seen: list[str] = []
+    async with (
+        asyncio.timeout(10),
+        httpx.AsyncClient(transport=_Piecewise(server.app)) as transport,
+        openai.AsyncOpenAI(
+            api_key="none", base_url="http://localhost/v1", http_client=transport
+        ) as client,
+        client.responses.stream(model="tiny", input="hi") as told,
+    ):
+        async for event in told:
+            seen.append(str(event.type))
+            if seen.count("keepalive") == 2:
+                gate.set()
+        assert (await told.get_final_response()).output_text == "Hello"
+    assert seen.index("keepalive") > seen.index("response.created")
+
+
+class _Piecewise(httpx.AsyncBaseTransport):
+    """The app, its answer handed on as it comes."""
+
+    def __init__(self, app: object) -> None:
+        self._app = app
+
+    async def handle_async_request(self, request: httpx.Request) -> httpx.Response:
+        line = Line(self._app, input="hi")  # type: ignore[arg-type]
+        await line.__aenter__()
+        return httpx.Response(
+            200, headers={"content-type": "text/event-stream"}, stream=_Said(line)
+        )
+
+
+class _Said(httpx.AsyncByteStream):
+    def __init__(self, line: Line) -> None:
+        self._line = line
+
+    async def __aiter__(self):  # type: ignore[no-untyped-def]
+        async for piece in self._line.pieces():
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._line.__aexit__(None, None, None)
+
+
+@pytest.mark.requirement("D-91", "GO-13", "HF-12", "API-DISCONNECT")
+async def test_who_hangs_up_stops_the_model(serve: Serve) -> None:
+    backend = Breaking([ANSWER, Text("Hel"), asyncio.Event()])
+    server = serve(backend)
+    async with Line(server.app) as line:
+        while "delta" not in await line.event():
+            pass
+        line.hang_up()
+        await backend.left.wait()
+        while server.service.running:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.requirement("D-91", "TR-13", "API-DISCONNECT")
+async def test_who_stops_waiting_for_a_plain_answer_stops_the_model(serve: Serve) -> None:
+    backend = Breaking([ANSWER, Text("Hel"), asyncio.Event()])
+    server = serve(backend)
+    async with Line(server.app, stream=False) as line:
+        while not backend.said:
+            await asyncio.sleep(0)
+        line.hang_up()
+        await backend.left.wait()
+        while server.service.running:
+            await asyncio.sleep(0)
+
+
+@pytest.mark.requirement("API-BACK-PRESSURE")
+async def test_a_slow_reader_holds_the_model_back(serve: Serve) -> None:
+    backend = Breaking([ANSWER, *([Text("word ")] * 100_000)])
+    server = serve(backend)
+    async with Line(server.app) as line:
+        while "delta" not in await line.event():
+            pass
+        before = -1
+        while backend.said != before:  # until it goes no further by itself
+            before = backend.said
+            for _ in range(20):
+                await asyncio.sleep(0)
+        assert before < 2_000
+        for _ in range(1_000):
+            await line.event()
+        assert backend.said > before
+
+
+@pytest.mark.requirement("D-90", "API-CONCURRENT")
+async def test_answers_come_side_by_side(serve: Serve) -> None:
+    gate = asyncio.Event()
+    server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
+    lines = [Line(server.app) for _ in range(20)]
+    async with asyncio.timeout(10):
+        for line in lines:
+            await line.__aenter__()
+        for line in lines:
+            while "delta" not in await line.event():
+                pass
+        assert server.service.running == 20
+        gate.set()
+        for line in lines:
+            while (await line.event())["type"] != "response.completed":
+                pass
+            await line.__aexit__(None, None, None)
+
+
+@pytest.mark.requirement("D-92", "VN-41", "VN-45", "API-SAMPLING")
+async def test_each_request_is_sampled_as_it_asks(serve: Serve, ask: Ask) -> None:
+    played = engine(["one", "two"])
+    server = serve(played)
+    await ask(server, temperature=0, top_k=5, seed=7, stop=["\n"], presence_penalty=0.5)
+    await ask(server, temperature=1.5, top_p=0.5)
+    (_, first), (_, second) = played.requests
+    assert (first.temperature, first.top_k, first.seed) == (0, 5, 7)
+    assert (first.stop[-1], first.presence_penalty) == ("\n", 0.5)
+    assert (second.temperature, second.top_p, second.seed) == (1.5, 0.5, None)
+    assert second.stop == first.stop[:-1]
+
+
+@pytest.mark.requirement("VN-40", "TR-9", "GO-18", "HF-9", "D-62", "API-MAX-TOKENS")
+async def test_the_answer_may_be_as_long_as_asked_or_as_fits(serve: Serve, ask: Ask) -> None:
+    played = engine(["Hello there"])
+    server = serve(played)
+    cut = await ask(server, max_output_tokens=5)
+    assert (cut.text, cut.ended["usage"]["output_tokens"]) == ("Hello", 5)
+    assert cut.ended["incomplete_details"] == {"reason": "max_output_tokens"}
+    await ask(server, max_output_tokens=100_000)
+    await ask(server)
+    for prompt, sampling in played.requests[1:]:
+        assert sampling.max_tokens == 4096 - len(prompt.ids)
+
+
+@pytest.mark.requirement("API-CONTEXT-FULL")
+async def test_a_context_that_fills_up_cuts_the_answer(serve: Serve, ask: Ask) -> None:
+    answer = await ask(serve(engine(["word " * 2000], chunk=1000)))
+    assert answer.ended["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert answer.ended["usage"]["total_tokens"] == 4096
+
+
+@pytest.mark.requirement("API-MAX-TOKENS-THINKING")
+async def test_the_limit_counts_thinking_too(serve: Serve, ask: Ask) -> None:
+    answer = await ask(serve(engine(["<think>\nHm, so, well."])), max_output_tokens=14)
+    assert [item["type"] for item in answer.output] == ["reasoning"]
+    usage = answer.ended["usage"]
+    assert usage["output_tokens"] == 14
+    assert usage["output_tokens_details"]["reasoning_tokens"] > 0
+    assert answer.ended["status"] == "incomplete"
+
+
+@pytest.mark.requirement("API-TIMEOUT")
+async def test_what_takes_too_long_fails_well_formed(serve: Serve, ask: Ask) -> None:
+    server = serve(Breaking([ANSWER, Text("Hel"), asyncio.Event()]), timeout_s=0.01)
+    answer = await ask(server)
+    assert answer.error is not None
+    assert answer.error["message"] == "The response took longer than this server allows."
+
+
+@pytest.mark.requirement("API-SHUTDOWN")
+async def test_a_server_that_stops_ends_what_runs_and_takes_nothing_new(serve: Serve) -> None:
+    server = serve(Breaking([ANSWER, Text("Hel"), asyncio.Event()]))
+    async with Line(server.app) as line:
+        while "delta" not in await line.event():
+            pass
+        stopping = asyncio.create_task(server.service.drain(0))
+        while (event := await line.event())["type"] != "response.failed":
+            pass
+        assert event["response"]["error"]["code"] == "server_error"
+        await stopping
+    refused = await server.post()
+    assert refused.status_code == 503
+    assert refused.json()["error"]["code"] == "server_is_overloaded"
+    assert refused.headers["retry-after"]
+
+
+@pytest.mark.requirement("VN-65", "TR-14", "API-NO-CONTENT-IN-LOGS")
+async def test_nothing_that_is_said_is_logged(serve: Serve, ask: Ask) -> None:
+    server = serve(Scripted(["CANARY-OUT"]))
+    await ask(server, input="CANARY-IN", instructions="CANARY-SYSTEM")
+    assert "CANARY" not in server.log.getvalue()
+    assert '"output_tokens":' in server.log.getvalue()

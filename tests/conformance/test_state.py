@@ -1,0 +1,376 @@
+"""State: what is kept, how it is continued, listed and forgotten. Over every store."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from antiphon.backends.scripted import Scripted
+from antiphon.errors import BackendError, RunError
+from antiphon.store.base import Retention, Store, StoredResponse
+from antiphon.store.memory import MemoryStore
+from tests.conformance.conftest import Serve
+from tests.conformance.scripts import TOOL, call, finish, said, shapes, thought
+from tests.conformance.served import NOW, Answer, Ask, Json, Server, engine
+
+ANSWERED = {"type": "function_call_output", "output": "22 degrees"}
+
+
+def heard(backend: Any, number: int = -1) -> list[str]:
+    """What a model was shown, as texts."""
+    conversation, _ = backend.requests[number]
+    return [
+        "".join(part.text for part in item.content)
+        for item in conversation.items
+        if hasattr(item, "content")
+    ]
+
+
+async def after(ask: Ask, server: Server, previous: Answer, text: str, **more: Any) -> Answer:
+    return await ask(server, input=text, previous_response_id=previous.ended["id"], **more)
+
+
+# --- continuing ----------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("GO-9", "D-43", "VN-30", "API-CHAIN")
+async def test_a_chain_is_the_inputs_and_outputs_of_all_before(
+    serve: Serve, ask: Ask, stores: Store
+) -> None:
+    backend = Scripted(["one", "two", "three"])
+    server = serve(backend, on=stores)
+    first = await ask(server, input="a")
+    second = await after(ask, server, first, "b")
+    third = await after(ask, server, second, "c")
+    assert heard(backend) == ["a", "one", "b", "two", "c"]
+    assert third.ended["previous_response_id"] == second.ended["id"]
+    kept = await stores.load("default", third.ended["id"])
+    assert kept is not None and len(kept.input) == 1  # a turn costs what it adds
+
+
+@pytest.mark.requirement("D-44", "D-45", "D-46", "API-INSTRUCTIONS")
+async def test_settings_belong_to_their_request(serve: Serve, ask: Ask, stores: Store) -> None:
+    backend = Scripted(["one", "two", "three"])
+    server = serve(backend, on=stores)
+    asked: Json = {"temperature": 0.1, "reasoning": {"effort": "high"}, "tools": [TOOL]}
+    first = await ask(server, instructions="Old.", **asked)
+    second = await after(ask, server, first, "b")
+    await after(ask, server, second, "c", instructions="New.", reasoning={"effort": "low"})
+    told = [conversation.instructions for conversation, _ in backend.requests]
+    assert told == ["Old.", None, "New."]
+    options = [options for _, options in backend.requests]
+    assert [len(each.tools) for each in options] == [1, 0, 0]
+    assert [each.reasoning and each.reasoning.effort for each in options] == ["high", None, "low"]
+    assert [each.temperature for each in options] == [0.1, 1.0, 1.0]
+    assert second.ended["instructions"] is None
+
+
+@pytest.mark.requirement("API-SYSTEM-STAYS")
+async def test_what_a_message_says_stays(serve: Serve, ask: Ask, stores: Store) -> None:
+    backend = Scripted(["one", "two"])
+    server = serve(backend, on=stores)
+    rules = {"role": "developer", "content": "Be kind."}
+    first = await ask(server, input=[rules, {"role": "user", "content": "a"}])
+    await after(ask, server, first, "b")
+    assert heard(backend) == ["Be kind.", "a", "one", "b"]
+    assert backend.requests[1][0].items[0].role == "developer"
+
+
+@pytest.mark.requirement("D-40", "D-41", "API-BRANCH")
+async def test_a_response_may_be_continued_twice(serve: Serve, ask: Ask, stores: Store) -> None:
+    backend = Scripted(["root", "left", "right", "far left"])
+    server = serve(backend, on=stores)
+    root = await ask(server, input="a")
+    left = await after(ask, server, root, "b")
+    await after(ask, server, root, "c")
+    assert heard(backend) == ["a", "root", "c"]
+    await after(ask, server, left, "d")
+    assert heard(backend) == ["a", "root", "b", "left", "d"]
+
+
+@pytest.mark.requirement("D-47", "API-CHAIN-CALLS")
+async def test_thinking_and_calls_are_continued_too(serve: Serve, ask: Ask, stores: Store) -> None:
+    turn = [*thought("Hm."), *said("I look."), *call('{"city": "Rome"}'), finish()]
+    backend = Scripted([turn, "It is warm."])
+    server = serve(backend, on=stores)
+    first = await ask(server, tools=[TOOL])
+    answered = {**ANSWERED, "call_id": first.output[-1]["call_id"]}
+    second = await ask(
+        server, input=[answered], tools=[TOOL], previous_response_id=first.ended["id"]
+    )
+    assert second.ended["status"] == "completed"
+    items = backend.requests[1][0].items
+    assert [type(item).__name__ for item in items] == [
+        "Message", "Reasoning", "Message", "FunctionCall", "FunctionCallOutput",
+    ]  # fmt: skip
+    assert items[3].arguments == '{"city": "Rome"}'
+
+
+@pytest.mark.requirement("D-79", "API-KEPT-TOKENS")
+async def test_the_next_prompt_extends_what_was_sampled(
+    serve: Serve, ask: Ask, stores: Store
+) -> None:
+    played = engine(["<think>\nHm.\n</think>\n\nfirst", "second"])
+    server = serve(played, on=stores)
+    first = await ask(server, input="a")
+    second = await after(ask, server, first, "b")
+    (before, _), (prompt, _) = played.requests
+    whole = (*before.ids, *played.sampled[0])
+    assert prompt.ids[: len(whole)] == whole
+    cached = second.ended["usage"]["input_tokens_details"]["cached_tokens"]
+    assert cached == len(whole)
+    assert second.ended["usage"]["input_tokens"] == len(prompt.ids)
+
+
+@pytest.mark.requirement("VN-16", "D-39", "D-49", "API-PREVIOUS")
+@pytest.mark.parametrize("why", ["unknown", "deleted", "not stored", "another's", "failed"])
+async def test_what_cannot_be_continued_is_refused(
+    serve: Serve, ask: Ask, stores: Store, why: str
+) -> None:
+    server = serve(Scripted(["one", BackendError("!"), "three"]), on=stores)
+    reply = await server.post(store=why != "not stored")
+    previous = reply.json()["id"]
+    if why == "unknown":
+        previous = "resp_none"
+    elif why == "deleted":
+        await server.client.delete(f"/v1/responses/{previous}")
+    elif why == "another's":
+        kept = await stores.load("default", previous)
+        assert kept is not None
+        await stores.delete("default", previous)
+        await stores.save("somebody", kept)
+    elif why == "failed":
+        events = (await server.post(stream=True)).text
+        previous = events.partition('"id":"')[2].partition('"')[0]
+    refused = (await ask(server, previous_response_id=previous)).refused
+    assert refused["param"] == "previous_response_id"
+    assert refused["http"] == 400
+    if why == "failed":
+        assert "failed" in refused["message"]
+    else:
+        assert refused["code"] == "previous_response_not_found"
+        assert refused["message"] == f"Previous response with id '{previous}' not found."
+
+
+@pytest.mark.requirement("API-CONTINUE-CUT")
+async def test_a_cut_response_can_be_continued(serve: Serve, ask: Ask, stores: Store) -> None:
+    backend = Scripted([[*said("Hel"), finish("length")], "lo"])
+    server = serve(backend, on=stores)
+    first = await ask(server, input="a")
+    assert first.ended["status"] == "incomplete"
+    await after(ask, server, first, "go on")
+    assert heard(backend) == ["a", "Hel", "go on"]
+
+
+@pytest.mark.requirement("D-39", "API-PAIRS")
+async def test_a_call_needs_its_output_before_the_talk_goes_on(
+    serve: Serve, ask: Ask, stores: Store
+) -> None:
+    server = serve(Scripted([[*call("{}", call_id="call_7"), finish()], "x"]), on=stores)
+    first = await ask(server, tools=[TOOL])
+    refused = (await after(ask, server, first, "And?")).refused
+    assert (refused["http"], refused["param"]) == (400, "input")
+    assert refused["message"] == "No tool output found for function call call_7."
+
+
+# --- keeping -------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("VN-3", "VN-15", "VN-21", "GO-10", "API-STORE")
+async def test_what_is_stored_can_be_had_again(serve: Serve, ask: Ask, stores: Store) -> None:
+    server = serve(on=stores)
+    kept = await ask(server)
+    assert kept.ended["store"] is True
+    again = await server.get(f"responses/{kept.ended['id']}")
+    assert again.json() == kept.ended
+
+
+@pytest.mark.requirement("API-STORE-FALSE", "VN-15")
+async def test_what_is_not_to_be_stored_is_nowhere(serve: Serve, ask: Ask, stores: Store) -> None:
+    server = serve(on=stores)
+    passing = await ask(server, store=False)
+    assert passing.ended["store"] is False
+    assert passing.ended["id"].startswith("resp_")
+    assert (await server.get(f"responses/{passing.ended['id']}")).status_code == 404
+    reference = {"type": "item_reference", "id": passing.output[0]["id"]}
+    refused = (await ask(server, input=[reference])).refused
+    assert refused["http"] == 404
+    assert "Items are not persisted when `store` is set to false" in refused["message"]
+
+
+@pytest.mark.requirement("API-PERSIST-FIRST", "CL-CHAIN-AT-ONCE")
+async def test_who_hears_of_the_end_can_already_build_on_it(serve: Serve) -> None:
+    order: list[str] = []
+
+    class Slow(MemoryStore):
+        async def save(self, tenant: str, stored: StoredResponse) -> None:
+            await asyncio.sleep(0)
+            await super().save(tenant, stored)
+            order.append("kept")
+
+    server = serve(on=Slow())
+
+    async def send(message: Any) -> None:
+        if b"response.completed" in message.get("body", b""):
+            order.append("told")
+
+    await _spoken(server, send)
+    assert order == ["kept", "told"]
+
+
+async def _spoken(server: Server, send: Any) -> None:
+    body = iter([{"type": "http.request", "body": b'{"input": "hi", "stream": true}'}])
+
+    async def receive() -> Any:
+        for message in body:
+            return message
+        await asyncio.Event().wait()
+
+    scope = {
+        "type": "http", "method": "POST", "path": "/v1/responses", "query_string": b"",
+        "headers": [(b"host", b"localhost")],
+    }  # fmt: skip
+    async with asyncio.timeout(5):
+        await server.app(scope, receive, send)
+
+
+@pytest.mark.requirement("API-STORE-FAILS")
+async def test_what_cannot_be_kept_has_failed(serve: Serve, ask: Ask) -> None:
+    class Full(MemoryStore):
+        async def save(self, tenant: str, stored: StoredResponse) -> None:
+            raise RunError("The store could not be written.")
+
+    server = serve(on=Full())
+    reply = await server.post()
+    assert reply.status_code == 500
+    assert reply.json()["error"]["message"] == "The store could not be written."
+    body = (await server.post(stream=True)).text
+    assert shapes([{"type": line[7:]} for line in body.split("\n") if line[:7] == "event: "])[
+        -3:
+    ] == ["output_item.done", "error", "failed"]
+
+
+@pytest.mark.requirement("VN-66", "API-ABANDONED")
+async def test_an_answer_nobody_waited_for_is_not_kept(serve: Serve, stores: Store) -> None:
+    from tests.conformance.breaking import Breaking
+    from tests.conformance.line import Line
+
+    backend = Breaking([*said("Hello")[:2], asyncio.Event()])
+    server = serve(backend, on=stores)
+    async with Line(server.app) as line:
+        created = await line.event()
+        line.hang_up()
+        await backend.left.wait()
+    assert (await server.get(f"responses/{created['response']['id']}")).status_code == 404
+
+
+@pytest.mark.requirement("D-30", "API-RETENTION")
+async def test_what_is_over_the_bounds_is_a_clean_404(
+    serve: Serve, ask: Ask, stores: Store
+) -> None:
+    server = serve(on=stores)
+    old, new = await ask(server), await ask(server)
+    assert await stores.sweep(Retention(max_responses=1), NOW) == 1
+    gone = await server.get(f"responses/{old.ended['id']}")
+    assert gone.status_code == 404
+    assert gone.json()["error"]["message"] == f"Response with id '{old.ended['id']}' not found."
+    assert (await server.get(f"responses/{new.ended['id']}")).status_code == 200
+    refused = (await after(ask, server, old, "b")).refused
+    assert refused["code"] == "previous_response_not_found"
+
+
+# --- asking about it -----------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("API-REFERENCE", "CL-REFERENCE")
+async def test_a_reference_stands_for_any_stored_item(
+    serve: Serve, ask: Ask, stores: Store
+) -> None:
+    turn = [*thought("Hm."), *said("Yes."), *call("{}"), finish()]
+    backend = Scripted([turn, "ok"])
+    server = serve(backend, on=stores)
+    first = await ask(server, tools=[TOOL])
+    references = [{"type": "item_reference", "id": item["id"]} for item in first.output]
+    answered = {**ANSWERED, "call_id": first.output[-1]["call_id"]}
+    await ask(server, input=[{"role": "user", "content": "hi"}, *references, answered])
+    items = backend.requests[1][0].items
+    assert [item.id for item in items[1:4]] == [item["id"] for item in first.output]
+    assert items[3].name == "get_weather"
+
+
+@pytest.mark.requirement("D-94", "API-INPUT-ITEMS")
+async def test_input_items_are_listed_in_pages(serve: Serve, ask: Ask, stores: Store) -> None:
+    server = serve(Scripted(["one", "two"]), on=stores)
+    first = await ask(server, input="a")
+    second = await after(ask, server, first, "b")
+    path = f"responses/{second.ended['id']}/input_items"
+    listed = (await server.get(path)).json()
+    assert listed["object"] == "list"
+    assert _texts(listed["data"]) == ["b", "one", "a"]  # newest first, never its own output
+    assert all(item["id"] for item in listed["data"])
+    page = (await server.get(path, limit=2)).json()
+    assert (page["has_more"], page["first_id"]) == (True, listed["data"][0]["id"])
+    rest = (await server.get(path, limit=2, after=page["last_id"])).json()
+    assert (rest["has_more"], _texts(rest["data"])) == (False, ["a"])
+    ordered = (await server.get(path, order="asc")).json()
+    assert _texts(ordered["data"]) == ["a", "one", "b"]
+    assert (await server.get(path, after="msg_none")).status_code == 400
+    assert (await server.get(path, limit=0)).status_code == 400
+
+
+def _texts(items: list[Json]) -> list[str]:
+    return [item["content"][0]["text"] for item in items]
+
+
+@pytest.mark.requirement("D-94", "D-30", "API-DELETE", "API-DELETE-MIDDLE")
+async def test_a_deleted_response_is_gone_and_its_children_stay(
+    serve: Serve, ask: Ask, stores: Store
+) -> None:
+    backend = Scripted(["one", "two", "three"])
+    server = serve(backend, on=stores)
+    first = await ask(server, input="a")
+    second = await after(ask, server, first, "b")
+    path = f"/v1/responses/{first.ended['id']}"
+    gone = await server.client.delete(path)
+    assert gone.json() == {"id": first.ended["id"], "object": "response", "deleted": True}
+    assert (await server.client.get(path)).status_code == 404
+    assert (await server.client.delete(path)).status_code == 404
+    await after(ask, server, second, "c")
+    assert heard(backend) == ["a", "one", "b", "two", "c"]
+
+
+@pytest.mark.requirement("VN-74", "D-34", "API-CANCEL-SYNC")
+async def test_a_response_that_is_over_is_neither_cancelled_nor_streamed(
+    serve: Serve, ask: Ask
+) -> None:
+    server = serve()
+    ended = (await ask(server)).ended
+    cancelled = await server.client.post(f"/v1/responses/{ended['id']}/cancel")
+    assert cancelled.status_code == 400
+    assert cancelled.json()["error"]["message"] == "Cannot cancel a synchronous response."
+    again = await server.get(f"responses/{ended['id']}", stream="true")
+    assert (again.status_code, again.json()["error"]["param"]) == (400, "stream")
+    assert again.headers["content-type"] == "application/json"
+
+
+@pytest.mark.requirement("D-94", "API-COUNT")
+async def test_a_token_count_sees_what_the_model_would_see(
+    serve: Serve, ask: Ask, stores: Store
+) -> None:
+    played = engine(["first", "second"])
+    server = serve(played, on=stores)
+    first = await ask(server, input="a", tools=[TOOL])
+    asked = {
+        "input": "b",
+        "instructions": "Be brief.",
+        "tools": [TOOL],
+        "previous_response_id": first.ended["id"],
+    }
+    counted = await server.client.post("/v1/responses/input_tokens", json=asked)
+    second = await ask(server, **asked)
+    assert counted.json() == {
+        "object": "response.input_tokens",
+        "input_tokens": second.ended["usage"]["input_tokens"],
+    }

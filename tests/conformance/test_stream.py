@@ -1,0 +1,397 @@
+"""The stream: what comes in which order, under which ids and at which positions."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from antiphon.errors import BackendError
+from antiphon.stream.deltas import Annotate, Close, Delta, Open, Text
+from antiphon.wire.items import FunctionCall, Message, Reasoning, UrlCitation
+from tests.conformance.breaking import Breaking
+from tests.conformance.conftest import Serve
+from tests.conformance.scripts import TOOL, call, custom, finish, said, shapes, thought
+from tests.conformance.served import Ask, Json, engine, put
+
+MESSAGE = [
+    "output_item.added",
+    "content_part.added",
+    "output_text.delta",
+    "output_text.delta",
+    "output_text.done",
+    "content_part.done",
+    "output_item.done",
+]
+REASONING = [
+    "output_item.added",
+    "content_part.added",
+    "reasoning_text.delta",
+    "reasoning_text.delta",
+    "reasoning_text.done",
+    "content_part.done",
+    "output_item.done",
+]
+CALL = [
+    "output_item.added",
+    "function_call_arguments.delta",
+    "function_call_arguments.delta",
+    "function_call_arguments.done",
+    "output_item.done",
+]
+TURN: list[Delta] = [
+    *thought("Let me ", "look."),
+    *said("I will ", "look."),
+    *call('{"city": ', '"Paris"}'),
+    *call('{"city": ', '"Rome"}'),
+    finish(),
+]
+OPENING: dict[str, Delta] = {
+    "message": Open(Message(role="assistant", content=())),
+    "reasoning": Open(Reasoning(summary=())),
+    "function_call": Open(FunctionCall(call_id="", name="get_weather", arguments="")),
+}
+
+
+# --- how it ends ---------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("D-1", "D-3", "VN-61", "TR-12", "API-TERMINAL", "API-INCOMPLETE")
+@pytest.mark.parametrize(
+    ("script", "status", "reason"),
+    [
+        ([*said("Hello"), finish()], "completed", None),
+        ([OPENING["message"], Text("Hel"), finish("length")], "incomplete", "max_output_tokens"),
+        ([*said("Hel"), finish("content_filter")], "incomplete", "content_filter"),
+        ([OPENING["message"], Text("Hel"), BackendError("!")], "failed", None),
+    ],
+    ids=["completed", "cut", "filtered", "failed"],
+)
+async def test_the_status_is_the_truth(
+    serve: Serve, script: list[Any], status: str, reason: str | None
+) -> None:
+    answer = await put("stream", serve(Breaking(script)), {})
+    assert shapes(answer.events)[-1] == status
+    assert answer.ended["status"] == status
+    assert answer.ended["incomplete_details"] == (reason and {"reason": reason})
+    assert (answer.ended["error"] is not None) == (status == "failed")
+    assert (answer.ended["completed_at"] is not None) == (status == "completed")
+
+
+@pytest.mark.requirement("D-72", "D-73", "API-CUT-ITEM")
+@pytest.mark.parametrize("kind", OPENING)
+async def test_what_a_limit_cut_is_incomplete(serve: Serve, ask: Ask, kind: str) -> None:
+    answer = await ask(serve([[OPENING[kind], Text('{"ci'), finish("length")]]))
+    (item,) = answer.output
+    assert item["type"] == kind
+    assert item["status"] == "incomplete"
+    assert answer.ended["incomplete_details"] == {"reason": "max_output_tokens"}
+    assert '{"ci' in str(item)
+
+
+@pytest.mark.requirement("CL-CUT-CALL")
+async def test_a_whole_call_is_not_lost_to_a_limit(serve: Serve, ask: Ask) -> None:
+    """Clients drop the calls of an incomplete response; after this one nothing was missing."""
+    answer = await ask(serve([[*call("{}"), finish("length")]]))
+    assert answer.ended["status"] == "completed"
+    assert answer.output[0]["status"] == "completed"
+
+
+@pytest.mark.requirement("D-2", "HF-11", "CL-FAILURE", "API-ERROR-EVENT")
+@pytest.mark.parametrize("kind", OPENING)
+async def test_a_failure_closes_what_is_open_and_is_said_twice(serve: Serve, kind: str) -> None:
+    server = serve(Breaking([OPENING[kind], Text("x"), BackendError("The engine broke.")]))
+    answer = await put("stream", server, {})
+    seen = shapes(answer.events)
+    assert seen[-3:] == ["output_item.done", "error", "failed"]
+    assert seen.count("output_item.added") == seen.count("output_item.done") == 1
+    said_ = answer.events[-2]
+    assert (said_["code"], said_["message"], said_["param"]) == (
+        "server_error",
+        "The engine broke.",
+        None,
+    )
+    assert said_["error"] == {
+        "type": "server_error",
+        "code": "server_error",
+        "message": "The engine broke.",
+        "param": None,
+    }
+    assert answer.ended["error"] == said_["error"]
+    assert answer.ended["usage"]["total_tokens"] > 0
+
+
+@pytest.mark.requirement("CL-FAILURE-PLAIN")
+async def test_a_failure_that_is_not_streamed_is_an_http_error(serve: Serve) -> None:
+    answer = await put("plain", serve(Breaking([Text("x")])), {})
+    assert answer.http == 500
+    assert answer.error is not None and answer.error["type"] == "server_error"
+
+
+@pytest.mark.requirement("D-27")
+async def test_a_model_that_says_nothing_gives_an_empty_output(serve: Serve, ask: Ask) -> None:
+    answer = await ask(serve(engine([""])))
+    assert answer.output == []
+    assert answer.ended["status"] == "completed"
+    assert answer.ended["usage"]["output_tokens"] == 1
+
+
+@pytest.mark.requirement("D-80", "VN-62", "GO-17", "CL-USAGE", "API-USAGE")
+@pytest.mark.parametrize("reason", ["stop", "length"])
+async def test_usage_is_told_at_the_end_and_is_null_before(
+    serve: Serve, ask: Ask, reason: Any
+) -> None:
+    answer = await ask(serve([[*said("Hello"), finish(reason)]]))
+    assert answer.ended["usage"] == {
+        "input_tokens": 5,
+        "input_tokens_details": {"cached_tokens": 0, "cache_write_tokens": 0},
+        "output_tokens": 4,
+        "output_tokens_details": {"reasoning_tokens": 2},
+        "total_tokens": 9,
+    }
+    earlier = [e["response"]["usage"] for e in answer.events[:-1] if "response" in e]
+    assert earlier == ([None, None] if answer.events else [])
+
+
+# --- what comes between --------------------------------------------------------------------------
+
+
+@pytest.mark.requirement(
+    "VN-80", "VN-81", "VN-84", "TR-15", "GO-16", "HF-10", "D-9", "D-10", "D-17", "D-18",
+    "API-LADDER", "API-ORDER", "CL-LADDER", "CL-DELTAS",
+)  # fmt: skip
+async def test_every_item_climbs_its_ladder(serve: Serve) -> None:
+    answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
+    assert shapes(answer.events) == [
+        "created", "in_progress", *REASONING, *MESSAGE, *CALL, *CALL, "completed",
+    ]  # fmt: skip
+    parts = [e["part"]["type"] for e in answer.events if "part" in e]
+    assert parts == ["reasoning_text", "reasoning_text", "output_text", "output_text"]
+
+
+@pytest.mark.requirement("D-4", "D-5", "API-INDICES")
+async def test_positions_are_those_in_the_output(serve: Serve) -> None:
+    answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
+    for event in answer.events:
+        if "item" in event:
+            assert answer.output[event["output_index"]]["id"] == event["item"]["id"]
+        if "content_index" in event:
+            assert event["content_index"] == 0
+    added = [e["output_index"] for e in answer.events if e["type"].endswith("item.added")]
+    assert added == [0, 1, 2, 3]
+
+
+@pytest.mark.requirement("D-6", "D-7", "D-19", "GO-15", "API-IDS", "CL-IDS")
+async def test_an_id_is_given_once_and_stands_everywhere(serve: Serve) -> None:
+    server = serve([TURN])
+    answer = await put("stream", server, {"tools": [TOOL]})
+    ids = [item["id"] for item in answer.output]
+    assert [id.split("_")[0] for id in ids] == ["rs", "msg", "fc", "fc"]
+    assert len(set(ids)) == 4
+    of_items = [event for event in answer.events if "output_index" in event]
+    for event in of_items:
+        id = event["item"]["id"] if "item" in event else event["item_id"]
+        assert id == ids[event["output_index"]]
+    kept = (await server.get(f"responses/{answer.ended['id']}")).json()
+    assert [item["id"] for item in kept["output"]] == ids
+
+
+@pytest.mark.requirement("D-8", "D-23", "API-CALL-ID")
+async def test_a_call_id_is_given_once_a_call(serve: Serve) -> None:
+    answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
+    calls = [item for item in answer.output if item["type"] == "function_call"]
+    assert len({item["call_id"] for item in calls}) == 2
+    assert all(item["call_id"].startswith("call_") for item in calls)
+    told: dict[str, set[str]] = {}
+    for event in answer.events:
+        if "call_id" in event.get("item", {}):
+            told.setdefault(event["item"]["id"], set()).add(event["item"]["call_id"])
+    assert told == {item["id"]: {item["call_id"]} for item in calls}
+
+
+@pytest.mark.requirement("API-DELTAS", "CL-WHOLE", "CL-OUTPUT")
+async def test_the_deltas_are_the_text_and_the_done_events_the_item(serve: Serve) -> None:
+    answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
+    heard: dict[int, str] = {}
+    whole: dict[int, str] = {}
+    for event in answer.events:
+        at = event.get("output_index")
+        if event["type"].endswith(".delta"):
+            heard[at] = heard.get(at, "") + event["delta"]
+        elif event["type"].endswith((".text.done", "_text.done", "_arguments.done")):
+            whole[at] = event.get("text", event.get("arguments"))
+    assert heard == whole == {
+        0: "Let me look.", 1: "I will look.", 2: '{"city": "Paris"}', 3: '{"city": "Rome"}',
+    }  # fmt: skip
+    done = [e["item"] for e in answer.events if e["type"].endswith("item.done")]
+    assert done == answer.output == answer.events[-1]["response"]["output"]
+
+
+@pytest.mark.requirement("API-CUSTOM-CALL")
+async def test_a_custom_call_says_its_input(serve: Serve, ask: Ask) -> None:
+    tools = [{"type": "custom", "name": "shell"}]
+    answer = await ask(serve([[*custom("ls ", "-l"), finish()]]), tools=tools)
+    assert answer.output[0]["input"] == "ls -l"
+    if answer.events:
+        assert shapes(answer.events)[2:-1] == [
+            "output_item.added",
+            "custom_tool_call_input.delta",
+            "custom_tool_call_input.delta",
+            "custom_tool_call_input.done",
+            "output_item.done",
+        ]
+
+
+@pytest.mark.requirement("D-22")
+async def test_an_item_opens_when_there_is_something_in_it(serve: Serve, ask: Ask) -> None:
+    answer = await ask(serve([[*call("{}"), finish()]]), tools=[TOOL])
+    assert [item["type"] for item in answer.output] == ["function_call"]
+    if answer.events:
+        assert answer.events[0]["response"]["status"] == "in_progress"
+
+
+@pytest.mark.requirement("D-21", "CL-ANNOTATIONS")
+async def test_items_hold_their_own_fields_and_no_others(serve: Serve, ask: Ask) -> None:
+    answer = await ask(serve([TURN]), tools=[TOOL])
+    assert [set(item) for item in answer.output] == [
+        {"type", "id", "summary", "content", "status"},
+        {"type", "id", "role", "status", "content"},
+        {"type", "id", "call_id", "name", "arguments", "status"},
+        {"type", "id", "call_id", "name", "arguments", "status"},
+    ]
+    assert answer.output[1]["content"] == [
+        {"type": "output_text", "text": "I will look.", "annotations": [], "logprobs": []}
+    ]
+
+
+@pytest.mark.requirement("D-20", "API-ANNOTATIONS")
+async def test_a_citation_follows_what_it_cites(serve: Serve) -> None:
+    cited = UrlCitation(url="https://example.org", title="T", start_index=0, end_index=3)
+    script = [OPENING["message"], Text("So."), Annotate(cited), Annotate(cited), Close(), finish()]
+    answer = await put("stream", serve([script]), {})
+    seen = shapes(answer.events)
+    assert seen.index("output_text.annotation.added") > seen.index("output_text.delta")
+    indices = [e["annotation_index"] for e in answer.events if "annotation_index" in e]
+    assert indices == [0, 1]
+    assert [a["url"] for a in answer.output[0]["content"][0]["annotations"]] == [cited.url] * 2
+
+
+# --- how a model's text becomes items ------------------------------------------------------------
+
+REPLY = (
+    "<think>\nHm.\n</think>\n\nI look.\n<tool_call>\n"
+    '{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+)
+
+
+@pytest.mark.requirement("D-11", "D-12", "D-24", "VN-1", "HF-7")
+@pytest.mark.parametrize("chunk", [1, 2, 7, 1000])
+async def test_markup_never_shows_however_the_output_is_cut(
+    serve: Serve, ask: Ask, chunk: int
+) -> None:
+    answer = await ask(serve(engine([REPLY], chunk=chunk)), tools=[TOOL])
+    thinking, message, called = answer.output
+    assert thinking["content"][0]["text"].strip() == "Hm."
+    assert message["content"][0]["text"].strip() == "I look."
+    assert (called["name"], called["arguments"]) == ("get_weather", '{"city": "Paris"}')
+    assert not any("<" in e["delta"] for e in answer.events if "delta" in e)
+
+
+@pytest.mark.requirement("D-26", "VN-42", "VN-63", "API-LOGPROBS")
+async def test_logprobs_stand_with_their_text_in_every_place(serve: Serve, ask: Ask) -> None:
+    server = serve(engine(["<think>\nHm.\n</think>\n\nHi!"]))
+    asked = {"include": ["message.output_text.logprobs"], "top_logprobs": 2}
+    answer = await ask(server, **asked)
+    part = answer.output[-1]["content"][0]
+    assert "".join(told["token"] for told in part["logprobs"]) == part["text"] == "Hi!"
+    for told in part["logprobs"]:
+        assert bytes(told["bytes"]).decode() == told["token"]
+        assert len(told["top_logprobs"]) == 2
+        assert told["logprob"] <= 0
+    if answer.events:
+        of_part = [e for e in answer.events if e["type"].startswith("response.output_text")]
+        deltas = [e["logprobs"] for e in of_part if e["type"].endswith("delta")]
+        assert list(itertools.chain(*deltas)) == part["logprobs"]
+        assert of_part[-1]["logprobs"] == part["logprobs"]
+        parts = [e for e in answer.events if e["type"] == "response.content_part.done"]
+        assert parts[-1]["part"] == part
+
+
+@pytest.mark.requirement("API-LOGPROBS-ASKED")
+async def test_logprobs_are_told_only_where_they_are_included(serve: Serve, ask: Ask) -> None:
+    answer = await ask(serve(engine(["Hi!"])), top_logprobs=2)
+    assert answer.output[0]["content"][0]["logprobs"] == []
+    assert answer.ended["top_logprobs"] == 2
+
+
+# --- what every snapshot holds -------------------------------------------------------------------
+
+#: Open Responses 2026-04-24: what a response has, be it null.
+ALWAYS = {
+    "id", "object", "created_at", "completed_at", "status", "incomplete_details", "model",
+    "previous_response_id", "instructions", "output", "error", "tools", "tool_choice",
+    "truncation", "parallel_tool_calls", "text", "top_p", "presence_penalty",
+    "frequency_penalty", "top_logprobs", "temperature", "reasoning", "usage",
+    "max_output_tokens", "max_tool_calls", "store", "background", "service_tier", "metadata",
+    "safety_identifier", "prompt_cache_key",
+}  # fmt: skip
+
+
+@pytest.mark.requirement("D-29", "D-58", "HF-14", "API-FIELDS", "CL-CREATED")
+async def test_every_snapshot_is_a_whole_response(serve: Serve, ask: Ask) -> None:
+    asked: Json = {
+        "instructions": "Be brief.",
+        "metadata": {"a": "b"},
+        "temperature": 0.5,
+        "top_p": 0.9,
+        "parallel_tool_calls": False,
+        "max_output_tokens": 99,
+        "max_tool_calls": 3,
+        "truncation": "auto",
+        "safety_identifier": "someone",
+        "prompt_cache_key": "some-key",
+        "reasoning": {"effort": "low"},
+        "text": {"verbosity": "low"},
+        "tools": [TOOL],
+        "tool_choice": "required",
+    }
+    answer = await ask(serve([TURN]), **asked)
+    snapshots = [e["response"] for e in answer.events if "response" in e] or [answer.ended]
+    for snapshot in snapshots:
+        assert set(snapshot) == ALWAYS
+        assert snapshot["id"] == answer.ended["id"]
+        for name in set(asked) - {"reasoning", "text"}:
+            assert snapshot[name] == asked[name], name
+        assert snapshot["reasoning"] == {"effort": "low", "summary": None}
+        assert snapshot["text"] == {"format": {"type": "text"}, "verbosity": "low"}
+
+
+@pytest.mark.requirement("API-DEFAULTS", "D-64")
+async def test_what_was_not_asked_is_echoed_with_its_default(serve: Serve, ask: Ask) -> None:
+    ended = (await ask(serve())).ended
+    told = {name: ended[name] for name in ALWAYS - {"id", "output", "usage"}}
+    assert told == {
+        "object": "response", "created_at": 1_700_000_000, "completed_at": 1_700_000_000,
+        "status": "completed", "incomplete_details": None, "model": "tiny",
+        "previous_response_id": None, "instructions": None, "error": None, "tools": [],
+        "tool_choice": "auto", "truncation": "disabled", "parallel_tool_calls": True,
+        "text": {"format": {"type": "text"}}, "top_p": 1.0, "presence_penalty": 0.0,
+        "frequency_penalty": 0.0, "top_logprobs": 0, "temperature": 1.0,
+        "reasoning": {"effort": None, "summary": None}, "max_output_tokens": None,
+        "max_tool_calls": None, "store": True, "background": False, "service_tier": "default",
+        "metadata": {}, "safety_identifier": None, "prompt_cache_key": None,
+    }  # fmt: skip
+
+
+@pytest.mark.requirement("D-25", "API-FRAMES", "API-SEQUENCE", "CL-CREATED-FIRST")
+async def test_frames_are_named_numbered_and_done(serve: Serve) -> None:
+    reply = await serve().post(stream=True)
+    assert reply.headers["content-type"] == "text/event-stream; charset=utf-8"
+    lines = reply.text.split("\n")
+    names = [line for line in lines if line.startswith("event: ")]
+    assert names[0] == "event: response.created"
+    assert names[-1] == "event: response.completed"
+    assert lines[-3:] == ["data: [DONE]", "", ""]
+    answer = await put("stream", serve(), {})
+    assert [e["sequence_number"] for e in answer.events] == list(range(len(answer.events)))

@@ -1,0 +1,239 @@
+"""Tools: which are shown, which may be called, and what is said of those that nobody here runs."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.backends.scripted import Scripted
+from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tokens import Constraint
+from tests.conformance.conftest import Serve
+from tests.conformance.scripts import TOOL
+from tests.conformance.served import Ask, Json, engine
+from tests.dialects.grammars import Held
+
+OTHER = {**TOOL, "name": "get_time"}
+GET_TIME = {"type": "function", "name": "get_time"}
+PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
+ROME = PARIS.replace("Paris", "Rome")
+TIME = PARIS.replace("get_weather", "get_time")
+HOSTED = [
+    {"type": "web_search"},
+    {"type": "image_generation"},
+    {"type": "code_interpreter", "container": {"type": "auto"}},
+    {"type": "mcp", "server_label": "home", "server_url": "https://example.org/mcp"},
+]
+
+
+def allows(constraint: Constraint | None, text: str, tokenizer: ByteTokenizer) -> bool:
+    """Whether a model held to the constraint may say ``text`` and end there."""
+    return constraint is None or Held(tokenizer, constraint).may_write(text)
+
+
+# --- choosing ------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("D-57", "VN-20", "VN-43", "API-TOOL-CHOICE")
+@pytest.mark.parametrize(
+    ("choice", "may", "may_not"),
+    [
+        ("auto", ["Just text.", PARIS, TIME], []),
+        ("required", [PARIS, TIME, PARIS + "\n" + TIME], ["Just text."]),
+        (GET_TIME, [TIME], ["Just text.", PARIS]),
+        (
+            {"type": "allowed_tools", "mode": "auto", "tools": [GET_TIME]},
+            ["Just text.", TIME],
+            [PARIS],
+        ),
+        (
+            {"type": "allowed_tools", "mode": "required", "tools": [GET_TIME]},
+            [TIME],
+            ["Just text.", PARIS],
+        ),
+    ],
+    ids=["auto", "required", "named", "allowed", "allowed and required"],
+)
+async def test_a_choice_of_tools_is_a_grammar(
+    serve: Serve, ask: Ask, choice: Any, may: list[str], may_not: list[str]
+) -> None:
+    played = engine([may[-1]])
+    tools = [{**TOOL, "strict": choice != "auto"}, {**OTHER, "strict": choice != "auto"}]
+    answer = await ask(serve(played), tools=tools, tool_choice=choice)
+    assert answer.ended["tool_choice"] == choice
+    constraint = played.requests[0][1].constraint
+    assert [text for text in may if not allows(constraint, text, played.tokenizer)] == []
+    assert [text for text in may_not if allows(constraint, text, played.tokenizer)] == []
+
+
+@pytest.mark.requirement("D-57", "API-TOOL-CHOICE-NONE")
+async def test_no_tools_are_shown_where_none_may_be_called(serve: Serve, ask: Ask) -> None:
+    played = engine(["Just text."])
+    answer = await ask(serve(played), tools=[TOOL], tool_choice="none")
+    assert "get_weather" not in played.text(played.requests[0][0])
+    assert [item["type"] for item in answer.output] == ["message"]
+    assert answer.ended["tools"][0]["name"] == "get_weather"
+
+
+@pytest.mark.requirement("API-TOOL-CHOICE-UNKNOWN")
+async def test_a_choice_of_what_is_not_there_is_refused(serve: Serve, ask: Ask) -> None:
+    choice = {"type": "function", "name": "get_rich"}
+    refused = (await ask(serve(), tools=[TOOL], tool_choice=choice)).refused
+    assert (refused["http"], refused["param"]) == (400, "tool_choice")
+
+
+@pytest.mark.requirement("D-58", "API-PARALLEL")
+@pytest.mark.parametrize(("parallel", "calls"), [(True, 2), (None, 2), (False, 1)])
+async def test_one_call_at_most_where_that_is_asked(
+    serve: Serve, ask: Ask, parallel: bool | None, calls: int
+) -> None:
+    played = engine([f"{PARIS}\n{ROME}"])
+    answer = await ask(serve(played), tools=[TOOL], parallel_tool_calls=parallel)
+    assert len(answer.output) == calls
+    assert {item["type"] for item in answer.output} == {"function_call"}
+    assert answer.ended["status"] == "completed"
+    assert played.aborted == (calls == 1)
+
+
+@pytest.mark.requirement("API-STRICT")
+async def test_strict_arguments_follow_their_schema(serve: Serve, ask: Ask) -> None:
+    played = engine([PARIS])
+    await ask(serve(played), tools=[TOOL])
+    constraint = played.requests[0][1].constraint
+    assert allows(constraint, PARIS, played.tokenizer)
+    assert not allows(constraint, PARIS.replace("city", "town"), played.tokenizer)
+    assert not allows(constraint, PARIS.replace('"Paris"', "7"), played.tokenizer)
+
+
+@pytest.mark.requirement("D-59", "VN-44", "API-FORMAT")
+@pytest.mark.parametrize("kind", ["json_schema", "json_object"])
+async def test_a_format_is_a_grammar_that_begins_behind_the_thinking(
+    serve: Serve, ask: Ask, kind: str
+) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"type": "integer"}},
+        "required": ["a"],
+        "additionalProperties": False,
+    }
+    form = {"type": kind}
+    if kind == "json_schema":
+        form |= {"name": "n", "schema": schema, "strict": True}
+    reply = '<think>\nIs it {?\n</think>\n\n{"a": 1}'
+    played = engine([reply])
+    answer = await ask(serve(played), text={"format": form})
+    assert json.loads(answer.text) == {"a": 1}
+    assert answer.ended["text"]["format"]["type"] == kind
+    assert answer.ended["text"]["format"].get("schema") == form.get("schema")
+    constraint = played.requests[0][1].constraint
+    assert allows(constraint, reply, played.tokenizer)
+    assert not allows(constraint, reply.replace('{"a": 1}', "one"), played.tokenizer)
+    wrong = reply.replace('"a": 1', '"b": 1')
+    assert allows(constraint, wrong, played.tokenizer) is (kind == "json_object")
+
+
+# --- kinds ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("D-56", "API-CUSTOM", "API-NAMESPACE", "CL-TOOLS")
+async def test_custom_and_namespaced_tools_are_called_by_their_own_names(
+    serve: Serve, ask: Ask
+) -> None:
+    tools = [
+        {"type": "custom", "name": "apply_patch", "description": "Change files."},
+        {"type": "namespace", "name": "home", "description": "The house.", "tools": [OTHER]},
+    ]
+    reply = (
+        '<tool_call>\n{"name": "apply_patch", "arguments": {"input": "*** Begin\\n"}}\n</tool_call>'
+        '\n<tool_call>\n{"name": "home__get_time", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    )
+    answer = await ask(serve(engine([reply])), tools=tools)
+    patch, time = answer.output
+    assert (patch["type"], patch["name"], patch["input"]) == (
+        "custom_tool_call", "apply_patch", "*** Begin\n",
+    )  # fmt: skip
+    assert (time["type"], time["name"], time["namespace"]) == ("function_call", "get_time", "home")
+
+
+@pytest.mark.requirement("D-74", "GO-3", "CL-HOSTED", "API-HOSTED-IGNORED")
+async def test_tools_nobody_runs_are_left_out_and_named(serve: Serve, ask: Ask) -> None:
+    played = engine(["I cannot."])
+    answer = await ask(serve(played), tools=[*HOSTED, TOOL])
+    assert answer.headers["x-antiphon-ignored-tools"] == (
+        "web_search, image_generation, code_interpreter, mcp"
+    )
+    prompt = played.text(played.requests[0][0])
+    assert "get_weather" in prompt
+    assert "web_search" not in prompt
+    assert [tool["type"] for tool in answer.ended["tools"]] == [
+        "web_search", "image_generation", "code_interpreter", "mcp", "function",
+    ]  # fmt: skip
+
+
+@pytest.mark.requirement("API-HOSTED-REFUSED", "TR-8")
+async def test_an_operator_may_refuse_them(serve: Serve, ask: Ask) -> None:
+    server = serve(unavailable_tools="refuse")
+    refused = (await ask(server, tools=[TOOL, HOSTED[0]])).refused
+    assert (refused["http"], refused["param"], refused["code"]) == (
+        400, "tools[1]", "unsupported_tool",
+    )  # fmt: skip
+    assert "'web_search'" in refused["message"]
+    assert (await ask(server, tools=[TOOL])).text == "Hello there!"
+
+
+@pytest.mark.requirement("API-HOSTED-FORCED")
+async def test_a_tool_that_nobody_runs_cannot_be_forced(serve: Serve, ask: Ask) -> None:
+    refused = (await ask(serve(), tools=HOSTED, tool_choice={"type": "web_search"})).refused
+    assert (refused["http"], refused["param"]) == (400, "tool_choice")
+
+
+@pytest.mark.requirement("API-SECRETS")
+async def test_the_secrets_of_a_tool_are_not_said_back(serve: Serve, ask: Ask) -> None:
+    secret = {**HOSTED[3], "authorization": "tok_123", "headers": {"x-key": "k_456"}}
+    answer = await ask(serve(), tools=[secret])
+    assert "tok_123" not in str(answer.ended)
+    assert "k_456" not in str(answer.ended)
+
+
+@pytest.mark.requirement("CL-SCHEMA-NOISE", "API-TOOL-ECHO")
+async def test_schemas_are_taken_with_their_noise(serve: Serve, ask: Ask) -> None:
+    noisy: Json = {
+        "$schema": "https://json-schema.org/draft/2020-12/schema",
+        "title": "Args",
+        "type": "object",
+        "$defs": {"C": {"type": "string"}},
+        "properties": {"city": {"$ref": "#/$defs/C", "encrypted": True}},
+    }
+    for strict in ({}, {"strict": None}, {"strict": False}):
+        tool = {"type": "function", "name": "f", "parameters": noisy, **strict}
+        (told,) = (await ask(serve(), tools=[tool])).ended["tools"]
+        assert told["parameters"] == noisy
+        assert {"description", "parameters", "strict"} <= set(told)
+
+
+@pytest.mark.requirement("D-71", "API-UNKNOWN-TOOL")
+async def test_a_call_of_a_tool_that_is_not_there_is_not_lost(serve: Serve, ask: Ask) -> None:
+    reply = PARIS.replace("get_weather", "get_rich")
+    answer = await ask(serve(engine([reply])), tools=[TOOL])
+    assert answer.ended["status"] == "completed"
+    assert "get_rich" in json.dumps(answer.output)
+
+
+@pytest.mark.requirement("D-71", "API-BAD-ARGUMENTS")
+async def test_arguments_that_are_no_json_are_handed_out_as_they_are(
+    serve: Serve, ask: Ask
+) -> None:
+    reply = PARIS.replace('{"city": "Paris"}', '{"city": Paris')
+    answer = await ask(serve(engine([reply])), tools=[TOOL])
+    assert answer.ended["status"] == "completed"
+    assert "Paris" in json.dumps(answer.output)
+
+
+@pytest.mark.requirement("API-CALL-COMPLETED")
+async def test_a_response_with_calls_is_completed(serve: Serve, ask: Ask) -> None:
+    backend = Scripted((PARIS,))
+    assert (await ask(serve(backend), tools=[TOOL])).ended["status"] == "completed"
+    answer = await ask(serve(engine([PARIS])), tools=[TOOL], max_tool_calls=1)
+    assert (answer.ended["status"], len(answer.output)) == ("completed", 1)
