@@ -50,13 +50,12 @@ class Sink(Protocol):
 class Call:
     """Collects what readers find and tells ``sink``. ``tools``: by the names the model was shown.
 
-    ``is_bare``: nothing but its looks says that this is a call.
+    ``is_bare``: nothing but its looks says that this is a call; then its name must be a tool's.
     """
 
     def __init__(self, sink: Sink, tools: Mapping[str, ToolShape], *, is_bare: bool) -> None:
         self._sink = sink
         self._tools = tools
-        self._is_bare = is_bare
         self._input: InputText | None = None
         self._head: str | None = ""
         self._inner: Span | None = None
@@ -65,18 +64,24 @@ class Call:
         self._keys: list[str] = []
         self._is_quoted = False
         self._wrote = False
+        self.is_bare = is_bare
         self.name = ""
         self.call_id = ""
         self.begun = False
         #: Text in the call that is part of nothing.
         self.junk: list[str] = []
 
+    @property
+    def is_likely(self) -> bool:
+        """More than its looks says that this is a call."""
+        return not self._is_bare or self.name in self._tools
+
     def begin(self, *, sure: bool = False) -> bool:
         """The name is known. False: this is no call. ``sure``: it has arguments as calls have."""
         if self.begun:
             return True
         known = self._tools.get(self.name) or self._tools.get(self.name.removeprefix("functions."))
-        if not self.name or (known is None and self._is_bare and not sure):
+        if not self.name or (known is None and self.is_bare and not sure):
             return False
         shape = known or ToolShape(wire_name=self.name)
         self._schema = shape.schema or (_CUSTOM if shape.custom else {})

@@ -20,7 +20,7 @@ __all__ = ["Reader", "reader_for"]
 #: What the name of a call can be: neither white space nor brackets nor quotes.
 _NAME = re.compile(r"[\w.\-:/$]*")
 _NAME_LIMIT = 256
-_LABEL = re.compile(r"(?:functions\.)?(.+?)(?::\d+)?", re.DOTALL)
+_LABEL = re.compile(r"(?:functions\.)?(.+?)(:\d+)?", re.DOTALL)
 
 
 class Reader(Protocol):
@@ -91,12 +91,14 @@ class _Name(_Plain):
 
 
 class _Label(_Name):
-    """An id that holds the name: ``functions.NAME:0``."""
+    """An id that holds the name: ``functions.NAME:0``. Without the number it tells no calls apart
+    and is only a name."""
 
     def leave(self) -> None:
-        self.call.call_id = self.text
-        found = _LABEL.fullmatch(self.call.call_id)
-        self.call.name = found.group(1) if found else ""
+        found = _LABEL.fullmatch(self.text)
+        if found is not None:
+            self.call.name = found.group(1)
+            self.call.call_id = self.text if found.group(2) else ""
 
 
 class _Id(_Plain):

@@ -164,7 +164,10 @@ class Parser:
         """A terminal stands at the beginning of the buffer."""
         lead = self._lexer.states[self._state].leads.get(terminal)
         if lead is None:  # a special token that means nothing here
-            self._skip(terminal)
+            if self._call is not None and self._call.begun and self._reader is not None:
+                self._spell(self._lexer.plain(terminal))  # who writes code may mean its text
+            else:
+                self._skip(terminal)
             return
         to, is_left = lead
         if terminal == self._lexer.quote and to == self._state:  # for the reader, as one character
@@ -188,6 +191,12 @@ class Parser:
             if not is_left:
                 self._markup.text.append(self._advance(len(terminal)))
             self._enter(to)
+
+    def _spell(self, literal: str) -> None:
+        """The special token at the beginning of the buffer is read as the text it looks like."""
+        self._buffer = literal + self._buffer[1:]
+        self._position -= len(literal) - 1
+        self._read(len(literal))
 
     def _skip(self, terminal: str) -> None:
         """Take a terminal that is read by nobody."""
@@ -266,6 +275,8 @@ class Parser:
         it only looked like a call."""
         if self._state not in _OUTSIDE:
             if not is_cut:
+                if self._call is not None:  # unfinished, its name must at least be a tool's
+                    self._call.is_bare = True
                 self._enter(START)
             elif self._holds_text():
                 self._fail()

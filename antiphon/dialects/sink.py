@@ -33,6 +33,7 @@ class Sink:
         self._is_first = True
         self._held: list[tuple[str, _Logprobs]] = []
         self._held_kind: _Kind = "message"
+        self._call_ids: set[str] = set()
 
     def take(self) -> list[Delta]:
         """The deltas since the last call; neighbouring texts are one."""
@@ -96,8 +97,10 @@ class Sink:
     # --- calls ------------------------------------------------------------------------------------
 
     def call(self, shape: ToolShape, call_id: str) -> None:
-        """A call begins."""
+        """A call begins. Without an id, or with one that another call has, the run gives it one."""
         self._held = []
+        call_id = "" if call_id in self._call_ids else call_id
+        self._call_ids.add(call_id)
         name, namespace = shape.wire_name, UNSET if shape.namespace is None else shape.namespace
         self._opened(
             "call",
