@@ -90,7 +90,7 @@ class Dialect:
         tool_source = (None if template else card.chat_templates.get("tool_use")) or source
         self._plain = self._made(source, today)
         self._with_tools = self._plain if tool_source == source else self._made(tool_source, today)
-        found = detect(tool_source)
+        found = detect(tool_source, tokenizer.special)
         self.reasoning = _row(REASONING, reasoning_format, found[0], "reasoning_format")
         tools: ToolFormat | None = _row(TOOLS, tool_format, found[1], "tool_format")
         #: The template itself tells the model about tools.

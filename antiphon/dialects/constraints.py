@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -17,7 +17,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.tokens import Constraint, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
-from .escaped import Unwritable, escaped_lark, escaped_regex
+from .escaped import JSON, PLAIN, Escapes, Unwritable, lark_rules, regex_rule
 from .formats import ParameterForm, ReasoningFormat, ToolFormat
 from .schemas import check_schema, check_strict, grammar_fault, strict_form, types_of
 from .tools import Shown, ShownTool
@@ -104,8 +104,6 @@ class Grammarian:
     def _calls(self, rules: _Rules, shown: Shown, parallel: bool, opened: str = "") -> str:
         """Calls as they are written; ``opened``: what of the beginning stands already."""
         how = self._form.written
-        if not shown.callable:
-            raise InvalidRequest("No tool may be called.", param="tool_choice")
         head = (how.first + how.before)[len(opened) :]
         tools = [self._call(rules, n, tool) for n, tool in enumerate(shown.callable)]
         one = rules.add("one", " | ".join(tools))
@@ -150,7 +148,7 @@ class Grammarian:
     def _arguments(self, rules: _Rules, number: int, tool: ShownTool) -> str:
         parameter = self._form.written.parameter
         if tool.grammar is not None and parameter is None:
-            text = self._own(rules, number, tool, escaped_lark, escaped_regex)
+            text = self._own(rules, number, tool, JSON)
             return f'{self._literal(_INPUT_HEAD)} {text} "\\"}}"'
         schema = strict_form(tool.schema) if tool.strict else tool.schema
         schema = {"type": "object", **schema}
@@ -158,34 +156,26 @@ class Grammarian:
         if parameter is None:
             return _json(schema)
         if tool.grammar is not None:
-            text = self._own(rules, number, tool, str, lambda pattern: pattern)
+            text = self._own(rules, number, tool, PLAIN)
             return self._text_parameter(parameter, "input", text)
         return self._parameters(rules, number, parameter, schema)
 
-    def _own(
-        self,
-        rules: _Rules,
-        number: int,
-        tool: ShownTool,
-        lark: Callable[[str], str],
-        regex: Callable[[str], str],
-    ) -> str:
+    def _own(self, rules: _Rules, number: int, tool: ShownTool, escapes: Escapes) -> str:
         """The user's grammar for the input of a custom tool, among our rules."""
         assert tool.grammar is not None
+        prefix = f"u{number}"
         try:
             if tool.grammar.syntax == "regex":
-                pattern = regex(tool.grammar.definition).replace("/", "\\/")
-                if (why := grammar_fault(f"start: /{pattern}/")) is not None:
-                    raise _no_grammar(tool, why)
-                return rules.add(f"input_{number}", f"/{pattern}/")
-            own = _renamed(lark(tool.grammar.definition), number)
+                start = prefix
+                own = f"{start}: {regex_rule(tool.grammar.definition, escapes)}"
+            else:
+                own, start = lark_rules(tool.grammar.definition, prefix, escapes)
         except Unwritable as reason:
             raise _no_grammar(tool, str(reason)) from None
+        if (why := grammar_fault(f"start: {start}\n{own}")) is not None:
+            raise _no_grammar(tool, re.sub(rf"\b{prefix}_[rt]_", "", why))
         rules.own.append(own)
-        why = grammar_fault(f"start: u{number}_start\n{own}")
-        if why is not None:
-            raise _no_grammar(tool, why)
-        return f"u{number}_start"
+        return start
 
     def _parameters(
         self, rules: _Rules, number: int, form: ParameterForm, schema: Mapping[str, Any]
@@ -274,31 +264,4 @@ def _no_grammar(tool: ShownTool, why: str) -> InvalidRequest:
         f"Invalid grammar for tool '{tool.shape.wire_name}': {why}",
         param=path,
         code="invalid_grammar",
-    )
-
-
-# --- a user's own rules --------------------------------------------------------------------------
-
-_WORD = re.compile(
-    r'("(?:\\.|[^"\\\n])*"i?|/(?:\\.|[^/\\\n])+/[a-z]*|%[a-z]+|[A-Za-z_][A-Za-z0-9_]*)'
-)
-
-
-def _renamed(definition: str, number: int) -> str:
-    """The user's grammar with every rule under a name of its own, so that it can stand among ours.
-    ``%import`` is left as it is: llguidance knows the common terminals."""
-    lines = []
-    for line in definition.splitlines():
-        if line.strip().startswith(("%import", "%ignore")):
-            lines.append(line)
-        else:
-            lines.append(_WORD.sub(lambda m: _own_name(m.group(), number), line))
-    return "\n".join(lines)
-
-
-def _own_name(word: str, number: int) -> str:
-    if word[0] in '"/%':
-        return word
-    return (
-        f"U{number}_{word}" if word[0].isupper() or word.startswith("_U") else f"u{number}_{word}"
     )

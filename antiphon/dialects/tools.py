@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 
 from antiphon.conversation import Options
+from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
@@ -26,6 +27,8 @@ INPUT_SCHEMA: Mapping[str, Any] = {
     "required": ["input"],
     "additionalProperties": False,
 }
+#: OpenAI's own name for where plain functions are: no part of their names.
+_PLAIN_NAMESPACE = "functions"
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
@@ -73,29 +76,44 @@ class Shown(Struct, frozen=True, kw_only=True):
         for tool in self.tools:
             if (tool.shape.wire_name, tool.shape.namespace) == (name, namespace):
                 return tool.name
-        return name if namespace is None else f"{namespace}__{name}"
+        return _flat_name(name, namespace)
 
 
 def shown_tools(options: Options, items: Iterable[it.Item]) -> Shown:
-    """The tools of the request and those its conversation added on the way."""
+    """The tools of the request and those its conversation added on the way. One that is declared
+    again, as clients do with what a search found, is as it was declared last.
+
+    Raises ``InvalidRequest`` where a call is required and there is nothing to call.
+    """
     choice = options.tool_choice
-    if choice == "none":
+    if choice == "none" or (isinstance(choice, tl.Choice) and choice.mode == "none"):
         return Shown()
+    latest = {
+        (namespace, tool.name): (tool, path)
+        for tool, namespace, path in _flat(options.tools, items)
+    }
     taken: set[str] = set()
     tools = tuple(
-        _shown(tool, namespace, path, taken)
-        for tool, namespace, path in _flat(options.tools, items)
+        _shown(tool, namespace, path, taken) for (namespace, _), (tool, path) in latest.items()
     )
+    shown = _chosen(tools, choice)
+    if shown.required and not shown.callable:
+        raise InvalidRequest(
+            "Tool choice requires a call, but none of the tools it allows is in 'tools'.",
+            param="tool_choice",
+        )
+    return shown
+
+
+def _chosen(tools: tuple[ShownTool, ...], choice: tl.ToolChoice) -> Shown:
     if not isinstance(choice, tl.Choice):
-        return Shown(tools=tools, callable=tools, required=choice == "required" and bool(tools))
-    if choice.type == "allowed_tools":
-        named = choice.tools or ()
-        allowed = tuple(tool for tool in tools if any(_is(one, tool) for one in named))
-        if choice.mode == "none":
-            return Shown()
-        return Shown(tools=tools, callable=allowed, required=choice.mode == "required")
+        return Shown(tools=tools, callable=tools, required=choice == "required")
+    several = choice.type == "allowed_tools"
+    named = (choice.tools or ()) if several else (choice,)
     return Shown(
-        tools=tools, callable=tuple(tool for tool in tools if _is(choice, tool)), required=True
+        tools=tools,
+        callable=tuple(tool for tool in tools if any(_is(one, tool) for one in named)),
+        required=choice.mode == "required" if several else True,
     )
 
 
@@ -121,7 +139,7 @@ def _flat(
 def _shown(
     tool: tl.Function | tl.Custom, namespace: str | None, path: str, taken: set[str]
 ) -> ShownTool:
-    flat = tool.name if namespace is None else f"{namespace}__{tool.name}"
+    flat = _flat_name(tool.name, namespace)
     name, count = flat, 2
     while name in taken:
         name, count = f"{flat}_{count}", count + 1
@@ -147,6 +165,10 @@ def _shown(
         path=f"{path}.parameters" if path != "input" else path,
         strict=bool(tool.strict),
     )
+
+
+def _flat_name(name: str, namespace: str | None) -> str:
+    return name if namespace in (None, _PLAIN_NAMESPACE) else f"{namespace}__{name}"
 
 
 def _described(tool: tl.Custom, grammar: tl.Grammar | None) -> str:

@@ -211,7 +211,7 @@ def test_what_nobody_can_do_is_refused_by_path(item: it.Item) -> None:
         (
             [it.FileSearchCall(id="f", queries=("q",), results=({"text": "t"},))],
             "file_search",
-            {"queries": ["q"]},
+            {"queries": ("q",)},
             '{"status": "completed", "results": [{"text": "t"}]}',
         ),
         (

@@ -1,0 +1,423 @@
+"""What replies are held to: each grammar asked what it lets a model write and what it does not."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.conversation import Options
+from antiphon.dialects.constraints import Grammarian
+from antiphon.dialects.formats import REASONING, TOOLS
+from antiphon.dialects.tools import shown_tools
+from antiphon.errors import InvalidRequest
+from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
+from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace, Tool
+from tests.dialects.grammars import Held
+
+SPECIAL = ("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]")
+STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+AGE = closed(age=INTEGER)
+WEATHER = Function(name="weather", parameters=closed(city=STRING))
+CLOCK = Function(name="clock", parameters=closed())
+
+
+def grammarian(
+    form: str = "hermes", *, special: tuple[str, ...] = SPECIAL, thinks: str | None = None
+) -> tuple[Grammarian, ByteTokenizer]:
+    tokenizer = ByteTokenizer(special)
+    reasoning = REASONING[thinks] if thinks else None
+    return Grammarian(tokenizer, TOOLS[form], reasoning), tokenizer
+
+
+def held(
+    form: str = "hermes",
+    *,
+    special: tuple[str, ...] = SPECIAL,
+    thinks: str | None = None,
+    thinking: bool = False,
+    **asked: Any,
+) -> Held:
+    maker, tokenizer = grammarian(form, special=special, thinks=thinks)
+    options = Options(**asked)
+    return Held(tokenizer, maker.constraint(options, shown_tools(options, ()), thinking))
+
+
+def refused(form: str = "hermes", **asked: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        held(form, **asked)
+    return caught.value
+
+
+def schema(value: Any, *, strict: bool = True) -> TextConfig:
+    return TextConfig(format=JsonSchemaFormat(name="n", schema=value, strict=strict))
+
+
+def call(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+OSLO = call("weather", '{"city": "Oslo"}')
+TIME = call("clock", "{}")
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+def test_nothing_is_asked_nothing_is_held() -> None:
+    maker, _ = grammarian()
+    assert maker.constraint(Options(), shown_tools(Options(), ()), False) is None
+
+
+def test_a_schema() -> None:
+    answer = held(text=schema(AGE))
+    assert answer.may_write('{"age": 3}')
+    for wrong in (
+        '{"age": "3"}',
+        '{"age": 3, "b": 1}',
+        "{}",
+        "Three",
+        '{"age": 3} so',
+        ' {"age": 3}',
+    ):
+        assert not answer.may_write(wrong), wrong
+
+
+def test_blanks_come_to_an_end() -> None:
+    answer = held(text=schema(closed(a=INTEGER, b={"type": "array", "items": INTEGER})))
+    assert answer.may_write('{"a": 1, "b": [1, 2]}')
+    assert not answer.may_begin('{"a":    ')
+    assert not answer.may_begin('{\n\n  "a"')
+
+
+def test_any_object() -> None:
+    answer = held(text=TextConfig(format=JsonObjectFormat()))
+    assert answer.may_write("{}") and answer.may_write('{"a": [{"b": null}]}')
+    assert not answer.may_write("[1]") and not answer.may_begin("Sure")
+
+
+def test_a_schema_that_is_not_strict() -> None:
+    loose = {"type": "object", "properties": {"a": INTEGER}}
+    answer = held(text=schema(loose, strict=False))
+    assert answer.may_write('{"a": 1}') and answer.may_write("{}")
+    assert not answer.may_write('{"a": "x"}')
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ({"type": "object", "properties": {"a": STRING}}, "additionalProperties"),
+        ({**AGE, "required": []}, "age"),
+        (closed(a={**AGE, "additionalProperties": True}), "additionalProperties"),
+        (closed(a={"anyOf": [{**AGE, "required": []}]}), "age"),
+    ],
+)  # fmt: skip
+def test_strict_schemas_say_all(value: Any, word: str) -> None:
+    error = refused(text=schema(value))
+    assert error.code == "invalid_json_schema"
+    assert error.param is not None and error.param.startswith("text.format.schema")
+    assert word in error.message
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ({"type": "objekt"}, "objekt"),
+        ({"type": "array", "uniqueItems": True, "items": STRING}, "uniqueItems"),
+        ({"type": "object", "properties": {"a": {"not": STRING}}}, "not"),
+        ({"$ref": "#/$defs/nowhere"}, "nowhere"),
+        ({"type": "string", "pattern": "("}, ""),
+    ],
+)
+def test_schemas_that_cannot_be_enforced_are_refused_by_keyword(value: Any, word: str) -> None:
+    error = refused(text=schema(value, strict=False))
+    assert (error.code, error.param) == ("invalid_json_schema", "text.format.schema")
+    assert word in error.message
+
+
+def test_definitions_and_recursion() -> None:
+    tree = closed(next={"anyOf": [{"$ref": "#"}, {"type": "null"}]}, n={"$ref": "#/$defs/n"})
+    answer = held(text=schema({**tree, "$defs": {"n": INTEGER}}))
+    assert answer.may_write('{"next": {"next": null, "n": 1}, "n": 2}')
+
+
+# --- thinking ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("special", [SPECIAL, ()])
+def test_what_is_held_begins_where_thinking_ends(special: tuple[str, ...]) -> None:
+    opened = held(thinks="think", thinking=True, special=special, text=schema(AGE))
+    assert opened.may_write('Hm, {"x": maybe.\n</think>\n\n{"age": 3}')
+    assert opened.may_write('</think>{"age": 3}')
+    assert not opened.may_write('{"age": 3}')
+    assert not opened.may_write("Hm</think>\n\nThree")
+    closed_ = held(thinks="think", special=special, text=schema(AGE))
+    assert closed_.may_write('{"age": 3}')
+    assert closed_.may_write('<think>\nHm\n</think>\n\n{"age": 3}')
+    assert not closed_.may_write('Hm\n</think>\n\n{"age": 3}')
+
+
+# --- forced calls --------------------------------------------------------------------------------
+
+
+def test_some_call_is_required() -> None:
+    must = held(tools=(WEATHER, CLOCK), tool_choice="required")
+    assert must.may_write(OSLO) and must.may_write(TIME) and must.may_write(f"{OSLO}\n{TIME}")
+    for wrong in (
+        "Hello",
+        "",
+        call("weather", "{}"),
+        call("other", "{}"),
+        call("clock", '{"a": 1}'),
+    ):
+        assert not must.may_write(wrong), wrong
+
+
+def test_one_call_at_most() -> None:
+    one = held(tools=(WEATHER, CLOCK), tool_choice="required", parallel_tool_calls=False)
+    assert one.may_write(OSLO)
+    assert not one.may_begin(f"{OSLO}\n<tool_call>")
+
+
+def test_a_named_function() -> None:
+    named = held(tools=(WEATHER, CLOCK), tool_choice=Choice(type="function", name="weather"))
+    assert named.may_write(OSLO) and not named.may_write(TIME)
+
+
+def test_a_named_function_of_a_namespace() -> None:
+    space = Namespace(name="mcp__a", tools=(CLOCK,))
+    choice = Choice(type="function", name="clock", namespace="mcp__a")
+    named = held(tools=(CLOCK, space), tool_choice=choice)
+    assert named.may_write(call("mcp__a__clock", "{}")) and not named.may_write(TIME)
+
+
+def test_allowed_tools() -> None:
+    allowed = (Choice(type="function", name="clock"),)
+    must = Choice(type="allowed_tools", mode="required", tools=allowed)
+    required = held(tools=(WEATHER, CLOCK), tool_choice=must)
+    assert required.may_write(TIME)
+    assert not required.may_write(OSLO) and not required.may_write("Hello")
+    may = Choice(type="allowed_tools", mode="auto", tools=allowed)
+    auto = held(tools=(WEATHER, CLOCK), tool_choice=may)
+    assert auto.may_write(TIME) and auto.may_write("Hello")
+    assert not auto.may_write(OSLO)
+
+
+def test_a_schema_and_a_forced_call() -> None:
+    """Libraries that want structure ask for both: the call is what counts."""
+    both = held(tools=(WEATHER,), tool_choice="required", text=schema(AGE))
+    assert both.may_write(OSLO) and not both.may_write('{"age": 3}')
+
+
+def test_a_schema_and_tools() -> None:
+    either = held(tools=(WEATHER,), text=schema(AGE))
+    assert either.may_write('{"age": 3}') and either.may_write(OSLO)
+    assert not either.may_write("Hello") and not either.may_write(call("weather", "{}"))
+
+
+def test_a_call_after_thinking() -> None:
+    must = held(thinks="think", tools=(WEATHER,), tool_choice="required")
+    assert must.may_write(f"<think>\nHm\n</think>\n\n{OSLO}") and must.may_write(OSLO)
+
+
+# --- strict arguments in a free answer -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("special", [SPECIAL, ()])
+def test_strict_arguments(special: tuple[str, ...]) -> None:
+    strict = Function(name="weather", parameters={**WEATHER.parameters}, strict=True)  # type: ignore[dict-item]
+    free = held(special=special, tools=(strict,))
+    for right in ("", "Hello { there }", OSLO, f"Let me see.\n{OSLO}", f"{OSLO}\n{OSLO}"):
+        assert free.may_write(right), right
+    assert not free.may_write(call("weather", '{"city": 3}'))
+    assert not free.may_begin('<tool_call>\n{"name": "other')
+
+
+def test_a_strict_function_closes_what_it_leaves_open() -> None:
+    loose = {"type": "object", "properties": {"city": STRING, "days": INTEGER}}
+    strict = Function(name="weather", parameters=loose, strict=True)
+    must = held(tools=(strict,), tool_choice="required")
+    assert must.may_write(call("weather", '{"city": "Oslo", "days": 2}'))
+    assert not must.may_write(call("weather", '{"city": "Oslo"}'))
+    assert not must.may_begin(call("weather", '{"city": "Oslo", "days": 2, "x"')[:-15])
+
+
+def test_a_function_that_is_not_strict_is_free_until_forced() -> None:
+    maker, _ = grammarian()
+    loose = Function(name="weather", parameters=closed(city=STRING), strict=False)
+    options = Options(tools=(loose,))
+    assert maker.constraint(options, shown_tools(options, ()), False) is None
+
+
+def test_a_bad_schema_of_a_function_is_refused_by_path() -> None:
+    bad = Function(name="bad", parameters={"type": "objekt"})
+    error = refused(tools=(WEATHER, bad), tool_choice="required")
+    assert (error.param, error.code) == ("tools[1].parameters", "invalid_json_schema")
+
+
+# --- custom tools --------------------------------------------------------------------------------
+
+PATCH = 'start: begin line+\nbegin: "*** Begin\\n"\nline: "+" /[^\\n]+/ "\\n"\n'
+
+
+def custom(syntax: Any, definition: str, name: str = "tool") -> Custom:
+    return Custom(name=name, format=Grammar(syntax=syntax, definition=definition))
+
+
+def forced(*tools: Tool, form: str = "hermes") -> Held:
+    return held(form, tools=tools, tool_choice="required")
+
+
+def given(text: str, name: str = "tool") -> str:
+    return call(name, f'{{"input": "{text}"}}')
+
+
+def test_a_custom_tool_takes_any_text() -> None:
+    free = forced(Custom(name="tool"))
+    assert free.may_write(given('a \\"b\\" \\n c'))
+
+
+def test_a_lark_grammar_holds_the_input_also_inside_json() -> None:
+    patch = forced(custom("lark", PATCH))
+    assert patch.may_write(given('*** Begin\\n+a\\n+b \\\\ \\"c\\"\\n'))
+    assert not patch.may_write(given("+a\\n"))
+    assert not patch.may_write(given("*** Begin\\n"))
+    assert not patch.may_write(given("*** Begin\\n-a\\n"))
+
+
+def test_a_patch() -> None:
+    """The grammar that coding agents send for patches."""
+    definition = """
+start: begin_patch hunk+ end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+
+hunk: add_hunk | delete_hunk | update_hunk
+add_hunk: "*** Add File: " filename LF add_line+
+delete_hunk: "*** Delete File: " filename LF
+update_hunk: "*** Update File: " filename LF change_move? change?
+
+filename: /(.+)/
+add_line: "+" /(.*)/ LF -> line
+
+change_move: "*** Move to: " filename LF
+change: (change_context | change_line)+ eof_line?
+change_context: ("@@" | "@@ " /(.+)/) LF
+change_line: ("+" | "-" | " ") /(.*)/ LF
+eof_line: "*** End of File" LF
+
+%import common.LF
+"""
+    patch = (
+        "*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-\treturn \"x\"\n+\treturn '\\\\'\n"
+        "*** Add File: é.py\n+\n+# end\n*** End Patch\n"
+    )
+    for form in ("hermes", "mistral"):
+        held_to = forced(custom("lark", definition), form=form)
+        arguments = json.dumps({"input": patch}, ensure_ascii=False)
+        said = call("tool", arguments)
+        if form == "mistral":
+            said = f'[TOOL_CALLS][{{"name": "tool", "arguments": {arguments}}}]'
+        assert held_to.may_write(said)
+        assert not held_to.may_write(said.replace("*** Update", "*** Udpate"))
+        assert not held_to.may_write(said.replace("@@ def", "def"))
+    tagged = forced(custom("lark", definition), form="qwen3_coder")
+    said = f"<tool_call>\n<function=tool>\n<parameter=input>\n{patch}\n</parameter>\n"
+    assert tagged.may_write(f"{said}</function>\n</tool_call>")
+
+
+def test_a_regex_holds_the_input() -> None:
+    number = forced(custom("regex", r"[0-9]{1,3}(\.[0-9]+)?"))
+    assert number.may_write(given("12.5"))
+    assert not number.may_write(given("1234")) and not number.may_write(given("x"))
+
+
+def test_two_grammars_do_not_meet() -> None:
+    """Both have rules of the same names."""
+    one = custom("lark", 'start: WORD\nWORD: "a"+', "one")
+    two = custom("lark", 'start: WORD\nWORD: "b"+', "two")
+    both = forced(one, two)
+    assert both.may_write(given("aa", "one")) and both.may_write(given("bb", "two"))
+    assert not both.may_write(given("aa", "two"))
+
+
+def test_a_grammar_may_use_names_of_ours() -> None:
+    own = forced(custom("lark", 'start: calls one\ncalls: "a"\none: body\nbody: "b"'))
+    assert own.may_write(given("ab")) and not own.may_write(given("a"))
+
+
+def test_a_grammar_that_is_none_is_refused_by_path() -> None:
+    for syntax, definition in (("lark", "start: nowhere"), ("lark", "begin: x"), ("regex", "(")):
+        error = refused(tools=(WEATHER, custom(syntax, definition)), tool_choice="required")
+        assert (error.code, error.param) == ("invalid_grammar", "tools[1].format.definition")
+
+
+def test_a_named_custom_tool() -> None:
+    choice = Choice(type="custom", name="tool")
+    named = held(tools=(WEATHER, Custom(name="tool")), tool_choice=choice)
+    assert named.may_write(given("x")) and not named.may_write(OSLO)
+
+
+# --- formats -------------------------------------------------------------------------------------
+
+TRIP = Function(
+    name="trip",
+    parameters={
+        "type": "object",
+        "properties": {"city": STRING, "days": INTEGER},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    },
+)
+WRITTEN = {
+    "hermes": call("trip", '{"city": "Oslo", "days": 2}'),
+    "mistral": '[TOOL_CALLS][{"name": "trip", "arguments": {"city": "Oslo", "days": 2}}]',
+    "mistral_v11": '[TOOL_CALLS]trip[ARGS]{"city": "Oslo", "days": 2}',
+    "llama3_json": '{"name": "trip", "parameters": {"city": "Oslo", "days": 2}}',
+    "granite": '<|tool_call|>[{"name": "trip", "arguments": {"city": "Oslo", "days": 2}}]',
+    "qwen3_coder": "<tool_call>\n<function=trip>\n<parameter=city>\nOslo\n</parameter>\n"
+    "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
+    "glm45": "<tool_call>trip\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+    "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
+    "lfm2": '<|tool_call_start|>[trip(city="Oslo", days=2)]<|tool_call_end|>',
+    "functiongemma": "<start_function_call>call:trip{city:<escape>Oslo<escape>,days:2}"
+    "<end_function_call>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="trip">\n<parameter name="city">Oslo'
+    '</parameter>\n<parameter name="days">2</parameter>\n</invoke>\n</minimax:tool_call>',
+    "deepseek_v31": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>trip<｜tool▁sep｜>"
+    '{"city": "Oslo", "days": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.trip:0"
+    '<|tool_call_argument_begin|>{"city": "Oslo", "days": 2}<|tool_call_end|>'
+    "<|tool_calls_section_end|>",
+}
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+@pytest.mark.parametrize("free", [False, True])
+def test_every_way_of_writing_calls_can_be_held(form: str, free: bool) -> None:
+    tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
+    asked: dict[str, Any] = {} if free else {"tool_choice": "required"}
+    right = WRITTEN[form]
+    answer = held(form, tools=(tool, CLOCK), **asked)
+    assert answer.may_write(right)
+    assert not answer.may_write(right.replace("trip", "trap"))
+    assert not answer.may_write(right.replace("2", "two"))
+    assert answer.may_write("Hello") is free
+
+
+@pytest.mark.parametrize("form", TOOLS)
+def test_every_format_can_be_forced(form: str) -> None:
+    held(form, tools=(TRIP, CLOCK), tool_choice="required")

@@ -1,0 +1,81 @@
+"""What strict means for a schema, and which schemas can be enforced."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.dialects.schemas import (
+    check_schema,
+    check_strict,
+    grammar_fault,
+    strict_form,
+    types_of,
+)
+from antiphon.errors import InvalidRequest
+
+CLOSED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+def test_a_strict_schema_passes() -> None:
+    check_strict({**CLOSED, "$defs": {"d": CLOSED}}, "p")
+    check_strict({"type": "array", "items": CLOSED}, "p")
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"type": "object"}, "p"),
+        ({"type": "array", "items": {**CLOSED, "required": []}}, "p.items"),
+        ({**CLOSED, "$defs": {"d": {"type": "object"}}}, "p.$defs.d"),
+        ({"anyOf": [CLOSED, {**CLOSED, "additionalProperties": True}]}, "p.anyOf[1]"),
+    ],
+)
+def test_what_is_left_open_is_named(schema: Any, path: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_strict(schema, "p")
+    assert (refused.value.param, refused.value.code) == (path, "invalid_json_schema")
+
+
+def test_strict_form_closes_and_leaves_the_original_alone() -> None:
+    loose = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {}}}}}
+    strict = strict_form(loose)
+    assert strict["required"] == ["a"] and strict["additionalProperties"] is False
+    assert strict["properties"]["a"]["required"] == ["b"]
+    assert "required" not in loose
+    check_strict(strict, "p")
+
+
+def test_a_keyword_that_cannot_be_enforced_is_named() -> None:
+    with pytest.raises(InvalidRequest, match="'uniqueItems'") as refused:
+        check_schema('{"type": "array", "uniqueItems": true}', "p")
+    assert refused.value.param == "p"
+    check_schema('{"type": "array"}', "p")
+
+
+def test_faults_are_one_short_line() -> None:
+    fault = grammar_fault("start: nowhere")
+    assert fault is not None and "\n" not in fault and "nowhere" in fault
+    assert grammar_fault('start: "a"') is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"type": "string"}, {"string"}),
+        ({"type": ["string", "null"]}, {"string", "null"}),
+        ({"enum": ["a"]}, {"string"}),
+        ({"enum": ["a", 1]}, {"string", "other"}),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"integer", "null"}),
+        ({}, set()),
+        (True, set()),
+    ],
+)
+def test_types(schema: Any, types: set[str]) -> None:
+    assert types_of(schema) == types

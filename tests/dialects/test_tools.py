@@ -1,0 +1,117 @@
+"""Which tools a model sees, and under what names."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.conversation import Options
+from antiphon.dialects.tools import Shown, shown_tools
+from antiphon.errors import InvalidRequest
+from antiphon.wire.items import AdditionalTools, ToolSearchOutput
+from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace, Tool, WebSearch
+
+F, G = Function(name="f", description="F."), Function(name="g")
+PATCH = Custom(name="patch", format=Grammar(syntax="lark", definition="start: X"))
+SPACE = Namespace(name="ns", tools=(F, PATCH))
+
+
+def shown(*tools: Tool, items: Any = (), **options: Any) -> Shown:
+    return shown_tools(Options(tools=tools, **options), items)
+
+
+def names(tools: Any) -> list[str]:
+    return [tool.name for tool in tools]
+
+
+def test_namespaces_are_flattened_and_split_again_by_the_table() -> None:
+    found = shown(F, SPACE, Function(name="a__b"))
+    assert names(found.tools) == ["f", "ns__f", "ns__patch", "a__b"]
+    wire = {name: (shape.namespace, shape.wire_name) for name, shape in found.shapes.items()}
+    assert wire == {
+        "f": (None, "f"),
+        "ns__f": ("ns", "f"),
+        "ns__patch": ("ns", "patch"),
+        "a__b": (None, "a__b"),
+    }
+    assert found.name_of("f", "ns") == "ns__f"
+    assert found.name_of("gone", "old") == "old__gone"
+
+
+def test_names_that_meet_stay_apart() -> None:
+    found = shown(Function(name="ns__f"), SPACE)
+    assert names(found.tools) == ["ns__f", "ns__f_2", "ns__patch"]
+    assert found.shapes["ns__f_2"].namespace == "ns"
+    assert found.name_of("f", "ns") == "ns__f_2"
+
+
+def test_a_custom_tool_is_a_function_of_one_text() -> None:
+    (tool,) = shown(PATCH).tools
+    definition = tool.definition()["function"]
+    assert definition["parameters"]["properties"] == {"input": {"type": "string"}}
+    assert "Lark grammar" in definition["description"] and "start: X" in definition["description"]
+    assert tool.shape.custom and tool.grammar is not None
+
+
+def test_a_function_without_parameters_takes_none() -> None:
+    definition = shown(G).tools[0].definition()["function"]
+    assert definition["parameters"] == {"type": "object", "properties": {}}
+    assert definition["description"] == ""
+
+
+def test_what_no_model_can_be_shown_is_passed_over() -> None:
+    assert names(shown(WebSearch(), F).tools) == ["f"]
+
+
+def test_tools_that_a_conversation_brought() -> None:
+    items = (AdditionalTools(tools=(SPACE,)), ToolSearchOutput(tools=(G,)))
+    assert names(shown(F, items=items).tools) == ["f", "ns__f", "ns__patch", "g"]
+
+
+def test_a_tool_that_comes_again_is_one_tool() -> None:
+    """Clients send the tools of a search with every later request."""
+    again = Function(name="f", description="Newer.")
+    found = shown(F, items=(AdditionalTools(tools=(again, G)), AdditionalTools(tools=(G,))))
+    assert names(found.tools) == ["f", "g"]
+    assert found.tools[0].description == "Newer."
+
+
+def test_none() -> None:
+    assert shown(F, tool_choice="none") == Shown()
+    assert shown(F, tool_choice=Choice(type="allowed_tools", mode="none", tools=())) == Shown()
+
+
+@pytest.mark.parametrize(
+    ("choice", "callable_", "required"),
+    [
+        ("auto", ["f", "ns__f", "ns__patch"], False),
+        ("required", ["f", "ns__f", "ns__patch"], True),
+        (Choice(type="function", name="f"), ["f", "ns__f"], True),
+        (Choice(type="function", name="f", namespace="ns"), ["ns__f"], True),
+        (Choice(type="custom", name="patch"), ["ns__patch"], True),
+        (
+            Choice(type="allowed_tools", mode="auto", tools=(Choice(type="custom", name="patch"),)),
+            ["ns__patch"],
+            False,
+        ),
+    ],
+)
+def test_choices(choice: Any, callable_: list[str], required: bool) -> None:
+    found = shown(F, SPACE, tool_choice=choice)
+    assert names(found.callable) == callable_
+    assert found.required is required
+    assert len(found.tools) == 3, "what may not be called is shown all the same"
+
+
+def test_the_plain_namespace_is_no_part_of_a_name() -> None:
+    found = shown(Namespace(name="functions", tools=(F,)), G)
+    assert names(found.tools) == ["f", "g"]
+    assert found.shapes["f"].namespace == "functions"
+
+
+@pytest.mark.parametrize("choice", ["required", Choice(type="function", name="gone")])
+def test_a_call_that_nobody_can_make_is_not_required_in_silence(choice: Any) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        shown(WebSearch(), tool_choice=choice)
+    assert refused.value.param == "tool_choice"
