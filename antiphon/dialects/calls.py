@@ -74,7 +74,7 @@ class Call:
     @property
     def is_likely(self) -> bool:
         """More than its looks says that this is a call."""
-        return not self._is_bare or self.name in self._tools
+        return not self.is_bare or self.name in self._tools
 
     def begin(self, *, sure: bool = False) -> bool:
         """The name is known. False: this is no call. ``sure``: it has arguments as calls have."""

@@ -111,10 +111,10 @@ def deepseek(name: str, mark: str, *, typed: bool) -> ToolFormat:
         opens={first: "calls", begin: head},
         states={
             "calls": State(reads="between", skips="`", on=ends),
-            "type": State(reads="gap", on=ends | {sep: "name"}),
             "name": State(reads="name", on=ends | named, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=ends, then="calls"),
-        },
+        }
+        | ({"type": State(reads="gap", on=ends | {sep: "name"})} if typed else {}),
         written=Written(
             first=first,
             before=f"{begin}function{sep}" if typed else begin,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Protocol
 
 from .json_text import Span, StringText
@@ -13,8 +14,11 @@ _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")
 _NAMES = frozenset({"name", "tool_name", "function"})
 _ARGUMENTS = frozenset({"arguments", "parameters", "args"})
-#: What else models write into a call; anything more, and it is no call.
+#: What else models write into a call before its name; anything more, and it is no call.
 _OTHERS = frozenset({"type", "id", "index", "tool_call_id", "call_id"})
+
+
+_Step = Callable[[str, int], int]
 
 
 class Recorded(Protocol):
@@ -22,6 +26,9 @@ class Recorded(Protocol):
 
     name: str
     begun: bool
+
+    @property
+    def is_likely(self) -> bool: ...
 
     def begin(self, *, sure: bool = False) -> bool: ...
 
@@ -37,7 +44,7 @@ class Record:
 
     def __init__(self, call: Recorded) -> None:
         self._call = call
-        self._step = self._open
+        self._step: _Step = self._open
         self._depth = 0
         self._key = ""
         self._text: list[str] = []
@@ -62,6 +69,8 @@ class Record:
 
     def leave(self) -> None:
         """A terminal came, or the end: what was said so far is all."""
+        if self._step == self._read_scalar:
+            self._scalar_over()
         if not self._call.begun and self._call.name:
             self._begin()
 
@@ -97,7 +106,8 @@ class Record:
         if self._string.over:
             self._key = "".join(self._text)
             self._step = self._colon
-            if self._key not in _NAMES | _ARGUMENTS | _OTHERS:
+            is_expected = self._key in _NAMES | _ARGUMENTS | _OTHERS
+            if not is_expected and not (self._call.name and self._call.is_likely):
                 self._fail(at)
         return at
 
@@ -128,14 +138,13 @@ class Record:
             return at + 1
         else:
             self._has_arguments |= self._key in _ARGUMENTS
-            self._span = Span()
-            self._step = self._read_arguments if self._key in _ARGUMENTS else self._skip
+            self._span, self._text = Span(), []
+            self._step = self._read_span(char)
             self._begin_if_named()
         return at
 
-    def _expect_string(self, step: object) -> None:
-        self._string, self._text = StringText(), []
-        self._step = self._read_key if step == self._read_key else self._read_string
+    def _expect_string(self, step: _Step) -> None:
+        self._string, self._text, self._step = StringText(), [], step
 
     def _read_string(self, text: str, at: int) -> int:
         said, at = self._string.read(text, at)
@@ -151,12 +160,30 @@ class Record:
             self._step = self._before_key
         return at
 
+    def _read_span(self, char: str) -> _Step:
+        if self._key not in _ARGUMENTS:
+            return self._skip
+        return self._read_arguments if char in "{[" else self._read_scalar
+
     def _read_arguments(self, text: str, at: int) -> int:
         end = self._span.read(text, at)
         self._argue(text[at:end])
         if self._span.over:
             self._step = self._before_key
         return end
+
+    def _read_scalar(self, text: str, at: int) -> int:
+        """Arguments that are no object: null means none, anything else is kept as it stands."""
+        end = self._span.read(text, at)
+        self._text.append(text[at:end])
+        if self._span.over:
+            self._scalar_over()
+        return end
+
+    def _scalar_over(self) -> None:
+        text, self._text = "".join(self._text), []
+        self._step = self._before_key
+        self._argue("" if text == "null" else text)
 
     def _skip(self, text: str, at: int) -> int:
         at = self._span.read(text, at)

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.dialects.formats import REASONING, TOOLS, detect
 from tests.dialects.replies import Story, items, read, stories
 
 STORIES = stories()
@@ -77,3 +78,44 @@ def _is_undecided(item: dict[str, Any], whole: dict[str, Any], story: Story) -> 
         and whole.get(kind, "").startswith(text[:n].rstrip())
         for n in range(max(0, len(text) - 60), len(text))
     )
+
+
+def test_every_format_has_a_story() -> None:
+    assert {story.calls for story in STORIES} - {None} == TOOLS.keys()
+    assert {story.thinking for story in STORIES} - {None} == REASONING.keys()
+
+
+@pytest.mark.parametrize("name", sorted(TOOLS))
+def test_rows_are_whole(name: str) -> None:
+    """Every state that is led to exists, and every state is led to."""
+    form = TOOLS[name]
+    led_to = {*form.opens.values(), form.bare_state} if form.bare else {*form.opens.values()}
+    for state in form.states.values():
+        led_to |= {*state.on.values(), *state.peek.values(), state.then}
+    assert led_to - {"start"} == form.states.keys()
+    assert form.name == name
+
+
+@pytest.mark.parametrize(
+    ("template", "special", "found"),
+    [
+        ("{{ messages }}", (), (None, None)),
+        ("{% if tools %}<tool_call>{% endif %} split('</think>')", (), ("think", "hermes")),
+        ("{% if tools %}<tool_call>\n<function={% endif %}", (), (None, "qwen3_coder")),
+        ("<tool_call> in an example, but no t00ls", (), (None, None)),
+        ("{{ tools }}{{ '<arg_key>' }}<tool_call></think>", (), ("think", "glm45")),
+        ("{{ tools }} <｜tool▁sep｜>' + name + '\n```json", (), (None, "deepseek_v3")),
+        ("{{ tools }}<｜tool▁sep｜></think>", (), ("think", "deepseek_v31")),
+        ("{{ tools }}[TOOL_CALLS]' + name + '[ARGS]'", (), (None, "mistral_v11")),
+        ("{{ tools }}[TOOL_CALLS] [", ("[THINK]", "[/THINK]"), ("mistral", "mistral")),
+        ("{{ tools }}functools[", (), (None, "phi4_mini")),
+        ('{{ tools }} {"name": function name, "parameters": dictionary', (), (None, "llama3_json")),
+        ('{{ tools }} '"'"'{"name": "'"'"' "parameters": ', (), (None, "llama3_json")),
+        ("{{ tools }}", ("<|tool_calls_section_begin|>", "</think>"), ("think", "kimi_k2")),
+        ("{{ tools }} <|tool_call>call:", ("<|channel>",), ("gemma4", "gemma4")),
+    ],
+)  # fmt: skip
+def test_detect(
+    template: str, special: tuple[str, ...], found: tuple[str | None, str | None]
+) -> None:
+    assert detect(template, special) == found
