@@ -24,7 +24,7 @@ from .fallback import fitted, tool_prompt, without_tools
 from .formats import REASONING, TOOLS, ToolFormat, detect
 from .messages import Unreadable, messages_of
 from .prompt import Encoder
-from .scanner import Parser
+from .scanner import Lexer, Parser
 from .template import CHATML, PLAIN, RESERVED, Refused, Template
 from .tools import Shown, shown_tools
 from .traits import Traits, probe
@@ -100,6 +100,10 @@ class Dialect:
         self.tools: ToolFormat = tools
         self._encoder = Encoder(tokenizer, card.fingerprint)
         self._grammarian = Grammarian(tokenizer, self.tools, self.reasoning)
+        self._lexers = {
+            True: Lexer(tokenizer, self.reasoning, self.tools),
+            False: Lexer(tokenizer, self.reasoning, None),
+        }
 
     def _made(self, source: str, today: Callable[[], datetime]) -> _Way:
         card = self._card
@@ -133,6 +137,7 @@ class Dialect:
                 shapes=shown.shapes,
                 thinking=thinking,
                 parallel=options.parallel_tool_calls,
+                lexer=self._lexers[bool(shown.tools)],
             ),
             constraint=self._grammarian.constraint(options, shown, thinking),
             stop=way.stop,

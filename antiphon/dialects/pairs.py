@@ -22,6 +22,9 @@ _QUOTES = ('"', "'", QUOTE)
 class Target(Protocol):
     """Who is told what the pairs say."""
 
+    #: Text that is part of nothing.
+    junk: list[str]
+
     def key(self, key: str) -> None:
         """A pair begins; an empty key: a value by its position."""
 
@@ -156,9 +159,11 @@ class PairReader:
 
     def _after(self, text: str, at: int) -> int:
         char = text[at]
+        self.over = char == self._close
         if char == ",":
             self._step = self._key
-        self.over = char == self._close
+        elif not self.over:
+            self._target.junk.append(char)
         return at + 1
 
 

@@ -86,6 +86,7 @@ class Told:
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
+        self.junk: list[str] = []
 
     def key(self, key: str) -> None:
         self.said.append(("key", key))
