@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket
 
 from antiphon.stream.writer import Ids
 
+from .conversations import Conversations
 from .errors import Errors, error_reply, unknown_url
 from .exchange import Exchanges
 from .gate import Gate
@@ -83,9 +84,11 @@ def _routes(
 ) -> list[Route | WebSocketRoute]:
     create = Create(service, gate, metrics, clock, limits)
     responses = Responses(service, limits)
+    talks = Conversations(service, limits)
     models = Models(service)
     health = Health(service, metrics)
     one = "/v1/responses/{response_id}"
+    talk = "/v1/conversations/{conversation_id}"
     return [
         Route("/v1/responses", create, methods=["POST"]),
         Route("/v1/responses", _upgrade, methods=["GET"]),
@@ -96,6 +99,14 @@ def _routes(
         Route(one, responses.delete, methods=["DELETE"]),
         Route(one + "/cancel", responses.cancel, methods=["POST"]),
         Route(one + "/input_items", responses.input_items, methods=["GET"]),
+        Route("/v1/conversations", talks.create, methods=["POST"]),
+        Route(talk, talks.retrieve, methods=["GET"]),
+        Route(talk, talks.update, methods=["POST"]),
+        Route(talk, talks.delete, methods=["DELETE"]),
+        Route(talk + "/items", talks.items, methods=["GET"]),
+        Route(talk + "/items", talks.add, methods=["POST"]),
+        Route(talk + "/items/{item_id}", talks.item, methods=["GET"]),
+        Route(talk + "/items/{item_id}", talks.remove, methods=["DELETE"]),
         Route("/v1/models", models.list, methods=["GET"]),
         Route("/v1/models/{model:path}", models.one, methods=["GET"]),
         Route("/health", health.health, methods=["GET"]),

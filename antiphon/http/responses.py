@@ -19,6 +19,7 @@ from antiphon.wire.request import INCLUDES
 from antiphon.wire.response import Response
 
 from . import bodies, sse
+from .conversations import cut_of
 from .errors import failure_reply
 from .exchange import Exchange, exchange_of
 from .gate import Gate
@@ -152,16 +153,7 @@ class Responses:
 
     async def input_items(self, request: Request) -> Reply:
         """A page of what a response was generated from."""
-        query = Query(request.scope)
-        query.many("include", INCLUDES)
-        limit = query.number("limit", low=1, high=100)
-        page = await self._service.input_items(
-            *_asked(request),
-            limit=20 if limit is None else limit,
-            order=query.choice("order", ("asc", "desc"), "desc"),
-            after=query.text("after"),
-            before=query.text("before"),
-        )
+        page = await self._service.input_items(*_asked(request), cut_of(request))
         return json_reply(page)
 
     async def count(self, request: Request) -> Reply:

@@ -19,7 +19,7 @@ from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 
-__all__ = ["Context", "assemble", "check_pairs", "history"]
+__all__ = ["Context", "admit", "assemble", "check_pairs", "history"]
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -36,15 +36,19 @@ async def assemble(
     input: tuple[it.Item, ...],
     instructions: str | None,
     previous_response_id: str | None,
+    conversation_id: str | None = None,
     ids: Ids,
 ) -> Context:
-    """Raises ``InvalidRequest`` for an unknown or unfinished previous response, for outputs without
-    their call and calls without their output, and ``NotFound`` for an item that is not stored."""
+    """The past is a chain of responses or a conversation, never both. Raises ``InvalidRequest`` for
+    an unknown or unfinished previous response, for outputs without their call and calls without
+    their output, and ``NotFound`` for an item that is not stored."""
     chain: tuple[StoredResponse, ...] = ()
     if previous_response_id is not None:
         chain = await _chain(store, tenant, previous_response_id)
     past = history(chain)
-    own = tuple([await _admit(item, store, tenant, ids, past) for item in input])
+    if conversation_id is not None:
+        past = await store.conversation_items(tenant, conversation_id)
+    own = await admit(input, store, tenant, ids, past)
     check_pairs((*past, *own))
     return Context(
         conversation=Conversation(
@@ -77,10 +81,22 @@ def history(chain: Iterable[StoredResponse]) -> tuple[it.Item, ...]:
     return tuple(item for stored in chain for item in (*stored.input, *stored.response.output))
 
 
+async def admit(
+    items: Iterable[it.Item],
+    store: Store,
+    tenant: str,
+    ids: Ids,
+    past: tuple[it.Item, ...] = (),
+) -> tuple[it.Item, ...]:
+    """The items with ids, and for a reference the item it stands for: of ``past``, or stored.
+
+    Raises ``NotFound``."""
+    return tuple([await _admit(item, store, tenant, ids, past) for item in items])
+
+
 async def _admit(
     item: it.Item, store: Store, tenant: str, ids: Ids, past: tuple[it.Item, ...]
 ) -> it.Item:
-    """The item with an id, or the stored item a reference stands for."""
     if not isinstance(item, it.ItemReference):
         return item if item.id else replace(item, id=ids(KINDS[type(item)].prefix))
     found = next((known for known in past if known.id == item.id), None)

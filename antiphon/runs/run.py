@@ -35,7 +35,8 @@ class Work(Struct, frozen=True, kw_only=True):
     """What a run has to do: the call that is ready, and what is kept of it.
 
     ``parent``: the token ids of the conversation so far. ``save`` is None when nothing is to be
-    stored. ``clock`` gives unix seconds. ``reraise`` lets unexpected exceptions through (tests).
+    stored. ``clock`` gives unix seconds. ``release`` gives back what the run holds, before its end
+    is announced. ``reraise`` lets unexpected exceptions through (tests).
     """
 
     reply: Reply
@@ -45,6 +46,7 @@ class Work(Struct, frozen=True, kw_only=True):
     clock: Callable[[], float]
     keepalive_s: float
     timeout_s: float | None
+    release: Callable[[], object]
     reraise: bool = False
 
 
@@ -152,6 +154,7 @@ class Run:
         finally:
             if self._beat is not None:
                 self._beat.cancel()
+            self._work.release()
             self._log.close()
 
     async def _reply(self) -> None:
@@ -209,6 +212,7 @@ class Run:
 
     def _end(self, response: Response) -> None:
         self.response = response
+        self._work.release()
         self._writer.announce()
         self._flush()
 

@@ -6,24 +6,26 @@ can be refused is refused before the run exists.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import ExitStack
 from typing import Any, Protocol
 
 from msgspec import Struct
 
 from antiphon.backends.base import Backend
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.store.base import Store
+from antiphon.store.base import Store, StoredResponse
 from antiphon.stream.kinds import kinds_for
 from antiphon.stream.writer import Ids, ResponseWriter
-from antiphon.wire.items import Item
 from antiphon.wire.lists import ItemList
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
 from antiphon.wire.response import Response
 
 from .asked import completed, echo, options, visible_tools
 from .context import Context, assemble, history
+from .conversations import Conversations
 from .log import Log
+from .pages import Cut, page
 from .run import Run, Work
 from .supervisor import Supervisor
 
@@ -85,6 +87,8 @@ class Service:
         self._ids = ids
         self._kinds = kinds_for(policy.reasoning_events)
         self._supervisor = Supervisor()
+        #: What can be asked about conversations.
+        self.conversations = Conversations(store, clock=clock, ids=ids)
 
     @property
     def ready(self) -> bool:
@@ -105,6 +109,25 @@ class Service:
         model = self._models.find(request.model)
         refuse_unsupported(request)
         request = completed(request, model.defaults)
+        held = ExitStack()
+        try:
+            if request.conversation is not None:
+                await self.conversations.retrieve(tenant, request.conversation.id)
+                held.enter_context(self.conversations.turn(tenant, request.conversation.id))
+            run = await self._prepared(tenant, request, model, held.close)
+            self._supervisor.start(run)
+        except BaseException:
+            held.close()
+            raise
+        return run  # which gives back what is held
+
+    async def _prepared(
+        self,
+        tenant: str,
+        request: CreateResponse,
+        model: ServedModel,
+        release: Callable[[], object],
+    ) -> Run:
         tools = visible_tools(request, self._policy.unavailable_tools)
         context = await self._context(tenant, request)
         reply = await model.backend.prepare(context.conversation, options(request, tools.tools))
@@ -118,16 +141,28 @@ class Service:
             reply=reply,
             input=context.input,
             parent=context.conversation.kept,
-            save=(lambda stored: self._store.save(tenant, stored)) if response.store else None,
+            save=self._saving(tenant, request) if response.store else None,
             clock=self._clock,
             keepalive_s=self._policy.keepalive_s,
             timeout_s=self._policy.timeout_s,
+            release=release,
             reraise=self._policy.reraise,
         )
         writer = ResponseWriter(response, ids=self._ids, kinds=self._kinds)
-        run = Run(writer, work, Log(), ignored_tools=tools.ignored)
-        self._supervisor.start(run)
-        return run
+        return Run(writer, work, Log(), ignored_tools=tools.ignored)
+
+    def _saving(
+        self, tenant: str, request: CreateResponse
+    ) -> Callable[[StoredResponse], Awaitable[None]]:
+        """How the response is kept: what failed is no part of a conversation."""
+        within = request.conversation
+
+        def save(stored: StoredResponse) -> Awaitable[None]:
+            if within is None or stored.response.status not in ("completed", "incomplete"):
+                return self._store.save(tenant, stored)
+            return self._store.save(tenant, stored, conversation=within.id)
+
+        return save
 
     async def count(self, tenant: str, request: InputTokens) -> int:
         """How many tokens the model would see: the same rendering as ``create``."""
@@ -156,16 +191,7 @@ class Service:
         await self.retrieve(tenant, response_id)
         raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
 
-    async def input_items(
-        self,
-        tenant: str,
-        response_id: str,
-        *,
-        limit: int = 20,
-        order: str = "desc",
-        after: str | None = None,
-        before: str | None = None,
-    ) -> ItemList:
+    async def input_items(self, tenant: str, response_id: str, cut: Cut) -> ItemList:
         """What the response was generated from: the items of its ancestors and its own input.
 
         Raises ``NotFound`` for the response, ``InvalidRequest`` for a cursor that is not in it.
@@ -173,21 +199,8 @@ class Service:
         chain = await self._store.chain(tenant, response_id)
         if chain is None:
             raise _unknown(response_id)
-        seen = {item.id: item for item in (*history(chain[:-1]), *chain[-1].input)}
-        items = list(seen.values())
-        if order == "desc":
-            items.reverse()
-        start = _position(items, after, "after") + 1 if after is not None else 0
-        stop = _position(items, before, "before") if before is not None else len(items)
-        if before is not None and after is None:
-            start = max(0, stop - limit)
-        page = items[start:stop][:limit]
-        return ItemList(
-            data=tuple(page),
-            first_id=page[0].id if page else None,
-            last_id=page[-1].id if page else None,
-            has_more=start + len(page) < stop if before is None else start > 0,
-        )
+        items = (*history(chain[:-1]), *chain[-1].input)
+        return page(items, cut)
 
     async def drain(self, grace_s: float) -> None:
         """Start nothing more and see the runs to their end."""
@@ -200,16 +213,10 @@ class Service:
             input=request.input or (),
             instructions=request.instructions,
             previous_response_id=request.previous_response_id,
+            conversation_id=request.conversation.id if request.conversation else None,
             ids=self._ids,
         )
 
 
 def _unknown(response_id: str) -> NotFound:
     return NotFound(f"Response with id '{response_id}' not found.", param="response_id")
-
-
-def _position(items: list[Item], item_id: str, param: str) -> int:
-    for position, item in enumerate(items):
-        if item.id == item_id:
-            return position
-    raise InvalidRequest(f"Item with id '{item_id}' not found.", param=param)

@@ -1,4 +1,4 @@
-"""The contract of a store: finished responses with what they were made of, per tenant.
+"""The contract of a store: finished responses with what they were made of, and conversations.
 
 A response keeps only its own input, output and tokens, and a link to its parent; a turn costs what
 the turn adds. It knows the wire and nothing of runs. The memory store is the reference.
@@ -10,6 +10,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
+from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response
 
@@ -49,9 +50,12 @@ class Store(Protocol):
     event loop. Deleting or expiring a response makes its id unusable at once; what its descendants
     still need of it stays, unreachable by id, until the last of them is gone."""
 
-    async def save(self, tenant: str, stored: StoredResponse) -> None:
+    async def save(
+        self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
+    ) -> None:
         """Keep it. Returns when it is durable: the id may then be announced. The parent is
-        ``stored.response.previous_response_id``, if that is set."""
+        ``stored.response.previous_response_id``, if that is set. With ``conversation``, its input
+        and output are appended to that conversation in the same step, if it still exists."""
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         """The response, or None if it is unknown, deleted or expired."""
@@ -61,7 +65,8 @@ class Store(Protocol):
         the response itself is unknown, deleted or expired."""
 
     async def item(self, tenant: str, item_id: str) -> Item | None:
-        """A stored input or output item by its id, if a response holding it can be loaded."""
+        """A stored item by its id: input or output of a response that can be loaded, or part of a
+        conversation."""
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         """Forget it. False if there was nothing to forget."""
@@ -69,6 +74,26 @@ class Store(Protocol):
     async def sweep(self, retention: Retention, now: int) -> int:
         """Expire what is over the bounds (``now`` in unix seconds, compared with ``created_at``)
         and free what no descendant needs. Returns how many responses expired."""
+
+    async def put_conversation(
+        self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
+    ) -> None:
+        """Keep a new conversation with its first items, or new labels of one that exists."""
+
+    async def conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
+        """The conversation without its items, or None."""
+
+    async def drop_conversation(self, tenant: str, conversation_id: str) -> bool:
+        """Forget it and its list of items; responses made in it stay. False if it is unknown."""
+
+    async def add_items(self, tenant: str, conversation_id: str, items: tuple[Item, ...]) -> bool:
+        """Append items, each with an id that is new there. False if the conversation is unknown."""
+
+    async def conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
+        """All its items, oldest first; none if it is unknown."""
+
+    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:
+        """Take an item out of a conversation. False if it was not in it."""
 
     async def close(self) -> None:
         """Finish what was begun; later calls raise."""

@@ -11,6 +11,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import RunError
+from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
 
 from .base import Retention, StoredResponse
@@ -30,6 +31,17 @@ class _Row(Struct):
     children: int = 0
 
 
+class _Talk(Struct):
+    """A conversation and its items by id, in order."""
+
+    conversation: Conversation
+    items: dict[str, Item] = {}
+
+    def add(self, items: tuple[Item, ...]) -> None:
+        for item in items:
+            self.items.setdefault(item.id, item)
+
+
 _Key = tuple[str, str]
 
 
@@ -39,10 +51,13 @@ class MemoryStore:
     def __init__(self) -> None:
         self._rows: dict[_Key, _Row] = {}
         self._items: dict[_Key, _Key] = {}
+        self._talks: dict[_Key, _Talk] = {}
         self._order = 0
         self._closed = False
 
-    async def save(self, tenant: str, stored: StoredResponse) -> None:
+    async def save(
+        self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
+    ) -> None:
         self._check()
         key = (tenant, stored.response.id)
         old = self._rows.get(key)
@@ -55,6 +70,9 @@ class MemoryStore:
         self._rows[key] = row
         for item in (*stored.input, *stored.response.output):
             self._items[tenant, item.id] = key
+        talk = self._talks.get((tenant, conversation or ""))
+        if talk is not None:
+            talk.add((*stored.input, *stored.response.output))
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         self._check()
@@ -76,7 +94,7 @@ class MemoryStore:
         self._check()
         row = self._rows.get(self._items.get((tenant, item_id), ("", "")))
         if row is None or not row.live:
-            return None
+            return self._talked(tenant, item_id)
         items = (*row.stored.input, *row.stored.response.output)
         return next((item for item in items if item.id == item_id), None)
 
@@ -99,8 +117,48 @@ class MemoryStore:
             self._free(key)
         return len(expired)
 
+    async def put_conversation(
+        self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
+    ) -> None:
+        self._check()
+        talk = self._talks.setdefault((tenant, conversation.id), _Talk(conversation))
+        talk.conversation = conversation
+        talk.add(items)
+
+    async def conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
+        self._check()
+        talk = self._talks.get((tenant, conversation_id))
+        return talk.conversation if talk is not None else None
+
+    async def drop_conversation(self, tenant: str, conversation_id: str) -> bool:
+        self._check()
+        return self._talks.pop((tenant, conversation_id), None) is not None
+
+    async def add_items(self, tenant: str, conversation_id: str, items: tuple[Item, ...]) -> bool:
+        self._check()
+        talk = self._talks.get((tenant, conversation_id))
+        if talk is None:
+            return False
+        talk.add(items)
+        return True
+
+    async def conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
+        self._check()
+        talk = self._talks.get((tenant, conversation_id))
+        return tuple(talk.items.values()) if talk is not None else ()
+
+    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:
+        self._check()
+        talk = self._talks.get((tenant, conversation_id))
+        return talk is not None and talk.items.pop(item_id, None) is not None
+
     async def close(self) -> None:
         self._closed = True
+
+    def _talked(self, tenant: str, item_id: str) -> Item | None:
+        """The item in whichever conversation of the tenant has it."""
+        talks = (talk for (owner, _), talk in self._talks.items() if owner == tenant)
+        return next((talk.items[item_id] for talk in talks if item_id in talk.items), None)
 
     def _check(self) -> None:
         if self._closed:

@@ -50,3 +50,29 @@ SELECT seq, created_at, bytes FROM responses WHERE live = 1 ORDER BY created_at,
 
 -- totals
 SELECT live, bytes FROM totals
+
+-- put_conversation
+INSERT INTO conversations (tenant, id, body) VALUES (?, ?, ?)
+ON CONFLICT (tenant, id) DO UPDATE SET body = excluded.body
+
+-- conversation
+SELECT body FROM conversations WHERE tenant = ? AND id = ?
+
+-- conversation_row
+SELECT seq FROM conversations WHERE tenant = ? AND id = ?
+
+-- drop_conversation
+DELETE FROM conversations WHERE tenant = ? AND id = ? RETURNING seq
+
+-- add_item
+INSERT OR IGNORE INTO conversation_items (conversation, tenant, id, body) VALUES (?, ?, ?, ?)
+
+-- conversation_items
+SELECT i.body FROM conversation_items AS i JOIN conversations AS c ON c.seq = i.conversation
+WHERE c.tenant = ? AND c.id = ? ORDER BY i.position
+
+-- conversation_item
+SELECT body FROM conversation_items WHERE tenant = ? AND id = ? LIMIT 1
+
+-- remove_item
+DELETE FROM conversation_items WHERE id = ? AND conversation = ? RETURNING id

@@ -22,6 +22,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.errors import RunError, SetupError
+from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response
 
@@ -33,6 +34,8 @@ __all__ = ["SqliteStore"]
 _T = TypeVar("_T")
 _encode = msgspec.json.Encoder().encode
 _decode_response = msgspec.json.Decoder(Response).decode
+_decode_conversation = msgspec.json.Decoder(Conversation).decode
+_decode_item = msgspec.json.Decoder(Item).decode
 _decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
 
 #: Rows looked at in one step of a sweep.
@@ -108,7 +111,9 @@ class SqliteStore:
 
     # --- the contract ----------------------------------------------------------------------------
 
-    async def save(self, tenant: str, stored: StoredResponse) -> None:
+    async def save(
+        self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
+    ) -> None:
         response = stored.response
         body = _encode(replace(response, output=()))
         input_, output = _encode(stored.input), _encode(response.output)
@@ -127,11 +132,14 @@ class SqliteStore:
             packed if tokens is not None else None,
             tokens.fingerprint if tokens is not None else None,
         )
-        items = [(tenant, item.id) for item in (*stored.input, *response.output)]
+        added = (*stored.input, *response.output)
+        items = [(tenant, item.id) for item in added]
 
         def work(connection: sqlite3.Connection) -> None:
             (seq,) = connection.execute(self._queries["save"], row).fetchone()
             connection.executemany(self._queries["save_item"], [(*item, seq) for item in items])
+            if conversation is not None:
+                self._append(connection, tenant, conversation, added)
 
         await self._write(work)
 
@@ -146,7 +154,8 @@ class SqliteStore:
     async def item(self, tenant: str, item_id: str) -> Item | None:
         row = await self._read("item", (tenant, item_id), one=True)
         if row is None:
-            return None
+            talked = await self._read("conversation_item", (tenant, item_id), one=True)
+            return _decode_item(talked[0]) if talked is not None else None
         items = (*_decode_items(row[0]), *_decode_items(row[1]))
         return next((item for item in items if item.id == item_id), None)
 
@@ -167,6 +176,44 @@ class SqliteStore:
             expired += step
             if step < _SWEEP:
                 return expired
+
+    async def put_conversation(
+        self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
+    ) -> None:
+        row = (tenant, conversation.id, _encode(conversation))
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(self._queries["put_conversation"], row)
+            self._append(connection, tenant, conversation.id, items)
+
+        await self._write(work)
+
+    async def conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
+        row = await self._read("conversation", (tenant, conversation_id), one=True)
+        return _decode_conversation(row[0]) if row is not None else None
+
+    async def drop_conversation(self, tenant: str, conversation_id: str) -> bool:
+        query, key = self._queries["drop_conversation"], (tenant, conversation_id)
+        return await self._write(lambda connection: bool(connection.execute(query, key).fetchall()))
+
+    async def add_items(self, tenant: str, conversation_id: str, items: tuple[Item, ...]) -> bool:
+        return await self._write(
+            lambda connection: self._append(connection, tenant, conversation_id, items)
+        )
+
+    async def conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
+        rows = await self._read("conversation_items", (tenant, conversation_id))
+        return tuple(_decode_item(body) for (body,) in rows)
+
+    async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:
+        def work(connection: sqlite3.Connection) -> bool:
+            row = self._row(connection, tenant, conversation_id)
+            if row is None:
+                return False
+            gone = connection.execute(self._queries["remove_item"], (item_id, row)).fetchall()
+            return bool(gone)
+
+        return await self._write(work)
 
     async def close(self) -> None:
         if self._closed:
@@ -255,6 +302,26 @@ class SqliteStore:
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             raise
+
+    def _row(self, connection: sqlite3.Connection, tenant: str, conversation: str) -> int | None:
+        query = self._queries["conversation_row"]
+        row = connection.execute(query, (tenant, conversation)).fetchone()
+        return None if row is None else int(row[0])
+
+    def _append(
+        self,
+        connection: sqlite3.Connection,
+        tenant: str,
+        conversation: str,
+        items: tuple[Item, ...],
+    ) -> bool:
+        row = self._row(connection, tenant, conversation)
+        if row is not None:
+            connection.executemany(
+                self._queries["add_item"],
+                [(row, tenant, item.id, _encode(item)) for item in items],
+            )
+        return row is not None
 
     def _free(self, connection: sqlite3.Connection, seq: int) -> None:
         """Drop a row nobody can name and nobody builds on, then its parent likewise."""

@@ -1,4 +1,4 @@
-"""A tokenizer of bytes and a few special tokens: the smallest one that behaves like the real ones."""
+"""A tokenizer of bytes and a few special tokens: the smallest that behaves like the real ones."""
 
 from __future__ import annotations
 

@@ -9,11 +9,14 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar
 
+from msgspec.structs import replace
+
 from antiphon.errors import InvalidRequest
 
 from . import items as it
 from .body import DEFAULT_LIMITS, Limits, parse
 from .checks import check
+from .conversations import CreateConversation
 from .faults import (
     bad_type,
     kind_of,
@@ -30,13 +33,23 @@ from .shape import Json, by_tag, converted, fields_of, tag_of
 from .toolbox import check_name, read_choice, read_tools
 from .transcript import read_items
 
-__all__ = ["Limits", "create_response", "input_tokens", "read_items", "read_metadata"]
+__all__ = [
+    "Limits",
+    "conversation_metadata",
+    "create_conversation",
+    "create_response",
+    "input_tokens",
+    "new_items",
+    "read_items",
+    "read_metadata",
+]
 
 _R = TypeVar("_R", CreateResponse, InputTokens)
 
 _MAX_TEXT = 10_485_760  # characters of a string input, OpenAI's limit
 _FORMAT_NAME_LENGTH = 64
 _MAX_TOKEN_ID = 2**31 - 1
+_MAX_NEW_ITEMS = 20  # that a conversation takes at a time
 
 #: Fields of the Chat Completions API, and where they went. Ignoring them would mislead.
 _MOVED: Mapping[str, str] = {
@@ -65,6 +78,36 @@ def input_tokens(body: bytes, limits: Limits = DEFAULT_LIMITS) -> InputTokens:
     request = _request(parse(body, limits), InputTokens, limits)
     check(request.as_create())
     return request
+
+
+def create_conversation(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateConversation:
+    """The body of ``POST /conversations``; an empty one asks for an empty conversation. Raises
+    ``InvalidRequest``."""
+    raw = parse(body, limits) if body.strip() else {}
+    return CreateConversation(
+        items=read_items(raw["items"], "items", _new_items(limits)) if "items" in raw else (),
+        metadata=read_metadata(raw["metadata"]) if "metadata" in raw else None,
+    )
+
+
+def conversation_metadata(body: bytes, limits: Limits = DEFAULT_LIMITS) -> dict[str, str]:
+    """The labels in the body of ``POST /conversations/{id}``. Raises ``InvalidRequest``."""
+    raw = parse(body, limits)
+    if "metadata" not in raw:
+        raise missing("metadata")
+    return read_metadata(raw["metadata"])
+
+
+def new_items(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[it.Item, ...]:
+    """The items in the body of ``POST /conversations/{id}/items``. Raises ``InvalidRequest``."""
+    raw = parse(body, limits)
+    if "items" not in raw:
+        raise missing("items")
+    return read_items(raw["items"], "items", _new_items(limits))
+
+
+def _new_items(limits: Limits) -> Limits:
+    return replace(limits, items=min(limits.items, _MAX_NEW_ITEMS))
 
 
 def _request(raw: Json, cls: type[_R], limits: Limits) -> _R:

@@ -152,7 +152,7 @@ FIELDS: Mapping[str, Fate] = {
     "input": "honoured",
     "instructions": "honoured",
     "previous_response_id": "honoured",
-    "conversation": "refused",
+    "conversation": "honoured",
     "prompt": "refused",
     "tools": "honoured",
     "tool_choice": "honoured",

@@ -11,14 +11,17 @@ from typing import Any
 
 import httpx
 import pytest
-from antiphon.wire.lists import ItemList
 
 from antiphon.errors import NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
+from antiphon.runs.conversations import Conversations
+from antiphon.runs.pages import Cut
+from antiphon.store.memory import MemoryStore
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event
 from antiphon.wire.items import Message
+from antiphon.wire.lists import ItemList
 from antiphon.wire.response import Response, ResponseError, Usage
 
 USAGE = Usage(input_tokens=7, output_tokens=3, total_tokens=10)
@@ -102,6 +105,7 @@ class FakeService:
         self.asked: list[tuple[Any, ...]] = []
         self.drained: list[float] = []
         self.created = asyncio.Event()
+        self.conversations = Conversations(MemoryStore(), clock=lambda: 1000.0, ids=counted())
 
     def models(self) -> tuple[FakeModel, ...]:
         return (
@@ -132,8 +136,8 @@ class FakeService:
     async def cancel(self, tenant: str, response_id: str) -> Response:
         return await self.retrieve(tenant, response_id)
 
-    async def input_items(self, tenant: str, response_id: str, **page: Any) -> ItemList:
-        self._ask("input_items", tenant, response_id, page)
+    async def input_items(self, tenant: str, response_id: str, cut: Cut) -> ItemList:
+        self._ask("input_items", tenant, response_id, cut)
         return ItemList(data=(), first_id=None, last_id=None, has_more=False)
 
     async def drain(self, grace_s: float) -> None:

@@ -79,6 +79,7 @@ async def test_a_body_of_exactly_the_limit_is_read() -> None:
     assert await bodies.read(wire.scope, wire.receive, 10) == b"1234567890"
 
 
+@pytest.mark.requirement("CL-ZSTD")
 @pytest.mark.parametrize("encoding", ENCODERS)
 async def test_encodings_are_undone(encoding: str) -> None:
     content = b'{"model": "m"}' * 100

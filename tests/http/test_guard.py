@@ -49,6 +49,7 @@ def away(here: Any, address: str = "10.1.2.3", host: str = "llm.example") -> htt
     return httpx.AsyncClient(transport=transport, base_url=f"http://{host}")
 
 
+@pytest.mark.requirement("API-KEYS")
 @pytest.mark.parametrize(
     "headers",
     [
@@ -75,6 +76,7 @@ async def test_without_a_key_nothing_is_asked(
     assert service.asked == []
 
 
+@pytest.mark.requirement("D-49", "API-TENANTS")
 @pytest.mark.parametrize(("secret", "tenant"), [("sk-ann", "a"), ("sk-amy", "a"), ("sk-bob", "b")])
 async def test_a_key_stands_for_its_tenant(
     rim: Any, service: Any, secret: str, tenant: str
@@ -120,6 +122,7 @@ def test_a_key_must_be_a_digest() -> None:
 # --- rates ---------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("D-95", "API-RATE-LIMIT")
 async def test_a_key_has_its_own_rate(rim: Any, error_of: ErrorOf) -> None:
     here = rim(access=ACCESS, limits=Limits(requests_per_minute=3))
 
@@ -143,6 +146,7 @@ def test_a_bucket_never_holds_more_than_a_minute() -> None:
     assert [bucket.take(10_000.0) > 0 for _ in range(3)] == [False, False, True]
 
 
+@pytest.mark.requirement("API-RETRY", "CL-RETRY-AFTER")
 async def test_a_full_server_says_429(rim: Any, service: Any, error_of: ErrorOf) -> None:
     answer = await rim(limits=Limits(max_running=0, max_waiting=0, retry_after_s=9)).client.post(
         "/v1/responses", json=ASK
@@ -152,6 +156,7 @@ async def test_a_full_server_says_429(rim: Any, service: Any, error_of: ErrorOf)
     assert service.asked == []
 
 
+@pytest.mark.requirement("API-BODY-LIMIT")
 async def test_a_body_over_the_limit_is_413(rim: Any, service: Any, error_of: ErrorOf) -> None:
     client = rim(limits=Limits(max_body_bytes=100)).client
     for path in ("/v1/responses", "/v1/responses/input_tokens"):

@@ -24,6 +24,7 @@ async def numbers(here: Any) -> dict[str, float]:
     }
 
 
+@pytest.mark.requirement("TR-10")
 async def test_a_stream_is_measured_once_at_its_end(rim: Any, service: Any) -> None:
     step = asyncio.Semaphore(0)
     service.script = {"step": step}

@@ -6,10 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 import httpx
+import pytest
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
 
 
+@pytest.mark.requirement("CL-MODELS")
 async def test_every_name_is_listed(rim: Any) -> None:
     body = (await rim().client.get("/v1/models?client_version=0.169.0")).json()
     assert body["object"] == "list"
@@ -22,6 +24,7 @@ async def test_every_name_is_listed(rim: Any) -> None:
     }
 
 
+@pytest.mark.requirement("CL-MODELS")
 async def test_the_same_names_as_codex_reads_them(rim: Any) -> None:
     entries = (await rim().client.get("/v1/models")).json()["models"]
     assert [entry["slug"] for entry in entries] == ["org/tiny", "gpt-5.5", "small", "upstream"]

@@ -125,6 +125,7 @@ async def test_a_client_that_sends_all_of_a_huge_body_hears_why(rim: Any, servic
         assert (await served.client.get("/health")).status_code == 200
 
 
+@pytest.mark.requirement("API-WEBSOCKET-REFUSED")
 async def test_an_upgrade_is_answered_426(rim: Any, service: Any) -> None:
     async with serving(rim().app, service.drain) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)

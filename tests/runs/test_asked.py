@@ -53,6 +53,7 @@ def test_logprobs_need_the_include() -> None:
     assert options(asked(include=include, top_logprobs=3), ()).logprobs == 3
 
 
+@pytest.mark.requirement("VN-2")
 def test_the_echo_is_what_is_done() -> None:
     request = completed(asked(top_p=0.5), {"temperature": 0.2, "top_p": 0.9})
     response = echo(request, id="resp_1", model="m", created_at=1)

@@ -75,6 +75,7 @@ async def test_a_run_that_is_left_before_its_first_step_is_cancelled() -> None:
     assert run.response.status == "cancelled"
 
 
+@pytest.mark.requirement("D-81", "VN-51")
 async def test_plain_and_streamed_answers_are_the_same() -> None:
     served = service(Scripted(["Hello there"]))
     plain = await (await create(served)).result()
@@ -118,6 +119,7 @@ async def test_a_response_nobody_waited_for_is_not_stored() -> None:
     assert await store.load("t", run.id) is None
 
 
+@pytest.mark.requirement("API-PERSIST-FIRST")
 async def test_it_is_kept_before_it_is_announced() -> None:
     order: list[str] = []
 

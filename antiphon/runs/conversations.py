@@ -1,0 +1,121 @@
+"""Conversations: kept lists of items that responses are made in, one response at a time.
+
+It knows neither HTTP nor models. The lock holds within this process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from antiphon.errors import InvalidRequest, NotFound
+from antiphon.store.base import Store
+from antiphon.stream.writer import Ids
+from antiphon.wire.conversations import Conversation, CreateConversation
+from antiphon.wire.items import Item
+from antiphon.wire.lists import ItemList
+
+from .context import admit
+from .pages import Cut, page
+
+__all__ = ["Conversations"]
+
+
+class Conversations:
+    """What can be asked about conversations; all methods raise ``NotFound`` for unknown ids."""
+
+    def __init__(self, store: Store, *, clock: Callable[[], float], ids: Ids) -> None:
+        self._store = store
+        self._clock = clock
+        self._ids = ids
+        self._busy: set[tuple[str, str]] = set()
+
+    async def create(self, tenant: str, asked: CreateConversation) -> Conversation:
+        """A new conversation, with its first items."""
+        conversation = Conversation(
+            id=self._ids("conv"), created_at=int(self._clock()), metadata=asked.metadata or {}
+        )
+        items = await admit(asked.items, self._store, tenant, self._ids)
+        await self._store.put_conversation(tenant, conversation, items)
+        return conversation
+
+    async def retrieve(self, tenant: str, conversation_id: str) -> Conversation:
+        """Without its items."""
+        found = await self._store.conversation(tenant, conversation_id)
+        if found is None:
+            raise NotFound(
+                f"Conversation with id '{conversation_id}' not found.", param="conversation_id"
+            )
+        return found
+
+    async def update(
+        self, tenant: str, conversation_id: str, metadata: dict[str, str]
+    ) -> Conversation:
+        """The labels are replaced."""
+        old = await self.retrieve(tenant, conversation_id)
+        new = Conversation(id=old.id, created_at=old.created_at, metadata=metadata)
+        await self._store.put_conversation(tenant, new)
+        return new
+
+    async def delete(self, tenant: str, conversation_id: str) -> None:
+        """The conversation goes, the responses made in it stay."""
+        if not await self._store.drop_conversation(tenant, conversation_id):
+            await self.retrieve(tenant, conversation_id)
+
+    async def add(self, tenant: str, conversation_id: str, items: tuple[Item, ...]) -> ItemList:
+        """Append items. Raises ``InvalidRequest`` for one that is in it already."""
+        await self.retrieve(tenant, conversation_id)
+        past = await self._store.conversation_items(tenant, conversation_id)
+        admitted = await admit(items, self._store, tenant, self._ids, past)
+        known = {item.id for item in past}
+        for item in admitted:
+            if item.id in known:
+                raise InvalidRequest(
+                    f"Duplicate item found with id {item.id[:64]}. Remove duplicate items from "
+                    "your input and try again.",
+                    param="items",
+                )
+        await self._store.add_items(tenant, conversation_id, admitted)
+        return page(admitted, Cut(limit=max(1, len(admitted)), order="asc"))
+
+    async def items(self, tenant: str, conversation_id: str, cut: Cut) -> ItemList:
+        """A page of its items."""
+        await self.retrieve(tenant, conversation_id)
+        return page(await self._store.conversation_items(tenant, conversation_id), cut)
+
+    async def item(self, tenant: str, conversation_id: str, item_id: str) -> Item:
+        """One of its items."""
+        await self.retrieve(tenant, conversation_id)
+        for item in await self._store.conversation_items(tenant, conversation_id):
+            if item.id == item_id:
+                return item
+        raise _no_item(item_id)
+
+    async def remove(self, tenant: str, conversation_id: str, item_id: str) -> Conversation:
+        """Take one of its items out; the answer is the conversation, as OpenAI has it."""
+        conversation = await self.retrieve(tenant, conversation_id)
+        if not await self._store.remove_item(tenant, conversation_id, item_id):
+            raise _no_item(item_id)
+        return conversation
+
+    @contextmanager
+    def turn(self, tenant: str, conversation_id: str) -> Iterator[None]:
+        """One response at a time. Raises ``InvalidRequest`` while another is being made; 400, for
+        clients would retry a 409 at once."""
+        key = (tenant, conversation_id)
+        if key in self._busy:
+            raise InvalidRequest(
+                "Another process is currently operating on this conversation. Please retry in a "
+                "few seconds.",
+                param="conversation",
+                code="conversation_locked",
+            )
+        self._busy.add(key)
+        try:
+            yield
+        finally:
+            self._busy.discard(key)
+
+
+def _no_item(item_id: str) -> NotFound:
+    return NotFound(f"Item with id '{item_id}' not found.", param="item_id")
