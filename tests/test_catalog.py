@@ -56,6 +56,7 @@ async def test_an_unknown_model_is_not_found_in_openais_words(catalog: Catalog) 
     assert (error.status, error.param, error.code) == (404, "model", "model_not_found")
 
 
+@pytest.mark.requirement("VN-2", "GO-2")
 async def test_the_operators_values_stand_over_the_recommended_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

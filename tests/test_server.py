@@ -111,6 +111,7 @@ async def test_the_rate_limit_is_for_all_without_keys() -> None:
     await served(use, requests_per_minute=2)
 
 
+@pytest.mark.requirement("API-RESTART")
 async def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
     store = str(tmp_path / "new" / "responses.db")
     ids: list[str] = []

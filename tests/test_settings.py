@@ -69,6 +69,7 @@ def test_a_named_file_must_be_there() -> None:
         load(environ={"ANTIPHON_CONFIG": "absent.toml"})
 
 
+@pytest.mark.requirement("VN-6")
 def test_every_option_can_be_given_in_every_way() -> None:
     texts = {
         "a text": ("x", "x"),

@@ -101,6 +101,7 @@ async def ask(backend: Local, *items: Item, kept: Kept | None = None, **options:
     return Told([delta async for delta in reply.deltas()], reply.kept)
 
 
+@pytest.mark.requirement("D-80")
 async def test_an_answer_is_text_and_a_finish_with_exact_usage() -> None:
     played = engine("Hello!<|im_end|>")
     told = await ask(local(played), user("Hi"))
@@ -113,6 +114,7 @@ async def test_an_answer_is_text_and_a_finish_with_exact_usage() -> None:
     assert usage.total_tokens == usage.input_tokens + usage.output_tokens
 
 
+@pytest.mark.requirement("VN-62")
 async def test_thinking_is_counted() -> None:
     told = await ask(local(engine("<think>\nabc\n</think>\n\nYes<|im_end|>")), user("Hi"))
     assert [type(item) for item in told.opened] == [Reasoning, Message]
@@ -191,6 +193,13 @@ async def test_what_the_engine_cannot_do_is_refused_by_name(
     assert not played.requests
 
 
+async def test_a_constraint_that_was_not_asked_for_is_left_out() -> None:
+    for able in (True, False):
+        played = engine(capabilities=Capabilities(constraints=able))
+        assert (await ask(local(played), user("Hi"), tools=(WEATHER,))).text == "Hello!"
+        assert (played.requests[0][1].constraint is not None) is able
+
+
 async def test_values_that_ask_for_nothing_are_no_reason_to_refuse() -> None:
     played = engine(capabilities=Capabilities())
     idle = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
@@ -218,6 +227,7 @@ async def test_two_calls_may_come_otherwise() -> None:
     assert [type(item) for item in told.opened] == [FunctionCall, FunctionCall]
 
 
+@pytest.mark.requirement("GO-13")
 async def test_closing_the_deltas_stops_the_engine() -> None:
     played = engine("a long story")
     reply = await local(played).prepare(Conversation(items=(user("Hi"),)), Options())
@@ -270,6 +280,7 @@ async def size(items: tuple[Item, ...]) -> int:
     return (await local(engine()).prepare(conversation, Options())).input_tokens
 
 
+@pytest.mark.requirement("API-TRUNCATION")
 @pytest.mark.parametrize("kept", [(3, 4), (4,)])
 async def test_truncation_drops_the_oldest_items_and_whole_calls(kept: tuple[int, ...]) -> None:
     rest = tuple(LONG[index] for index in kept)

@@ -123,6 +123,7 @@ def test_smol() -> None:
     )
 
 
+@pytest.mark.requirement("VO-1")
 def test_a_template_without_tools_gets_them_in_words() -> None:
     model = Model("smol")
     rendered = model.render(user("Hi"), call(), output(), instructions="Be kind.", tools=(WEATHER,))
@@ -166,6 +167,7 @@ def test_past_calls_stay_calls_when_no_tool_may_be_called() -> None:
     assert [kind for kind, _ in model.read(rendered, written)] == ["Message"]
 
 
+@pytest.mark.requirement("GO-4")
 def test_llama_gets_one_call_an_answer_and_the_date() -> None:
     model = Model("llama")
     text = model.prompt(
@@ -232,6 +234,7 @@ def test_a_template_for_tools_is_used_with_tools() -> None:
     assert "SmolLM" in model.prompt(user("Hi"))
 
 
+@pytest.mark.requirement("VO-2", "VN-1")
 def test_formats_can_be_named() -> None:
     model = Model("smol", tool_format="mistral", reasoning_format="think")
     rendered = model.render(user("Hi"), tools=(WEATHER,))
@@ -261,6 +264,7 @@ def test_what_a_template_is_given_is_not_for_requests_to_set() -> None:
     assert refused.value.param == "chat_template_kwargs.messages"
 
 
+@pytest.mark.requirement("D-51", "API-TEXT-MODEL")
 def test_images_are_noted_or_refused() -> None:
     from antiphon.wire.items import InputImage
 
@@ -299,6 +303,7 @@ def test_an_end_that_the_tokenizer_knows_is_not_said_twice() -> None:
     assert Model("mistral").render(user("U")).stop_ids == ()
 
 
+@pytest.mark.requirement("API-LOOK-ALIKE")
 @given(
     st.lists(st.sampled_from((*TOKENS["qwen"], END, "<|im_", "start|>", "a", " ", "\n"))),
     st.sampled_from(("user", "system", "developer")),
@@ -320,6 +325,7 @@ def test_users_cannot_spell_tokens(pieces: list[str], role: str) -> None:
 QWEN = Model("qwen")
 
 
+@pytest.mark.requirement("D-79")
 def test_the_next_turn_extends_what_was_kept() -> None:
     first = QWEN.render(user("Weather?"), tools=(WEATHER,))
     calling = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
@@ -385,6 +391,7 @@ def test_levels_are_those_the_template_knows() -> None:
         assert model.prompt(user("U"), reasoning=effort(asked)) == f"{told}:U"
 
 
+@pytest.mark.requirement("VN-35", "VO-4", "D-48")
 def test_thinking_in_a_tool_loop_stays_where_the_template_knows_none() -> None:
     model = Model("r1")
     text = model.prompt(thought("old"), assistant("A"), user("U"), thought("now"), call(), output())

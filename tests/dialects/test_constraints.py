@@ -13,6 +13,7 @@ from antiphon.dialects.formats import REASONING, TOOLS
 from antiphon.dialects.tools import shown_tools
 from antiphon.errors import InvalidRequest
 from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tokens import Constraint
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace, Tool
 from tests.dialects.grammars import Held
@@ -157,6 +158,7 @@ def test_definitions_and_recursion() -> None:
 # --- thinking ------------------------------------------------------------------------------------
 
 
+@pytest.mark.requirement("VN-44")
 @pytest.mark.parametrize("special", [SPECIAL, ()])
 def test_what_is_held_begins_where_thinking_ends(special: tuple[str, ...]) -> None:
     opened = held(thinks="think", thinking=True, special=special, text=schema(AGE))
@@ -255,17 +257,74 @@ def test_a_strict_function_closes_what_it_leaves_open() -> None:
     assert not must.may_begin(call("weather", '{"city": "Oslo", "days": 2, "x"')[:-15])
 
 
+def constraint(form: str, *tools: Tool, **asked: Any) -> Constraint | None:
+    maker, _ = grammarian(form)
+    options = Options(tools=tools, **asked)
+    return maker.constraint(options, shown_tools(options, ()), False)
+
+
 def test_a_function_that_is_not_strict_is_free_until_forced() -> None:
-    maker, _ = grammarian()
-    loose = Function(name="weather", parameters=closed(city=STRING), strict=False)
-    options = Options(tools=(loose,))
-    assert maker.constraint(options, shown_tools(options, ()), False) is None
+    assert constraint("hermes", Function(name="weather", parameters=AGE, strict=False)) is None
 
 
-def test_a_bad_schema_of_a_function_is_refused_by_path() -> None:
+def test_arguments_are_held_where_strict_was_left_out() -> None:
+    tried = constraint("hermes", WEATHER)
+    assert tried is not None and not tried.needed
+    free = held(tools=(WEATHER, CLOCK))
+    for right in ("", "Hello { there }", OSLO, f"Let me see.\n{OSLO}\n{TIME}"):
+        assert free.may_write(right), right
+    assert not free.may_write(call("weather", '{"city": 3}'))
+    optional = {"type": "object", "properties": {"city": STRING, "days": INTEGER}}
+    some = held(tools=(Function(name="weather", parameters=optional),))
+    assert some.may_write(call("weather", '{"days": 3}')) and some.may_write(OSLO)
+    assert not some.may_begin('<tool_call>\n{"name": "weather", "arguments": {"invented"')
+    assert constraint("llama3_json", WEATHER) is None, "an answer may begin with a brace"
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tool_choice": "required"},
+        {"text": schema(AGE)},
+        {"tool_choice": Choice(type="allowed_tools", mode="auto", tools=())},
+    ],
+)
+def test_what_was_asked_for_is_needed(asked: Any) -> None:
+    made = constraint("hermes", WEATHER, **asked)
+    assert made is not None and made.needed
+    strict = constraint("hermes", Function(name="weather", parameters=AGE, strict=True))
+    assert strict is not None and strict.needed
+
+
+def test_keywords_that_cannot_be_enforced_are_passed_over_unless_strict() -> None:
+    odd = {**closed(a={"type": "array", "items": STRING, "uniqueItems": True}), "$schema": "x"}
+    loose = held(tools=(Function(name="f", parameters=odd),), tool_choice="required")
+    assert loose.may_write(call("f", '{"a": ["x", "x"]}'))
+    assert not loose.may_write(call("f", '{"a": "x"}'))
+    error = refused(tools=(Function(name="f", parameters=odd, strict=True),))
+    assert "uniqueItems" in error.message and error.param == "tools[0].parameters"
+
+
+def test_a_schema_that_is_none_does_not_stop_a_free_answer() -> None:
+    free = held(tools=(WEATHER, Function(name="bad", parameters={"type": "objekt"})))
+    assert free.may_write(call("bad", '{"any": 1}')) and not free.may_write(call("bad", "1"))
+
+
+def test_a_bad_schema_of_a_function_is_refused_by_path_where_it_is_forced() -> None:
     bad = Function(name="bad", parameters={"type": "objekt"})
     error = refused(tools=(WEATHER, bad), tool_choice="required")
     assert (error.param, error.code) == ("tools[1].parameters", "invalid_json_schema")
+
+
+def test_a_schema_cannot_tell_the_grammar_how_to_behave() -> None:
+    meddling = {**AGE, "x-guidance": {"whitespace_flexible": True}}
+    assert not held(text=schema(meddling)).may_begin('{"age":    ')
+
+
+def test_calls_come_to_an_end() -> None:
+    must = held(tools=(CLOCK,), tool_choice="required")
+    assert must.may_write("\n".join([TIME] * 16))
+    assert not must.may_begin("\n".join([TIME] * 17))
 
 
 # --- custom tools --------------------------------------------------------------------------------
@@ -290,6 +349,7 @@ def test_a_custom_tool_takes_any_text() -> None:
     assert free.may_write(given('a \\"b\\" \\n c'))
 
 
+@pytest.mark.requirement("VN-43", "API-CUSTOM-GRAMMAR")
 def test_a_lark_grammar_holds_the_input_also_inside_json() -> None:
     patch = forced(custom("lark", PATCH))
     assert patch.may_write(given('*** Begin\\n+a\\n+b \\\\ \\"c\\"\\n'))
@@ -418,6 +478,7 @@ def test_every_way_of_writing_calls_can_be_held(form: str, free: bool) -> None:
     assert answer.may_write("Hello") is free
 
 
+@pytest.mark.requirement("D-57")
 @pytest.mark.parametrize("form", TOOLS)
 def test_every_format_can_be_forced(form: str) -> None:
     held(form, tools=(TRIP, CLOCK), tool_choice="required")

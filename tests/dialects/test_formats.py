@@ -24,6 +24,7 @@ def _parsed(item: dict[str, Any]) -> dict[str, Any]:
         return item
 
 
+@pytest.mark.requirement("API-CALL-FORMATS")
 @each_story
 def test_whole(story: Story) -> None:
     found, is_open = items(read(story.parser(), [story.ids()]))
@@ -37,6 +38,7 @@ def test_a_token_at_a_time(story: Story) -> None:
     assert read(story.parser(), ([token] for token in story.ids())) == whole
 
 
+@pytest.mark.requirement("API-CALL-FORMATS")
 @each_story
 def test_cut_at_random(story: Story) -> None:
     whole = read(story.parser(), [story.ids()])
@@ -48,6 +50,7 @@ def test_cut_at_random(story: Story) -> None:
         assert read(story.parser(), chunks) == whole
 
 
+@pytest.mark.requirement("D-70")
 @each_story
 def test_cut_short_anywhere(story: Story) -> None:
     """What was said so far stands, and the item that was cut is left open."""

@@ -78,6 +78,7 @@ def replies(draw: st.DrawFn) -> tuple[str, str, tuple[str, ...], list[str], bool
     return tools, reasoning, special, pieces, draw(st.booleans())
 
 
+@pytest.mark.requirement("D-12")
 @settings(max_examples=600, deadline=None)
 @given(replies(), st.randoms(use_true_random=False), st.sampled_from(["stop", "length"]))
 def test_any_cut_means_the_same(reply, dice, reason) -> None:  # type: ignore[no-untyped-def]
@@ -102,6 +103,7 @@ def test_any_cut_means_the_same(reply, dice, reason) -> None:  # type: ignore[no
             text.encode()  # never half a character
 
 
+@pytest.mark.requirement("D-70")
 @settings(max_examples=300, deadline=None)
 @given(st.sampled_from(sorted(TOOLS)), st.text(max_size=60), st.sampled_from(["stop", "length"]))
 def test_text_is_text(tools, text, reason) -> None:  # type: ignore[no-untyped-def]
@@ -250,6 +252,7 @@ def chunk(tokenizer: ByteTokenizer, text: str) -> Chunk:
     )
 
 
+@pytest.mark.requirement("D-26")
 def test_logprobs_go_with_their_text() -> None:
     tokenizer = ByteTokenizer((*THINK, *CALL))
     text = '<think>no</think>\nA é<tool_call>{"name": "now", "arguments": {}}</tool_call>B'
@@ -287,6 +290,7 @@ def test_a_namespace_and_a_custom_tool() -> None:
     assert found == [{"custom": "b", "input": "x\ny", "namespace": "a"}]
 
 
+@pytest.mark.requirement("D-96")
 def test_long_replies_take_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """No text is looked at again and again: the buffer never holds more than a terminal."""
     tokenizer = ByteTokenizer(CALL)

@@ -22,6 +22,7 @@ def test_an_open_item_shows_its_text_so_far() -> None:
     assert shown.content == (it.OutputText(text="Hello"),)
 
 
+@pytest.mark.requirement("D-7")
 def test_a_done_item_is_taken_from_its_done_event_not_from_its_deltas() -> None:
     writer = begun()
     item = writer.open(answer())

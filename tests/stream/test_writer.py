@@ -81,6 +81,7 @@ def test_ids_are_given_once_and_kept() -> None:
     assert added.item.call_id == done.call_id == "call_2"
 
 
+@pytest.mark.requirement("VN-5")
 def test_a_call_id_the_model_wrote_is_kept() -> None:
     writer = begun()
     done = writer.open(it.FunctionCall(call_id="functions.f:0", name="f", arguments="")).close()
@@ -271,6 +272,7 @@ _ITEMS = st.tuples(
 )
 
 
+@pytest.mark.requirement("D-81", "API-LADDER")
 @given(
     stories=st.lists(_ITEMS, max_size=5),
     together=st.booleans(),

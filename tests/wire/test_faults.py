@@ -715,6 +715,7 @@ CASES = [
 ]
 
 
+@pytest.mark.requirement("API-400", "API-METADATA")
 @pytest.mark.parametrize(
     ("fields", "param", "code", "message"),
     CASES,
@@ -739,6 +740,7 @@ def test_a_token_count_is_refused_for_the_same_faults(fields: dict[str, Any]) ->
 HUGE = "x" * 5_000_000
 
 
+@pytest.mark.requirement("D-61")
 @pytest.mark.parametrize(
     "fields",
     [

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import msgspec
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -115,6 +116,7 @@ def test_any_json(value: Any) -> None:
     read(json.dumps(value).encode())
 
 
+@pytest.mark.requirement("API-400")
 @searching
 @given(REQUEST)
 def test_anything_like_a_request(value: Any) -> None:

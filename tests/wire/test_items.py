@@ -47,6 +47,7 @@ def test_an_output_item_reads_as_the_sdks_own(raw: Json) -> None:
     assert parsed.type == raw["type"]
 
 
+@pytest.mark.requirement("API-PHASE")
 @each(OUTPUTS)
 def test_an_output_item_keeps_every_field(raw: Json) -> None:
     assert written(decoded(raw)) == raw

@@ -35,6 +35,7 @@ def test_there_is_a_sample_of_every_tool() -> None:
     assert len(TOOLS) == 18
 
 
+@pytest.mark.requirement("D-56")
 @every_tool
 def test_a_tool_keeps_every_field(raw: Json) -> None:
     assert written(decoded(raw)) == raw
