@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from types import TracebackType
 from typing import Any
 
@@ -64,7 +64,7 @@ class Line:
         event: dict[str, Any] = json.loads(data)
         return event
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncGenerator[bytes, None]:
         """What the server says, as it says it."""
         while not self._exchange.done() or not self._said.empty():
             said = asyncio.ensure_future(self._said.get())

@@ -94,7 +94,7 @@ async def test_what_a_model_cannot_do_is_refused_by_name(serve: Serve, ask: Ask)
         )  # fmt: skip
 
 
-@pytest.mark.requirement("VN-18", "API-TOO-LONG", "CL-TOO-LONG")
+@pytest.mark.requirement("VN-18", "VO-8", "API-TOO-LONG", "CL-TOO-LONG")
 async def test_a_prompt_that_is_too_long_is_refused_before_the_run(serve: Serve, ask: Ask) -> None:
     played = engine(["ok"])
     refused = (await ask(serve(played), input="word " * 2000)).refused
@@ -120,14 +120,14 @@ async def test_truncation_leaves_out_the_oldest(serve: Serve, ask: Ask) -> None:
     assert "3 word" in prompt
 
 
-@pytest.mark.requirement("VN-14", "VN-17")
+@pytest.mark.requirement("VN-17")
 async def test_what_the_backend_refuses_is_an_http_error(serve: Serve, ask: Ask) -> None:
     error = InvalidRequest("Not with this template.", param="input[2]", code="invalid_value")
     refused = (await ask(serve(Scripted([error])))).refused
     assert (refused["http"], refused["param"]) == (400, "input[2]")
 
 
-@pytest.mark.requirement("D-70", "API-UNEXPECTED")
+@pytest.mark.requirement("VN-14", "D-70", "API-UNEXPECTED")
 @pytest.mark.parametrize("error", [KeyError("secret/path"), BackendError("The engine broke.")])
 async def test_an_exception_in_the_run_shows_nothing_of_itself(
     serve: Serve, ask: Ask, error: Exception

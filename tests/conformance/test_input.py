@@ -78,7 +78,7 @@ async def test_what_clients_null_or_drop_is_taken_back(serve: Serve, ask: Ask) -
 # --- what a model is shown of it -----------------------------------------------------------------
 
 
-@pytest.mark.requirement("TR-1", "D-50", "HF-5", "API-ROLES", "CL-ROLES")
+@pytest.mark.requirement("TR-1", "D-50", "GO-5", "HF-5", "API-ROLES", "CL-ROLES")
 async def test_whoever_speaks_is_shown_in_order(serve: Serve, ask: Ask) -> None:
     played = engine(["ok"])
     server = serve(played)

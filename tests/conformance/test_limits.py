@@ -128,7 +128,20 @@ async def test_a_slow_reader_holds_the_model_back(serve: Serve) -> None:
         assert backend.said > before
 
 
-@pytest.mark.requirement("D-90", "API-CONCURRENT")
+@pytest.mark.requirement("HF-13")
+async def test_all_that_is_ready_is_one_write(serve: Serve) -> None:
+    gate = asyncio.Event()
+    server = serve(Breaking([ANSWER, Text("a"), gate, *([Text("b")] * 9), Close(), finish()]))
+    async with Line(server.app) as line:
+        while "delta" not in await line.event():
+            pass
+        pieces = line.pieces()
+        gate.set()
+        assert (await anext(pieces)).count(b"event: ") > 1
+        await pieces.aclose()
+
+
+@pytest.mark.requirement("D-90", "GO-1", "API-CONCURRENT")
 async def test_answers_come_side_by_side(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
@@ -147,7 +160,7 @@ async def test_answers_come_side_by_side(serve: Serve) -> None:
             await line.__aexit__(None, None, None)
 
 
-@pytest.mark.requirement("D-92", "VN-41", "VN-45", "API-SAMPLING")
+@pytest.mark.requirement("D-92", "VN-41", "HF-2", "HF-4", "API-SAMPLING")
 async def test_each_request_is_sampled_as_it_asks(serve: Serve, ask: Ask) -> None:
     played = engine(["one", "two"])
     server = serve(played)

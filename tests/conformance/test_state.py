@@ -90,7 +90,7 @@ async def test_a_response_may_be_continued_twice(serve: Serve, ask: Ask, stores:
     assert heard(backend) == ["a", "root", "b", "left", "d"]
 
 
-@pytest.mark.requirement("D-47", "API-CHAIN-CALLS")
+@pytest.mark.requirement("D-47", "TR-11", "VO-5", "API-CHAIN-CALLS")
 async def test_thinking_and_calls_are_continued_too(serve: Serve, ask: Ask, stores: Store) -> None:
     turn = [*thought("Hm."), *said("I look."), *call('{"city": "Rome"}'), finish()]
     backend = Scripted([turn, "It is warm."])
@@ -266,7 +266,7 @@ async def test_an_answer_nobody_waited_for_is_not_kept(serve: Serve, stores: Sto
     assert (await server.get(f"responses/{created['response']['id']}")).status_code == 404
 
 
-@pytest.mark.requirement("D-30", "API-RETENTION")
+@pytest.mark.requirement("D-30", "D-42", "TR-6", "API-RETENTION")
 async def test_what_is_over_the_bounds_is_a_clean_404(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:

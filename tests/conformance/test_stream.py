@@ -159,7 +159,7 @@ async def test_usage_is_told_at_the_end_and_is_null_before(
 
 @pytest.mark.requirement(
     "VN-80", "VN-81", "VN-84", "TR-15", "GO-16", "HF-10", "D-9", "D-10", "D-17", "D-18",
-    "API-LADDER", "API-ORDER", "CL-LADDER", "CL-DELTAS",
+    "API-LADDER", "API-ORDER", "CL-LADDER", "CL-DELTAS", "CL-EVENT-TYPES", "VO-6",
 )  # fmt: skip
 async def test_every_item_climbs_its_ladder(serve: Serve) -> None:
     answer = await put("stream", serve([TURN]), {"tools": [TOOL]})
@@ -277,6 +277,42 @@ async def test_a_citation_follows_what_it_cites(serve: Serve) -> None:
     assert [a["url"] for a in answer.output[0]["content"][0]["annotations"]] == [cited.url] * 2
 
 
+@pytest.mark.requirement("API-REFUSAL")
+async def test_a_refusal_is_a_part_of_its_own(serve: Serve, ask: Ask) -> None:
+    script = [OPENING["message"], Text("Well. "), Text("I will not.", channel="refusal"), Close()]
+    answer = await ask(serve([[*script, finish()]]))
+    (message,) = answer.output
+    assert message["content"][1] == {"type": "refusal", "refusal": "I will not."}
+    assert answer.ended["status"] == "completed"
+    if answer.events:
+        assert [
+            (e["type"], e["content_index"]) for e in answer.events if "refusal" in e["type"]
+        ] == [("response.refusal.delta", 1), ("response.refusal.done", 1)]
+
+
+@pytest.mark.requirement("API-REASONING-NAMES")
+async def test_raw_thinking_has_the_names_the_operator_wants(serve: Serve) -> None:
+    server = serve([[*thought("Hm."), finish()]], reasoning_events="open_responses")
+    answer = await put("stream", server, {})
+    assert shapes(answer.events)[4:6] == ["reasoning.delta", "reasoning.done"]
+
+
+@pytest.mark.requirement("API-SUMMARY")
+async def test_a_summary_that_no_model_writes_is_empty(serve: Serve, ask: Ask) -> None:
+    asked = {"reasoning": {"effort": "low", "summary": "auto"}}
+    answer = await ask(serve([[*thought("Hm."), finish()]]), **asked)
+    assert answer.output[0]["summary"] == []
+    assert answer.ended["reasoning"] == {"effort": "low", "summary": "auto"}
+
+
+@pytest.mark.requirement("API-OBFUSCATION")
+@pytest.mark.parametrize("padded", [True, False, None])
+async def test_deltas_are_not_padded(serve: Serve, padded: bool | None) -> None:
+    asked = {"stream_options": {"include_obfuscation": padded}}
+    answer = await put("stream", serve(), asked)
+    assert not any("obfuscation" in event for event in answer.events)
+
+
 # --- how a model's text becomes items ------------------------------------------------------------
 
 REPLY = (
@@ -367,7 +403,7 @@ async def test_every_snapshot_is_a_whole_response(serve: Serve, ask: Ask) -> Non
         assert snapshot["text"] == {"format": {"type": "text"}, "verbosity": "low"}
 
 
-@pytest.mark.requirement("API-DEFAULTS", "D-64")
+@pytest.mark.requirement("API-DEFAULTS", "D-64", "GO-2")
 async def test_what_was_not_asked_is_echoed_with_its_default(serve: Serve, ask: Ask) -> None:
     ended = (await ask(serve())).ended
     told = {name: ended[name] for name in ALWAYS - {"id", "output", "usage"}}
