@@ -25,10 +25,12 @@ class Constraint(Struct, frozen=True):
     """What the continuation must obey, from its first token on: a grammar in llguidance's Lark.
 
     One language for all: a JSON schema is ``start: %json {…}``, a regex ``start: /…/``. Engines
-    that do not speak it apply ``llguidance`` masks.
+    that do not speak it apply ``llguidance`` masks. Unless it is ``needed`` it only makes the reply
+    better: engines without grammars leave it out.
     """
 
     lark: str
+    needed: bool = True
 
 
 class Prompt(Struct, frozen=True):

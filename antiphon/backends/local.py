@@ -12,6 +12,7 @@ from contextlib import aclosing
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.conversation import Conversation, Kept, Options
 from antiphon.dialects.base import Dialect, Rendered
@@ -94,8 +95,11 @@ class Local:
         _check(options, self._engine.capabilities)
         # Rendering and encoding a long conversation takes longer than others should wait.
         rendered, dropped = await asyncio.to_thread(self._render, conversation, options)
-        if rendered.constraint is not None and not self._engine.capabilities.constraints:
-            raise _cannot_constrain(options)
+        constraint = rendered.constraint
+        if constraint is not None and not self._engine.capabilities.constraints:
+            if constraint.needed:
+                raise _cannot_constrain(options)
+            rendered = replace(rendered, constraint=None)
         return LocalReply(self._engine, rendered, self._sampling(rendered, options), dropped)
 
     def _render(

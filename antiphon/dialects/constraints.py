@@ -19,13 +19,22 @@ from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .escaped import JSON, PLAIN, Escapes, Unwritable, lark_rules, regex_rule
 from .formats import ParameterForm, ReasoningFormat, ToolFormat
-from .schemas import check_schema, check_strict, grammar_fault, strict_form, types_of
+from .schemas import (
+    check_schema,
+    check_strict,
+    closed_form,
+    grammar_fault,
+    strict_form,
+    types_of,
+)
 from .tools import Shown, ShownTool
 
 __all__ = ["Grammarian"]
 
 #: One way to write JSON: a small model would else put blanks until its tokens run out.
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+#: Calls one after another, at most: a small model would else repeat one until its tokens run out.
+_MOST_CALLS = 16
 _ANYTHING = "/(?s:.*)/"
 
 
@@ -42,16 +51,22 @@ class Grammarian:
         )
         self._form = tools
         self._reasoning = reasoning
+        head = tools.written.first + tools.written.before
+        #: The terminal by which calls are told from text, if there is one.
+        self._opening = max((t for t in tools.opens if head.startswith(t)), key=len, default="")
         self._valid = lru_cache(maxsize=512)(check_schema)
 
     def constraint(self, options: Options, shown: Shown, thinking: bool) -> Constraint | None:
         """What the next reply must obey; None if it may be anything. ``thinking``: the prompt has
         opened the thinking. Raises ``InvalidRequest`` for what cannot be enforced."""
         schema = self._format_schema(options)
-        strict = shown.restricted or any(t.strict or t.grammar for t in shown.callable)
-        if schema is None and not shown.required and not strict:
+        asked = shown.restricted or any(t.strict or t.grammar for t in shown.callable)
+        needed = asked or shown.required or schema is not None
+        # An answer may begin with "{" without being a bare call: that is not for us to forbid.
+        better = bool(self._opening) and any(t.strict is None for t in shown.callable)
+        if not (needed or better):
             return None
-        rules = _Rules()
+        rules = _Rules(shown.required)
         if shown.required:
             body = self._calls(rules, shown, options.parallel_tool_calls)
         elif schema is not None:
@@ -62,7 +77,7 @@ class Grammarian:
         else:
             body = self._free(rules, shown, options.parallel_tool_calls)
         start = f"{self._thinking(rules, thinking)}{rules.add('body', body)}"
-        return Constraint(lark=f"start: {start}\n{rules.text()}")
+        return Constraint(lark=f"start: {start}\n{rules.text()}", needed=needed)
 
     # --- thinking --------------------------------------------------------------------------------
 
@@ -87,13 +102,14 @@ class Grammarian:
     def _format_schema(self, options: Options) -> Mapping[str, Any] | None:
         match options.text.format:
             case JsonObjectFormat():
-                return {"type": "object"}
+                return _guided({"type": "object"})
             case JsonSchemaFormat(schema=schema, strict=strict):
                 path = "text.format.schema"
                 if strict:
                     check_strict(schema, path)
-                self._check(schema, path)
-                return schema
+                guided = _guided(schema)
+                self._check(guided, path)
+                return guided
         return None
 
     def _check(self, schema: Mapping[str, Any], path: str) -> None:
@@ -110,7 +126,7 @@ class Grammarian:
         more = ""
         if parallel:
             again = self._literal(how.separator + how.before)
-            more = f" ({again} {one})*"
+            more = f" ({again} {one}){{0,{_MOST_CALLS - 1}}}"
         last = f" {self._literal(how.last)}" if how.last else ""
         start = f"{self._literal(head)} " if head else ""
         return rules.add("calls_opened" if opened else "calls", f"{start}{one}{more}{last}")
@@ -126,12 +142,7 @@ class Grammarian:
 
     def _free(self, rules: _Rules, shown: Shown, parallel: bool) -> str:
         """An answer in which calls may stand anywhere, each of them right."""
-        how = self._form.written
-        opening = max(
-            (t for t in self._form.opens if (how.first + how.before).startswith(t)),
-            key=len,
-            default="",
-        )
+        opening = self._opening
         if not shown.callable:
             return rules.add("free", _ANYTHING)
         if not opening:  # bare calls are told from text by their first character
@@ -150,15 +161,26 @@ class Grammarian:
         if tool.grammar is not None and parameter is None:
             text = self._own(rules, number, tool, JSON)
             return f'{self._literal(_INPUT_HEAD)} {text} "\\"}}"'
-        schema = strict_form(tool.schema) if tool.strict else tool.schema
-        schema = {"type": "object", **schema}
-        self._check(schema, tool.path)
+        schema = self._enforced(tool, rules.forced)
         if parameter is None:
             return _json(schema)
         if tool.grammar is not None:
             text = self._own(rules, number, tool, PLAIN)
             return self._text_parameter(parameter, "input", text)
         return self._parameters(rules, number, parameter, schema)
+
+    def _enforced(self, tool: ShownTool, forced: bool) -> dict[str, Any]:
+        """The schema of a tool as it is enforced. Unless it is strict, keywords that cannot be
+        enforced are passed over; unless the call is forced as well, so is the whole schema."""
+        form = strict_form if tool.strict else closed_form if tool.strict is None else dict
+        schema = _guided({"type": "object", **form(tool.schema)}, lenient=not tool.strict)
+        try:
+            self._check(schema, tool.path)
+        except InvalidRequest:
+            if tool.strict or forced:
+                raise
+            return _guided({"type": "object"})
+        return schema
 
     def _own(self, rules: _Rules, number: int, tool: ShownTool, escapes: Escapes) -> str:
         """The user's grammar for the input of a custom tool, among our rules."""
@@ -183,7 +205,7 @@ class Grammarian:
         """An object's properties in the form's own way, in the order of the schema."""
         properties = schema.get("properties") or {}
         required = set(schema.get("required") or ())
-        definitions = {key: schema[key] for key in ("$defs", "definitions") if key in schema}
+        definitions = {key: schema[key] for key in _SHARED if key in schema}
         said: list[tuple[str, bool]] = []
         for position, (key, inner) in enumerate(properties.items()):
             value = self._parameter(rules, f"p_{number}_{position}", form, key, inner, definitions)
@@ -236,13 +258,16 @@ class Grammarian:
         return " ".join(said) or '""'
 
 
+#: What every part of a schema needs of the whole.
+_SHARED = ("$defs", "definitions", "x-guidance")
 _INPUT_HEAD = '{"input": "'
 
 
 class _Rules:
-    """The rules of one grammar, each with a name of its own."""
+    """The rules of one grammar, each with a name of its own. ``forced``: a call must come."""
 
-    def __init__(self) -> None:
+    def __init__(self, forced: bool) -> None:
+        self.forced = forced
         self._rules: dict[str, str] = {}
         self.own: list[str] = []
 
@@ -255,7 +280,14 @@ class _Rules:
 
 
 def _json(schema: Mapping[str, Any]) -> str:
-    return "%json " + json.dumps({**schema, "x-guidance": _LAYOUT}, ensure_ascii=False)
+    return "%json " + json.dumps(schema, ensure_ascii=False)
+
+
+def _guided(schema: Mapping[str, Any], *, lenient: bool = False) -> dict[str, Any]:
+    """The schema with what llguidance is told about it, and not by its author. Which edition it
+    claims to be of does not matter, and might be one that cannot be looked up."""
+    said = {key: value for key, value in schema.items() if key != "$schema"}
+    return {**said, "x-guidance": {**_LAYOUT, "lenient": lenient}}
 
 
 def _no_grammar(tool: ShownTool, why: str) -> InvalidRequest:

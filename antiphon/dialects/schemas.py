@@ -12,7 +12,14 @@ from typing import Any
 
 from antiphon.errors import InvalidRequest
 
-__all__ = ["check_schema", "check_strict", "grammar_fault", "strict_form", "types_of"]
+__all__ = [
+    "check_schema",
+    "check_strict",
+    "closed_form",
+    "grammar_fault",
+    "strict_form",
+    "types_of",
+]
 
 Schema = Mapping[str, Any]
 
@@ -91,19 +98,29 @@ def _inner(schema: Schema) -> list[tuple[str, Any]]:
 
 def strict_form(schema: Schema) -> dict[str, Any]:
     """The schema of a strict function: what it leaves open is closed, all it has is required."""
-    text = json.loads(json.dumps(schema))
-    _close(text)
-    return dict(text)
+    return _closed(schema, required=True)
 
 
-def _close(schema: Any) -> None:
+def closed_form(schema: Schema) -> dict[str, Any]:
+    """The schema without what it leaves open: a small model would invent properties for ever."""
+    return _closed(schema, required=False)
+
+
+def _closed(schema: Schema, *, required: bool) -> dict[str, Any]:
+    copy: dict[str, Any] = json.loads(json.dumps(schema))
+    _close(copy, required)
+    return copy
+
+
+def _close(schema: Any, required: bool) -> None:
     if not isinstance(schema, dict):
         return
-    if "properties" in schema:
+    if schema.get("properties"):
         schema.setdefault("additionalProperties", False)
-        schema["required"] = list(schema["properties"])
+        if required:
+            schema["required"] = list(schema["properties"])
     for _, inner in _inner(schema):
-        _close(inner)
+        _close(inner, required)
 
 
 def types_of(schema: Any) -> set[str]:

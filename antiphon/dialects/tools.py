@@ -33,14 +33,15 @@ _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
 class ShownTool(Struct, frozen=True, kw_only=True):
-    """One function as the model sees it. ``path``: where the request declares it."""
+    """One function as the model sees it. ``path``: where the request declares it. ``strict``: the
+    arguments obey the schema; None: they do if that can be enforced."""
 
     name: str
     description: str
     schema: Mapping[str, Any]
     shape: ToolShape
     path: str
-    strict: bool = False
+    strict: bool | None = False
     grammar: tl.Grammar | None = None
 
     def definition(self) -> dict[str, Any]:
@@ -163,7 +164,7 @@ def _shown(
         schema=schema,
         shape=ToolShape(wire_name=tool.name, namespace=namespace, schema=schema),
         path=f"{path}.parameters" if path != "input" else path,
-        strict=bool(tool.strict),
+        strict=tool.strict,
     )
 
 

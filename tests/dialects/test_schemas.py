@@ -9,6 +9,7 @@ import pytest
 from antiphon.dialects.schemas import (
     check_schema,
     check_strict,
+    closed_form,
     grammar_fault,
     strict_form,
     types_of,
@@ -50,6 +51,13 @@ def test_strict_form_closes_and_leaves_the_original_alone() -> None:
     assert strict["properties"]["a"]["required"] == ["b"]
     assert "required" not in loose
     check_strict(strict, "p")
+
+
+def test_closed_form_leaves_what_may_be_left_out() -> None:
+    loose = {"type": "object", "properties": {"a": {"type": "object"}}, "required": []}
+    assert closed_form(loose) == {**loose, "additionalProperties": False}
+    said = {**loose, "additionalProperties": True}
+    assert closed_form(said) == said
 
 
 def test_a_keyword_that_cannot_be_enforced_is_named() -> None:
