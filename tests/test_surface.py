@@ -17,8 +17,9 @@ MODULE_LINES = 400
 FUNCTION_LINES = 60
 FUNCTION_LINES_P90 = 40
 
-#: Tables that are read as a whole, and are longer than a module should be.
-LONG_MODULES = {"wire/items.py", "wire/events.py", "dialects/formats.py"}
+#: Longer than a module should be, because each is one thing that is read as a whole: the items and
+#: the events of the wire, and the one place that speaks SQLite.
+LONG_MODULES = {"wire/items.py", "wire/events.py", "store/sqlite.py"}
 
 #: Names that a base class of others gives.
 OVERRIDDEN = {"data_received"}

@@ -59,8 +59,9 @@ class Traits(Struct, frozen=True, kw_only=True):
 def probe(template: Template) -> Traits:
     """Try the template. Raises ``SetupError`` if it cannot even show a question."""
     samples = _Samples(template)
-    user, answer, second = said("user", _FIRST), said("assistant", _ANSWER), said("user", _SECOND)
-    system, developer = said("system", _SYSTEM), said("developer", _DEVELOPER)
+    user, second = _said("user", _FIRST), _said("user", _SECOND)
+    answer = _said("assistant", _ANSWER)
+    system, developer = _said("system", _SYSTEM), _said("developer", _DEVELOPER)
     forms = [form for form in _calls() if samples.show(form, _TOOL, _VALUE, _RESULT)]
     objects = [form for form in forms if isinstance(_arguments(form), dict)]
     best = next(iter((*objects, *forms)), None)
@@ -89,7 +90,7 @@ class _Samples:
     def __init__(self, template: Template) -> None:
         self._template = template
         self.parts = False
-        question = [said("user", _FIRST)]
+        question = [_said("user", _FIRST)]
         if not self.show(question, _FIRST):
             self.parts = True
             if not self.show(question, _FIRST):
@@ -126,7 +127,7 @@ class _Samples:
         return text.partition(_ANSWER)[2]
 
 
-def said(role: str, text: str) -> dict[str, Any]:
+def _said(role: str, text: str) -> dict[str, Any]:
     """A message."""
     return {"role": role, "content": text}
 
@@ -147,9 +148,9 @@ def _calls() -> list[list[dict[str, Any]]]:
             call = {"type": "function", "id": id, "function": function}
             forms.append(
                 [
-                    said("user", _FIRST),
-                    {**said("assistant", ""), "tool_calls": [call]},
-                    {**said("tool", _RESULT), "tool_call_id": id, "name": _TOOL},
+                    _said("user", _FIRST),
+                    {**_said("assistant", ""), "tool_calls": [call]},
+                    {**_said("tool", _RESULT), "tool_call_id": id, "name": _TOOL},
                 ]
             )
     return forms
