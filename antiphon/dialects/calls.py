@@ -12,7 +12,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from .arguments import ObjectText
-from .json_text import InputText, Span
+from .json_text import InputText, Span, load
 from .lexer import QUOTE
 
 __all__ = ["Call", "Sink", "ToolShape"]
@@ -62,7 +62,7 @@ class Call:
         self._object: ObjectText | None = None
         self._schema: Mapping[str, Any] = {}
         self._keys: list[str] = []
-        self._is_quoted = False
+        self._is_quoted = self._lacks_value = False
         self._wrote = False
         self.is_bare = is_bare
         self.name = ""
@@ -95,13 +95,14 @@ class Call:
     def end(self) -> None:
         """The call is whole."""
         if self._object is not None:
+            self._give_value()
             self._write(self._object.end())
         self._unwrapped("", final=True)
         if not self._wrote:
             junk = "".join(self.junk).strip()
-            # Some write JSON where parameters belong.
-            self._write(junk if junk.startswith("{") else "{}")
-            self.junk = [] if junk.startswith("{") else self.junk
+            is_object = _is_object(junk)  # some write JSON where parameters belong
+            self._write(junk if is_object else "{}")
+            self.junk = [] if is_object else self.junk
         if self._input is not None:
             self._argue(self._input.finish())
         self._sink.end_call()
@@ -149,10 +150,17 @@ class Call:
         """A key begins; an empty one stands for the next property that has no value yet."""
         if self._object is None:
             self._object, self._head = ObjectText(self._schema), None
+        self._give_value()
         key = key or next((name for name in self._properties if name not in self._keys), "")
         self._keys.append(key)
         self._write(self._object.key(key))
-        self._is_quoted = False
+        self._is_quoted, self._lacks_value = False, True
+
+    def _give_value(self) -> None:
+        """A key the model gave no value has none: null."""
+        if self._lacks_value:
+            self._lacks_value = False
+            self._write("null")
 
     @property
     def takes_string(self) -> bool:
@@ -162,18 +170,20 @@ class Call:
     def value(self, text: str) -> None:
         """The whole value of the present key."""
         if self._object is not None:
+            self._lacks_value = False
             self._write(self._object.value(text))
 
     def string(self, text: str) -> None:
         """Some of the present key's value, a string."""
         if self._object is not None:
             quote = "" if self._is_quoted else '"'
-            self._is_quoted = True
+            self._is_quoted, self._lacks_value = True, False
             self._write(quote + self._object.string(text))
 
     def string_end(self) -> None:
         """The string is whole."""
-        self._write('"')
+        if self._object is not None:
+            self._write('"')
 
 
 def _may_be_wrapped(head: str) -> bool:
@@ -181,3 +191,10 @@ def _may_be_wrapped(head: str) -> bool:
     bare = "".join(head.split())
     begun = any(f'{{"{key}":'.startswith(bare) for key in _WRAPPERS)
     return begun and len(head) < _WRAP_LIMIT
+
+
+def _is_object(text: str) -> bool:
+    try:
+        return isinstance(load(text), dict)
+    except ValueError:
+        return False

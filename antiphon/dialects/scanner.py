@@ -242,7 +242,7 @@ class Parser:
         call.end()
         self._markup.calls += 1
         self.done = not self._parallel
-        junk = "".join(call.junk).strip()
+        junk = self._lexer.plain("".join(call.junk)).strip()
         if junk and not self.done:
             self._sink.say(junk)  # it belongs to nothing, but is not lost
 
