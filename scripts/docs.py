@@ -9,8 +9,10 @@ from msgspec import Struct
 
 from antiphon.options import Option, options
 from antiphon.settings import Key, Model, Settings
+from antiphon.stream.grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine
+from tests.conformance import manifest
 
-__all__ = ["PAGES", "settings_page", "write"]
+__all__ = ["PAGES", "events_page", "settings_page", "write"]
 
 ROOT = Path(__file__).parents[1]
 
@@ -73,8 +75,57 @@ def _table(rows: Iterable[Option], *, flags: bool = False) -> str:
     return "\n".join(lines) + "\n"
 
 
+_EVENTS_HEAD = """\
+# Events
+
+Which event may follow which. Generated from `antiphon/stream/grammar.py` by `make docs`; the tests
+hold every stream to it.
+
+One machine runs for the response, and one for each item from `output_item.added` to
+`output_item.done`, chosen by the item's type. Names stand without the `response.` that nearly all
+of them begin with; a part is named with its type. Numbers are held too: `sequence_number` has no
+gaps, items and parts come at the next index, ids never change.
+"""
+
+
+def events_page() -> str:
+    """``docs/events.md``."""
+    sources = "\n".join(f"- **{key}**: {what}" for key, what in SOURCES.items())
+    anywhere = ", ".join(f"`{name}` ({source})" for name, source in ANYWHERE.items())
+    sections = [
+        _EVENTS_HEAD,
+        f"Who says so:\n\n{sources}\n",
+        f"At any moment after `created`, changing nothing: {anywhere}.\n",
+        _machine("The response", RESPONSE, "start", "ended", ""),
+    ]
+    for kind, machine in ITEM.items():
+        sections.append(_machine(f"`{kind}`", machine, "open", "closed", "output_item.added"))
+    sections.append(_machine("Every other item", PLAIN_ITEM, "open", "closed", "output_item.added"))
+    return "\n".join(sections)
+
+
+def _machine(title: str, machine: Machine, first: str, last: str, opening: str) -> str:
+    """A machine as a table and as a diagram."""
+    table = ["| state | event | next state | source |", "|---|---|---|---|"]
+    drawn = ["```mermaid", "stateDiagram-v2"]
+    states = dict.fromkeys((first, *(edge.to for edge in machine.values())))
+    drawn += [f'    state "{state}" as {_name(state)}' for state in states]
+    drawn.append(f"    [*] --> {_name(first)}" + (f": {opening}" if opening else ""))
+    for (state, event), edge in machine.items():
+        table.append(f"| {state} | `{event}` | {edge.to} | {edge.source} |")
+        drawn.append(f"    {_name(state)} --> {_name(edge.to)}: {event}")
+    drawn += [f"    {_name(last)} --> [*]", "```"]
+    return "\n".join([f"## {title}", "", *table, "", *drawn, ""])
+
+
+def _name(state: str) -> str:
+    return state.replace(" ", "_")
+
+
 #: Page → what it should hold.
 PAGES: Mapping[str, Callable[[], str]] = {
+    "docs/conformance.md": manifest.page,
+    "docs/events.md": events_page,
     "docs/settings.md": settings_page,
 }
 

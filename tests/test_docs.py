@@ -9,6 +9,7 @@ import pytest
 
 from antiphon.options import options
 from antiphon.settings import Settings
+from antiphon.stream.grammar import ITEM, PLAIN_ITEM, RESPONSE
 from scripts.docs import PAGES, ROOT
 
 DOCS = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])
@@ -25,6 +26,13 @@ def test_every_option_stands_on_the_settings_page_once() -> None:
         rows = [line for line in page.splitlines() if line.startswith(f"| `{name}`")]
         assert rows, name
         assert option.help in rows[0]
+
+
+def test_every_edge_of_the_grammar_stands_on_the_page_of_events() -> None:
+    lines = PAGES["docs/events.md"]().splitlines()
+    for machine in (RESPONSE, *ITEM.values(), PLAIN_ITEM):
+        for (state, event), edge in machine.items():
+            assert f"| {state} | `{event}` | {edge.to} | {edge.source} |" in lines
 
 
 @pytest.mark.parametrize("path", DOCS, ids=lambda path: str(path.relative_to(ROOT)))

@@ -16,7 +16,17 @@ from msgspec import Struct
 from antiphon.errors import GrammarError
 from antiphon.wire import events as ev
 
-__all__ = ["ANYWHERE", "ITEM", "RESPONSE", "SOURCES", "Checker", "Edge", "Machine", "check"]
+__all__ = [
+    "ANYWHERE",
+    "ITEM",
+    "PLAIN_ITEM",
+    "RESPONSE",
+    "SOURCES",
+    "Checker",
+    "Edge",
+    "Machine",
+    "check",
+]
 
 
 class Edge(Struct, frozen=True):

@@ -18,11 +18,12 @@ from msgspec import Struct, convert
 HERE = Path(__file__).parent
 TESTS = HERE.parent
 
-__all__ = ["Row", "page", "proofs", "rows"]
+__all__ = ["Group", "Row", "groups", "page", "proofs", "rows"]
 
 
 class Row(Struct, frozen=True, forbid_unknown_fields=True):
-    """One requirement. ``deferred`` says what stands in its place until it is built."""
+    """One requirement. ``deferred`` says what stands in its place until it is built, or why it
+    does not apply."""
 
     id: str
     source: str
@@ -30,14 +31,26 @@ class Row(Struct, frozen=True, forbid_unknown_fields=True):
     deferred: str | None = None
 
 
+class Group(Struct, frozen=True, forbid_unknown_fields=True):
+    """A file of rows."""
+
+    title: str
+    about: str
+    row: tuple[Row, ...]
+
+
+def groups() -> list[Group]:
+    """Every file, by name."""
+    paths = sorted((HERE / "requirements").glob("*.toml"))
+    return [convert(tomllib.loads(path.read_text()), Group) for path in paths]
+
+
 def rows() -> dict[str, Row]:
     """Every row by its id, in the order of the files."""
     found: dict[str, Row] = {}
-    for path in sorted((HERE / "requirements").glob("*.toml")):
-        for raw in tomllib.loads(path.read_text())["row"]:
-            row = convert(raw, Row)
-            assert row.id not in found, f"{row.id} stands twice"
-            found[row.id] = row
+    for row in (row for group in groups() for row in group.row):
+        assert row.id not in found, f"{row.id} stands twice"
+        found[row.id] = row
     return found
 
 
@@ -60,20 +73,30 @@ def _marked(tree: ast.Module) -> Iterator[tuple[str, str]]:
                 yield from ((node.name, ast.literal_eval(arg)) for arg in mark.args)
 
 
+_HEAD = """\
+# Conformance
+
+What Antiphon is held to, and the tests that hold it. Generated from
+`tests/conformance/requirements` by `make docs`. Of {all} rules {proved} are proved by tests; the
+others say what is missing, or why they do not apply.
+"""
+
+
 def page() -> str:
     """``docs/conformance.md``."""
     proved = proofs()
-    lines = [
-        "# Conformance",
-        "",
-        "What Antiphon is held to, and the tests that hold it. Generated from",
-        "`tests/conformance/requirements`; `make docs` writes it, `make check` compares it.",
-        "",
-        "| id | rule | source | tests |",
-        "|---|---|---|---|",
-    ]
-    for row in rows().values():
-        tests = ", ".join(f"`{test}`" for test in proved.get(row.id, ()))
-        rule = row.rule if row.deferred is None else f"{row.rule} *Not yet: {row.deferred}*"
-        lines.append(f"| {row.id} | {rule} | {row.source} | {tests or '–'} |")
-    return "\n".join(lines) + "\n"
+    known = rows()
+    parts = [_HEAD.format(all=len(known), proved=sum(id in proved for id in known))]
+    for group in groups():
+        parts.append(f"## {group.title}\n\n{group.about}\n")
+        parts.append("| id | rule | source | tests |\n|---|---|---|---|")
+        parts += [_line(row, proved.get(row.id, [])) for row in group.row]
+        parts.append("")
+    return "\n".join(parts)
+
+
+def _line(row: Row, tests: list[str]) -> str:
+    rule = row.rule if row.deferred is None else f"{row.rule} *Not yet: {row.deferred}.*"
+    rule = rule.replace("*Not yet: not applicable: ", "*Does not apply: ")
+    shown = "<br>".join(f"`{test.removeprefix('tests/')}`" for test in tests)
+    return f"| {row.id} | {rule} | {row.source} | {shown or '–'} |"
