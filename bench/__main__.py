@@ -1,0 +1,317 @@
+"""``python -m bench [NAME…]``: measure, and print each number against its target."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import aclosing
+from pathlib import Path
+
+from antiphon.http import sse
+from antiphon.stream.writer import ResponseWriter
+from antiphon.wire.items import InputText, Message, OutputText
+from antiphon.wire.response import Response, Usage
+
+from .load import Plan, load
+from .servers import CONTEXT, FEW, WORDS, running
+from .table import Line, median, show
+
+Bench = Callable[[], Iterator[Line]]
+
+
+def _body(**fields: object) -> str:
+    return json.dumps({"model": "scripted", "input": "hi", **fields})
+
+
+# --- the heart -----------------------------------------------------------------------------------
+
+
+def heart() -> Iterator[Line]:
+    """Deltas in, bytes of a stream out; against framing bytes that are ready made."""
+    count = 100_000
+
+    def ours() -> float:
+        out = ResponseWriter(
+            Response(id="resp_1", created_at=1, model="m"), ids=lambda prefix: f"{prefix}_1"
+        )
+        out.create()
+        out.begin()
+        item = out.open(Message(role="assistant", content=()))
+        out.take()
+        begun = time.process_time()
+        for _ in range(count):
+            item.write("hello ")
+            sse.frames(out.take())
+        return (time.process_time() - begun) / count * 1e6
+
+    def ready() -> float:
+        data = b'{"type":"response.output_text.delta","sequence_number":7,"delta":"hello "}'
+        begun = time.process_time()
+        for _ in range(count):
+            b"".join((b"event: response.output_text.delta\ndata: ", data, b"\n\n"))
+        return (time.process_time() - begun) / count * 1e6
+
+    mine, theirs = median(ours() for _ in range(5)), median(ready() for _ in range(5))
+    yield Line(what="heart: a delta to its bytes", value=mine, unit="µs", at_most=3)
+    yield Line(what="heart: framing bytes that are ready made", value=theirs, unit="µs")
+
+
+# --- the server ----------------------------------------------------------------------------------
+
+
+def events() -> Iterator[Line]:
+    """CPU of the server an event, against a bare app that sends the same bytes."""
+    body = _body(stream=True, store=False)
+    for streams in (1, 32, 256):
+        requests = max(200, 3 * streams)
+        spent: dict[str, list[float]] = {"scripted": [], "bare": []}
+        with running("scripted", str(WORDS), "0") as ours, running("bare") as bare:
+            for server in (ours, bare):
+                load(Plan(port=server.port, body=body, connections=streams, requests=streams))
+            for _ in range(3):
+                for server, kind in ((ours, "scripted"), (bare, "bare")):
+                    before = server.cpu_s
+                    result = load(
+                        Plan(port=server.port, body=body, connections=streams, requests=requests)
+                    )
+                    spent[kind].append((server.cpu_s - before) / result.events * 1e6)
+        mine, floor = median(spent["scripted"]), median(spent["bare"])
+        name = f"server: CPU an event at {streams} streams"
+        note = f"{mine:.1f} µs to {floor:.1f} µs, {WORDS + 8} events a stream"
+        yield Line(what=name, value=mine / floor, unit="x bare", at_most=1.5, note=note)
+
+
+def requests() -> Iterator[Line]:
+    """Short requests a second in one process, and its memory."""
+    short = {"store": True}
+    with running("scripted", str(FEW), "0") as server:
+        for name, stream, target in (("plain", False, 2000), ("streamed", True, 1500)):
+            body = _body(stream=stream, **short)
+            plan = Plan(port=server.port, body=body, connections=16, requests=3000)
+            load(plan)
+            rate = median(plan.requests / load(plan).wall_s for _ in range(3))
+            what = f"server: {name} requests a second, 16 connections, stored"
+            yield Line(what=what, value=rate, unit="/s", at_least=target)
+        rss = server.rss_bytes / 2**20
+        yield Line(what="server: memory after that", value=rss, unit="MB", at_most=100)
+
+
+def idle() -> Iterator[Line]:
+    """Memory of a stream that waits for its first token."""
+    streams = 200
+    with running("scripted", str(FEW), "3600") as server:
+        asyncio.run(_hold(server.port, 8, 0.5))
+        before = server.rss_bytes
+        after = asyncio.run(_hold(server.port, streams, 2.0, lambda: server.rss_bytes))
+        value = (after - before) / streams / 1024
+        yield Line(what="server: memory of an idle open stream", value=value, unit="KB", at_most=30)
+
+
+async def _hold(
+    port: int, streams: int, seconds: float, look: Callable[[], int] = lambda: 0
+) -> int:
+    body = _body(stream=True)
+    head = (
+        f"POST /v1/responses HTTP/1.1\r\nhost: 127.0.0.1:{port}\r\n"
+        f"content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n{body}"
+    ).encode()
+    held = []
+    for _ in range(streams):
+        reader, writer = await asyncio.open_connection("127.0.0.1", port)
+        writer.write(head)
+        await reader.readuntil(b"response.in_progress")
+        held.append(writer)
+    await asyncio.sleep(seconds)
+    seen = look()
+    for writer in held:
+        writer.close()
+    return seen
+
+
+# --- the model -----------------------------------------------------------------------------------
+
+TOKENS = 48
+
+
+def model() -> Iterator[Line]:
+    """Tokens a second through the server, against the engine driven directly; interleaved."""
+    body = json.dumps(
+        {
+            "model": "model",
+            "input": "Tell me a long story about the sea.",
+            "stream": True,
+            "store": False,
+            "temperature": 0,
+            "max_output_tokens": TOKENS,
+        }
+    )
+    for streams in (1, 4, 16):
+        served: list[float] = []
+        direct: list[float] = []
+        with running("model", str(streams)) as server:
+            plan = Plan(port=server.port, body=body, connections=streams, requests=streams)
+            engine = asyncio.Runner()
+            ask = engine.run(_direct(streams))
+            engine.run(ask())
+            load(plan)
+            for _ in range(3):
+                served.append(streams * TOKENS / load(plan).wall_s)
+                direct.append(engine.run(ask()))
+            engine.run(ask.close())
+            engine.close()
+        ratio = median(served) / median(direct)
+        note = f"{median(served):.0f} to {median(direct):.0f} tokens/s"
+        target = 0.97 if streams == 16 else None
+        what = f"model: through the server, {streams} streams"
+        yield Line(what=what, value=ratio, unit="x direct", at_least=target, note=note)
+
+
+class _Direct:
+    """The engine driven directly: ``streams`` generations at once; tokens a second."""
+
+    def __init__(self, engine: object, prompt: object, streams: int) -> None:
+        self.engine, self.prompt, self.streams = engine, prompt, streams
+
+    async def __call__(self) -> float:
+        from antiphon.engines.base import Sampling
+
+        sampling = Sampling(max_tokens=TOKENS, temperature=0, top_p=1.0)
+
+        async def one() -> None:
+            async with aclosing(self.engine.generate(self.prompt, sampling)) as chunks:  # type: ignore[attr-defined]
+                async for _ in chunks:
+                    pass
+
+        begun = time.perf_counter()
+        await asyncio.gather(*(one() for _ in range(self.streams)))
+        return self.streams * TOKENS / (time.perf_counter() - begun)
+
+    async def close(self) -> None:
+        await self.engine.close()  # type: ignore[attr-defined]
+
+
+async def _direct(streams: int) -> _Direct:
+    from antiphon.conversation import Conversation, Options
+    from antiphon.dialects.chat import Dialect
+    from antiphon.engines.llama import load as load_engine
+    from antiphon.testing.models import smollm2
+
+    path = await asyncio.to_thread(smollm2)
+    engine = await load_engine(path, threads=1, parallel=streams, context_size=CONTEXT)
+    said = Message(role="user", content=(InputText(text="Tell me a long story about the sea."),))
+    rendered = Dialect(engine.card, engine.tokenizer).render(Conversation(items=(said,)), Options())
+    return _Direct(engine, rendered.prompt, streams)
+
+
+def turns() -> Iterator[Line]:
+    """The first token of a late turn against that of the first: what a kept prefix is worth."""
+    import httpx
+
+    first: list[float] = []
+    cached = given = 0
+    with running("model", "1") as server, httpx.Client(timeout=120) as client:
+        url = f"http://127.0.0.1:{server.port}/v1/responses"
+        previous: str | None = None
+        for turn in range(51):
+            said = f"Say one thing about the number {turn}."
+            body = {"model": "model", "input": said, "stream": True, "max_output_tokens": 12}
+            begun = time.perf_counter()
+            body |= {"temperature": 0, "previous_response_id": previous}
+            with client.stream("POST", url, json=body) as answer:
+                seen = False
+                for line in answer.iter_lines():
+                    if not seen and line.startswith("event: response.output_text.delta"):
+                        seen = True
+                        first.append(time.perf_counter() - begun)
+                    if line.startswith("data: {") and '"response":{' in line:
+                        last = json.loads(line[6:])["response"]
+            previous = last["id"]
+            cached = last["usage"]["input_tokens_details"]["cached_tokens"]
+            given = last["usage"]["input_tokens"]
+    early, late = median(first[1:4]), median(first[-3:])
+    note = f"{late * 1000:.0f} to {early * 1000:.0f} ms; {cached} of {given} tokens were kept"
+    what = "model: first token of turn 50 against the first turns"
+    yield Line(what=what, value=late / early, unit="x", at_most=1.3, note=note)
+
+
+# --- the store -----------------------------------------------------------------------------------
+
+
+def store() -> Iterator[Line]:
+    """Saves a second, and whether a late turn costs more than an early one."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield from asyncio.run(_store(Path(folder) / "bench.db"))
+
+
+async def _store(path: Path) -> list[Line]:
+    from antiphon.store.base import StoredResponse, TurnTokens
+    from antiphon.store.sqlite import SqliteStore
+
+    def made(number: int, previous: str | None) -> StoredResponse:
+        said = Message(id=f"msg_o{number}", role="assistant", content=(OutputText(text="x" * 200),))
+        asked = Message(id=f"msg_i{number}", role="user", content=(InputText(text="y" * 100),))
+        response = Response(
+            id=f"resp_{number}",
+            created_at=number,
+            model="m",
+            status="completed",
+            output=(said,),
+            usage=Usage(),
+            previous_response_id=previous,
+        )
+        tokens = TurnTokens(base=0, ids=b"1234" * 80, fingerprint="f")
+        return StoredResponse(response=response, input=(asked,), tokens=tokens)
+
+    kept = await SqliteStore.open(path)
+    each = 400
+
+    async def caller(first: int) -> None:
+        for number in range(first, first + each):
+            await kept.save("t", made(number, None))
+
+    begun, cpu = time.perf_counter(), time.process_time()
+    await asyncio.gather(*(caller(n * each) for n in range(16)))
+    rate = 16 * each / (time.perf_counter() - begun)
+    spent = (time.process_time() - cpu) / (16 * each) * 1e6
+    previous: str | None = None
+    loads: dict[int, float] = {}
+    for turn in range(1, 501):
+        stored = made(1_000_000 + turn, previous)
+        await kept.save("t", stored)
+        previous = stored.response.id
+        if turn in (5, 500):
+            begun = time.perf_counter()
+            for _ in range(20):
+                await kept.chain("t", previous)
+            loads[turn] = (time.perf_counter() - begun) / 20 * 1000
+    await kept.close()
+    return [
+        Line(what="store: saves a second, 16 at once", value=rate, unit="/s"),
+        Line(what="store: CPU a save", value=spent, unit="µs", at_most=120),
+        Line(what="store: reading a chain of 5 turns", value=loads[5], unit="ms"),
+        Line(what="store: reading a chain of 500 turns", value=loads[500], unit="ms"),
+    ]
+
+
+BENCHES: dict[str, Bench] = {
+    "heart": heart,
+    "store": store,
+    "events": events,
+    "requests": requests,
+    "idle": idle,
+    "model": model,
+    "turns": turns,
+}
+
+
+def main(names: list[str]) -> None:
+    for name in names or BENCHES:
+        show(BENCHES[name]())
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,170 @@
+"""The servers that are measured, each a process: ours over a scripted model, a bare ASGI app that
+sends the same bytes under the same uvicorn settings, ours over the real model.
+
+``python -m bench.servers KIND`` prints its port and serves until it is terminated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+__all__ = ["Process", "running"]
+
+#: Words of a long answer and of a short one.
+WORDS, FEW = 40, 8
+CONTEXT = 4096
+
+
+class Process(Struct):
+    """A server that runs: where, and how much it has used."""
+
+    port: int
+    pid: int
+
+    @property
+    def cpu_s(self) -> float:
+        """User and system time so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def rss_bytes(self) -> int:
+        """Resident memory."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def running(kind: str, *arguments: str) -> Iterator[Process]:
+    """Start a server, wait until it answers, and stop it in the end."""
+    command = [sys.executable, "-m", "bench.servers", kind, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield Process(port=int(process.stdout.readline()), pid=process.pid)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
+
+
+async def _scripted(words: int, wait_s: float) -> None:
+    from antiphon.backends.scripted import Scripted
+    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.store import open_store
+
+    backend = Scripted([" ".join(["word"] * words)], wait_s=wait_s)
+    models = Catalog((ServedModel(name="scripted", backend=backend, created=0),))
+    with tempfile.TemporaryDirectory() as folder:
+        store = await open_store(f"sqlite:{folder}/bench.db")
+        await _serve(models, store)
+        await store.close()
+
+
+async def _serve(models: Any, store: Any) -> None:
+    """The whole server, but for its settings: app, guard, log, metrics, runs, store."""
+    from antiphon.http.app import create_app
+    from antiphon.http.guard import Limits
+    from antiphon.http.server import bind, serve
+    from antiphon.logs import open_log
+    from antiphon.runs.service import Policy, Service
+
+    numbers = itertools.count()
+
+    def ids(prefix: str) -> str:
+        return f"{prefix}_{next(numbers):048x}"
+
+    service = Service(models, store, policy=Policy(), clock=time.time, ids=ids)
+    log = open_log(open(os.devnull, "w"))
+    app = create_app(service, limits=Limits(max_running=1024), ids=ids, log=log)
+    sockets = bind("127.0.0.1", 0)
+    print(sockets[0].getsockname()[1], flush=True)
+    await serve(app, sockets, drain=service.drain, grace_s=1)
+
+
+async def _bare() -> None:
+    """The floor: the bytes of one such stream, event by event, from an app of nine lines."""
+    from antiphon.http import sse
+    from antiphon.http.server import bind, serve
+    from antiphon.stream.writer import ResponseWriter
+    from antiphon.wire.items import Message
+    from antiphon.wire.response import Response, Usage
+
+    out = ResponseWriter(
+        Response(id=f"resp_{0:048x}", created_at=1, model="scripted"),
+        ids=lambda prefix: f"{prefix}_{0:048x}",
+    )
+    out.create()
+    out.begin()
+    item = out.open(Message(role="assistant", content=()))
+    for _ in range(WORDS):
+        item.write(" word")
+    item.close()
+    out.settle("completed", at=2, usage=Usage())
+    out.announce()
+    frames = [sse.frames([event]) for event in out.take()]
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        while (await receive()).get("more_body"):
+            pass
+        headers = [*sse.HEADERS]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for frame in frames:
+            await send({"type": "http.response.body", "body": frame, "more_body": True})
+            await asyncio.sleep(0)
+        await send({"type": "http.response.body", "body": sse.DONE})
+
+    async def drain(grace_s: float) -> None: ...
+
+    sockets = bind("127.0.0.1", 0)
+    print(sockets[0].getsockname()[1], flush=True)
+    await serve(app, sockets, drain=drain, grace_s=1)
+
+
+async def _model(parallel: int) -> None:
+    from antiphon.backends.local import Local
+    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.dialects.chat import Dialect
+    from antiphon.engines.llama import load
+    from antiphon.store import open_store
+    from antiphon.testing.models import smollm2
+
+    path = await asyncio.to_thread(smollm2)
+    engine = await load(path, threads=1, parallel=parallel, context_size=CONTEXT)
+    backend = Local(engine, Dialect(engine.card, engine.tokenizer))
+    models = Catalog((ServedModel(name="model", backend=backend, created=0),))
+    with tempfile.TemporaryDirectory() as folder:
+        store = await open_store(f"sqlite:{folder}/bench.db")
+        await _serve(models, store)
+        await store.close()
+    await backend.close()
+
+
+def main() -> None:
+    from antiphon.http.server import run
+
+    kind, *arguments = sys.argv[1:]
+    if kind == "scripted":
+        run(_scripted(int(arguments[0]), float(arguments[1])))
+    elif kind == "bare":
+        run(_bare())
+    elif kind == "model":
+        run(_model(int(arguments[0])))
+    else:
+        raise SystemExit(json.dumps({"unknown": kind}))
+
+
+if __name__ == "__main__":
+    main()
