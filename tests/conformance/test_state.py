@@ -142,7 +142,7 @@ async def test_what_cannot_be_continued_is_refused(
         await stores.delete("default", previous)
         await stores.save("somebody", kept)
     elif why == "failed":
-        events = (await server.post(stream=True)).text
+        events = (await server.post(stream=True, previous_response_id=previous)).text
         previous = events.partition('"id":"')[2].partition('"')[0]
     refused = (await ask(server, previous_response_id=previous)).refused
     assert refused["param"] == "previous_response_id"
