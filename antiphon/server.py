@@ -15,6 +15,7 @@ from contextlib import AsyncExitStack, suppress
 from typing import Any
 
 from msgspec import Struct
+from starlette.types import ASGIApp
 
 from antiphon import catalog
 from antiphon.catalog import ServedModel
@@ -58,21 +59,21 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             models = await catalog.load(settings, progress, now=int(_clock()))
         stack.push_async_callback(models.close)
         service = Service(models, store, policy=_policy(settings), clock=_clock, ids=_new_id)
-        app = create_app(
-            service,
-            _access(settings),
-            _limits(settings),
-            ids=_new_id,
-            log=log,
-            cors=settings.cors_origins,
-        )
         await stack.enter_async_context(_Sweeper(store, _retention(settings), log))
-        port = sockets[0].getsockname()[1]
-        serving = Serving(url=address(settings.host, port), models=models.all())
-        if settings.log_format == "json":
-            log.info("serving", url=serving.url, models=[model.name for model in serving.models])
-        announce(serving)
-        await serve(app, sockets, drain=service.drain, grace_s=settings.drain_s)
+        url = address(settings.host, sockets[0].getsockname()[1])
+
+        def started() -> None:
+            if settings.log_format == "json":
+                log.info("serving", url=url, models=[model.name for model in models.all()])
+            announce(Serving(url=url, models=models.all()))
+
+        await serve(
+            _app(settings, service, log),
+            sockets,
+            drain=service.drain,
+            grace_s=settings.drain_s,
+            started=started,
+        )
 
 
 def address(host: str, port: int) -> str:
@@ -80,6 +81,17 @@ def address(host: str, port: int) -> str:
     every = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
     name = every.get(host, host).strip("[]")
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
+
+
+def _app(settings: Settings, service: Service, log: Any) -> ASGIApp:
+    return create_app(
+        service,
+        _access(settings),
+        _limits(settings),
+        ids=_new_id,
+        log=log,
+        cors=settings.cors_origins,
+    )
 
 
 def _clock() -> float:

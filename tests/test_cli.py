@@ -29,7 +29,9 @@ Invoke = Callable[..., tuple[int, str, str]]
 
 @pytest.fixture(autouse=True)
 def _alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A working directory, a home and an environment of the test's own."""
+    """A working directory, a home and an environment of the test's own; and the process's logging
+    is not this test's to take."""
+    monkeypatch.setattr("antiphon.server.adopt", lambda log: None)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))

@@ -107,10 +107,16 @@ def _why(error: OSError | OverflowError, host: str, port: int) -> str:
 
 
 async def serve(
-    app: ASGIApp, sockets: Sequence[socket.socket], *, drain: Drain, grace_s: float = 30.0
+    app: ASGIApp,
+    sockets: Sequence[socket.socket],
+    *,
+    drain: Drain,
+    grace_s: float = 30.0,
+    started: Callable[[], None] = lambda: None,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then stop accepting, let what runs end (``drain(grace_s)``)
-    and return. A second signal cuts the grace short. Closes the sockets."""
+    and return. A second signal cuts the grace short. Closes the sockets. ``started`` is called
+    once requests are answered and signals heard."""
     config = uvicorn.Config(
         app,
         http=_Protocol,
@@ -127,7 +133,7 @@ async def serve(
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_FLUSH_S,
     )
-    await _Server(config, drain, grace_s).serve(sockets=list(sockets))
+    await _Server(config, drain, grace_s, started).serve(sockets=list(sockets))
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -168,11 +174,22 @@ class _Protocol(HttpToolsProtocol):
 class _Server(uvicorn.Server):
     """uvicorn with our end: it would cut streams after a timeout, and die of the signal."""
 
-    def __init__(self, config: uvicorn.Config, drain: Drain, grace_s: float) -> None:
+    def __init__(
+        self,
+        config: uvicorn.Config,
+        drain: Drain,
+        grace_s: float,
+        started: Callable[[], None],
+    ) -> None:
         super().__init__(config)
         self._drain = drain
         self._grace_s = grace_s
+        self._announce = started
         self._hurry = asyncio.Event()
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        self._announce()
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         for server in self.servers:
