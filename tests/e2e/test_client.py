@@ -1,0 +1,286 @@
+"""The official client against the real server and the real model."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import APIStatusError, AsyncOpenAI, BadRequestError, NotFoundError, OpenAI
+from pydantic import BaseModel
+
+from tests.e2e.server import Server
+
+pytestmark = pytest.mark.model
+
+MODEL = "smollm2"
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "The weather in a city.",
+    "strict": True,
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "unit": {"enum": ["C", "F"]}},
+        "required": ["city", "unit"],
+        "additionalProperties": False,
+    },
+}
+
+
+def test_a_plain_answer(client: OpenAI) -> None:
+    answer = client.responses.create(model=MODEL, input="Say hello.", max_output_tokens=20)
+    assert answer.output_text
+    assert answer.usage is not None and answer.usage.output_tokens <= 20
+    assert answer.status in ("completed", "incomplete")
+    assert client.responses.retrieve(answer.id) == answer
+
+
+def test_a_streamed_answer_is_what_the_client_accumulates(client: OpenAI) -> None:
+    with client.responses.stream(
+        model=MODEL, input="Answer with one word: what colour is the sky?", temperature=0
+    ) as stream:
+        said = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+        final = stream.get_final_response()
+    assert said == final.output_text != ""
+
+
+async def test_streams_at_once(server: Server) -> None:
+    async with AsyncOpenAI(base_url=server.url, api_key="none") as client:
+
+        async def one(number: int) -> str:
+            stream = await client.responses.create(
+                model=MODEL,
+                input=f"Count from {number}.",
+                max_output_tokens=16,
+                stream=True,
+                temperature=0,
+            )
+            kinds = [event.type async for event in stream]
+            assert kinds[0] == "response.created"
+            return kinds[-1]
+
+        async with asyncio.timeout(60):
+            ends = await asyncio.gather(*(one(number) for number in range(6)))
+    assert set(ends) <= {"response.completed", "response.incomplete"}
+
+
+#: A keyword that no grammar can enforce.
+IMPOSSIBLE = {"type": "json_schema", "name": "n", "schema": {"not": {}}}
+
+
+class City(BaseModel):
+    name: str
+    country: str
+
+
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_structured_output_always_parses(client: OpenAI, seed: int) -> None:
+    answer = client.responses.parse(
+        model=MODEL,
+        input="Name a city.",
+        text_format=City,
+        temperature=1,
+        max_output_tokens=300,
+        extra_body={"seed": seed},
+    )
+    if answer.status == "completed":
+        assert isinstance(answer.output_parsed, City)
+    else:
+        assert answer.incomplete_details is not None
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_json_objects_are_json(client: OpenAI, seed: int) -> None:
+    answer = client.responses.create(
+        model=MODEL,
+        input="Describe a cat as JSON.",
+        text={"format": {"type": "json_object"}},
+        max_output_tokens=200,
+        extra_body={"seed": seed},
+    )
+    if answer.status == "completed":
+        assert isinstance(json.loads(answer.output_text), dict)
+
+
+def test_a_tool_is_called_answered_and_gone_on_from(client: OpenAI) -> None:
+    asked = client.responses.create(
+        model=MODEL,
+        input="What is the weather in Rome?",
+        tools=[WEATHER],
+        tool_choice="required",
+        parallel_tool_calls=False,
+    )
+    (call,) = asked.output
+    assert call.type == "function_call" and call.name == "get_weather"
+    arguments = json.loads(call.arguments)
+    assert set(arguments) == {"city", "unit"} and arguments["unit"] in ("C", "F")
+    answer = client.responses.create(
+        model=MODEL,
+        previous_response_id=asked.id,
+        input=[{"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}],
+        tools=[WEATHER],
+        tool_choice="none",
+        max_output_tokens=30,
+    )
+    assert answer.output_text
+    with pytest.raises(BadRequestError, match="No tool output found"):
+        client.responses.create(model=MODEL, previous_response_id=asked.id, input="And?")
+
+
+@pytest.mark.parametrize(
+    ("syntax", "definition", "right"),
+    [
+        ("regex", r"[a-z]{3,8}\n[0-9]{2}", r"[a-z]{3,8}\n[0-9]{2}"),
+        ("lark", 'start: "on" | "off" LF WORD\nLF: "\\n"\nWORD: /[a-z]+/', r"on|off\n[a-z]+"),
+    ],
+)
+def test_a_custom_tools_grammar_is_kept(
+    client: OpenAI, syntax: str, definition: str, right: str
+) -> None:
+    import re
+
+    tool: Any = {
+        "type": "custom",
+        "name": "switch",
+        "format": {"type": "grammar", "syntax": syntax, "definition": definition},
+    }
+    answer = client.responses.create(
+        model=MODEL,
+        input="Use the switch.",
+        tools=[tool],
+        tool_choice={"type": "custom", "name": "switch"},
+        parallel_tool_calls=False,
+        max_output_tokens=200,
+    )
+    (call,) = answer.output
+    assert call.type == "custom_tool_call"
+    if answer.status == "completed":
+        assert re.fullmatch(right, call.input)
+
+
+def test_a_chain_branches_and_keeps_its_prefix(client: OpenAI) -> None:
+    first = client.responses.create(
+        model=MODEL, input="My name is Ada. " * 20, max_output_tokens=8, temperature=0
+    )
+    for said in ("What is my name?", "Say it backwards."):
+        turn = client.responses.create(
+            model=MODEL, input=said, previous_response_id=first.id, max_output_tokens=8
+        )
+        assert turn.usage is not None and first.usage is not None
+        assert turn.usage.input_tokens > first.usage.input_tokens
+        assert turn.usage.input_tokens_details.cached_tokens >= first.usage.input_tokens - 8
+        assert turn.previous_response_id == first.id
+
+
+def test_what_was_asked_is_listed_and_what_is_deleted_is_gone(client: OpenAI) -> None:
+    first = client.responses.create(model=MODEL, input="One.", max_output_tokens=4)
+    second = client.responses.create(
+        model=MODEL, input="Two.", previous_response_id=first.id, max_output_tokens=4
+    )
+    listed = list(client.responses.input_items.list(second.id, limit=1))
+    assert [item.type for item in listed] == ["message", "message", "message"]
+    client.responses.delete(first.id)
+    with pytest.raises(NotFoundError):
+        client.responses.retrieve(first.id)
+    with pytest.raises(BadRequestError) as refused:
+        client.responses.create(model=MODEL, input="?", previous_response_id=first.id)
+    assert refused.value.code == "previous_response_not_found"
+    assert client.responses.retrieve(second.id).id == second.id
+
+
+def test_conversations_are_gone_on_in(client: OpenAI) -> None:
+    talk = client.conversations.create(items=[{"role": "user", "content": "I am Ada."}])
+    client.responses.create(
+        model=MODEL, input="Who am I?", conversation=talk.id, max_output_tokens=8
+    )
+    kinds = [item.type for item in client.conversations.items.list(talk.id, order="asc")]
+    assert kinds == ["message", "message", "message"]
+    assert client.conversations.delete(talk.id).deleted
+
+
+def test_tokens_are_counted_as_they_will_be_used(client: OpenAI) -> None:
+    counted = client.responses.input_tokens.count(model=MODEL, input="How many tokens?")
+    answer = client.responses.create(model=MODEL, input="How many tokens?", max_output_tokens=1)
+    assert answer.usage is not None
+    assert counted.input_tokens == answer.usage.input_tokens
+
+
+def test_logprobs_are_where_they_were_asked_for(client: OpenAI) -> None:
+    answer = client.responses.create(
+        model=MODEL,
+        input="Say hello.",
+        include=["message.output_text.logprobs"],
+        top_logprobs=2,
+        max_output_tokens=4,
+    )
+    (message,) = answer.output
+    assert message.type == "message" and message.content[0].type == "output_text"
+    logprobs = message.content[0].logprobs
+    assert logprobs and "".join(each.token for each in logprobs) == answer.output_text
+    assert all(len(each.top_logprobs) == 2 and each.logprob <= 0 for each in logprobs)
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "code"),
+    [
+        ({"model": "nobody"}, 404, "model_not_found"),
+        ({"temperature": 9}, 400, "decimal_above_max_value"),
+        ({"input": "word " * 5000}, 400, "context_length_exceeded"),
+        ({"background": True}, 400, "unsupported_parameter"),
+        ({"previous_response_id": "resp_none"}, 400, "previous_response_not_found"),
+        (
+            {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}},
+            400,
+            "invalid_json_schema",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_by_name(
+    client: OpenAI, fields: dict[str, Any], status: int, code: str
+) -> None:
+    with pytest.raises(APIStatusError) as refused:
+        client.responses.create(**{"model": MODEL, "input": "hi", **fields})
+    assert (refused.value.status_code, refused.value.code) == (status, code)
+
+
+def test_too_long_an_input_can_be_shortened(client: OpenAI) -> None:
+    items: Any = [{"role": "user", "content": f"{n} " + "word " * 300} for n in range(12)]
+    answer = client.responses.create(
+        model=MODEL, input=items, truncation="auto", max_output_tokens=4
+    )
+    assert answer.usage is not None and answer.usage.input_tokens < 2048
+
+
+def test_a_reader_that_leaves_frees_the_engine(server: Server) -> None:
+    body = {"model": MODEL, "input": "Tell a very long story.", "stream": True}
+    with httpx.stream("POST", f"{server.url}/responses", json=body, timeout=30) as answer:
+        for line in answer.iter_lines():
+            if "output_text.delta" in line:
+                break
+    deadline = time.monotonic() + 20
+    while server.running() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    assert server.running() == 0
+
+
+CODEX = json.loads((Path(__file__).parent / "codex.json").read_text())
+
+
+def test_what_codex_sends_is_answered(server: Server) -> None:
+    answer = httpx.post(f"{server.url}/responses", json=CODEX, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["x-antiphon-ignored-tools"] == "web_search, tool_search, image_generation"
+    names = [line[7:] for line in answer.text.splitlines() if line.startswith("event: ")]
+    assert names[0] == "response.created"
+    assert names[-1] in ("response.completed", "response.incomplete")
+    assert answer.text.endswith("data: [DONE]\n\n")
+
+
+def test_codexs_warm_up_is_answered(server: Server) -> None:
+    body = {"model": MODEL, "input": "", "max_output_tokens": 1}
+    assert httpx.post(f"{server.url}/responses", json=body, timeout=60).status_code == 200
