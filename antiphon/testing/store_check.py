@@ -1,0 +1,228 @@
+"""The contract of a store as checks, for whoever writes one.
+
+Each check is given a fresh store of its own. ``CHECKS`` names them, for a test to run one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
+
+from antiphon.errors import AntiphonError
+from antiphon.store.base import Retention, Store, StoredResponse, TurnTokens
+from antiphon.wire.conversations import Conversation
+from antiphon.wire.items import InputText, Message, OutputText
+from antiphon.wire.response import Response, Usage
+
+__all__ = ["CHECKS", "Opened", "check_store", "turn"]
+
+#: Opens a fresh store for one check and closes it behind it.
+Opened = Callable[[], AbstractAsyncContextManager[Store]]
+Check = Callable[[Store], Awaitable[None]]
+
+
+def turn(
+    name: str, previous: str | None = None, *, created_at: int = 1_000, text: str = "x"
+) -> StoredResponse:
+    """A stored response ``resp_NAME`` with an input item ``msg_i_NAME`` and an output item
+    ``msg_o_NAME``."""
+    said = Message(id=f"msg_o_{name}", role="assistant", content=(OutputText(text=text),))
+    asked = Message(id=f"msg_i_{name}", role="user", content=(InputText(text=text),))
+    response = Response(
+        id=f"resp_{name}",
+        created_at=created_at,
+        model="m",
+        status="completed",
+        output=(said,),
+        usage=Usage(output_tokens=1),
+        metadata={"name": name},
+        previous_response_id=None if previous is None else f"resp_{previous}",
+    )
+    tokens = TurnTokens(base=0, ids=b"\x01\x00\x00\x00", fingerprint="f")
+    return StoredResponse(response=response, input=(asked,), tokens=tokens)
+
+
+async def _names(store: Store, name: str, tenant: str = "t") -> list[str]:
+    chain = await store.chain(tenant, f"resp_{name}") or ()
+    return [stored.response.id.removeprefix("resp_") for stored in chain]
+
+
+async def keeps_what_it_is_given(store: Store) -> None:
+    stored = turn("a")
+    await store.save("t", stored)
+    assert await store.load("t", "resp_a") == stored
+    assert await store.load("t", "resp_b") is None
+
+
+async def keeps_what_has_no_tokens(store: Store) -> None:
+    stored = StoredResponse(response=turn("a").response)
+    await store.save("t", stored)
+    assert await store.load("t", "resp_a") == stored
+
+
+async def replaces_what_is_saved_again(store: Store) -> None:
+    await store.save("t", turn("a", text="old"))
+    await store.save("t", turn("b", "a"))
+    await store.save("t", turn("a", text="new"))
+    assert await store.load("t", "resp_a") == turn("a", text="new")
+    assert await _names(store, "b") == ["a", "b"]
+
+
+async def chains_oldest_first_and_branches(store: Store) -> None:
+    for name, previous in (("a", None), ("b", "a"), ("c", "b"), ("d", "a")):
+        await store.save("t", turn(name, previous))
+    assert await _names(store, "c") == ["a", "b", "c"]
+    assert await _names(store, "d") == ["a", "d"]
+    assert await store.chain("t", "resp_none") is None
+
+
+async def finds_items_of_what_can_be_loaded(store: Store) -> None:
+    stored = turn("a")
+    await store.save("t", stored)
+    assert await store.item("t", "msg_i_a") == stored.input[0]
+    assert await store.item("t", "msg_o_a") == stored.response.output[0]
+    await store.delete("t", "resp_a")
+    assert await store.item("t", "msg_i_a") is None
+
+
+async def deletes_at_once_but_keeps_what_descendants_need(store: Store) -> None:
+    for name, previous in (("a", None), ("b", "a"), ("c", "b")):
+        await store.save("t", turn(name, previous))
+    assert await store.delete("t", "resp_b") is True
+    assert await store.delete("t", "resp_b") is False
+    assert await store.load("t", "resp_b") is None
+    assert await store.chain("t", "resp_b") is None
+    assert await store.item("t", "msg_o_b") is None
+    assert await _names(store, "c") == ["a", "b", "c"]
+    await store.delete("t", "resp_c")
+    assert await _names(store, "a") == ["a"]
+
+
+async def keeps_tenants_apart(store: Store) -> None:
+    await store.save("t", turn("a", text="mine"))
+    await store.save("u", turn("a", text="yours"))
+    await store.save("u", turn("b", "a"))
+    assert await store.load("t", "resp_a") == turn("a", text="mine")
+    assert await store.load("t", "resp_b") is None
+    assert await store.item("t", "msg_o_b") is None
+    assert await store.delete("t", "resp_b") is False
+    assert await store.delete("t", "resp_a") is True
+    assert await _names(store, "b", "u") == ["a", "b"]
+
+
+async def expires_by_age(store: Store) -> None:
+    for name, at in (("old", 100), ("new", 900)):
+        await store.save("t", turn(name, created_at=at))
+    assert await store.sweep(Retention(max_age_s=500), 1_000) == 1
+    assert await store.load("t", "resp_old") is None
+    assert await store.load("t", "resp_new") is not None
+
+
+async def expires_by_count_oldest_first(store: Store) -> None:
+    for n in range(5):
+        await store.save("tu"[n % 2], turn(str(n), created_at=n))
+    assert await store.sweep(Retention(max_responses=2), 1_000) == 3
+    left = [n for n in range(5) if await store.load("tu"[n % 2], f"resp_{n}")]
+    assert left == [3, 4]
+
+
+async def expires_by_bytes_oldest_first(store: Store) -> None:
+    for n in range(4):
+        await store.save("t", turn(str(n), created_at=n, text="y" * 50_000))
+    assert await store.sweep(Retention(max_bytes=250_000), 1_000) == 2
+    assert [n for n in range(4) if await store.load("t", f"resp_{n}")] == [2, 3]
+    assert await store.sweep(Retention(max_bytes=250_000), 1_000) == 0
+
+
+async def expires_an_ancestor_under_its_descendants(store: Store) -> None:
+    await store.save("t", turn("a", created_at=0))
+    await store.save("t", turn("b", "a", created_at=900))
+    assert await store.sweep(Retention(max_age_s=500), 1_000) == 1
+    assert await store.load("t", "resp_a") is None
+    assert await _names(store, "b") == ["a", "b"]
+
+
+async def takes_many_at_once(store: Store) -> None:
+    await asyncio.gather(*(store.save("t", turn(str(n))) for n in range(200)))
+    found = await asyncio.gather(*(store.load("t", f"resp_{n}") for n in range(200)))
+    assert all(stored is not None for stored in found)
+
+
+async def keeps_conversations(store: Store) -> None:
+    talk = Conversation(id="conv_a", created_at=1, metadata={"k": "v"})
+    first, second = turn("a").input[0], turn("b").input[0]
+    await store.put_conversation("t", talk, (first,))
+    assert await store.conversation("t", "conv_a") == talk
+    assert await store.conversation("u", "conv_a") is None
+    assert await store.add_items("t", "conv_a", (second,)) is True
+    assert await store.add_items("t", "conv_none", (second,)) is False
+    assert await store.add_items("u", "conv_a", (second,)) is False
+    assert await store.conversation_items("t", "conv_a") == (first, second)
+    assert await store.conversation_items("u", "conv_a") == ()
+    assert await store.item("t", second.id) == second
+    assert await store.item("u", second.id) is None
+    relabelled = Conversation(id="conv_a", created_at=1, metadata={})
+    await store.put_conversation("t", relabelled)
+    assert await store.conversation("t", "conv_a") == relabelled
+    assert await store.remove_item("t", "conv_a", first.id) is True
+    assert await store.remove_item("t", "conv_a", first.id) is False
+    assert await store.conversation_items("t", "conv_a") == (second,)
+    assert await store.drop_conversation("u", "conv_a") is False
+    assert await store.drop_conversation("t", "conv_a") is True
+    assert await store.conversation("t", "conv_a") is None
+    assert await store.item("t", second.id) is None
+
+
+async def adds_a_turn_to_its_conversation(store: Store) -> None:
+    await store.put_conversation("t", Conversation(id="conv_a", created_at=1))
+    stored = turn("a")
+    await store.save("t", stored, conversation="conv_a")
+    expected = (*stored.input, *stored.response.output)
+    assert await store.conversation_items("t", "conv_a") == expected
+    await store.save("t", turn("b"), conversation="conv_gone")
+    assert await store.load("t", "resp_b") is not None
+    await store.delete("t", "resp_a")
+    assert await store.conversation_items("t", "conv_a") == expected
+
+
+async def finishes_what_was_begun_when_it_closes(store: Store) -> None:
+    saving = [asyncio.ensure_future(store.save("t", turn(str(n)))) for n in range(20)]
+    await asyncio.sleep(0)
+    await store.close()
+    await asyncio.gather(*saving)
+    try:
+        await store.load("t", "resp_1")
+    except AntiphonError:
+        return
+    raise AssertionError("a closed store answered")
+
+
+CHECKS: Mapping[str, Check] = {
+    check.__name__: check
+    for check in (
+        keeps_what_it_is_given,
+        keeps_what_has_no_tokens,
+        replaces_what_is_saved_again,
+        chains_oldest_first_and_branches,
+        finds_items_of_what_can_be_loaded,
+        deletes_at_once_but_keeps_what_descendants_need,
+        keeps_tenants_apart,
+        expires_by_age,
+        expires_by_count_oldest_first,
+        expires_by_bytes_oldest_first,
+        expires_an_ancestor_under_its_descendants,
+        takes_many_at_once,
+        keeps_conversations,
+        adds_a_turn_to_its_conversation,
+        finishes_what_was_begun_when_it_closes,
+    )
+}
+
+
+async def check_store(opened: Opened) -> AsyncIterator[str]:
+    """Run every check over a store of its own; yields the name of each that held."""
+    for name, check in CHECKS.items():
+        async with opened() as store:
+            await check(store)
+        yield name

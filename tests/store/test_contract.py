@@ -1,0 +1,104 @@
+"""Every store we ship keeps the contract, and all of them agree."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import AsyncIterator, Coroutine
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
+
+from antiphon.store import open_store
+from antiphon.store.base import Retention, Store
+from antiphon.testing.store_check import CHECKS, check_store, turn
+
+
+@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+@pytest.mark.parametrize("name", CHECKS)
+async def test_the_contract(kind: str, name: str, tmp_path: Path) -> None:
+    store = await open_store("memory:" if kind == "memory" else f"sqlite:{tmp_path}/a.db")
+    try:
+        async with asyncio.timeout(30):
+            await CHECKS[name](store)
+    finally:
+        await store.close()
+
+
+async def test_the_battery_runs_every_check() -> None:
+    @asynccontextmanager
+    async def opened() -> AsyncIterator[Store]:
+        yield await open_store("memory:")
+
+    assert [name async for name in check_store(opened)] == list(CHECKS)
+
+
+NAMES = st.sampled_from("abcdef")
+TENANTS = st.sampled_from("tu")
+
+
+class Agreement(RuleBasedStateMachine):
+    """Memory and SQLite do the same things and must say the same."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.loop = asyncio.new_event_loop()
+        self.folder = tempfile.TemporaryDirectory()
+        self.stores = [
+            self.run_(open_store("memory:")),
+            self.run_(open_store(f"{self.folder.name}/a.db")),
+        ]
+        self.saved: set[tuple[str, str]] = set()
+        self.clock = 0
+
+    def run_(self, work: Coroutine[Any, Any, Any]) -> Any:
+        return self.loop.run_until_complete(work)
+
+    def both(self, method: str, *arguments: Any) -> Any:
+        one, other = (self.run_(getattr(store, method)(*arguments)) for store in self.stores)
+        assert one == other, (method, arguments)
+        return one
+
+    @rule(tenant=TENANTS, name=NAMES, previous=st.none() | NAMES)
+    def save(self, tenant: str, name: str, previous: str | None) -> None:
+        if (tenant, name) in self.saved or previous == name:
+            return
+        if previous is not None and self.both("load", tenant, f"resp_{previous}") is None:
+            previous = None
+        self.clock += 1
+        self.saved.add((tenant, name))
+        self.both("save", tenant, turn(name, previous, created_at=self.clock))
+
+    @rule(tenant=TENANTS, name=NAMES)
+    def delete(self, tenant: str, name: str) -> None:
+        self.both("delete", tenant, f"resp_{name}")
+
+    @rule(most=st.integers(0, 6))
+    def sweep(self, most: int) -> None:
+        self.both("sweep", Retention(max_responses=most), self.clock)
+
+    @rule(age=st.integers(0, 6))
+    def expire(self, age: int) -> None:
+        self.both("sweep", Retention(max_age_s=age), self.clock)
+
+    @invariant()
+    def they_agree(self) -> None:
+        for tenant in "tu":
+            for name in "abcdef":
+                self.both("chain", tenant, f"resp_{name}")
+                self.both("item", tenant, f"msg_o_{name}")
+
+    def teardown(self) -> None:
+        for store in self.stores:
+            self.run_(store.close())
+        self.loop.close()
+        self.folder.cleanup()
+
+
+TestAgreement = Agreement.TestCase
+TestAgreement.settings = settings(max_examples=15, stateful_step_count=20, deadline=None)

@@ -1,0 +1,197 @@
+"""SQLite: what a kill may not cost, who may open a file, and what a turn weighs."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import RunError, SetupError
+from antiphon.store.base import Retention
+from antiphon.store.sql import migrations, queries
+from antiphon.store.sqlite import SqliteStore
+from antiphon.testing.store_check import turn
+
+ROOT = Path(__file__).parents[2]
+SAVING = """
+import asyncio, sys
+from pathlib import Path
+from antiphon.store.sqlite import SqliteStore
+from antiphon.testing.store_check import turn
+
+async def main():
+    store = await SqliteStore.open(Path(sys.argv[1]))
+    async def one(first):
+        for n in range(100000):
+            name = f"{first}_{n}"
+            await store.save("t", turn(name))
+            print(f"resp_{name}", flush=True)
+    await asyncio.gather(*(one(f"{sys.argv[2]}_{k}") for k in range(4)))
+
+asyncio.run(main())
+"""
+
+
+def saving(path: Path, label: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, "-c", SAVING, str(path), label],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+
+
+async def test_a_kill_costs_nothing_that_was_announced(tmp_path: Path) -> None:
+    path, dice = tmp_path / "a.db", random.Random(3)
+    announced: list[str] = []
+    for round_ in range(3):
+        with saving(path, f"r{round_}") as child:
+            assert child.stdout is not None
+            count = dice.randint(20, 200)
+            announced += [child.stdout.readline().strip() for _ in range(count)]
+            child.send_signal(signal.SIGKILL)
+            lines = child.stdout.read().splitlines(keepends=True)
+            announced += [line.strip() for line in lines if line.endswith("\n")]
+            child.wait(30)
+    store = await SqliteStore.open(path)
+    lost = [name for name in announced if await store.load("t", name) is None]
+    await store.close()
+    assert announced and not lost
+    connection = sqlite3.connect(path)
+    assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+    connection.close()
+
+
+async def test_one_process_at_a_time(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    with saving(path, "r") as child:
+        assert child.stdout is not None and child.stdout.readline()
+        with pytest.raises(SetupError, match="Another process uses the store") as refused:
+            await SqliteStore.open(path)
+        assert "\n" not in str(refused.value)
+        child.kill()
+        child.wait(30)
+        child.stdout.read()
+    await (await SqliteStore.open(path)).close()
+
+
+async def test_writes_that_come_together_share_a_commit(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    await asyncio.gather(*(store.save("t", turn(str(n))) for n in range(300)))
+    assert store.commits < 100
+    before = store.commits
+    for n in range(5):
+        await store.save("t", turn(f"alone{n}"))
+    assert store.commits == before + 5
+    await store.close()
+
+
+async def test_a_write_that_fails_fails_alone(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+
+    def broken(connection: sqlite3.Connection) -> None:
+        connection.execute("INSERT INTO nowhere VALUES (1)")
+
+    saves = [store.save("t", turn(str(n))) for n in range(20)]
+    results = await asyncio.gather(
+        *saves[:10], store._write(broken), *saves[10:], return_exceptions=True
+    )
+    assert isinstance(results[10], RunError)
+    assert [result for result in results if result is not None] == [results[10]]
+    for n in range(20):
+        assert await store.load("t", f"resp_{n}") is not None
+    await store.close()
+
+
+async def test_a_save_nobody_waits_for_is_whole_or_nothing(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    tasks = [asyncio.create_task(store.save("t", turn(str(n)))) for n in range(50)]
+    await asyncio.sleep(0)
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await store.save("t", turn("last"))
+    for n in range(50):
+        stored = await store.load("t", f"resp_{n}")
+        assert stored is None or stored == turn(str(n))
+    await store.close()
+
+
+async def test_a_turn_stores_what_the_turn_adds(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    for n in range(200):
+        await store.save("t", turn(f"{n:03}", f"{n - 1:03}" if n else None))
+    chain = await store.chain("t", "resp_199")
+    assert chain is not None and len(chain) == 200
+    await store.close()
+    connection = sqlite3.connect(tmp_path / "a.db")
+    sizes = [size for (size,) in connection.execute("SELECT bytes FROM responses ORDER BY seq")]
+    connection.close()
+    assert len(set(sizes[1:])) == 1
+
+
+async def test_the_totals_are_a_recount(tmp_path: Path) -> None:
+    store, dice = await SqliteStore.open(tmp_path / "a.db"), random.Random(5)
+    for n in range(60):
+        previous = str(dice.randrange(n)) if n and dice.random() < 0.6 else None
+        await store.save("t", turn(str(n), previous, created_at=n, text="z" * dice.randrange(99)))
+        if dice.random() < 0.3:
+            await store.delete("t", f"resp_{dice.randrange(n + 1)}")
+    await store.sweep(Retention(max_responses=20), 100)
+    await store.close()
+    connection = sqlite3.connect(tmp_path / "a.db")
+    counted = connection.execute("SELECT sum(live), sum(bytes) FROM responses").fetchone()
+    assert connection.execute("SELECT live, bytes FROM totals").fetchone() == counted
+    dead = "SELECT count(*) FROM responses AS r WHERE live = 0 AND NOT EXISTS (SELECT 1 FROM"
+    dead += " responses AS c WHERE c.tenant = r.tenant AND c.parent = r.id)"
+    assert connection.execute(dead).fetchone() == (0,)
+    connection.close()
+
+
+async def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
+    await (await SqliteStore.open(tmp_path / "deep" / "a.db")).close()
+    assert os.stat(tmp_path / "deep" / "a.db").st_mode & 0o777 == 0o600
+
+
+async def test_opening_again_changes_nothing(tmp_path: Path) -> None:
+    for _ in range(2):
+        await (await SqliteStore.open(tmp_path / "a.db")).close()
+    connection = sqlite3.connect(tmp_path / "a.db")
+    applied = [name for (name,) in connection.execute("SELECT name FROM migrations ORDER BY name")]
+    connection.close()
+    assert applied == [name for name, _ in migrations()]
+
+
+async def test_what_a_newer_version_made_is_left_alone(tmp_path: Path) -> None:
+    await (await SqliteStore.open(tmp_path / "a.db")).close()
+    connection = sqlite3.connect(tmp_path / "a.db")
+    connection.execute("INSERT INTO migrations VALUES ('9999_future')")
+    connection.commit()
+    connection.close()
+    with pytest.raises(SetupError, match="newer version"):
+        await SqliteStore.open(tmp_path / "a.db")
+
+
+async def test_what_is_no_database_is_said_to_be_none(tmp_path: Path) -> None:
+    (tmp_path / "a.db").write_bytes(b"this is no database" * 100)
+    with pytest.raises(SetupError, match="cannot be used"):
+        await SqliteStore.open(tmp_path / "a.db")
+
+
+async def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(SetupError, match="cannot be opened"):
+        await SqliteStore.open(tmp_path / "file" / "a.db")
+
+
+def test_every_query_has_its_name() -> None:
+    named = queries()
+    assert len(named) > 10
+    assert all(text and "-- " not in text for text in named.values())
