@@ -52,9 +52,14 @@ class Log:
             self._events.clear()
             self._release()
 
+    @property
+    def is_full(self) -> bool:
+        """The reader of a passing log lags: ``ready`` would wait."""
+        return len(self._events) > self._room and not (self._kept or self._muted or self._closed)
+
     async def ready(self) -> None:
         """Wait until the reader of a passing log has caught up."""
-        while not (self._kept or self._muted or self._closed) and len(self._events) > self._room:
+        while self.is_full:
             self._writer = asyncio.get_running_loop().create_future()
             await self._writer
 
@@ -68,7 +73,8 @@ class Log:
         the log is closed. Each batch is whatever has become ready; it is never waited for more."""
         at = after + 1
         while True:
-            batch = tuple(self._events[max(0, at - self._first) :])
+            skipped = at - self._first
+            batch = tuple(self._events[skipped:] if skipped > 0 else self._events)
             if batch:
                 at = batch[-1].sequence_number + 1
                 if not self._kept:

@@ -63,7 +63,7 @@ class Run:
         self._readers = 0
         self._task: asyncio.Task[None] | None = None
         self._beat: asyncio.TimerHandle | None = None
-        self._spoke_at = 0.0
+        self._silent = False
         self._failure: RunError | None = None
         self.response: Response = writer.response
         self.id = self.response.id
@@ -166,7 +166,8 @@ class Run:
                 async for delta in deltas:
                     self._recorder.take(delta)
                     self._flush()
-                    await self._log.ready()
+                    if self._log.is_full:
+                        await self._log.ready()
         except TimeoutError:
             raise Timeout("The response took longer than this server allows.") from None
 
@@ -235,20 +236,21 @@ class Run:
 
     def _flush(self) -> None:
         if events := self._writer.take():
-            self._spoke_at = asyncio.get_running_loop().time()
+            self._silent = False
             self._log.append(events)
 
     def _beat_later(self) -> None:
-        """Fill silence with keepalive events. One timer a run, not one an event."""
+        """Fill silence with keepalive events. One timer a run, which looks twice an interval
+        whether anything was said since it last looked."""
         if self._work.keepalive_s <= 0:
             return
-        loop = asyncio.get_running_loop()
-        due = self._spoke_at + self._work.keepalive_s
-        if due <= loop.time():
+        if self._silent:
             self._writer.keepalive()
             self._flush()
-            due = self._spoke_at + self._work.keepalive_s
-        self._beat = loop.call_at(due, self._beat_later)
+        self._silent = True
+        self._beat = asyncio.get_running_loop().call_later(
+            self._work.keepalive_s / 2, self._beat_later
+        )
 
 
 def _as_wire(error: RunError) -> ResponseError:

@@ -19,11 +19,13 @@ __all__ = ["Draft", "PartDraft"]
 class PartDraft:
     """One text being written: a part, or the whole text of a kind without parts."""
 
-    __slots__ = ("annotations", "index", "logprobs", "stem", "texts")
+    __slots__ = ("annotations", "index", "logprobs", "place", "stem", "texts")
 
     def __init__(self, stem: Stem, index: int) -> None:
         self.stem = stem
         self.index = index
+        #: What every event of this text says of where it is.
+        self.place: dict[str, Any] = {}
         self.texts: list[str] = []
         self.logprobs: list[Logprob] = []
         self.annotations: list[Annotation] = []

@@ -57,11 +57,15 @@ class ItemWriter:
             part = self._begin(channel)
         part.texts.append(text)
         stem = part.stem
-        fields: dict[str, Any] = {} if stem.part is None else {stem.index: part.index}
+        # The hot path: one event, its place known since the part began.
+        make: Callable[..., ev.Event] = stem.delta
+        number = self._out.number
         if stem.carries_logprobs:
             part.logprobs.extend(logprobs)
-            fields["logprobs"] = logprobs
-        self._emit(stem.delta, delta=text, **fields)
+            event = make(sequence_number=number, delta=text, logprobs=logprobs, **part.place)
+        else:
+            event = make(sequence_number=number, delta=text, **part.place)
+        self._out.push(event)
 
     def annotate(self, annotation: Annotation) -> None:
         """Cite: ``annotation`` speaks of text already written into the open part."""
@@ -115,6 +119,9 @@ class ItemWriter:
         if self._part is not None:
             self._end_part()
         self._part = part = self._draft.begin(stem)
+        part.place = {"item_id": self._draft.item_id, "output_index": self.index}
+        if stem.part is not None:
+            part.place[stem.index] = part.index
         if stem.part_added is not None:
             self._emit(stem.part_added, part=part.part(), **{stem.index: part.index})
         return part
@@ -151,7 +158,8 @@ class ResponseWriter:
         self._response = response
         self._ids = ids
         self._kinds = kinds
-        self._number = number
+        #: The sequence number of the next event.
+        self.number = number
         self._pending: list[ev.Event] = []
         self._items: list[Item | None] = []
         self._open: dict[int, ItemWriter] = {}
@@ -263,8 +271,12 @@ class ResponseWriter:
 
     def emit(self, event: type[ev.Event], **fields: Any) -> None:
         """Number an event and queue it."""
-        self._pending.append(event(sequence_number=self._number, **fields))
-        self._number += 1
+        self.push(event(sequence_number=self.number, **fields))
+
+    def push(self, event: ev.Event) -> None:
+        """Queue an event that has the next ``number``."""
+        self._pending.append(event)
+        self.number += 1
 
 
 _TERMINAL: Mapping[str, type[ev.Event]] = {
