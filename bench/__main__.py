@@ -64,25 +64,29 @@ def heart() -> Iterator[Line]:
 
 
 def events() -> Iterator[Line]:
-    """CPU of the server an event, against a bare app that sends the same bytes."""
+    """CPU of the server an event, against a bare app that sends the same bytes: paced as engines
+    pace them, and flat out."""
     body = _body(stream=True, store=False)
-    for streams in (1, 32, 256):
-        requests = max(200, 3 * streams)
-        spent: dict[str, list[float]] = {"scripted": [], "bare": []}
-        with running("scripted", str(WORDS), "0") as ours, running("bare") as bare:
-            for server in (ours, bare):
-                load(Plan(port=server.port, body=body, connections=streams, requests=streams))
+    for streams, pace in ((32, 0.01), (256, 0.02), (1, 0.0), (32, 0.0), (256, 0.0)):
+        count = 2 * streams if pace and streams > 1 else max(30, 2 * streams)
+        spent: dict[str, list[float]] = {"ours": [], "bare": []}
+        with (
+            running("scripted", str(WORDS), str(pace)) as ours,
+            running("bare", str(pace)) as bare,
+        ):
+            pair = (("ours", ours), ("bare", bare))
             for _ in range(3):
-                for server, kind in ((ours, "scripted"), (bare, "bare")):
+                for kind, server in pair:
                     before = server.cpu_s
                     result = load(
-                        Plan(port=server.port, body=body, connections=streams, requests=requests)
+                        Plan(port=server.port, body=body, connections=streams, requests=count)
                     )
                     spent[kind].append((server.cpu_s - before) / result.events * 1e6)
-        mine, floor = median(spent["scripted"]), median(spent["bare"])
-        name = f"server: CPU an event at {streams} streams"
-        note = f"{mine:.1f} µs to {floor:.1f} µs, {WORDS + 8} events a stream"
-        yield Line(what=name, value=mine / floor, unit="x bare", at_most=1.5, note=note)
+        mine, floor = median(spent["ours"]), median(spent["bare"])
+        rate = f"{1 / pace:.0f} events/s each" if pace else "flat out"
+        what = f"server: CPU an event, {streams} streams, {rate}"
+        note = f"{mine:.1f} to {floor:.1f} µs"
+        yield Line(what=what, value=mine / floor, unit="x bare", at_most=1.5, note=note)
 
 
 def requests() -> Iterator[Line]:

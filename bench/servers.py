@@ -24,7 +24,7 @@ from msgspec import Struct
 __all__ = ["Process", "running"]
 
 #: Words of a long answer and of a short one.
-WORDS, FEW = 40, 8
+WORDS, FEW = 200, 8
 CONTEXT = 4096
 
 
@@ -94,7 +94,7 @@ async def _serve(models: Any, store: Any) -> None:
     await serve(app, sockets, drain=service.drain, grace_s=1)
 
 
-async def _bare() -> None:
+async def _bare(wait_s: float) -> None:
     """The floor: the bytes of one such stream, event by event, from an app of nine lines."""
     from antiphon.http import sse
     from antiphon.http.server import bind, serve
@@ -123,7 +123,7 @@ async def _bare() -> None:
         await send({"type": "http.response.start", "status": 200, "headers": headers})
         for frame in frames:
             await send({"type": "http.response.body", "body": frame, "more_body": True})
-            await asyncio.sleep(0)
+            await asyncio.sleep(wait_s)
         await send({"type": "http.response.body", "body": sse.DONE})
 
     async def drain(grace_s: float) -> None: ...
@@ -159,7 +159,7 @@ def main() -> None:
     if kind == "scripted":
         run(_scripted(int(arguments[0]), float(arguments[1])))
     elif kind == "bare":
-        run(_bare())
+        run(_bare(float(arguments[0])))
     elif kind == "model":
         run(_model(int(arguments[0])))
     else:
