@@ -38,11 +38,19 @@ class StoredResponse(Struct, frozen=True, kw_only=True):
 
 class Retention(Struct, frozen=True, kw_only=True):
     """What a store may keep, all tenants together; None = no bound. What is over goes oldest
-    first."""
+    first. Bytes count whatever is still there, also what only descendants need."""
 
     max_age_s: float | None = None
     max_responses: int | None = None
     max_bytes: int | None = None
+
+    def over(self, *, age_s: float, responses: int, bytes: int) -> bool:
+        """Whether the oldest response has to go: by its age, or for what the store holds."""
+        return (
+            (self.max_age_s is not None and age_s > self.max_age_s)
+            or (self.max_responses is not None and responses > self.max_responses)
+            or (self.max_bytes is not None and bytes > self.max_bytes)
+        )
 
 
 class Store(Protocol):
@@ -53,9 +61,10 @@ class Store(Protocol):
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
     ) -> None:
-        """Keep it. Returns when it is durable: the id may then be announced. The parent is
-        ``stored.response.previous_response_id``, if that is set. With ``conversation``, its input
-        and output are appended to that conversation in the same step, if it still exists."""
+        """Keep it, in place of what had its id. Returns when it is durable: the id may then be
+        announced. The parent is ``stored.response.previous_response_id``, if that is set. With
+        ``conversation``, its input and output are appended to that conversation in the same step,
+        if it still exists."""
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         """The response, or None if it is unknown, deleted or expired."""
@@ -73,7 +82,8 @@ class Store(Protocol):
 
     async def sweep(self, retention: Retention, now: int) -> int:
         """Expire what is over the bounds (``now`` in unix seconds, compared with ``created_at``)
-        and free what no descendant needs. Returns how many responses expired."""
+        and free what no descendant needs. Afterwards the bounds hold. Returns how many responses
+        expired."""
 
     async def put_conversation(
         self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()

@@ -5,8 +5,6 @@ Nothing survives the process.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import msgspec
 from msgspec import Struct
 
@@ -22,13 +20,16 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Row(Struct):
-    """A response, whether its id may still be used, and how many build on it."""
+    """A response, and whether its id may still be used. ``order``: when it was first saved."""
 
     stored: StoredResponse
     bytes: int
     order: int
     live: bool = True
-    children: int = 0
+
+    @property
+    def items(self) -> tuple[Item, ...]:
+        return (*self.stored.input, *self.stored.response.output)
 
 
 class _Talk(Struct):
@@ -50,7 +51,9 @@ class MemoryStore:
 
     def __init__(self) -> None:
         self._rows: dict[_Key, _Row] = {}
-        self._items: dict[_Key, _Key] = {}
+        #: Responses by what they build on, and by the items they hold.
+        self._children: dict[_Key, set[_Key]] = {}
+        self._holders: dict[_Key, set[_Key]] = {}
         self._talks: dict[_Key, _Talk] = {}
         self._order = 0
         self._closed = False
@@ -61,18 +64,17 @@ class MemoryStore:
         self._check()
         key = (tenant, stored.response.id)
         old = self._rows.get(key)
+        if old is not None:
+            self._unlink(key, old)
         self._order += 1
         row = _Row(stored, len(_encode(stored)), old.order if old else self._order)
-        if old is not None:
-            row.children = old.children
-        elif (parent := self._parent(key, stored)) is not None:
-            parent.children += 1
         self._rows[key] = row
-        for item in (*stored.input, *stored.response.output):
-            self._items[tenant, item.id] = key
+        self._children.setdefault(_parent(key, row), set()).add(key)
+        for item in row.items:
+            self._holders.setdefault((tenant, item.id), set()).add(key)
         talk = self._talks.get((tenant, conversation or ""))
         if talk is not None:
-            talk.add((*stored.input, *stored.response.output))
+            talk.add(row.items)
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
         self._check()
@@ -85,18 +87,20 @@ class MemoryStore:
         if row is None or not row.live:
             return None
         found: list[StoredResponse] = []
+        key = (tenant, response_id)
         while row is not None:
             found.append(row.stored)
-            row = self._rows.get((tenant, row.stored.response.previous_response_id or ""))
+            key = _parent(key, row)
+            row = self._rows.get(key)
         return tuple(reversed(found))
 
     async def item(self, tenant: str, item_id: str) -> Item | None:
         self._check()
-        row = self._rows.get(self._items.get((tenant, item_id), ("", "")))
-        if row is None or not row.live:
+        rows = (self._rows[key] for key in self._holders.get((tenant, item_id), ()))
+        newest = max((row for row in rows if row.live), key=lambda row: row.order, default=None)
+        if newest is None:
             return self._talked(tenant, item_id)
-        items = (*row.stored.input, *row.stored.response.output)
-        return next((item for item in items if item.id == item_id), None)
+        return next(item for item in newest.items if item.id == item_id)
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         self._check()
@@ -110,12 +114,16 @@ class MemoryStore:
 
     async def sweep(self, retention: Retention, now: int) -> int:
         self._check()
-        expired = list(self._expired(retention, now))
-        for key in expired:
-            self._rows[key].live = False
-        for key in expired:
-            self._free(key)
-        return len(expired)
+        live = [(key, row) for key, row in self._rows.items() if row.live]
+        live.sort(key=lambda pair: (pair[1].stored.response.created_at, pair[1].order))
+        size = sum(row.bytes for row in self._rows.values())
+        for expired, (key, row) in enumerate(live):
+            age = now - row.stored.response.created_at
+            if not retention.over(age_s=age, responses=len(live) - expired, bytes=size):
+                return expired
+            row.live = False
+            size -= self._free(key)
+        return len(live)
 
     async def put_conversation(
         self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
@@ -164,39 +172,33 @@ class MemoryStore:
         if self._closed:
             raise RunError("The store is closed.")
 
-    def _parent(self, key: _Key, stored: StoredResponse) -> _Row | None:
-        return self._rows.get((key[0], stored.response.previous_response_id or ""))
-
-    def _free(self, key: _Key) -> None:
-        """Drop a response nobody can name and nobody builds on, then its parent likewise."""
+    def _free(self, key: _Key) -> int:
+        """Drop a response nobody can name and nobody builds on, then its parent likewise. Returns
+        the bytes that this freed."""
+        freed = 0
         row = self._rows.get(key)
-        while row is not None and not row.live and row.children == 0:
+        while row is not None and not row.live and key not in self._children:
             del self._rows[key]
-            for item in (*row.stored.input, *row.stored.response.output):
-                if self._items.get((key[0], item.id)) == key:
-                    del self._items[key[0], item.id]
-            key = (key[0], row.stored.response.previous_response_id or "")
+            self._unlink(key, row)
+            freed += row.bytes
+            key = _parent(key, row)
             row = self._rows.get(key)
-            if row is not None:
-                row.children -= 1
+        return freed
 
-    def _expired(self, retention: Retention, now: int) -> Iterator[_Key]:
-        """The live responses over the bounds, oldest first."""
-        live = sorted(
-            (key for key, row in self._rows.items() if row.live),
-            key=lambda key: (self._rows[key].stored.response.created_at, self._rows[key].order),
-        )
-        count = len(live)
-        size = sum(row.bytes for row in self._rows.values())
-        for key in live:
-            row = self._rows[key]
-            age = now - row.stored.response.created_at
-            if not (
-                (retention.max_age_s is not None and age > retention.max_age_s)
-                or (retention.max_responses is not None and count > retention.max_responses)
-                or (retention.max_bytes is not None and size > retention.max_bytes)
-            ):
-                break
-            count -= 1
-            size -= row.bytes
-            yield key
+    def _unlink(self, key: _Key, row: _Row) -> None:
+        _discard(self._children, _parent(key, row), key)
+        for item in row.items:
+            _discard(self._holders, (key[0], item.id), key)
+
+
+def _parent(key: _Key, row: _Row) -> _Key:
+    """The key of what it builds on; no response has the key of none."""
+    return (key[0], row.stored.response.previous_response_id or "")
+
+
+def _discard(index: dict[_Key, set[_Key]], at: _Key, key: _Key) -> None:
+    """Take a key out of an index that holds no empty sets."""
+    found = index.get(at, set())
+    found.discard(key)
+    if not found:
+        index.pop(at, None)

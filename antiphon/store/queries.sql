@@ -3,10 +3,13 @@ INSERT INTO responses
     (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, id) DO UPDATE SET
-    live = 1, bytes = excluded.bytes, body = excluded.body, input = excluded.input,
+    parent = excluded.parent, created_at = excluded.created_at, live = 1, bytes = excluded.bytes, body = excluded.body, input = excluded.input,
     output = excluded.output, base = excluded.base, tokens = excluded.tokens,
     fingerprint = excluded.fingerprint
 RETURNING seq
+
+-- forget_items
+DELETE FROM items WHERE response = ?
 
 -- save_item
 INSERT OR IGNORE INTO items (tenant, id, response) VALUES (?, ?, ?)
@@ -40,13 +43,13 @@ UPDATE responses SET live = 0 WHERE seq = ?
 DELETE FROM responses WHERE seq = ? AND live = 0 AND NOT EXISTS (
     SELECT 1 FROM responses AS child
     WHERE child.tenant = responses.tenant AND child.parent = responses.id
-) RETURNING tenant, parent
+) RETURNING bytes, tenant, parent
 
 -- row_of
 SELECT seq FROM responses WHERE tenant = ? AND id = ?
 
 -- oldest
-SELECT seq, created_at, bytes FROM responses WHERE live = 1 ORDER BY created_at, seq LIMIT ?
+SELECT seq, created_at FROM responses WHERE live = 1 ORDER BY created_at, seq LIMIT ?
 
 -- totals
 SELECT live, bytes FROM totals

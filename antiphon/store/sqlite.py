@@ -71,15 +71,18 @@ class _Job:
 class SqliteStore:
     """``Store`` over one database file. Made by ``open``."""
 
-    def __init__(self, path: Path, lock: IO[bytes]) -> None:
-        self._path = path
+    def __init__(
+        self, lock: IO[bytes], writer: sqlite3.Connection, reader: sqlite3.Connection
+    ) -> None:
         self._lock = lock
         self._queries: Mapping[str, str] = queries()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._closed = False
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="sqlite-read")
-        self._reader: sqlite3.Connection | None = None
-        self._writer = threading.Thread(target=self._write_on, name="sqlite-write", daemon=True)
+        self._reader = reader
+        self._writer = threading.Thread(
+            target=self._write_on, args=(writer,), name="sqlite-write", daemon=True
+        )
         #: How many commits there were; writes that share one count once.
         self.commits = 0
 
@@ -91,21 +94,19 @@ class SqliteStore:
 
     @classmethod
     def _opened(cls, path: Path) -> SqliteStore:
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = _locked(path)
-        except OSError as error:
-            raise SetupError(f"The store {path} cannot be opened: {error.strerror}.") from None
-        try:
-            with contextlib.closing(_connected(path)) as connection:
-                _migrate(connection, path)
-        except sqlite3.Error as error:
-            lock.close()
-            raise SetupError(f"The store {path} cannot be used: {error}.") from None
-        except SetupError:
-            lock.close()
-            raise
-        store = cls(path, lock)
+        with contextlib.ExitStack() as opened:  # what was opened before a failure is closed again
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lock = opened.enter_context(_locked(path))
+                writer = opened.enter_context(contextlib.closing(_connected(path)))
+                _migrate(writer, path)
+                reader = opened.enter_context(contextlib.closing(_connected(path)))
+            except OSError as error:
+                raise SetupError(f"The store {path} cannot be opened: {error.strerror}.") from None
+            except sqlite3.Error as error:
+                raise SetupError(f"The store {path} cannot be used: {error}.") from None
+            opened.pop_all()
+        store = cls(lock, writer, reader)
         store._writer.start()
         return store
 
@@ -137,6 +138,7 @@ class SqliteStore:
 
         def work(connection: sqlite3.Connection) -> None:
             (seq,) = connection.execute(self._queries["save"], row).fetchone()
+            connection.execute(self._queries["forget_items"], (seq,))
             connection.executemany(self._queries["save_item"], [(*item, seq) for item in items])
             if conversation is not None:
                 self._append(connection, tenant, conversation, added)
@@ -221,8 +223,7 @@ class SqliteStore:
         self._closed = True
         self._jobs.put(None)
         await asyncio.to_thread(self._writer.join)
-        if self._reader is not None:
-            self._reading.submit(self._reader.close)
+        self._reading.submit(self._reader.close)
         await asyncio.to_thread(self._reading.shutdown)
         self._lock.close()
 
@@ -236,8 +237,6 @@ class SqliteStore:
 
     def _fetch(self, name: str, arguments: tuple[Any, ...], one: bool) -> Any:
         try:
-            if self._reader is None:
-                self._reader = _connected(self._path)
             cursor = self._reader.execute(self._queries[name], arguments)
             return cursor.fetchone() if one else cursor.fetchall()
         except sqlite3.Error as error:
@@ -253,9 +252,9 @@ class SqliteStore:
         self._jobs.put(_Job(work, loop, done))
         return await done
 
-    def _write_on(self) -> None:
+    def _write_on(self, connection: sqlite3.Connection) -> None:
         """The writer thread: everything that waits goes into one commit."""
-        with contextlib.closing(_connected(self._path)) as connection:
+        with contextlib.closing(connection):
             job = self._jobs.get()
             while job is not None:
                 group, job = self._group(job)
@@ -282,7 +281,7 @@ class SqliteStore:
     def _commit(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
         try:
             self._together(connection, group)
-        except sqlite3.Error as error:
+        except Exception as error:  # not only SQLite's: a value that it cannot store is a TypeError
             if len(group) == 1:
                 failure = RunError("The store could not be written.")
                 failure.__cause__ = error
@@ -323,34 +322,29 @@ class SqliteStore:
             )
         return row is not None
 
-    def _free(self, connection: sqlite3.Connection, seq: int) -> None:
-        """Drop a row nobody can name and nobody builds on, then its parent likewise."""
-        while True:
-            freed = connection.execute(self._queries["free"], (seq,)).fetchone()
-            if freed is None or freed[1] is None:
-                return
-            row = connection.execute(self._queries["row_of"], freed).fetchone()
-            if row is None:
-                return
-            (seq,) = row
+    def _free(self, connection: sqlite3.Connection, seq: int) -> int:
+        """Drop a row nobody can name and nobody builds on, then its parent likewise. Returns the
+        bytes that this freed."""
+        freed = 0
+        row: tuple[int] | None = (seq,)
+        while row is not None:
+            gone = connection.execute(self._queries["free"], row).fetchone()
+            if gone is None:
+                break
+            freed += int(gone[0])
+            row = connection.execute(self._queries["row_of"], gone[1:]).fetchone()
+        return freed
 
     def _sweep(self, connection: sqlite3.Connection, retention: Retention, now: int) -> int:
         count, size = connection.execute(self._queries["totals"]).fetchone()
-        expired: list[int] = []
-        for seq, created_at, bytes_ in connection.execute(self._queries["oldest"], (_SWEEP,)):
-            if not (
-                (retention.max_age_s is not None and now - created_at > retention.max_age_s)
-                or (retention.max_responses is not None and count > retention.max_responses)
-                or (retention.max_bytes is not None and size > retention.max_bytes)
-            ):
-                break
-            expired.append(seq)
+        oldest = connection.execute(self._queries["oldest"], (_SWEEP,)).fetchall()
+        for expired, (seq, created_at) in enumerate(oldest):
+            if not retention.over(age_s=now - created_at, responses=count, bytes=size):
+                return expired
+            connection.execute(self._queries["bury_row"], (seq,))
             count -= 1
-            size -= bytes_
-        connection.executemany(self._queries["bury_row"], [(seq,) for seq in expired])
-        for seq in expired:
-            self._free(connection, seq)
-        return len(expired)
+            size -= self._free(connection, seq)
+        return len(oldest)
 
 
 #: Stands for "wait for the next job".
@@ -389,18 +383,21 @@ def _locked(path: Path) -> IO[bytes]:
 
 
 def _connected(path: Path) -> sqlite3.Connection:
-    new = not path.exists()
-    if new:
+    if not path.exists():
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
-    for pragma in (
-        "journal_mode=WAL",
-        "synchronous=NORMAL",
-        "foreign_keys=ON",
-        "busy_timeout=5000",
-        "temp_store=MEMORY",
-    ):
-        connection.execute(f"PRAGMA {pragma}")
+    try:
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=NORMAL",
+            "foreign_keys=ON",
+            "busy_timeout=5000",
+            "temp_store=MEMORY",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+    except sqlite3.Error:
+        connection.close()
+        raise
     return connection
 
 

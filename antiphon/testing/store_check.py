@@ -12,7 +12,7 @@ from contextlib import AbstractAsyncContextManager
 from antiphon.errors import AntiphonError
 from antiphon.store.base import Retention, Store, StoredResponse, TurnTokens
 from antiphon.wire.conversations import Conversation
-from antiphon.wire.items import InputText, Message, OutputText
+from antiphon.wire.items import InputText, Item, Message, OutputText
 from antiphon.wire.response import Response, Usage
 
 __all__ = ["CHECKS", "Opened", "check_store", "turn"]
@@ -23,10 +23,15 @@ Check = Callable[[Store], Awaitable[None]]
 
 
 def turn(
-    name: str, previous: str | None = None, *, created_at: int = 1_000, text: str = "x"
+    name: str,
+    previous: str | None = None,
+    *,
+    created_at: int = 1_000,
+    text: str = "x",
+    added: tuple[Item, ...] = (),
 ) -> StoredResponse:
-    """A stored response ``resp_NAME`` with an input item ``msg_i_NAME`` and an output item
-    ``msg_o_NAME``."""
+    """A stored response ``resp_NAME`` with an input item ``msg_i_NAME``, those ``added`` to it, and
+    an output item ``msg_o_NAME``."""
     said = Message(id=f"msg_o_{name}", role="assistant", content=(OutputText(text=text),))
     asked = Message(id=f"msg_i_{name}", role="user", content=(InputText(text=text),))
     response = Response(
@@ -40,7 +45,7 @@ def turn(
         previous_response_id=None if previous is None else f"resp_{previous}",
     )
     tokens = TurnTokens(base=0, ids=b"\x01\x00\x00\x00", fingerprint="f")
-    return StoredResponse(response=response, input=(asked,), tokens=tokens)
+    return StoredResponse(response=response, input=(asked, *added), tokens=tokens)
 
 
 async def _names(store: Store, name: str, tenant: str = "t") -> list[str]:
@@ -67,6 +72,10 @@ async def replaces_what_is_saved_again(store: Store) -> None:
     await store.save("t", turn("a", text="new"))
     assert await store.load("t", "resp_a") == turn("a", text="new")
     assert await _names(store, "b") == ["a", "b"]
+    await store.save("t", turn("c", added=(turn("d").input)))
+    await store.save("t", turn("c"))
+    assert await store.item("t", "msg_i_c") is not None
+    assert await store.item("t", "msg_i_d") is None, "an item of what was replaced"
 
 
 async def chains_oldest_first_and_branches(store: Store) -> None:
@@ -84,6 +93,15 @@ async def finds_items_of_what_can_be_loaded(store: Store) -> None:
     assert await store.item("t", "msg_o_a") == stored.response.output[0]
     await store.delete("t", "resp_a")
     assert await store.item("t", "msg_i_a") is None
+
+
+async def finds_items_that_several_responses_hold(store: Store) -> None:
+    (shared,) = turn("a").input
+    for name in "abc":
+        await store.save("t", turn(name, added=() if name == "a" else (shared,)))
+    for name, found in (("b", shared), ("c", shared), ("a", None)):
+        await store.delete("t", f"resp_{name}")
+        assert await store.item("t", shared.id) == found
 
 
 async def deletes_at_once_but_keeps_what_descendants_need(store: Store) -> None:
@@ -141,6 +159,23 @@ async def expires_an_ancestor_under_its_descendants(store: Store) -> None:
     assert await store.sweep(Retention(max_age_s=500), 1_000) == 1
     assert await store.load("t", "resp_a") is None
     assert await _names(store, "b") == ["a", "b"]
+
+
+async def frees_what_nobody_needs(store: Store) -> None:
+    """A bound on bytes counts ancestors that only their descendants need, so it expires both; what
+    was deleted with its descendants counts no more."""
+    large, bound = "y" * 50_000, Retention(max_bytes=150_000)
+    for n, (name, previous) in enumerate((("a", None), ("b", "a"), ("c", None), ("d", None))):
+        await store.save("t", turn(name, previous, created_at=n, text=large))
+    for name in "ab":
+        await store.delete("t", f"resp_{name}")
+    await store.delete("t", "resp_d")
+    assert await store.sweep(bound, 1_000) == 0, "what is gone was counted"
+    await store.save("t", turn("e", "c", created_at=5, text=large))
+    await store.save("t", turn("f", created_at=6))
+    assert await store.sweep(bound, 1_000) == 2, "what is needed was not counted"
+    assert await store.load("t", "resp_f") is not None
+    assert await store.sweep(bound, 1_000) == 0
 
 
 async def takes_many_at_once(store: Store) -> None:
@@ -206,12 +241,14 @@ CHECKS: Mapping[str, Check] = {
         replaces_what_is_saved_again,
         chains_oldest_first_and_branches,
         finds_items_of_what_can_be_loaded,
+        finds_items_that_several_responses_hold,
         deletes_at_once_but_keeps_what_descendants_need,
         keeps_tenants_apart,
         expires_by_age,
         expires_by_count_oldest_first,
         expires_by_bytes_oldest_first,
         expires_an_ancestor_under_its_descendants,
+        frees_what_nobody_needs,
         takes_many_at_once,
         keeps_conversations,
         adds_a_turn_to_its_conversation,

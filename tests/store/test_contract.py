@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.testing.store_check import CHECKS, check_store, turn
+from antiphon.wire.conversations import Conversation
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite"])
@@ -53,7 +54,8 @@ class Agreement(RuleBasedStateMachine):
             self.run_(open_store("memory:")),
             self.run_(open_store(f"{self.folder.name}/a.db")),
         ]
-        self.saved: set[tuple[str, str]] = set()
+        #: What each response built on when it was first saved.
+        self.saved: dict[tuple[str, str], str | None] = {}
         self.clock = 0
 
     def run_(self, work: Coroutine[Any, Any, Any]) -> Any:
@@ -64,15 +66,47 @@ class Agreement(RuleBasedStateMachine):
         assert one == other, (method, arguments)
         return one
 
-    @rule(tenant=TENANTS, name=NAMES, previous=st.none() | NAMES)
-    def save(self, tenant: str, name: str, previous: str | None) -> None:
-        if (tenant, name) in self.saved or previous == name:
-            return
-        if previous is not None and self.both("load", tenant, f"resp_{previous}") is None:
-            previous = None
+    @rule(
+        tenant=TENANTS,
+        name=NAMES,
+        previous=st.none() | NAMES,
+        added=st.none() | NAMES,
+        talk=st.none() | NAMES,
+    )
+    def save(
+        self, tenant: str, name: str, previous: str | None, added: str | None, talk: str | None
+    ) -> None:
+        """Save it, again perhaps, in a conversation perhaps, with an item of another perhaps."""
         self.clock += 1
-        self.saved.add((tenant, name))
-        self.both("save", tenant, turn(name, previous, created_at=self.clock))
+        if previous == name or self.both("load", tenant, f"resp_{previous}") is None:
+            previous = None
+        previous = self.saved.setdefault((tenant, name), previous)
+        items = () if added in (None, name) else turn(added).input
+        stored = turn(name, previous, created_at=self.clock, added=items)
+        conversation = None if talk is None else f"conv_{talk}"
+        for store in self.stores:
+            self.run_(store.save(tenant, stored, conversation=conversation))
+
+    @rule(tenant=TENANTS, name=NAMES, added=NAMES)
+    def talk(self, tenant: str, name: str, added: str) -> None:
+        label = Conversation(id=f"conv_{name}", created_at=1, metadata={"at": str(self.clock)})
+        self.both("put_conversation", tenant, label, turn(added).input)
+
+    @rule(tenant=TENANTS, name=NAMES, added=NAMES)
+    def say(self, tenant: str, name: str, added: str) -> None:
+        self.both("add_items", tenant, f"conv_{name}", turn(added).input)
+
+    @rule(tenant=TENANTS, name=NAMES, gone=NAMES)
+    def unsay(self, tenant: str, name: str, gone: str) -> None:
+        self.both("remove_item", tenant, f"conv_{name}", f"msg_i_{gone}")
+
+    @rule(tenant=TENANTS, name=NAMES)
+    def drop(self, tenant: str, name: str) -> None:
+        self.both("drop_conversation", tenant, f"conv_{name}")
+
+    @rule()
+    def empty(self) -> None:
+        self.both("sweep", Retention(max_bytes=0), self.clock)
 
     @rule(tenant=TENANTS, name=NAMES)
     def delete(self, tenant: str, name: str) -> None:
@@ -91,7 +125,10 @@ class Agreement(RuleBasedStateMachine):
         for tenant in "tu":
             for name in "abcdef":
                 self.both("chain", tenant, f"resp_{name}")
+                self.both("item", tenant, f"msg_i_{name}")
                 self.both("item", tenant, f"msg_o_{name}")
+                self.both("conversation", tenant, f"conv_{name}")
+                self.both("conversation_items", tenant, f"conv_{name}")
 
     def teardown(self) -> None:
         for store in self.stores:

@@ -15,7 +15,7 @@ import pytest
 
 from antiphon.errors import RunError, SetupError
 from antiphon.store.base import Retention
-from antiphon.store.sql import migrations, queries
+from antiphon.store.sql import migrations
 from antiphon.store.sqlite import SqliteStore
 from antiphon.testing.store_check import turn
 
@@ -110,6 +110,38 @@ async def test_a_write_that_fails_fails_alone(tmp_path: Path) -> None:
     await store.close()
 
 
+async def test_a_value_that_cannot_be_stored_fails_alone(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    saves = [store.save(tenant, turn("a")) for tenant in ("t", "\ud800", "u")]
+    async with asyncio.timeout(30):
+        first, broken, last = await asyncio.gather(*saves, return_exceptions=True)
+        assert (first, last) == (None, None) and isinstance(broken, RunError)
+        assert await store.load("u", "resp_a") == turn("a")
+        await store.close()
+
+
+async def test_a_full_disk_costs_only_what_did_not_fit(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    await store.save("t", turn("before"))
+
+    def fill(connection: sqlite3.Connection) -> None:
+        (pages,) = connection.execute("PRAGMA page_count").fetchone()
+        connection.execute(f"PRAGMA max_page_count = {pages + 10}")
+
+    await store._write(fill)
+    small, large = turn("small"), turn("large", text="x" * 1_000_000)
+    results = await asyncio.gather(
+        store.save("t", large), store.save("t", small), return_exceptions=True
+    )
+    assert isinstance(results[0], RunError) and results[1] is None
+    assert await store.load("t", "resp_large") is None
+    assert await store.load("t", "resp_small") == small
+    await store._write(lambda connection: connection.execute("PRAGMA max_page_count = 1000000"))
+    await store.save("t", large)
+    assert await store.load("t", "resp_large") == large
+    await store.close()
+
+
 async def test_a_save_nobody_waits_for_is_whole_or_nothing(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     tasks = [asyncio.create_task(store.save("t", turn(str(n)))) for n in range(50)]
@@ -131,6 +163,7 @@ async def test_a_turn_stores_what_the_turn_adds(tmp_path: Path) -> None:
     chain = await store.chain("t", "resp_199")
     assert chain is not None and len(chain) == 200
     await store.close()
+    assert os.stat(tmp_path / "a.db").st_size < 200 * 5_000
     connection = sqlite3.connect(tmp_path / "a.db")
     sizes = [size for (size,) in connection.execute("SELECT bytes FROM responses ORDER BY seq")]
     connection.close()
@@ -191,7 +224,37 @@ async def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
         await SqliteStore.open(tmp_path / "file" / "a.db")
 
 
-def test_every_query_has_its_name() -> None:
-    named = queries()
-    assert len(named) > 10
-    assert all(text and "-- " not in text for text in named.values())
+async def test_a_long_chain_is_one_query(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    await asyncio.gather(
+        *(store.save("t", turn(str(n), str(n - 1) if n else None)) for n in range(500))
+    )
+    asked: list[str] = []
+    store._reader.set_trace_callback(asked.append)
+    chain = await store.chain("t", "resp_499")
+    assert chain is not None and len(asked) == 1
+    assert [stored.response.id for stored in chain] == [f"resp_{n}" for n in range(500)]
+    await store.close()
+
+
+async def test_a_store_is_opened_again_with_all_it_held(tmp_path: Path) -> None:
+    for name, previous in (("a", None), ("b", "a"), ("c", "b")):
+        store = await SqliteStore.open(tmp_path / "a.db")
+        await store.save("t", turn(name, previous))
+        if previous is not None:
+            await store.delete("t", "resp_a")
+        await store.close()
+    store = await SqliteStore.open(tmp_path / "a.db")
+    assert await store.load("t", "resp_a") is None
+    chain = await store.chain("t", "resp_c")
+    assert chain == (turn("a"), turn("b", "a"), turn("c", "b"))
+    await store.close()
+
+
+async def test_an_unwritable_database_file_is_named_and_leaves_no_lock(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    path.mkdir()
+    with pytest.raises(SetupError, match="cannot be used"):
+        await SqliteStore.open(path)
+    path.rmdir()
+    await (await SqliteStore.open(path)).close()

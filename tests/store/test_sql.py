@@ -1,0 +1,30 @@
+"""Queries and migrations as files: named, in order, and never a walk through a whole table."""
+
+from __future__ import annotations
+
+import sqlite3
+from contextlib import closing
+
+from antiphon.store.sql import migrations, queries
+
+
+def test_every_query_has_its_name() -> None:
+    named = queries()
+    assert len(named) > 10
+    assert all(text and "-- " not in text for text in named.values())
+
+
+def test_migrations_come_in_the_order_of_their_numbers() -> None:
+    names = [name for name, _ in migrations()]
+    assert [int(name[:4]) for name in names] == list(range(1, len(names) + 1))
+
+
+def test_every_query_finds_its_rows_by_an_index() -> None:
+    with closing(sqlite3.connect(":memory:")) as connection:
+        for _, script in migrations():
+            connection.executescript(script)
+        for name, query in queries().items():
+            plan = connection.execute(f"EXPLAIN QUERY PLAN {query}", (None,) * query.count("?"))
+            for _, _, _, step in plan.fetchall():
+                walked = step.startswith("SCAN") and "INDEX" not in step
+                assert not walked or step.split()[1] in ("totals", "chain"), (name, step)
