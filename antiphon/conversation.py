@@ -26,11 +26,15 @@ class Kept(Struct, frozen=True):
 
 
 class Conversation(Struct, frozen=True):
-    """What the model will see: items, oldest first, with the instructions of this request."""
+    """What the model will see: items, oldest first, with the instructions of this request.
+
+    ``past``: how many of the items were there before; the rest are the request's ``input``.
+    """
 
     items: tuple[Item, ...]
     instructions: str | None = None
     kept: Kept | None = None
+    past: int = 0
 
 
 class Options(Struct, frozen=True, kw_only=True):

@@ -151,7 +151,9 @@ class Dialect:
     ) -> tuple[str, bool]:
         """The prompt, what users wrote masked, and whether it ends in the midst of thinking."""
         hide = self._encoder.hide
-        messages: list[Message] = hide(messages_of(conversation.items, shown, self._unreadable))
+        messages: list[Message] = hide(
+            messages_of(conversation.items, shown, self._unreadable, conversation.past)
+        )
         unfinished = messages.pop() if messages and messages[-1].pop("open", False) else None
         if conversation.instructions:
             messages.insert(0, {"role": "system", "content": hide(conversation.instructions)})

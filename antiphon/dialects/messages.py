@@ -149,16 +149,17 @@ UNREADABLE = (it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate, it.It
 
 
 def messages_of(
-    items: Sequence[it.Item], shown: Shown, unreadable: Unreadable = "note"
+    items: Sequence[it.Item], shown: Shown, unreadable: Unreadable = "note", past: int = 0
 ) -> list[Message]:
     """One message a turn of each side, system and developer messages where they stand, results
-    behind their calls. The last one has ``open`` set if it is an answer to go on with.
+    behind their calls. The last one has ``open`` set if it is an answer to go on with. ``past``
+    items stood before the request.
 
     Raises ``InvalidRequest`` with the path of items and parts that the model cannot be shown.
     """
     builder = _Builder(shown, unreadable)
     for index, item in enumerate(items):
-        builder.add(item, f"input[{index}]")
+        builder.add(item, f"input[{index - past}]" if index >= past else "previous_response_id")
     messages = builder.finished()
     last = items[-1] if items else None
     if isinstance(last, it.Message | it.Reasoning) and messages[-1:] and last.status != "completed":

@@ -52,7 +52,10 @@ async def assemble(
     check_pairs((*past, *own))
     return Context(
         conversation=Conversation(
-            items=(*past, *own), instructions=instructions, kept=_kept(chain)
+            items=(*past, *own),
+            instructions=instructions,
+            kept=_kept(chain),
+            past=len(past),
         ),
         input=own,
     )

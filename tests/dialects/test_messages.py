@@ -153,6 +153,13 @@ def test_what_cannot_be_read_can_be_refused_by_path() -> None:
     assert refused.value.param == "input[1].output[0]"
 
 
+def test_paths_count_from_the_requests_own_items() -> None:
+    for past, param in ((1, "input[0]"), (2, "previous_response_id")):
+        with pytest.raises(InvalidRequest) as refused:
+            read(user(text("Hi")), it.CompactionTrigger(), past=past)
+        assert refused.value.param == param
+
+
 def test_roles() -> None:
     roles = ("system", "developer", "user", "critic", "tool")
     said = read(*(it.Message(role=role, content=(text("x"),)) for role in roles))
