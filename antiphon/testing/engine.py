@@ -1,16 +1,19 @@
 """An engine without a model: it plays given texts as tokens, and remembers what it was asked.
 
-What a real engine must do it does as well: limits, stop strings, end tokens, constraints, aborts.
+What a real engine must do it does as well: limits, stop strings, end tokens, aborts. Constraints,
+seeds and biases it takes and remembers; the texts are what they are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Sequence
+from itertools import cycle
+from typing import Literal
 
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.stops import StopStrings
-from antiphon.errors import BackendError
+from antiphon.errors import BackendError, InvalidRequest
 from antiphon.tokens import Alternative, Chunk, ModelCard, Prompt, TokenLogprob
 
 from .tokenizer import END, ByteTokenizer
@@ -69,8 +72,7 @@ class ScriptedEngine:
         return b"".join(map(self.tokenizer.piece, prompt.ids)).decode("utf-8", "replace")
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        if self.closed:
-            raise BackendError("The engine is closed.")
+        self._check(prompt)
         self.requests.append((prompt, sampling))
         handed: list[int] = []
         self.sampled.append(handed)
@@ -82,6 +84,8 @@ class ScriptedEngine:
             yield Chunk(cached_tokens=self._cached(prompt))
             for chunk in self._chunks(reply, sampling):
                 await asyncio.sleep(self._wait_s)
+                if self.closed:
+                    raise BackendError("The engine is closed.")
                 handed += chunk.ids
                 ended = chunk.finish is not None
                 yield chunk
@@ -91,42 +95,58 @@ class ScriptedEngine:
     async def close(self) -> None:
         self.closed = True
 
+    def _check(self, prompt: Prompt) -> None:
+        if self.closed:
+            raise BackendError("The engine is closed.")
+        if len(prompt.ids) >= self.card.context_size:
+            raise InvalidRequest(
+                "The prompt is too long.", param="input", code="context_length_exceeded"
+            )
+
     def _reply(self, prompt: Prompt, number: int) -> Reply:
         if callable(self._replies):
             return self._replies(self.text(prompt))
         return self._replies[min(number, len(self._replies) - 1)]
 
     def _cached(self, prompt: Prompt) -> int:
-        """As if everything that was ever asked or answered were still in a cache."""
+        """As if everything that was ever asked or answered were still in a cache; the last token
+        of a prompt always has to be computed."""
         before = zip(self.requests[:-1], self.sampled, strict=False)
         known = [(*asked.ids, *said) for (asked, _), said in before]
-        return max((_common(ids, prompt.ids) for ids in known), default=0)
+        longest = max((_common(ids, prompt.ids) for ids in known), default=0)
+        return min(longest, len(prompt.ids) - 1)
 
-    def _chunks(self, reply: str, sampling: Sampling) -> Iterable[Chunk]:
-        ends = self.tokenizer.end_ids | set(sampling.stop_ids)
-        ids = self.tokenizer.encode(reply, special=True)
-        if not ends & set(ids):
-            ids.append(self.tokenizer.special[END])
-        last = next(n for n, id in enumerate(ids) if id in ends)
-        limited = ids[: min(last + 1, sampling.max_tokens)]
-        finish = "stop" if len(limited) == last + 1 else "length"
+    def _chunks(self, reply: str, sampling: Sampling) -> Iterator[Chunk]:
         stops = StopStrings(sampling.stop)
         pending: list[int] = []
         ready: list[int] = []
-        for id in limited:
+        for id, finish in self._tokens(reply, sampling):
             pending.append(id)
             released = stops.feed(self.tokenizer.piece(id) if id < 256 else b"")
             ready += pending[:released]
             del pending[:released]
             if stops.found:
-                yield self._said(
-                    ready, sampling, Chunk(finish="stop", stop_text=stops.found, tail=stops.tail)
-                )
+                last = Chunk(finish="stop", stop_text=stops.found, tail=stops.tail)
+                yield self._said(ready, sampling, last)
                 return
-            if len(ready) >= self._chunk and id is not limited[-1]:
+            if finish is not None:
+                yield self._said([*ready, *pending], sampling, Chunk(finish=finish))
+                return
+            if len(ready) >= self._chunk:
                 yield self._said(ready, sampling, Chunk())
                 ready = []
-        yield self._said([*ready, *pending], sampling, Chunk(finish=finish))  # type: ignore[arg-type]
+
+    def _tokens(
+        self, reply: str, sampling: Sampling
+    ) -> Iterator[tuple[int, Literal["stop", "length"] | None]]:
+        """The ids of a reply, each with how it ends there. What may not end begins again."""
+        ends = set(sampling.stop_ids)
+        ids = self.tokenizer.encode(reply, special=True)
+        if not sampling.ignore_eos:
+            ends |= self.tokenizer.end_ids
+            ids.append(self.tokenizer.special[END])
+        for count, id in enumerate(cycle(ids), start=1):
+            yield id, "stop" if id in ends else "length" if count >= sampling.max_tokens else None
 
     def _said(self, ids: Sequence[int], sampling: Sampling, chunk: Chunk) -> Chunk:
         logprobs: tuple[TokenLogprob, ...] = ()

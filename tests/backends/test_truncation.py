@@ -1,0 +1,90 @@
+"""Which items are left out of a conversation that is too long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.backends.truncation import shortened
+from antiphon.conversation import Conversation
+from antiphon.wire import items as it
+
+
+def message(role: str, id: str) -> it.Message:
+    return it.Message(id=id, role=role, content=())  # type: ignore[arg-type]
+
+
+def call(id: str, call_id: str) -> it.FunctionCall:
+    return it.FunctionCall(id=id, call_id=call_id, name="f", arguments="{}")
+
+
+def output(id: str, call_id: str) -> it.FunctionCallOutput:
+    return it.FunctionCallOutput(id=id, call_id=call_id, output="")
+
+
+def left(items: Sequence[it.Item], room: int) -> tuple[list[str], tuple[str, ...]] | None:
+    """The ids that stay where ``room`` items fit, and those that do not."""
+    found = shortened(
+        Conversation(items=tuple(items)),
+        lambda shorter: shorter.items,
+        lambda rest: len(rest) <= room,
+    )
+    return None if found is None else ([item.id for item in found[0]], found[1])
+
+
+TALK = (
+    message("system", "s"),
+    message("user", "u1"),
+    it.Reasoning(id="r"),
+    call("c1", "a"),
+    call("c2", "b"),
+    output("o2", "b"),
+    output("o1", "a"),
+    message("assistant", "m"),
+    message("user", "u2"),
+    call("c3", "c"),
+    output("o3", "c"),
+)
+
+
+def test_the_oldest_go_first_and_what_belongs_together_goes_together() -> None:
+    assert left(TALK, 10) == (["s", *[i.id for i in TALK[2:]]], ("u1",))
+    rest = ["s", "c2", "o2", "m", "u2", "c3", "o3"]
+    assert left(TALK, 9) == left(TALK, 7) == (rest, ("u1", "r", "c1", "o1"))
+    assert left(TALK, 5) == (["s", "m", "u2", "c3", "o3"], ("u1", "r", "c1", "c2", "o2", "o1"))
+
+
+def test_what_the_system_says_and_the_last_question_stay() -> None:
+    found = left(TALK, 2)
+    assert found is not None and found[0] == ["s", "u2"]
+    assert left(TALK, 1) is None
+
+
+def test_declared_tools_stay() -> None:
+    items = (it.AdditionalTools(id="t", tools=()), message("user", "u1"), message("user", "u2"))
+    assert left(items, 2) == (["t", "u2"], ("u1",))
+
+
+KINDS = st.sampled_from(("user", "assistant", "system", "call", "reasoning"))
+
+
+@given(st.lists(KINDS, max_size=20), st.integers(0, 30))
+def test_as_few_as_fit_and_never_half_a_call(kinds: list[str], room: int) -> None:
+    items: list[it.Item] = []
+    for n, kind in enumerate(kinds):
+        if kind == "call":
+            items += [call(f"c{n}", f"{n}"), output(f"o{n}", f"{n}")]
+        elif kind == "reasoning":
+            items.append(it.Reasoning(id=f"r{n}"))
+        else:
+            items.append(message(kind, f"{kind}{n}"))
+    found = left(items, room)
+    if found is None:
+        return
+    stayed, dropped = found
+    assert len(stayed) <= room and sorted([*stayed, *dropped]) == sorted(i.id for i in items)
+    assert {id[1:] for id in stayed if id[0] == "c"} == {id[1:] for id in stayed if id[0] == "o"}
+    last_user = next((i.id for i in reversed(items) if i.id.startswith("user")), None)
+    assert last_user is None or last_user in stayed

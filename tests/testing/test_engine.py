@@ -1,0 +1,53 @@
+"""The scripted engine keeps the contract of engines, and plays what it was given."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.engines.base import Capabilities, Sampling
+from antiphon.errors import BackendError
+from antiphon.testing.engine import ScriptedEngine
+from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
+from antiphon.testing.tokenizer import END
+from antiphon.tokens import Prompt
+
+TEXT = "Once upon a time, there was a text that an engine had to say."
+#: What it cannot be held to: the texts are given.
+ABLE = Capabilities(max_logprobs=20, cached_tokens=True, penalties=True)
+PROMPT = Prompt(tuple(b"Hello"))
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("chunk", [1, 7])
+async def test_keeps_the_contract(check: Check, chunk: int) -> None:
+    await check(ScriptedEngine([TEXT], special=["<|a|>"], capabilities=ABLE, chunk=chunk))
+
+
+async def test_is_closed_for_good() -> None:
+    await check_closed(ScriptedEngine([TEXT]))
+
+
+async def test_replies_come_one_after_another_and_the_last_one_stays() -> None:
+    engine = ScriptedEngine(["a", "b"])
+    said = [
+        engine.text(Prompt((await collect(engine, PROMPT, Sampling(max_tokens=9))).ids))
+        for _ in range(3)
+    ]
+    assert said == [f"a{END}", f"b{END}", f"b{END}"]
+    assert [prompt for prompt, _ in engine.requests] == [PROMPT] * 3
+
+
+async def test_special_tokens_end_a_reply_where_asked() -> None:
+    engine = ScriptedEngine(["a<|x|>b"], special=["<|x|>"])
+    stop = engine.tokenizer.special["<|x|>"]
+    outcome = await collect(engine, PROMPT, Sampling(max_tokens=9, stop_ids=(stop,)))
+    assert outcome.ids == (ord("a"), stop)
+    assert outcome.last.finish == "stop"
+
+
+async def test_a_function_sees_the_prompt_and_an_exception_is_raised() -> None:
+    engine = ScriptedEngine(lambda prompt: prompt.upper())
+    outcome = await collect(engine, PROMPT, Sampling(max_tokens=9))
+    assert engine.text(Prompt(outcome.ids)) == f"HELLO{END}"
+    with pytest.raises(BackendError, match="broken"):
+        await collect(ScriptedEngine([BackendError("broken")]), PROMPT, Sampling(max_tokens=9))
