@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from antiphon.errors import SetupError
+
 from .base import Store
 
 __all__ = ["open_store"]
@@ -15,6 +17,10 @@ async def open_store(url: str) -> Store:
         from .memory import MemoryStore
 
         return MemoryStore()
+    place = url.removeprefix("sqlite:")
+    if not place or (place == url and "://" in url):
+        kind = url.partition(":")[0]  # the rest of an address may hold a password
+        raise SetupError(f"No store is called {kind!r}: name memory:, sqlite:PATH or a path.")
     from .sqlite import SqliteStore
 
-    return await SqliteStore.open(Path(url.removeprefix("sqlite:")).expanduser())
+    return await SqliteStore.open(Path(place).expanduser())

@@ -3,10 +3,10 @@ INSERT INTO responses
     (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint)
 VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, id) DO UPDATE SET
-    parent = excluded.parent, created_at = excluded.created_at, live = 1, bytes = excluded.bytes, body = excluded.body, input = excluded.input,
+    parent = excluded.parent, created_at = excluded.created_at, live = 1,
+    bytes = excluded.bytes, body = excluded.body, input = excluded.input,
     output = excluded.output, base = excluded.base, tokens = excluded.tokens,
     fingerprint = excluded.fingerprint
-RETURNING seq
 
 -- forget_items
 DELETE FROM items WHERE response = ?
@@ -19,31 +19,30 @@ SELECT body, input, output, base, tokens, fingerprint FROM responses
 WHERE tenant = ? AND id = ? AND live = 1
 
 -- chain
-WITH RECURSIVE chain (depth, tenant, parent, body, input, output, base, tokens, fingerprint) AS (
-    SELECT 0, tenant, parent, body, input, output, base, tokens, fingerprint FROM responses
-    WHERE tenant = ? AND id = ? AND live = 1
+WITH RECURSIVE chain (depth, seq, tenant, parent) AS (
+    SELECT 0, seq, tenant, parent FROM responses WHERE tenant = ? AND id = ? AND live = 1
     UNION ALL
-    SELECT chain.depth + 1, r.tenant, r.parent, r.body, r.input, r.output, r.base, r.tokens,
-        r.fingerprint
+    SELECT chain.depth + 1, r.seq, r.tenant, r.parent
     FROM chain JOIN responses AS r ON r.tenant = chain.tenant AND r.id = chain.parent
 )
-SELECT body, input, output, base, tokens, fingerprint FROM chain ORDER BY depth DESC
+SELECT r.body, r.input, r.output, r.base, r.tokens, r.fingerprint
+FROM chain JOIN responses AS r ON r.seq = chain.seq ORDER BY chain.depth DESC
 
 -- item
 SELECT r.input, r.output FROM items AS i JOIN responses AS r ON r.seq = i.response
 WHERE i.tenant = ? AND i.id = ? AND r.live = 1 ORDER BY r.seq DESC LIMIT 1
 
 -- bury
-UPDATE responses SET live = 0 WHERE tenant = ? AND id = ? AND live = 1 RETURNING seq
+UPDATE responses SET live = 0 WHERE seq = ? AND live = 1
 
--- bury_row
-UPDATE responses SET live = 0 WHERE seq = ?
-
--- free
-DELETE FROM responses WHERE seq = ? AND live = 0 AND NOT EXISTS (
+-- unneeded
+SELECT bytes, tenant, parent FROM responses WHERE seq = ? AND live = 0 AND NOT EXISTS (
     SELECT 1 FROM responses AS child
     WHERE child.tenant = responses.tenant AND child.parent = responses.id
-) RETURNING bytes, tenant, parent
+)
+
+-- free
+DELETE FROM responses WHERE seq = ?
 
 -- row_of
 SELECT seq FROM responses WHERE tenant = ? AND id = ?
@@ -65,7 +64,7 @@ SELECT body FROM conversations WHERE tenant = ? AND id = ?
 SELECT seq FROM conversations WHERE tenant = ? AND id = ?
 
 -- drop_conversation
-DELETE FROM conversations WHERE tenant = ? AND id = ? RETURNING seq
+DELETE FROM conversations WHERE tenant = ? AND id = ?
 
 -- add_item
 INSERT OR IGNORE INTO conversation_items (conversation, tenant, id, body) VALUES (?, ?, ?, ?)
@@ -75,7 +74,7 @@ SELECT i.body FROM conversation_items AS i JOIN conversations AS c ON c.seq = i.
 WHERE c.tenant = ? AND c.id = ? ORDER BY i.position
 
 -- conversation_item
-SELECT body FROM conversation_items WHERE tenant = ? AND id = ? LIMIT 1
+SELECT body FROM conversation_items WHERE tenant = ? AND id = ? ORDER BY position LIMIT 1
 
 -- remove_item
-DELETE FROM conversation_items WHERE id = ? AND conversation = ? RETURNING id
+DELETE FROM conversation_items WHERE id = ? AND conversation = ?

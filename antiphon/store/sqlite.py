@@ -77,7 +77,7 @@ class SqliteStore:
         self._lock = lock
         self._queries: Mapping[str, str] = queries()
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
-        self._closed = False
+        self._ended: asyncio.Future[None] | None = None
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="sqlite-read")
         self._reader = reader
         self._writer = threading.Thread(
@@ -137,7 +137,8 @@ class SqliteStore:
         items = [(tenant, item.id) for item in added]
 
         def work(connection: sqlite3.Connection) -> None:
-            (seq,) = connection.execute(self._queries["save"], row).fetchone()
+            connection.execute(self._queries["save"], row)
+            (seq,) = connection.execute(self._queries["row_of"], row[:2]).fetchone()
             connection.execute(self._queries["forget_items"], (seq,))
             connection.executemany(self._queries["save_item"], [(*item, seq) for item in items])
             if conversation is not None:
@@ -146,25 +147,23 @@ class SqliteStore:
         await self._write(work)
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
-        row = await self._read("load", (tenant, response_id), one=True)
-        return _stored(row) if row is not None else None
+        found = await self._read("load", (tenant, response_id), _stored)
+        return found[0] if found else None
 
     async def chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
-        rows = await self._read("chain", (tenant, response_id))
-        return tuple(map(_stored, rows)) or None
+        return tuple(await self._read("chain", (tenant, response_id), _stored)) or None
 
     async def item(self, tenant: str, item_id: str) -> Item | None:
-        row = await self._read("item", (tenant, item_id), one=True)
-        if row is None:
-            talked = await self._read("conversation_item", (tenant, item_id), one=True)
-            return _decode_item(talked[0]) if talked is not None else None
-        items = (*_decode_items(row[0]), *_decode_items(row[1]))
-        return next((item for item in items if item.id == item_id), None)
+        held = await self._read("item", (tenant, item_id), _both)
+        if not held:
+            talked = await self._read("conversation_item", (tenant, item_id), _item)
+            return talked[0] if talked else None
+        return next(item for item in held[0] if item.id == item_id)
 
     async def delete(self, tenant: str, response_id: str) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
-            row = connection.execute(self._queries["bury"], (tenant, response_id)).fetchone()
-            if row is None:
+            row = connection.execute(self._queries["row_of"], (tenant, response_id)).fetchone()
+            if row is None or not connection.execute(self._queries["bury"], row).rowcount:
                 return False
             self._free(connection, row[0])
             return True
@@ -191,12 +190,12 @@ class SqliteStore:
         await self._write(work)
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
-        row = await self._read("conversation", (tenant, conversation_id), one=True)
-        return _decode_conversation(row[0]) if row is not None else None
+        found = await self._read("conversation", (tenant, conversation_id), _conversation)
+        return found[0] if found else None
 
     async def drop_conversation(self, tenant: str, conversation_id: str) -> bool:
         query, key = self._queries["drop_conversation"], (tenant, conversation_id)
-        return await self._write(lambda connection: bool(connection.execute(query, key).fetchall()))
+        return await self._write(lambda connection: connection.execute(query, key).rowcount > 0)
 
     async def add_items(self, tenant: str, conversation_id: str, items: tuple[Item, ...]) -> bool:
         return await self._write(
@@ -204,48 +203,52 @@ class SqliteStore:
         )
 
     async def conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
-        rows = await self._read("conversation_items", (tenant, conversation_id))
-        return tuple(_decode_item(body) for (body,) in rows)
+        return tuple(await self._read("conversation_items", (tenant, conversation_id), _item))
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             row = self._row(connection, tenant, conversation_id)
             if row is None:
                 return False
-            gone = connection.execute(self._queries["remove_item"], (item_id, row)).fetchall()
-            return bool(gone)
+            return connection.execute(self._queries["remove_item"], (item_id, row)).rowcount > 0
 
         return await self._write(work)
 
     async def close(self) -> None:
-        if self._closed:
-            return
-        self._closed = True
-        self._jobs.put(None)
-        await asyncio.to_thread(self._writer.join)
-        self._reading.submit(self._reader.close)
-        await asyncio.to_thread(self._reading.shutdown)
+        if self._ended is None:
+            self._jobs.put(None)
+            self._ended = asyncio.get_running_loop().run_in_executor(None, self._end)
+        await asyncio.shield(self._ended)  # who stops waiting does not stop it
+
+    def _end(self) -> None:
+        self._writer.join()
+        self._reading.shutdown()
+        self._reader.close()
         self._lock.close()
 
     # --- reading ---------------------------------------------------------------------------------
 
-    async def _read(self, name: str, arguments: tuple[Any, ...], *, one: bool = False) -> Any:
-        if self._closed:
+    async def _read(
+        self, name: str, arguments: tuple[Any, ...], shape: Callable[[tuple[Any, ...]], _T]
+    ) -> list[_T]:
+        """The rows of a query, shaped where they are read: a long chain is no pause of the loop."""
+        if self._ended is not None:
             raise RunError("The store is closed.")
         loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reading, self._fetch, name, arguments, one)
+        return await loop.run_in_executor(self._reading, self._fetch, name, arguments, shape)
 
-    def _fetch(self, name: str, arguments: tuple[Any, ...], one: bool) -> Any:
+    def _fetch(
+        self, name: str, arguments: tuple[Any, ...], shape: Callable[[tuple[Any, ...]], _T]
+    ) -> list[_T]:
         try:
-            cursor = self._reader.execute(self._queries[name], arguments)
-            return cursor.fetchone() if one else cursor.fetchall()
-        except sqlite3.Error as error:
+            return [shape(row) for row in self._reader.execute(self._queries[name], arguments)]
+        except (sqlite3.Error, msgspec.MsgspecError, UnicodeError) as error:
             raise RunError("The store could not be read.") from error
 
     # --- writing ---------------------------------------------------------------------------------
 
     async def _write(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
-        if self._closed:
+        if self._ended is not None:
             raise RunError("The store is closed.")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_T] = loop.create_future()
@@ -328,9 +331,10 @@ class SqliteStore:
         freed = 0
         row: tuple[int] | None = (seq,)
         while row is not None:
-            gone = connection.execute(self._queries["free"], row).fetchone()
+            gone = connection.execute(self._queries["unneeded"], row).fetchone()
             if gone is None:
                 break
+            connection.execute(self._queries["free"], row)
             freed += int(gone[0])
             row = connection.execute(self._queries["row_of"], gone[1:]).fetchone()
         return freed
@@ -341,7 +345,7 @@ class SqliteStore:
         for expired, (seq, created_at) in enumerate(oldest):
             if not retention.over(age_s=now - created_at, responses=count, bytes=size):
                 return expired
-            connection.execute(self._queries["bury_row"], (seq,))
+            connection.execute(self._queries["bury"], (seq,))
             count -= 1
             size -= self._free(connection, seq)
         return len(oldest)
@@ -367,24 +371,48 @@ def _stored(row: tuple[Any, ...]) -> StoredResponse:
     )
 
 
+def _both(row: tuple[Any, ...]) -> tuple[Item, ...]:
+    return (*_decode_items(row[0]), *_decode_items(row[1]))
+
+
+def _item(row: tuple[Any, ...]) -> Item:
+    item: Item = _decode_item(row[0])
+    return item
+
+
+def _conversation(row: tuple[Any, ...]) -> Conversation:
+    return _decode_conversation(row[0])
+
+
 def _locked(path: Path) -> IO[bytes]:
-    """The file that says whose the database is: the lock goes with the process, however it dies."""
+    """The file that says whose the database is: the lock goes with the process, however it dies.
+
+    A file beside the database, because to close the database itself would drop SQLite's own locks.
+    """
     import fcntl
 
-    lock = open(f"{path}.lock", "wb")
+    # by its real name: two links to one database are one database
+    lock = open(f"{path.resolve()}.lock", "wb", opener=_private)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except OSError:
+    except BlockingIOError:
         lock.close()
         raise SetupError(
             f"Another process uses the store {path}. SQLite serves one process at a time."
         ) from None
+    except OSError:
+        lock.close()
+        raise
     return lock
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT, 0o600)
 
 
 def _connected(path: Path) -> sqlite3.Connection:
     if not path.exists():
-        os.close(os.open(path, os.O_CREAT | os.O_WRONLY, 0o600))
+        os.close(_private(str(path), os.O_WRONLY))
     connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
     try:
         for pragma in (

@@ -14,6 +14,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
+from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.testing.store_check import CHECKS, check_store, turn
@@ -37,6 +38,13 @@ async def test_the_battery_runs_every_check() -> None:
         yield await open_store("memory:")
 
     assert [name async for name in check_store(opened)] == list(CHECKS)
+
+
+@pytest.mark.parametrize("url", ["postgresql://u:secret@h/d", "redis://h", "sqlite:", ""])
+async def test_a_store_of_no_known_kind_is_refused_without_its_secrets(url: str) -> None:
+    with pytest.raises(SetupError, match="No store is called") as refused:
+        await open_store(url)
+    assert "secret" not in str(refused.value)
 
 
 NAMES = st.sampled_from("abcdef")

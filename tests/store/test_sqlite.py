@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import os
 import random
 import signal
 import sqlite3
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -18,6 +20,7 @@ from antiphon.store.base import Retention
 from antiphon.store.sql import migrations
 from antiphon.store.sqlite import SqliteStore
 from antiphon.testing.store_check import turn
+from antiphon.wire.conversations import Conversation
 
 ROOT = Path(__file__).parents[2]
 SAVING = """
@@ -177,6 +180,8 @@ async def test_the_totals_are_a_recount(tmp_path: Path) -> None:
         await store.save("t", turn(str(n), previous, created_at=n, text="z" * dice.randrange(99)))
         if dice.random() < 0.3:
             await store.delete("t", f"resp_{dice.randrange(n + 1)}")
+    for text in ("short", "longer than it was"):
+        await store.save("t", turn("again", created_at=99, text=text))
     await store.sweep(Retention(max_responses=20), 100)
     await store.close()
     connection = sqlite3.connect(tmp_path / "a.db")
@@ -189,8 +194,11 @@ async def test_the_totals_are_a_recount(tmp_path: Path) -> None:
 
 
 async def test_the_file_is_its_owners_alone(tmp_path: Path) -> None:
-    await (await SqliteStore.open(tmp_path / "deep" / "a.db")).close()
-    assert os.stat(tmp_path / "deep" / "a.db").st_mode & 0o777 == 0o600
+    store = await SqliteStore.open(tmp_path / "deep" / "a.db")
+    await store.save("t", turn("a"))
+    modes = {file.name: file.stat().st_mode & 0o777 for file in (tmp_path / "deep").iterdir()}
+    await store.close()
+    assert modes == dict.fromkeys(["a.db", "a.db-shm", "a.db-wal", "a.db.lock"], 0o600)
 
 
 async def test_opening_again_changes_nothing(tmp_path: Path) -> None:
@@ -258,3 +266,72 @@ async def test_an_unwritable_database_file_is_named_and_leaves_no_lock(tmp_path:
         await SqliteStore.open(path)
     path.rmdir()
     await (await SqliteStore.open(path)).close()
+
+
+async def test_two_names_of_one_database_are_one_database(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    (tmp_path / "b.db").symlink_to(tmp_path / "a.db")
+    with pytest.raises(SetupError, match="Another process uses the store"):
+        await SqliteStore.open(tmp_path / "b.db")
+    await store.close()
+    await (await SqliteStore.open(tmp_path / "b.db")).close()
+
+
+async def test_a_file_system_without_locks_is_not_taken_for_another_process(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    with pytest.raises(SetupError, match="cannot be opened: No locks available"):
+        await SqliteStore.open(tmp_path / "a.db")
+
+
+async def test_what_an_older_version_made_is_kept(tmp_path: Path) -> None:
+    path, (name, script) = tmp_path / "a.db", migrations()[0]
+    with closing(sqlite3.connect(path)) as connection:
+        connection.executescript(script)
+        connection.executescript("CREATE TABLE migrations (name TEXT PRIMARY KEY);")
+        connection.execute("INSERT INTO migrations VALUES (?)", (name,))
+        connection.execute(
+            "INSERT INTO responses (tenant, id, created_at, bytes, body, input, output)"
+            " VALUES ('t', 'resp_a', 1, 9, ?, '[]', '[]')",
+            (b'{"id":"resp_a","created_at":1,"model":"m"}',),
+        )
+        connection.commit()
+    store = await SqliteStore.open(path)
+    stored = await store.load("t", "resp_a")
+    assert stored is not None and stored.response.model == "m"
+    await store.put_conversation("t", Conversation(id="conv_a", created_at=1))
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        applied = connection.execute("SELECT name FROM migrations ORDER BY name").fetchall()
+    assert applied == [(name,) for name, _ in migrations()]
+
+
+async def test_what_cannot_be_read_back_is_an_error_of_the_run(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    await store.save("t", turn("a"))
+    await store.save("t", turn("b"))
+    await store._write(lambda db: db.execute("UPDATE responses SET body = '{' WHERE id = 'resp_a'"))
+    with pytest.raises(RunError, match=r"^The store could not be read\.$"):
+        await store.load("t", "resp_a")
+    assert await store.load("t", "resp_b") == turn("b")
+    await store.close()
+
+
+async def test_a_close_that_is_cancelled_still_closes(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    saving = asyncio.create_task(store.save("t", turn("a")))
+    closing_ = asyncio.create_task(store.close())
+    for _ in range(2):
+        await asyncio.sleep(0)
+    closing_.cancel()
+    assert isinstance((await asyncio.gather(closing_, return_exceptions=True))[0], BaseException)
+    async with asyncio.timeout(30):
+        await saving
+        await store.close()
+    store = await SqliteStore.open(tmp_path / "a.db")
+    assert await store.load("t", "resp_a") == turn("a")
+    await store.close()
