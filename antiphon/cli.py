@@ -9,6 +9,7 @@ import argparse
 import asyncio
 import hashlib
 import secrets
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
@@ -54,6 +55,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return 2
     except KeyboardInterrupt:
         return 130
+    except BrokenPipeError:  # who reads the output has seen enough
+        sys.stdout = open(os.devnull, "w")  # or Python complains again when it exits
+        return 0
     return 0
 
 
