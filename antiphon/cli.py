@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import secrets
 import os
+import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
