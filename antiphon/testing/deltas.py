@@ -1,0 +1,76 @@
+"""A reply read delta by delta, as the contract of deltas demands; for the checks.
+
+It knows the order in which deltas may come, and nothing of who wrote them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from msgspec import Struct, field
+
+from antiphon.stream.deltas import Annotate, Channel, Close, Delta, Finish, Open, Sampled, Text
+from antiphon.wire.items import Item, Logprob
+
+__all__ = ["Reading", "Said", "read"]
+
+
+class Said(Struct):
+    """An item of a reply: its shell, and what was written into it."""
+
+    item: Item
+    text: dict[Channel, str] = field(default_factory=dict)
+    logprobs: list[Logprob] = field(default_factory=list)
+    closed: bool = False
+
+
+class Reading(Struct):
+    """A whole reply. Two readings are equal if they mean the same, however they were cut."""
+
+    items: list[Said] = field(default_factory=list)
+    sampled: list[int] = field(default_factory=list)
+    finish: Finish | None = None
+
+    @property
+    def text(self) -> str:
+        return "".join(text for said in self.items for text in said.text.values())
+
+    def add(self, delta: Delta) -> None:
+        """The next delta. Raises ``AssertionError`` where it may not come."""
+        assert self.finish is None, f"after the end came {delta}"
+        match delta:
+            case Open(item):
+                assert not item.id, f"a shell has no id yet: {item}"
+                self._close()
+                self.items.append(Said(item))
+            case Text(text, logprobs, channel):
+                assert text or logprobs, "a text that says nothing"
+                said = self._open(delta)
+                said.text[channel] = said.text.get(channel, "") + text
+                said.logprobs += logprobs
+            case Annotate():
+                assert self._open(delta).text, "a citation of nothing"
+            case Close():
+                self._open(delta).closed = True
+            case Sampled(ids):
+                self.sampled += ids
+            case Finish(reason):
+                is_open = bool(self.items) and not self.items[-1].closed
+                assert not (is_open and reason == "stop"), "an item was open at the end"
+                self.finish = delta
+
+    def _open(self, delta: Delta) -> Said:
+        assert self.items and not self.items[-1].closed, f"no item is open for {delta}"
+        return self.items[-1]
+
+    def _close(self) -> None:
+        if self.items:
+            self.items[-1].closed = True
+
+
+def read(deltas: Iterable[Delta]) -> Reading:
+    """All of them. Raises ``AssertionError`` for one that may not come where it does."""
+    reading = Reading()
+    for delta in deltas:
+        reading.add(delta)
+    return reading

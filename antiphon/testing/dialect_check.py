@@ -1,0 +1,308 @@
+"""The contract of a dialect as checks: run them over a dialect of your own.
+
+Each check takes a ``Model`` and raises ``AssertionError``. The checks know no format: what a reply
+looks like they learn from how the dialect writes one, because render and parse are inverses.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.conversation import Conversation, Kept, Options
+from antiphon.dialects.base import Dialect, Rendered
+from antiphon.errors import InvalidRequest
+from antiphon.stream.deltas import Close, Delta, Open, Reason, Sampled
+from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
+from antiphon.wire.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputText,
+    Item,
+    Message,
+    OutputText,
+)
+from antiphon.wire.tools import Function
+
+from .deltas import Reading, read
+
+__all__ = ["CHECKS", "Check", "Model", "check_dialect"]
+
+
+class Model(Struct, frozen=True):
+    """A dialect and its tokenizer. ``fingerprint``: the one of the model card."""
+
+    dialect: Dialect
+    tokenizer: Tokenizer
+    fingerprint: str = ""
+
+    def render(self, *items: Item, kept: Kept | None = None, **options: Any) -> Rendered:
+        conversation = Conversation(
+            items=items, instructions="Be kind.", kept=kept, past=len(items) - 1
+        )
+        return self.dialect.render(conversation, Options(**options))
+
+    def spell(self, ids: Iterable[int]) -> str:
+        return b"".join(map(self.tokenizer.piece, ids)).decode("utf-8", "replace")
+
+    def ends(self, rendered: Rendered) -> frozenset[int]:
+        return self.tokenizer.end_ids | set(rendered.stop_ids)
+
+
+Check = Callable[[Model], None]
+
+TEXT = "Grüße, 漢字 🦄 and {braces}."
+WEATHER = Function(
+    name="weather",
+    description="Tells the weather.",
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+        "required": ["city"],
+    },
+)
+ARGUMENTS = {"city": "Oslo", "days": 2}
+#: What models write, besides their control tokens, when they call tools.
+_SHREDS = (
+    *('{"name": "weather", "arguments": {"city": "Oslo"}}', '{"name": ', '"weather"', "{", "}"),
+    *('[weather(city="Oslo")]', "<function=weather>", "<parameter=city>", "</function>", "[", "]"),
+    *("Hello", " ", "\n", "\n\n", "Grüße 🦄", "</think>", "<tool_call>", "<", "weather", "```json"),
+)
+
+
+def _user(text: str) -> Message:
+    return Message(role="user", content=(InputText(text=text),))
+
+
+def _assistant(text: str) -> Message:
+    return Message(role="assistant", content=(OutputText(text=text),))
+
+
+CALLED = (
+    FunctionCall(call_id="call_a1b2c3d4", name="weather", arguments=json.dumps(ARGUMENTS)),
+    FunctionCallOutput(call_id="call_a1b2c3d4", output="sunny"),
+)
+
+
+# --- prompts -------------------------------------------------------------------------------------
+
+
+def rendering_is_deterministic(model: Model) -> None:
+    talk = (_user(TEXT), _assistant("Yes."), _user("Why?"))
+    first, second = (model.render(*talk, tools=(WEATHER,)) for _ in range(2))
+    assert first.prompt == second.prompt
+    assert (first.constraint, first.stop, first.stop_ids) == (
+        second.constraint,
+        second.stop,
+        second.stop_ids,
+    )
+
+
+def prompts_say_what_was_said(model: Model) -> None:
+    prompt = model.render(_user(TEXT), _assistant("An answer."), _user("Why?")).prompt
+    assert all(0 <= id < model.tokenizer.size for id in prompt.ids), "ids must exist"
+    spelled = model.spell(prompt.ids)
+    assert "Be kind." in spelled, "the instructions are missing"
+    places = [spelled.find(text) for text in (TEXT, "An answer.", "Why?")]
+    assert -1 not in places and places == sorted(places), f"texts stand at {places}"
+
+
+def prompts_show_tools_and_what_came_of_them(model: Model) -> None:
+    shown = model.spell(model.render(_user("Hi"), tools=(WEATHER,)).prompt.ids)
+    assert all(text in shown for text in ("weather", "Tells the weather.", "city"))
+    told = model.spell(model.render(_user("Hi"), *CALLED, tools=(WEATHER,)).prompt.ids)
+    assert "Oslo" in told and told.rfind("sunny") > told.find("Oslo")
+
+
+def users_cannot_spell_control_tokens(model: Model) -> None:
+    special = model.tokenizer.special
+    control = frozenset(special.values())
+    text = "a" + "-".join(special) + "z"
+
+    def found(text: str) -> tuple[Counter[int], str]:
+        talk = (_user(text), *CALLED[:1], FunctionCallOutput(call_id="call_a1b2c3d4", output=text))
+        ids = model.render(*talk, tools=(WEATHER,)).prompt.ids
+        return Counter(id for id in ids if id in control), model.spell(ids)
+
+    (spelled, prompt), (plain, _) = found(text), found("az")
+    assert spelled == plain, "a text became control tokens"
+    assert text in prompt, "a text was changed"
+
+
+def forced_calls_are_constrained_or_refused(model: Model) -> None:
+    try:
+        rendered = model.render(_user("Hi"), tools=(WEATHER,), tool_choice="required")
+    except InvalidRequest:
+        return
+    assert rendered.constraint is not None and rendered.constraint.needed
+
+
+# --- kept tokens ---------------------------------------------------------------------------------
+
+
+def kept_tokens_are_extended(model: Model) -> None:
+    """Where the next rendering begins with what they spell; whatever they are, it spells the
+    same."""
+    first = model.render(_user(TEXT)).prompt.ids
+    talk = (_user(TEXT), _assistant("Very fine."), _user("Why?"))
+    fresh = model.render(*talk).prompt.ids
+    for text in ("Very fine.", "Very", "", "Something else."):
+        kept = Kept((*first, *_letter_by_letter(model, text)), model.fingerprint)
+        again = model.render(*talk, kept=kept).prompt.ids
+        assert model.spell(again) == model.spell(fresh), "kept tokens changed the prompt"
+        if model.spell(fresh).startswith(model.spell(kept.ids)):
+            assert again[: len(kept.ids)] == kept.ids, f"{text!r} was not extended"
+        foreign = Kept(kept.ids, f"not {model.fingerprint}")
+        assert model.render(*talk, kept=foreign).prompt.ids == fresh, "of another tokenizer"
+
+
+def kept_tokens_of_another_conversation_are_left_out(model: Model) -> None:
+    other = model.render(_user("Something else altogether.")).prompt.ids
+    fresh = model.render(_user(TEXT)).prompt.ids
+    again = model.render(_user(TEXT), kept=Kept(other, model.fingerprint)).prompt.ids
+    assert model.spell(again) == model.spell(fresh)
+
+
+# --- replies -------------------------------------------------------------------------------------
+
+
+def what_is_written_is_read(model: Model) -> None:
+    """A reply as the dialect itself would write it, given to its own parser."""
+    reply = _written(model, _assistant("Very fine."), _user("Why?"))
+    if reply is not None:
+        (said,) = reply.items
+        assert isinstance(said.item, Message) and said.text == {"text": "Very fine."}
+    reply = _written(model, *CALLED)
+    if reply is not None:
+        (said,) = reply.items
+        assert isinstance(said.item, FunctionCall) and said.item.name == "weather"
+        assert json.loads(reply.text) == ARGUMENTS
+
+
+def plain_text_is_lost_nowhere(model: Model) -> None:
+    text = "A calm sea. Grüße 🦄, 3 < 4 { and } [so] on"
+    for tools in ((), (WEATHER,)):
+        for reason in ("stop", "length"):
+            reading = read(_parsed(model, _encoded(model, text), reason, tools=tools))
+            assert reading.text.strip() == text, f"{reading.text!r} was read"
+
+
+def any_cut_means_the_same(model: Model) -> None:
+    for ids, dice in _garbage(model):
+        for reason in ("stop", "length"):
+            whole = read(_parsed(model, ids, reason, tools=(WEATHER,)))
+            for most in (1, 3, 20):
+                sizes = [dice.randint(1, most) for _ in ids]
+                again = read(_parsed(model, ids, reason, sizes=sizes, tools=(WEATHER,)))
+                assert again == whole, f"{model.spell(ids)!r} in pieces of {most}"
+
+
+def every_sampled_token_is_told_first(model: Model) -> None:
+    for ids, _ in _garbage(model):
+        parser = model.render(_user("Hi"), tools=(WEATHER,)).parser
+        thought = 0
+        for sampled, id in enumerate(ids, 1):
+            deltas = list(parser.feed(Chunk(ids=(id,))))
+            told = [at for at, delta in enumerate(deltas) if isinstance(delta, Sampled)]
+            assert told == [0] and deltas[0] == Sampled((id,)), f"{id} was told as {deltas}"
+            assert thought <= parser.reasoning_tokens <= sampled
+            thought = parser.reasoning_tokens
+            if parser.done:
+                break
+
+
+def a_cut_reply_is_left_open(model: Model) -> None:
+    ids = _encoded(model, "Once upon a time, there was")
+    cut, whole = (list(_parsed(model, ids, reason)) for reason in ("length", "stop"))
+    assert any(isinstance(delta, Open) for delta in cut)
+    assert not read(cut).items[-1].closed, "what was cut must not look complete"
+    assert isinstance(whole[-1], Close), "what is whole is closed"
+
+
+CHECKS: Mapping[str, Check] = {
+    check.__name__: check
+    for check in (
+        rendering_is_deterministic,
+        prompts_say_what_was_said,
+        prompts_show_tools_and_what_came_of_them,
+        users_cannot_spell_control_tokens,
+        forced_calls_are_constrained_or_refused,
+        kept_tokens_are_extended,
+        kept_tokens_of_another_conversation_are_left_out,
+        what_is_written_is_read,
+        plain_text_is_lost_nowhere,
+        any_cut_means_the_same,
+        every_sampled_token_is_told_first,
+        a_cut_reply_is_left_open,
+    )
+}
+
+
+def check_dialect(dialect: Dialect, tokenizer: Tokenizer, *, fingerprint: str = "") -> None:
+    """Run every check over a dialect, one after the other."""
+    model = Model(dialect, tokenizer, fingerprint)
+    for check in CHECKS.values():
+        check(model)
+
+
+def _encoded(model: Model, text: str) -> list[int]:
+    return model.tokenizer.encode(text, special=False)
+
+
+def _letter_by_letter(model: Model, text: str) -> list[int]:
+    """Other ids for a text than the usual ones, where the tokenizer has them: models do not always
+    sample what the tokenizer would write."""
+    ids = [id for letter in text for id in _encoded(model, letter)]
+    return ids if model.spell(ids) == text else _encoded(model, text)
+
+
+def _parsed(
+    model: Model,
+    ids: Sequence[int],
+    reason: Reason,
+    *,
+    sizes: Sequence[int] = (),
+    **options: Any,
+) -> Iterable[Delta]:
+    """The deltas of a reply that comes in chunks of these sizes, all at once without any."""
+    parser = model.render(_user("Hi"), **options).parser
+    start = 0
+    for size in sizes or (len(ids),):
+        chunk = tuple(ids[start : start + size])
+        start += size
+        logprobs = tuple(TokenLogprob(id, -0.5) for id in chunk)
+        yield from parser.feed(Chunk(ids=chunk, logprobs=logprobs))
+    yield from parser.finish(reason)
+
+
+def _garbage(model: Model) -> Iterable[tuple[list[int], random.Random]]:
+    """Replies that no model should write, and some that one might."""
+    special = [literal for literal in model.tokenizer.special if len(literal) > 1][:200]
+    ends = model.ends(model.render(_user("Hi")))
+    for seed in range(40):
+        dice = random.Random(seed)
+        pieces = (dice.choice(dice.choice((special or _SHREDS, _SHREDS))) for _ in range(12))
+        ids = model.tokenizer.encode("".join(pieces), special=True)
+        yield [id for id in ids if id not in ends], dice
+
+
+def _written(model: Model, *items: Item) -> Reading | None:
+    """How the parser reads what the dialect writes for the model's turn that ``items`` begin with;
+    None where a turn that is over is written otherwise than one that begins, as by templates that
+    drop the thinking."""
+    before = model.render(_user("Hi"), tools=(WEATHER,))
+    after = model.render(_user("Hi"), *items, tools=(WEATHER,)).prompt.ids
+    prompt = before.prompt.ids
+    if model.spell(after[: len(prompt)]) != model.spell(prompt):
+        return None
+    ends = model.ends(before)
+    length = next((n for n, id in enumerate(after[len(prompt) :]) if id in ends), None)
+    if length is None:
+        return None
+    reply = after[len(prompt) : len(prompt) + length + 1]
+    return read([*before.parser.feed(Chunk(ids=reply)), *before.parser.finish("stop")])

@@ -1,0 +1,75 @@
+"""Every backend keeps the shipped contract; and the contract notices one that does not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import pytest
+
+from antiphon.backends.base import Backend
+from antiphon.backends.local import Local
+from antiphon.backends.scripted import Scripted
+from antiphon.dialects.chat import Dialect
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
+from antiphon.testing.backend_check import CHECKS, Check, check_backend
+from antiphon.testing.engine import ScriptedEngine
+from antiphon.tokens import ModelCard
+from antiphon.wire.items import Message
+from antiphon.wire.response import Usage
+from tests.dialects.families import TOKENS, source
+
+STORY = "A boat left the harbour. It was never seen again. The sea was calm."
+
+
+def local(family: str, reply: str) -> Local:
+    card = ModelCard(
+        name="m", context_size=1000, chat_template=source(family), bos_token=TOKENS[family][0]
+    )
+    engine = ScriptedEngine((reply,), special=TOKENS[family], card=card)
+    return Local(engine, Dialect(card, engine.tokenizer))
+
+
+BACKENDS: dict[str, Callable[[], Backend]] = {
+    "scripted": lambda: Scripted((STORY,)),
+    "local": lambda: local("smol", STORY),
+    "local that thinks": lambda: local("qwen", f"<think>\nHm.\n</think>\n\n{STORY}<|im_end|>"),
+    "local that is cut": lambda: local("gemma", STORY * 9),
+}
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("name", BACKENDS)
+async def test_keeps_the_contract(name: str, check: Check) -> None:
+    await check(BACKENDS[name]())
+
+
+async def test_the_battery_stops_what_it_began() -> None:
+    backend = Scripted((STORY,))
+    await check_backend(backend)
+    assert backend.aborted > 20 and not backend.closed
+
+
+SHELL = Message(role="assistant", content=())
+#: A scripted token is a word: these are the words of what the checks ask.
+USAGE = Usage(input_tokens=17, output_tokens=2, total_tokens=19)
+END = Finish("stop", USAGE)
+
+
+@pytest.mark.parametrize(
+    ("script", "complaint"),
+    [
+        ([Text("a"), END], "no item is open"),
+        ([Open(SHELL), Text("a"), Close(), Text("b"), END], "no item is open"),
+        ([Open(SHELL), Text("a"), END], "open at the end"),
+        ([Open(SHELL), Text("a"), Close(), END, END], "after the end"),
+        ([Open(Message(id="msg", role="assistant", content=())), Text("a"), Close()], "no id yet"),
+        ([Open(SHELL), Text(""), Close()], "says nothing"),
+        ([Open(SHELL), Text("a"), Close(), Finish("stop", Usage())], "known before"),
+        ([Sampled((1,)), Open(SHELL), Text("a"), Close(), END], "told once"),
+        ([Open(SHELL), Text("a b"), Close(), END], "at once"),
+        ([Open(SHELL), Close(), END], "nothing was said"),
+    ],
+)
+async def test_what_breaks_the_contract_is_noticed(script: Sequence[Delta], complaint: str) -> None:
+    with pytest.raises(AssertionError, match=complaint):
+        await check_backend(Scripted((script,)))

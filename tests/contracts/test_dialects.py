@@ -1,0 +1,187 @@
+"""The chat dialect keeps the shipped contract over many templates; a broken one is noticed."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from datetime import datetime
+
+import pytest
+from msgspec.structs import replace
+
+from antiphon.conversation import Conversation, Options
+from antiphon.dialects import base
+from antiphon.dialects.base import Parser, Rendered
+from antiphon.dialects.chat import Dialect
+from antiphon.stream.deltas import Close, Delta, Reason, Sampled, Text
+from antiphon.testing.dialect_check import CHECKS, Check, Model, check_dialect
+from antiphon.testing.tokenizer import END, ByteTokenizer
+from antiphon.tokens import Chunk, ModelCard, Prompt
+from tests.dialects.families import TOKENS, source
+
+
+class WordTokenizer(ByteTokenizer):
+    """Words are tokens, as far as they are known; other spellings of them mean the same."""
+
+    def __init__(self, special: Sequence[str]) -> None:
+        super().__init__(special)
+        first = super().size
+        self._words = {word: first + n for n, word in enumerate(("Very", " fine", "weather", "Hi"))}
+        self._of_word = {id: word for word, id in self._words.items()}
+        self._known = re.compile(f"({'|'.join(self._words)})")
+
+    @property
+    def size(self) -> int:
+        return super().size + len(self._words)
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        ids: list[int] = []
+        for piece in self._known.split(text):
+            word = self._words.get(piece)
+            ids += super().encode(piece, special=special) if word is None else (word,)
+        return ids
+
+    def piece(self, token: int) -> bytes:
+        word = self._of_word.get(token)
+        return super().piece(token) if word is None else word.encode()
+
+
+def model(family: str, kind: type[WordTokenizer] = WordTokenizer) -> Model:
+    tokenizer = kind(TOKENS[family])
+    card = ModelCard(
+        name="m",
+        context_size=1000,
+        chat_template=source(family),
+        bos_token=TOKENS[family][0],
+        eos_token=END,
+        fingerprint="f",
+    )
+    return Model(Dialect(card, tokenizer, today=lambda: datetime(2026, 7, 9)), tokenizer, "f")
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+@pytest.mark.parametrize("family", TOKENS)
+def test_keeps_the_contract(family: str, check: Check) -> None:
+    check(model(family))
+
+
+def test_the_whole_battery() -> None:
+    qwen = model("qwen")
+    check_dialect(qwen.dialect, qwen.tokenizer, fingerprint="f")
+
+
+# --- what breaks the contract is noticed ---------------------------------------------------------
+
+
+class Broken:
+    """A dialect of which one thing is wrong: what it is asked, or what it renders."""
+
+    def __init__(
+        self,
+        inner: base.Dialect,
+        ask: Callable[[Conversation], Conversation],
+        change: Callable[[Conversation, Rendered], Rendered],
+    ) -> None:
+        self._inner, self._ask, self._change = inner, ask, change
+
+    def render(self, conversation: Conversation, options: Options) -> Rendered:
+        rendered = self._inner.render(self._ask(conversation), options)
+        return self._change(conversation, rendered)
+
+
+class Reader:
+    """A parser of which one thing is wrong: ``change`` gets what each chunk means."""
+
+    def __init__(self, inner: Parser, change: Callable[[list[Delta]], list[Delta]]) -> None:
+        self._inner, self._change = inner, change
+        self.done = False
+
+    @property
+    def reasoning_tokens(self) -> int:
+        return self._inner.reasoning_tokens
+
+    def feed(self, chunk: Chunk) -> Iterable[Delta]:
+        return self._change(list(self._inner.feed(chunk)))
+
+    def finish(self, reason: Reason) -> Iterable[Delta]:
+        return self._change(list(self._inner.finish(reason)))
+
+
+def as_asked(conversation: Conversation) -> Conversation:
+    return conversation
+
+
+def as_rendered(conversation: Conversation, rendered: Rendered) -> Rendered:
+    return rendered
+
+
+def extended_blindly(conversation: Conversation, rendered: Rendered) -> Rendered:
+    kept = conversation.kept.ids if conversation.kept else ()
+    return replace(rendered, prompt=Prompt((*kept, *rendered.prompt.ids[len(kept) :])))
+
+
+def reading(change: Callable[[list[Delta]], list[Delta]]) -> Callable[..., Rendered]:
+    return lambda _, rendered: replace(rendered, parser=Reader(rendered.parser, change))
+
+
+def without(kind: type[Delta]) -> Callable[[list[Delta]], list[Delta]]:
+    return lambda deltas: [delta for delta in deltas if not isinstance(delta, kind)]
+
+
+def one_text_a_chunk(deltas: list[Delta]) -> list[Delta]:
+    texts = [delta for delta in deltas if isinstance(delta, Text)]
+    return [delta for delta in deltas if delta not in texts[1:]]
+
+
+def always_closed(deltas: list[Delta]) -> list[Delta]:
+    return [*deltas, Close()] if deltas and isinstance(deltas[-1], Text) else deltas
+
+
+@pytest.mark.parametrize(
+    ("check", "ask", "change"),
+    [
+        ("kept_tokens_are_extended", lambda c: replace(c, kept=None), as_rendered),
+        ("kept_tokens_are_extended", as_asked, extended_blindly),
+        ("kept_tokens_of_another_conversation_are_left_out", as_asked, extended_blindly),
+        ("prompts_say_what_was_said", lambda c: replace(c, instructions=None), as_rendered),
+        ("prompts_say_what_was_said", lambda c: replace(c, items=c.items[-1:]), as_rendered),
+        (
+            "prompts_show_tools_and_what_came_of_them",
+            lambda c: replace(c, items=c.items[:1]),
+            as_rendered,
+        ),
+        (
+            "forced_calls_are_constrained_or_refused",
+            as_asked,
+            lambda _, rendered: replace(rendered, constraint=None),
+        ),
+        ("plain_text_is_lost_nowhere", as_asked, reading(without(Text))),
+        ("any_cut_means_the_same", as_asked, reading(one_text_a_chunk)),
+        ("a_cut_reply_is_left_open", as_asked, reading(always_closed)),
+        ("a_cut_reply_is_left_open", as_asked, reading(without(Close))),
+        ("every_sampled_token_is_told_first", as_asked, reading(without(Sampled))),
+        ("every_sampled_token_is_told_first", as_asked, reading(lambda d: [*d[1:], *d[:1]])),
+        ("what_is_written_is_read", as_asked, reading(without(Text))),
+    ],
+)
+def test_what_breaks_the_contract_is_noticed(
+    check: str,
+    ask: Callable[[Conversation], Conversation],
+    change: Callable[[Conversation, Rendered], Rendered],
+) -> None:
+    sound = model("qwen")
+    with pytest.raises(AssertionError):
+        CHECKS[check](Model(Broken(sound.dialect, ask, change), sound.tokenizer, "f"))
+
+
+class Credulous(WordTokenizer):
+    """Reads control tokens in whatever it is given."""
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        return super().encode(text, special=True)
+
+
+def test_control_tokens_out_of_texts_are_noticed() -> None:
+    qwen = model("qwen", Credulous)
+    with pytest.raises(AssertionError, match="became control tokens"):
+        CHECKS["users_cannot_spell_control_tokens"](qwen)

@@ -1,0 +1,31 @@
+"""The store in memory, beside the contract: what is gone leaves nothing behind."""
+
+from __future__ import annotations
+
+import random
+
+from antiphon.store import open_store
+from antiphon.store.base import Retention
+from antiphon.store.memory import MemoryStore
+from antiphon.testing.store_check import turn
+
+
+async def test_what_is_gone_takes_no_memory() -> None:
+    store, dice = MemoryStore(), random.Random(7)
+    for n in range(80):
+        previous = str(dice.randrange(n)) if n and dice.random() < 0.7 else None
+        await store.save("t", turn(str(n), previous, created_at=n))
+        if dice.random() < 0.3:
+            await store.save("t", turn(str(n), previous, created_at=n, text="again"))
+        if dice.random() < 0.3:
+            await store.delete("t", f"resp_{dice.randrange(n + 1)}")
+    await store.sweep(Retention(max_age_s=30), 80)
+    assert store._rows and store._children and store._holders
+    await store.sweep(Retention(max_responses=0), 80)
+    assert not store._rows and not store._children and not store._holders
+
+
+async def test_two_stores_in_memory_are_two() -> None:
+    one, other = await open_store("memory:"), await open_store("memory:")
+    await one.save("t", turn("a"))
+    assert await other.load("t", "resp_a") is None
