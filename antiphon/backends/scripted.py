@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -18,6 +19,9 @@ __all__ = ["Script", "Scripted", "ScriptedReply"]
 #: One reply: a text, said word by word; deltas, played as they are; or an error, raised before the
 #: run (``RequestError``) or when the reply begins (``RunError``).
 Script = str | Sequence[Delta] | RequestError | RunError
+
+#: Requests a backend remembers; it may serve for days.
+_REMEMBERED = 1000
 
 _WORD = re.compile(r"\s*\S+|\s+\Z")
 
@@ -40,8 +44,9 @@ class Scripted:
         self.recommended: Mapping[str, Any] = {}
         self._scripts = scripts
         self._wait_s = wait_s
-        #: What was asked, in order.
-        self.requests: list[tuple[Conversation, Options]] = []
+        self._count = 0
+        #: What was asked lately, in order.
+        self.requests: deque[tuple[Conversation, Options]] = deque(maxlen=_REMEMBERED)
         #: Replies that were closed before their end.
         self.aborted = 0
         self.closed = False
@@ -49,6 +54,7 @@ class Scripted:
     async def prepare(self, conversation: Conversation, options: Options) -> ScriptedReply:
         self.requests.append((conversation, options))
         script = self._script(conversation, options)
+        self._count += 1
         if isinstance(script, RequestError):
             raise script
         deltas = _said(script) if isinstance(script, str) else script
@@ -57,7 +63,7 @@ class Scripted:
     def _script(self, conversation: Conversation, options: Options) -> Script:
         if callable(self._scripts):
             return self._scripts(conversation, options)
-        return self._scripts[(len(self.requests) - 1) % len(self._scripts)]
+        return self._scripts[self._count % len(self._scripts)]
 
     async def close(self) -> None:
         self.closed = True

@@ -7,7 +7,7 @@ neither bodies nor secrets: nothing of what a client says or hears can reach a l
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -89,14 +89,14 @@ class Exchanges:
         scope["antiphon.exchange"] = exchange
         bind_contextvars(request_id=exchange.id)
 
-        async def stamped(message: Message) -> None:
+        def stamped(message: Message) -> Awaitable[None]:
             if message["type"] in _STARTS:
                 exchange.status = message["status"]
                 message["headers"] = [
                     *message.get("headers", ()),
                     (b"x-request-id", exchange.id.encode()),
                 ]
-            await send(message)
+            return send(message)
 
         try:
             await self._app(scope, receive, stamped)

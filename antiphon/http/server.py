@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import errno
+import gc
 import signal
 import socket
 import sys
@@ -43,6 +44,9 @@ _HEAD_TOO_LARGE = (
     b'{"error":{"message":"The request headers are too large.",'
     b'"type":"invalid_request_error","param":null,"code":"headers_too_large"}}'
 )
+
+#: Allocations between looks for garbage. Python's 700 are a few tokens' worth.
+_GARBAGE = 10_000
 
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -133,7 +137,8 @@ async def serve(
         timeout_keep_alive=_KEEP_ALIVE_S,
         timeout_graceful_shutdown=_FLUSH_S,
     )
-    await _Server(config, drain, grace_s, started).serve(sockets=list(sockets))
+    with _calm_collector():
+        await _Server(config, drain, grace_s, started).serve(sockets=list(sockets))
 
 
 def run(main: Coroutine[Any, Any, T]) -> T:
@@ -145,6 +150,21 @@ def run(main: Coroutine[Any, Any, T]) -> T:
         factory = uvloop.new_event_loop
     with asyncio.Runner(loop_factory=factory) as runner:
         return runner.run(main)
+
+
+@contextmanager
+def _calm_collector() -> Iterator[None]:
+    """What is there by now stays as long as the server does: the garbage collector shall not walk
+    through it in the midst of streams, which takes tens of milliseconds."""
+    thresholds = gc.get_threshold()
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_GARBAGE, *thresholds[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*thresholds)
+        gc.unfreeze()
 
 
 class _Protocol(HttpToolsProtocol):

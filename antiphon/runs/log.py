@@ -26,7 +26,7 @@ class Log:
         self._first = 0  # sequence number of _events[0]
         self._closed = False
         self._muted = False
-        self._waiting: set[asyncio.Future[None]] = set()
+        self._waiting: list[asyncio.Future[None]] = []
         self._writer: asyncio.Future[None] | None = None
 
     @property
@@ -38,7 +38,7 @@ class Log:
         """Add events and wake the readers."""
         if not self._muted:
             self._events.extend(events)
-        self._wake()
+            self._wake()
 
     def close(self) -> None:
         """The terminal event has been appended."""
@@ -66,7 +66,7 @@ class Log:
     async def wait(self) -> None:
         """Wait until the log is closed."""
         while not self._closed:
-            await self._pause()
+            await self._more()
 
     async def follow(self, after: int = -1) -> AsyncGenerator[tuple[Event, ...], None]:
         """Batches of all that is there beyond sequence number ``after``, then of what comes, until
@@ -85,19 +85,18 @@ class Log:
             elif self._closed:
                 return
             else:
-                await self._pause()
+                await self._more()
 
-    async def _pause(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiting.add(waiter)
-        try:
-            await waiter
-        finally:
-            self._waiting.discard(waiter)
+    def _more(self) -> asyncio.Future[None]:
+        """Done when something was appended, or the log closed."""
+        waiter: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(waiter)
+        return waiter
 
     def _wake(self) -> None:
-        for waiter in self._waiting:
-            if not waiter.done():
+        waiting, self._waiting = self._waiting, []
+        for waiter in waiting:
+            if not waiter.done():  # a reader may have left
                 waiter.set_result(None)
 
     def _release(self) -> None:

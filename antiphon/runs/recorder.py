@@ -29,20 +29,20 @@ class Recorder:
 
     def take(self, delta: Delta) -> None:
         """Record the next delta. Raises ``BackendError`` for one that cannot come here."""
-        match delta:
-            case Text(text, logprobs, channel):
-                self._open_item().write(text, logprobs, channel)
-            case Sampled(ids):
-                self.sampled.extend(ids)
-            case Open(item):
+        match delta:  # without fields in the patterns: this runs for every token
+            case Text():
+                self._open_item().write(delta.text, delta.logprobs, delta.channel)
+            case Sampled():
+                self.sampled.extend(delta.ids)
+            case Open():
                 self._close()
-                self._item = self._out.open(item)
+                self._item = self._out.open(delta.item)
             case Close():
                 self._close()
-            case Annotate(annotation):
-                self._open_item().annotate(annotation)
-            case Finish(reason, usage):
-                self.reason, self.usage = reason, usage
+            case Annotate():
+                self._open_item().annotate(delta.annotation)
+            case Finish():
+                self.reason, self.usage = delta.reason, delta.usage
 
     @property
     def cut(self) -> bool:

@@ -47,6 +47,15 @@ async def test_scripts_come_one_after_another_and_again() -> None:
     assert len(backend.requests) == 3
 
 
+async def test_only_the_latest_requests_are_remembered() -> None:
+    backend = Scripted(["a", "b", "c"])
+    for number in range(1_500):
+        await backend.prepare(Conversation(items=(), instructions=str(number)), Options())
+    assert len(backend.requests) == 1_000
+    assert backend.requests[-1][0].instructions == "1499"
+    assert (await play(backend))[1] == Text("a")
+
+
 async def test_a_function_answers_what_it_is_asked() -> None:
     def script(conversation: Conversation, options: Options) -> Script:
         return conversation.instructions or ""

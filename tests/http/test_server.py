@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -69,6 +70,14 @@ async def test_a_client_that_hangs_up_ends_its_run(rim: Any, service: Any) -> No
             lines = s.aiter_lines()
             assert await anext(lines) == "event: response.created"
         await service.runs[0].left.wait()
+
+
+async def test_garbage_is_not_looked_for_in_what_was_loaded(rim: Any, service: Any) -> None:
+    before = gc.get_threshold()
+    async with serving(rim().app, service.drain):
+        assert gc.get_freeze_count() > 10_000
+        assert gc.get_threshold()[0] > before[0]
+    assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
 
 
 async def test_a_client_that_gives_up_waiting_ends_its_run(rim: Any, service: Any) -> None:
