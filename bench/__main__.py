@@ -211,6 +211,17 @@ async def _direct(streams: int) -> _Direct:
     return _Direct(engine, rendered.prompt, streams)
 
 
+# What an assistant is told with every request: about 170 tokens, computed once.
+INSTRUCTIONS = """You are the assistant of a small museum by the sea. Visitors write to you from
+their phones, often in a hurry, sometimes with children beside them. Answer in one or two short
+sentences and in plain words. Never invent opening hours, prices or names: if you are not told
+them, say that the desk at the entrance knows. When somebody asks about a room, say what stands in
+it and how long a visit takes. When somebody asks about a number, a year or a name, say one thing
+about it that a child would remember. Do not use lists, headings or emphasis. Do not repeat the
+question. If a visitor is rude, stay kind and brief; if a visitor is in danger, tell them to find
+the nearest guard at once."""
+
+
 def turns() -> Iterator[Line]:
     """The first token of a late turn against that of the first: what a kept prefix is worth."""
     import httpx
@@ -223,6 +234,7 @@ def turns() -> Iterator[Line]:
         for turn in range(51):
             said = f"Say one thing about the number {turn}."
             body = {"model": "model", "input": said, "stream": True, "max_output_tokens": 12}
+            body |= {"instructions": INSTRUCTIONS}
             begun = time.perf_counter()
             body |= {"temperature": 0, "previous_response_id": previous}
             with client.stream("POST", url, json=body) as answer:
@@ -236,10 +248,16 @@ def turns() -> Iterator[Line]:
             previous = last["id"]
             cached = last["usage"]["input_tokens_details"]["cached_tokens"]
             given = last["usage"]["input_tokens"]
-    early, late = median(first[1:4]), median(first[-3:])
-    note = f"{late * 1000:.0f} to {early * 1000:.0f} ms; {cached} of {given} tokens were kept"
-    what = "model: first token of turn 50 against the first turns"
-    yield Line(what=what, value=late / early, unit="x", at_most=1.3, note=note)
+    second, late = median(first[1:4]), median(first[-3:])
+    kept = f"{cached} of {given} tokens were kept"
+    for what, early, limit in (("turn 1", first[0], 1.3), ("turns 2 to 4", second, None)):
+        yield Line(
+            what=f"model: first token of turn 50 against {what}",
+            value=late / early,
+            unit="x",
+            at_most=limit,
+            note=f"{late * 1000:.0f} to {early * 1000:.0f} ms; {kept}",
+        )
 
 
 # --- the store -----------------------------------------------------------------------------------

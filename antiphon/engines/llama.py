@@ -85,6 +85,9 @@ async def load(
         "n_gpu_layers": gpu_layers,
         "cache_ram_mib": prompt_cache_mib,
     }
+    if not gpu_layers:
+        # On a CPU ggml's plain attention is twice as quick over a long context as its fused one.
+        fields["flash_attn_type"] = 0
     threads = threads or max(1, (os.cpu_count() or 2) - 1)
     server = await asyncio.to_thread(_serve, path, threads, fields)
     return LlamaEngine(
