@@ -6,13 +6,16 @@ the turn adds. It knows the wire and nothing of runs. The memory store is the re
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol
 
 from msgspec import Struct
 
 from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response
+
+if TYPE_CHECKING:
+    from .runs import RunStore
 
 __all__ = ["Retention", "Store", "StoredResponse", "TurnTokens"]
 
@@ -43,6 +46,8 @@ class Retention(Struct, frozen=True, kw_only=True):
     max_age_s: float | None = None
     max_responses: int | None = None
     max_bytes: int | None = None
+    #: How long the events of a background run stay after its end, for readers that come back.
+    max_log_age_s: float | None = 3600
 
     def over(self, *, age_s: float, responses: int, bytes: int) -> bool:
         """Whether the oldest response has to go: by its age, or for what the store holds."""
@@ -57,6 +62,10 @@ class Store(Protocol):
     """All methods are per tenant: a foreign id is an unknown id. Safe for concurrent use in one
     event loop. Deleting or expiring a response makes its id unusable at once; what its descendants
     still need of it stays, unreachable by id, until the last of them is gone."""
+
+    @property
+    def runs(self) -> RunStore:
+        """The background runs kept in the same place."""
 
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
@@ -78,12 +87,13 @@ class Store(Protocol):
         conversation."""
 
     async def delete(self, tenant: str, response_id: str) -> bool:
-        """Forget it. False if there was nothing to forget."""
+        """Forget it, and its run with all events if it has one. False if there was nothing to forget."""
 
     async def sweep(self, retention: Retention, now: int) -> int:
         """Expire what is over the bounds (``now`` in unix seconds, compared with ``created_at``)
-        and free what no descendant needs. Afterwards the bounds hold. Returns how many responses
-        expired."""
+        and free what no descendant needs; responses whose own time to expire has come; the events
+        of runs that ended longer ago than ``max_log_age_s``. Responses of runs that go on are left
+        alone. Afterwards the bounds hold. Returns how many responses expired."""
 
     async def put_conversation(
         self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
@@ -104,6 +114,10 @@ class Store(Protocol):
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:
         """Take an item out of a conversation. False if it was not in it."""
+
+    async def secret(self, name: str, fresh: bytes) -> bytes:
+        """The secret kept under this name; ``fresh`` is kept if there is none. The same for
+        everybody who uses this store."""
 
     async def close(self) -> None:
         """Finish what was begun; later calls raise."""

@@ -1,0 +1,148 @@
+"""The contract of a run store: background runs, kept so that any process can begin, continue,
+follow and end them. What a run says is kept before anybody hears it.
+
+A run belongs to one owner at a time, under an epoch: whoever takes it over raises the epoch, and
+what the former owner still writes is refused. It knows lines and token ids, not what they mean.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from .base import StoredResponse
+from .tails import Tail
+
+__all__ = ["Append", "Batch", "Claim", "Job", "Listener", "Page", "RunStore"]
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """What has to be known to begin a background run, or to go on with one.
+
+    ``id`` is its response's. ``model`` is the served model's own name. ``request`` is the request
+    as JSON, without its input, which the stored response has. ``prompt``: the token ids it was
+    prepared to, little-endian 32-bit, packed; empty where there are none.
+    """
+
+    tenant: str
+    id: str
+    model: str
+    request: bytes
+    prompt: bytes = b""
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """The right to work on a run, until somebody raises its epoch."""
+
+    job: Job
+    epoch: int
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """Consecutive events: one line of JSON each, every line ended by LF, numbered from ``first``
+    on; and the token ids sampled behind them, packed as in ``Job``."""
+
+    first: int
+    count: int
+    lines: bytes
+    tokens: bytes = b""
+
+    @property
+    def last(self) -> int:
+        """The sequence number of its last event."""
+        return self.first + self.count - 1
+
+
+class Append(Struct, frozen=True):
+    """A batch of the run that is claimed."""
+
+    claim: Claim
+    batch: Batch
+
+
+class Page(Struct, frozen=True):
+    """Batches in order. ``ended``: the run is over, and these are the last of its events."""
+
+    batches: tuple[Batch, ...]
+    ended: bool
+
+
+class Listener(Protocol):
+    """Who works on runs in this process, and is told what others do. Called in the event loop;
+    must not block or raise. Messages may be lost: they only make things quicker."""
+
+    def queued(self) -> None:
+        """There may be a run to claim."""
+
+    def lost(self, response_id: str, epoch: int) -> None:
+        """The run is somebody else's from ``epoch`` on."""
+
+
+class RunStore(Protocol):
+    """Safe for concurrent use in one event loop; with PostgreSQL, by many processes. All methods
+    raise ``RunError`` where the store does not answer."""
+
+    async def begin(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
+        """Keep a new run that nobody has claimed: its response as it stands, with its input, and
+        its first events. The response can be loaded from now on; its items can be referred to only
+        once it has ended, and only if ``response.store``."""
+
+    async def claim(
+        self, owner: str, models: Collection[str], *, limit: int, lease_s: float
+    ) -> tuple[Claim, ...]:
+        """Take runs of these models that nobody works on, oldest first: those never claimed, those
+        released, and those whose owner was last heard of ``lease_s`` ago or earlier. A store of one
+        process takes those of every other owner at once. No run goes to two owners."""
+
+    async def beat(self, owner: str) -> None:
+        """This owner is alive: so are its claims and its holds."""
+
+    async def release(self, owner: str) -> None:
+        """The owner stops: its runs can be claimed at once, its holds without a run are gone."""
+
+    async def seize(self, tenant: str, response_id: str) -> Claim | None:
+        """Take a run from whoever has it, in order to end it. None: unknown, or over."""
+
+    async def append(self, appends: Sequence[Append]) -> frozenset[str]:
+        """Keep batches, in one step; a run may occur several times, in order. When it returns they
+        are durable, and followers everywhere have been told. Returns the ids of the runs that were
+        lost: taken over, over or deleted."""
+
+    async def end(
+        self,
+        claim: Claim,
+        stored: StoredResponse,
+        batch: Batch,
+        *,
+        conversation: str | None = None,
+        expires_at: int | None = None,
+    ) -> bool:
+        """The run's last events and its response in its terminal state, in one step, with what
+        ``Store.save`` does for ``conversation``; its hold is given back. ``expires_at`` (unix
+        seconds): the response is forgotten then. False, and nothing kept: the run was lost."""
+
+    async def history(self, claim: Claim) -> tuple[Batch, ...]:
+        """All of a run's batches, with their tokens: what whoever goes on with it has to know."""
+
+    async def events(self, tenant: str, response_id: str, after: int, *, limit: int) -> Page | None:
+        """Whole batches of the events beyond sequence number ``after`` (the first may begin before
+        it), until at least ``limit`` events are found or there are no more. ``tokens`` are left
+        out. None: no such run, or its events are no longer kept."""
+
+    def follow(self, tenant: str, response_id: str) -> Tail:
+        """What this run appends from now on. To be closed; to be opened before ``events`` is read,
+        so that nothing falls between."""
+
+    async def hold(
+        self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
+    ) -> bool:
+        """Hold a conversation for the response ``holder``. False: another response has it, whose
+        owner is alive. A hold passes on with the claim of its run. It may come before ``begin``."""
+
+    async def let_go(self, tenant: str, conversation_id: str, holder: str) -> None:
+        """Give the hold back, if it is still this one's."""
+
+    def listen(self, listener: Listener) -> None:
+        """Tell this listener, and nobody else, what happens. To be called once, before the rest."""

@@ -1,0 +1,124 @@
+"""Tails: what runs append, handed to the followers that wait for it in this process.
+
+A tail keeps little. A follower that lags finds a gap and reads the store again, so a slow one costs
+no memory and nobody waits for it. It knows nothing of where batches are kept.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from .runs import Batch
+
+__all__ = ["Tail", "Tails"]
+
+_Key = tuple[str, str]
+
+#: Batches a tail keeps for a follower that is busy sending.
+_ROOM = 64
+
+
+class Tail:
+    """One follower's view of one run. Made by ``Tails.follow``; to be closed."""
+
+    __slots__ = ("_batches", "_key", "_tails", "_waiter", "dirty")
+
+    def __init__(self, tails: Tails, key: _Key) -> None:
+        self._tails = tails
+        self._key = key
+        self._batches: deque[Batch] = deque()
+        self._waiter: asyncio.Future[None] | None = None
+        #: Something happened that is not in the tail: the store has to be read.
+        self.dirty = False
+
+    def __enter__(self) -> Tail:
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self._tails.forget(self._key, self)
+
+    def take(self, after: int) -> Batch | None:
+        """The batch that holds the event after this one, if it is here. What is older is dropped;
+        with a gap there is None, and ``dirty`` is set."""
+        while self._batches:
+            batch = self._batches[0]
+            if batch.first > after + 1:
+                self._batches.clear()
+                self.dirty = True
+                return None
+            self._batches.popleft()
+            if batch.last > after:
+                return batch
+        return None
+
+    async def wait(self) -> None:
+        """Until there is a batch, or ``dirty`` is set."""
+        while not self._batches and not self.dirty:
+            self._waiter = asyncio.get_running_loop().create_future()
+            await self._waiter
+
+    def put(self, batch: Batch) -> None:
+        """The next batch of the run."""
+        if len(self._batches) >= _ROOM:
+            self._batches.clear()
+            self.dirty = True
+        elif not self.dirty:
+            self._batches.append(batch)
+        self._wake()
+
+    def touch(self) -> None:
+        """Something happened: the run ended, or its batches are elsewhere."""
+        self.dirty = True
+        self._wake()
+
+    def _wake(self) -> None:
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_result(None)
+
+
+class Tails:
+    """All followers of a process, by the run they follow."""
+
+    def __init__(self) -> None:
+        self._tails: dict[_Key, set[Tail]] = {}
+
+    def follow(self, tenant: str, response_id: str) -> Tail:
+        """A new tail of this run."""
+        key = (tenant, response_id)
+        tail = Tail(self, key)
+        self._tails.setdefault(key, set()).add(tail)
+        return tail
+
+    def followed(self) -> tuple[_Key, ...]:
+        """The runs that somebody here follows."""
+        return tuple(self._tails)
+
+    def put(self, tenant: str, response_id: str, batch: Batch) -> None:
+        """This batch was kept."""
+        for tail in self._tails.get((tenant, response_id), ()):
+            tail.put(batch)
+
+    def touch(self, keys: Iterable[_Key] | None = None) -> None:
+        """These runs (None: all) have to be looked at in the store: they ended or were deleted, or
+        news of them may have been lost."""
+        for key in self.followed() if keys is None else keys:
+            for tail in self._tails.get(key, ()):
+                tail.touch()
+
+    def forget(self, key: _Key, tail: Tail) -> None:
+        """Called by a tail that is closed."""
+        tails = self._tails.get(key)
+        if tails is not None:
+            tails.discard(tail)
+            if not tails:
+                del self._tails[key]
