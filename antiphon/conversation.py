@@ -14,7 +14,14 @@ from antiphon.wire.items import Item
 from antiphon.wire.response import ReasoningConfig, TextConfig
 from antiphon.wire.tools import Tool, ToolChoice
 
-__all__ = ["Conversation", "Kept", "Options"]
+__all__ = ["Begun", "Conversation", "Kept", "Options"]
+
+
+class Begun(Struct, frozen=True):
+    """A reply that was interrupted: the prompt as it was then, and the token ids sampled since."""
+
+    prompt: tuple[int, ...]
+    sampled: tuple[int, ...]
 
 
 class Kept(Struct, frozen=True):

@@ -11,6 +11,7 @@ AntiphonError
 │   └── Overloaded      429 or 503, with the seconds to wait
 ├── RunError                  inside a run: becomes ``error`` and ``response.failed``
 │   ├── BackendError
+│   ├── CannotContinue
 │   ├── ToolError
 │   └── Timeout
 └── GrammarError              we broke the event grammar: our bug
@@ -21,6 +22,7 @@ from __future__ import annotations
 __all__ = [
     "AntiphonError",
     "BackendError",
+    "CannotContinue",
     "Conflict",
     "GrammarError",
     "InvalidRequest",
@@ -119,6 +121,13 @@ class RunError(AntiphonError):
 
 class BackendError(RunError):
     """The engine or the upstream failed."""
+
+
+class CannotContinue(RunError):
+    """The run was interrupted, and what answers it cannot go on from the middle."""
+
+    def __init__(self, why: str) -> None:
+        super().__init__(f"The response was interrupted and cannot be continued: {why}.")
 
 
 class ToolError(RunError):

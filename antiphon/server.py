@@ -60,6 +60,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
         stack.push_async_callback(models.close)
         service = Service(models, store, policy=_policy(settings), clock=_clock, ids=_new_id)
         await stack.enter_async_context(_Sweeper(store, _retention(settings), log))
+        service.start()
         url = address(settings.host, sockets[0].getsockname()[1])
 
         def started() -> None:

@@ -87,6 +87,7 @@ async def _serve(models: Any, store: Any) -> None:
         return f"{prefix}_{next(numbers):048x}"
 
     service = Service(models, store, policy=Policy(), clock=time.time, ids=ids)
+    service.start()
     log = open_log(open(os.devnull, "w"))
     app = create_app(service, limits=Limits(max_running=1024), ids=ids, log=log)
     sockets = bind("127.0.0.1", 0)

@@ -27,11 +27,12 @@ MAY: dict[str, set[str]] = {
     "backends": {*ROOTS, "wire", "stream", "dialects", "engines"},
     "tools": {*ROOTS, "wire", "stream", "dialects", "engines", "backends"},
     "store": {"errors", "wire"},
-    "runs": {*ROOTS, "wire", "stream", "backends", "tools", "store"},
+    "runs": {*ROOTS, "seal", "wire", "stream", "backends", "tools", "store"},
     "http": {*ROOTS, "wire", "stream", "runs", "__init__"},
     # around it
     "logs": {"errors"},
     "options": {"errors"},
+    "seal": {"errors"},
     "settings": {"errors", "options"},
     "hub": {"errors"},
     "pull": {"errors", "hub", "engines"},

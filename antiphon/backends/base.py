@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol
 
-from antiphon.conversation import Conversation, Kept, Options
+from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.stream.deltas import Delta
 
 __all__ = ["Backend", "Reply"]
@@ -25,6 +25,10 @@ class Reply(Protocol):
     @property
     def dropped(self) -> tuple[str, ...]:
         """Ids of the items that truncation left out."""
+
+    def resumed(self, begun: Begun) -> Reply:
+        """This reply, to be continued where it was interrupted: its deltas are those behind the
+        tokens still to be sampled, its usage that of the whole. Raises ``CannotContinue``."""
 
     def deltas(self) -> AsyncGenerator[Delta, None]:
         """Generate. Closing the iterator stops the model within one token. Raises ``RunError``."""

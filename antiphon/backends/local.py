@@ -14,12 +14,12 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import Conversation, Kept, Options
+from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.engines.base import Capabilities, Engine, Sampling
-from antiphon.errors import BackendError, InvalidRequest
+from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta, Finish, Reason
-from antiphon.tokens import Chunk
+from antiphon.tokens import Chunk, Prompt
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
 from .truncation import shortened
@@ -149,11 +149,17 @@ class LocalReply:
     """``Reply`` of a local model: rendered and checked, nothing generated yet."""
 
     def __init__(
-        self, engine: Engine, rendered: Rendered, sampling: Sampling, dropped: tuple[str, ...]
+        self,
+        engine: Engine,
+        rendered: Rendered,
+        sampling: Sampling,
+        dropped: tuple[str, ...],
+        begun: tuple[int, ...] = (),
     ) -> None:
         self._engine = engine
         self._rendered = rendered
         self._sampling = sampling
+        self._begun = begun
         self.dropped = dropped
 
     @property
@@ -164,30 +170,66 @@ class LocalReply:
     def kept(self) -> Kept:
         return Kept(ids=self._rendered.prompt.ids, fingerprint=self._engine.card.fingerprint)
 
+    def resumed(self, begun: Begun) -> LocalReply:
+        """From the tokens so far. A grammar cannot be entered in the middle: one that only makes
+        the reply better is left out, one that is needed makes this impossible."""
+        rendered, sampling = self._rendered, self._sampling
+        if begun.sampled and sampling.constraint is not None:
+            if sampling.constraint.needed:
+                raise CannotContinue("its format was enforced by a grammar")
+            sampling = replace(sampling, constraint=None)
+        prompt = Prompt(begun.prompt, rendered.prompt.images)
+        rendered = replace(rendered, prompt=prompt)
+        return LocalReply(self._engine, rendered, sampling, self.dropped, begun.sampled)
+
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         """Generate. The engine is stopped as soon as the rest of its output cannot matter."""
         parser = self._rendered.parser
-        sampled = cached = 0
-        reason: Reason | None = None
-        async with aclosing(self._engine.generate(self._rendered.prompt, self._sampling)) as chunks:
-            async for chunk in chunks:
-                sampled += len(chunk.ids)
-                cached = chunk.cached_tokens if chunk.cached_tokens is not None else cached
-                for delta in parser.feed(chunk):
-                    yield delta
-                reason = _reason(chunk, parser.done)
-                if reason is not None:
-                    break
+        sampled, cached = len(self._begun), 0
+        reason = self._caught_up()
+        prompt, sampling = self._continuation()
+        if reason is None:
+            async with aclosing(self._engine.generate(prompt, sampling)) as chunks:
+                async for chunk in chunks:
+                    sampled += len(chunk.ids)
+                    cached = chunk.cached_tokens if chunk.cached_tokens is not None else cached
+                    for delta in parser.feed(chunk):
+                        yield delta
+                    reason = _reason(chunk, parser.done)
+                    if reason is not None:
+                        break
         if reason is None:
             raise BackendError("The engine stopped without saying why.")
         for delta in parser.finish(reason):
             yield delta
         yield Finish(reason, self._usage(sampled, cached))
 
+    def _caught_up(self) -> Reason | None:
+        """Bring the parser to where the reply was interrupted: what it says to that has been said.
+        Returns why the reply is over, if it is."""
+        if not self._begun:
+            return None
+        parser, last = self._rendered.parser, self._begun[-1]
+        list(parser.feed(Chunk(self._begun)))
+        if parser.done or last in (*self._rendered.stop_ids, *self._engine.tokenizer.end_ids):
+            return "stop"
+        return "length" if len(self._begun) >= self._sampling.max_tokens else None
+
+    def _continuation(self) -> tuple[Prompt, Sampling]:
+        """What the engine is asked: the prompt with the tokens so far, for as many as are left."""
+        prompt, sampling = self._rendered.prompt, self._sampling
+        if not self._begun:
+            return prompt, sampling
+        left = sampling.max_tokens - len(self._begun)
+        return Prompt((*prompt.ids, *self._begun), prompt.images), replace(
+            sampling, max_tokens=left
+        )
+
     def _usage(self, sampled: int, cached: int) -> Usage:
         return Usage(
             input_tokens=self.input_tokens,
-            input_tokens_details=InputTokensDetails(cached_tokens=cached),
+            # what was sampled before an interruption may be cached too, but is no input
+            input_tokens_details=InputTokensDetails(cached_tokens=min(cached, self.input_tokens)),
             output_tokens=sampled,
             output_tokens_details=OutputTokensDetails(
                 reasoning_tokens=self._rendered.parser.reasoning_tokens

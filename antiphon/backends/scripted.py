@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from antiphon.conversation import Conversation, Options
-from antiphon.errors import RequestError, RunError
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.errors import CannotContinue, RequestError, RunError
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
 
@@ -31,6 +31,8 @@ class Scripted:
     function makes of the request.
 
     Deltas without a ``Finish`` get one. A "token" is a word. ``wait_s``: pause before every delta.
+    ``tokens``: give every delta a token id of its own, its place, from which an interrupted reply
+    can be continued.
     """
 
     def __init__(
@@ -39,8 +41,10 @@ class Scripted:
         *,
         context_size: int | None = None,
         wait_s: float = 0,
+        tokens: bool = False,
     ) -> None:
         self.context_size = context_size
+        self._tokens = tokens
         self.recommended: Mapping[str, Any] = {}
         self._scripts = scripts
         self._wait_s = wait_s
@@ -58,6 +62,8 @@ class Scripted:
         if isinstance(script, RequestError):
             raise script
         deltas = _said(script) if isinstance(script, str) else script
+        if self._tokens and not isinstance(deltas, RunError):
+            deltas = _numbered(deltas)
         return ScriptedReply(self, deltas, _words(conversation), self._wait_s)
 
     def _script(self, conversation: Conversation, options: Options) -> Script:
@@ -85,16 +91,29 @@ class ScriptedReply:
         self._backend = backend
         self._deltas = deltas
         self._wait_s = wait_s
+        self._said = 0
         self.input_tokens = input_tokens
+
+    def resumed(self, begun: Begun) -> ScriptedReply:
+        deltas = () if isinstance(self._deltas, RunError) else tuple(self._deltas)
+        sampled = len(begun.sampled)
+        if sampled and not any(isinstance(delta, Sampled) for delta in deltas):
+            raise CannotContinue("it was played without tokens")
+        rest = ScriptedReply(self._backend, deltas[2 * sampled :], self.input_tokens, self._wait_s)
+        rest._said = sum(isinstance(delta, Text) for delta in deltas[: 2 * sampled])
+        return rest if sampled else self
 
     async def deltas(self) -> AsyncGenerator[Delta, None]:
         if isinstance(self._deltas, RunError):
             raise self._deltas
-        words = 0
+        words = self._said
         ended = False
         try:
+            whole = True  # a token's deltas come together
             for delta in self._deltas:
-                await asyncio.sleep(self._wait_s)
+                if whole:
+                    await asyncio.sleep(self._wait_s)
+                whole = not isinstance(delta, Sampled)
                 words += isinstance(delta, Text)
                 ended = isinstance(delta, Finish)
                 yield delta
@@ -109,6 +128,11 @@ def _said(text: str) -> list[Delta]:
     """A message that says ``text`` word by word."""
     words: list[Delta] = [Text(word) for word in _WORD.findall(text)]
     return [Open(Message(role="assistant", content=())), *words, Close()]
+
+
+def _numbered(deltas: Iterable[Delta]) -> list[Delta]:
+    """Each delta as a token of its own."""
+    return [each for number, delta in enumerate(deltas) for each in (Sampled((number,)), delta)]
 
 
 def _usage(given: int, said: int) -> Usage:

@@ -13,6 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
 
+from antiphon.runs.run import Left
 from antiphon.stream.writer import Ids
 from antiphon.wire.response import Usage
 
@@ -28,7 +29,7 @@ _QUIET = frozenset({"/health", "/ready", "/metrics"})
 CLIENT_LEFT = 499
 
 
-class ClientLeft(Exception):
+class ClientLeft(Left):
     """Nobody is there to be answered."""
 
 

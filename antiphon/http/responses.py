@@ -1,39 +1,42 @@
 """``/v1/responses``: requests become calls of the service, and runs become answers.
 
-``create`` is a reader of its run, streamed or not; the client's departure is the reader's. It knows
-no models, stores or tools.
+``create`` drives its run, streamed or not, and the client's departure ends both; a background run
+goes on without it. It knows no models, stores or tools.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
 from starlette.requests import Request
-from starlette.types import Receive, Scope, Send
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest
+from antiphon.runs.run import Outlet
 from antiphon.wire.decode import create_response, input_tokens
-from antiphon.wire.request import INCLUDES
+from antiphon.wire.events import Event, Keepalive
+from antiphon.wire.request import INCLUDES, CreateResponse
 from antiphon.wire.response import Response
 
 from . import bodies, sse
 from .conversations import cut_of
 from .errors import failure_reply
-from .exchange import Exchange, exchange_of
+from .exchange import ClientLeft, Exchange, exchange_of
 from .gate import Gate
 from .guard import Limits
 from .metrics import Metrics, Observed
 from .presence import Presence
 from .queries import Query
 from .replies import Reply, json_reply
+from .silence import Silence
 
 if TYPE_CHECKING:
     from antiphon.runs.run import Run
     from antiphon.runs.service import Service
 
-__all__ = ["IGNORED_TOOLS", "Create", "Responses"]
+__all__ = ["IGNORED_TOOLS", "Create", "Followed", "Responses"]
 
 #: Names the hosted tools a request offered that nobody here runs: the model never saw them.
 IGNORED_TOOLS = "x-antiphon-ignored-tools"
@@ -60,43 +63,100 @@ class Create:
         exchange = exchange_of(scope)
         body = await bodies.read(scope, receive, self._limits.max_body_bytes)
         request = create_response(body, self._limits.body)
+        if request.background:
+            return await self._enqueue(request, scope, receive, send)
         observed = Observed(exchange.started, self._clock)
         async with Presence(receive), self._gate.slot(exchange.tenant):
-            run = await self._service.create(exchange.tenant, request, request_id=exchange.id)
+            run = await self._service.create(exchange.tenant, request)
             exchange.model, exchange.response_id = run.response.model, run.id
             try:
-                await (_stream(run, send, observed) if request.stream else run.result())
+                await run.drive(_Stream(run, send, observed) if request.stream else None)
             finally:
                 self._ended(exchange, observed, run.response)
         if request.stream:
-            await send({"type": "http.response.body", "body": sse.DONE})
+            await send(_LAST)
         else:
             await _answer(run)(scope, receive, send)
 
+    async def _enqueue(
+        self, request: CreateResponse, scope: Scope, receive: Receive, send: Send
+    ) -> None:
+        """A background run: it goes on whether somebody listens or not."""
+        exchange = exchange_of(scope)
+        response = await self._service.enqueue(exchange.tenant, request)
+        exchange.model, exchange.response_id = response.model, response.id
+        if not request.stream:
+            return await json_reply(response)(scope, receive, send)
+        followed = Followed(self._service, exchange.tenant, response.id, -1)
+        await followed(scope, receive, send)
+
     def _ended(self, exchange: Exchange, observed: Observed, response: Response) -> None:
         exchange.usage = response.usage
-        if response.status == "in_progress":
+        if response.status in ("in_progress", "cancelled"):
             self._metrics.abandoned(response.model)
         else:
             self._metrics.ended(observed, response, self._clock())
 
 
-async def _stream(run: Run, send: Send, observed: Observed) -> None:
-    """All of the stream but its last line, each batch in one write."""
-    begun = False
-    async with aclosing(run.follow()) as batches:
-        async for batch in batches:
-            if not begun:
-                begun = True
-                await send(
-                    {
-                        "type": "http.response.start",
-                        "status": 200,
-                        "headers": [*sse.HEADERS, *_ignored(run)],
-                    }
-                )
-            observed.saw(batch)
-            await send({"type": "http.response.body", "body": sse.frames(batch), "more_body": True})
+class _Stream(Outlet):
+    """A run on its way to the reader who drives it: each batch in one write."""
+
+    def __init__(self, run: Run, send: Send, observed: Observed) -> None:
+        self._run = run
+        self._send = send
+        self._observed = observed
+        self._begun = False
+
+    async def write(self, events: tuple[Event, ...]) -> None:
+        try:
+            if not self._begun:
+                self._begun = True
+                await self._send(_start(_ignored(self._run)))
+            self._observed.saw(events)
+            await self._send(
+                {"type": "http.response.body", "body": sse.frames(events), "more_body": True}
+            )
+        except OSError:
+            raise ClientLeft from None
+
+
+class Followed:
+    """The stream of a background run, from the event after number ``after`` on, as an ASGI app. It
+    begins once the run is known to be there."""
+
+    def __init__(self, service: Service, tenant: str, response_id: str, after: int) -> None:
+        self._batches = service.follow(tenant, response_id, after)
+        self._keepalive_s = service.keepalive_s
+        self._after = after
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async with Presence(receive), aclosing(self._batches) as batches:
+            await send(_start())
+            with Silence(self._keepalive_s, self._keepalive(send)) as silence:
+                async for lines in batches:
+                    self._after += len(lines)
+                    async with silence.broken():
+                        body = sse.framed(lines)
+                        await send({"type": "http.response.body", "body": body, "more_body": True})
+        await send(_LAST)
+
+    def _keepalive(self, send: Send) -> Callable[[], Awaitable[None]]:
+        """This reader's own: the log of the run has none. It repeats the last number, so that a
+        reader that comes back misses nothing."""
+
+        async def say() -> None:
+            event = Keepalive(sequence_number=max(0, self._after))
+            body = sse.frames((event,))
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+
+        return say
+
+
+_LAST = {"type": "http.response.body", "body": sse.DONE}
+
+
+def _start(headers: Sequence[tuple[bytes, bytes]] = ()) -> Message:
+    return {"type": "http.response.start", "status": 200, "headers": [*sse.HEADERS, *headers]}
 
 
 def _answer(run: Run) -> Reply:
@@ -121,25 +181,23 @@ class Responses:
         self._service = service
         self._limits = limits
 
-    async def retrieve(self, request: Request) -> Reply:
-        """A stored response, with all that it was created to include."""
+    async def retrieve(self, request: Request) -> ASGIApp:
+        """A stored response, with all that it was created to include; or the stream of a
+        background response, from where the reader left it."""
         query = Query(request.scope)
         query.many("include", INCLUDES)
         query.flag("include_obfuscation")
         streamed = query.flag("stream")
         after = query.number("starting_after", low=0)
-        response = await self._service.retrieve(*_asked(request))
-        if streamed:
-            raise InvalidRequest(
-                "Only responses created with background=true and stream=true can be streamed "
-                "again. Retrieve this one without stream.",
-                param="stream",
-            )
-        if after is not None:
+        if not streamed and after is not None:
             raise InvalidRequest(
                 "starting_after is only allowed when stream is true.", param="starting_after"
             )
-        return json_reply(response)
+        tenant, response_id = _asked(request)
+        if not streamed:
+            return json_reply(await self._service.retrieve(tenant, response_id))
+        await self._service.check_followable(tenant, response_id)
+        return Followed(self._service, tenant, response_id, -1 if after is None else after)
 
     async def delete(self, request: Request) -> Reply:
         """Forgotten at once."""

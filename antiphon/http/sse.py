@@ -13,7 +13,7 @@ import msgspec
 
 from antiphon.wire.events import EVENTS, Event
 
-__all__ = ["DONE", "HEADERS", "frames"]
+__all__ = ["DONE", "HEADERS", "framed", "frames"]
 
 #: The last line of every stream.
 DONE = b"data: [DONE]\n\n"
@@ -28,7 +28,18 @@ HEADERS = (
 _HEADS: Mapping[type[Event], bytes] = {
     event: f"event: {name}\ndata: ".encode() for name, event in EVENTS.items()
 }
+#: Where the type begins in an event's JSON.
+_TYPE = len(b'{"type":"')
 _encode = msgspec.json.Encoder().encode
+
+
+def framed(lines: Iterable[bytes]) -> bytes:
+    """Events that are JSON already, one frame each. Their ``type`` comes first."""
+    pieces: list[bytes] = []
+    for line in lines:
+        name = line[_TYPE : line.index(b'"', _TYPE)]
+        pieces += (b"event: ", name, b"\ndata: ", line, b"\n\n")
+    return b"".join(pieces)
 
 
 def frames(events: Iterable[Event]) -> bytes:

@@ -64,11 +64,9 @@ async def assemble(
 async def _chain(store: Store, tenant: str, response_id: str) -> tuple[StoredResponse, ...]:
     chain = await store.chain(tenant, response_id)
     if chain is None:
-        raise InvalidRequest(
-            f"Previous response with id '{response_id}' not found.",
-            param="previous_response_id",
-            code="previous_response_not_found",
-        )
+        raise _no_previous(response_id)
+    if not chain[-1].response.store:  # kept for a while, because it was made in the background
+        raise _no_previous(response_id)
     status = chain[-1].response.status
     if status not in ("completed", "incomplete"):
         raise InvalidRequest(
@@ -77,6 +75,14 @@ async def _chain(store: Store, tenant: str, response_id: str) -> tuple[StoredRes
             param="previous_response_id",
         )
     return chain
+
+
+def _no_previous(response_id: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Previous response with id '{response_id}' not found.",
+        param="previous_response_id",
+        code="previous_response_not_found",
+    )
 
 
 def history(chain: Iterable[StoredResponse]) -> tuple[it.Item, ...]:

@@ -1,12 +1,11 @@
 """Conversations: kept lists of items that responses are made in, one response at a time.
 
-It knows neither HTTP nor models. The lock holds within this process.
+It knows neither HTTP nor models.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Awaitable, Callable
 
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.store.base import Store
@@ -14,6 +13,7 @@ from antiphon.stream.writer import Ids
 from antiphon.wire.conversations import Conversation, CreateConversation
 from antiphon.wire.items import Item
 from antiphon.wire.lists import ItemList
+from antiphon.wire.response import ConversationRef
 
 from .context import admit
 from .pages import Cut, page
@@ -24,11 +24,20 @@ __all__ = ["Conversations"]
 class Conversations:
     """What can be asked about conversations; all methods raise ``NotFound`` for unknown ids."""
 
-    def __init__(self, store: Store, *, clock: Callable[[], float], ids: Ids) -> None:
+    def __init__(
+        self,
+        store: Store,
+        *,
+        clock: Callable[[], float],
+        ids: Ids,
+        owner: str = "",
+        lease_s: float = 5.0,
+    ) -> None:
         self._store = store
         self._clock = clock
         self._ids = ids
-        self._busy: set[tuple[str, str]] = set()
+        self._owner = owner
+        self._lease_s = lease_s
 
     async def create(self, tenant: str, asked: CreateConversation) -> Conversation:
         """A new conversation, with its first items."""
@@ -98,23 +107,42 @@ class Conversations:
             raise _no_item(item_id)
         return conversation
 
-    @contextmanager
-    def turn(self, tenant: str, conversation_id: str) -> Iterator[None]:
-        """One response at a time. Raises ``InvalidRequest`` while another is being made; 400, for
-        clients would retry a 409 at once."""
-        key = (tenant, conversation_id)
-        if key in self._busy:
+    async def hold(
+        self, tenant: str, conversation: ConversationRef | None, response_id: str
+    ) -> Callable[[], Awaitable[None]]:
+        """One response at a time: hold the conversation for this one. Returns what gives it back,
+        however often it is called. Raises ``NotFound``, and ``InvalidRequest`` while another is
+        being made; 400, for clients would retry a 409 at once."""
+        if conversation is None:
+            return _nothing
+        await self.retrieve(tenant, conversation.id)
+        await self.resume(tenant, conversation, response_id)
+
+        async def release() -> None:
+            await self._store.runs.let_go(tenant, conversation.id, response_id)
+
+        return release
+
+    async def resume(
+        self, tenant: str, conversation: ConversationRef | None, response_id: str
+    ) -> None:
+        """Hold it again, for a response that goes on in this process."""
+        if conversation is None:
+            return
+        held = await self._store.runs.hold(
+            tenant, conversation.id, response_id, self._owner, lease_s=self._lease_s
+        )
+        if not held:
             raise InvalidRequest(
                 "Another process is currently operating on this conversation. Please retry in a "
                 "few seconds.",
                 param="conversation",
                 code="conversation_locked",
             )
-        self._busy.add(key)
-        try:
-            yield
-        finally:
-            self._busy.discard(key)
+
+
+async def _nothing() -> None:
+    """Nothing is held."""
 
 
 def _no_item(item_id: str) -> NotFound:

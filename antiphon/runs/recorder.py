@@ -17,13 +17,14 @@ __all__ = ["Recorder"]
 
 
 class Recorder:
-    """Records the replies of one run into a response."""
+    """Records the replies of one run into a response. ``sampled``: the token ids behind what has
+    been written so far, by a run that was interrupted."""
 
-    def __init__(self, out: ResponseWriter) -> None:
+    def __init__(self, out: ResponseWriter, sampled: array[int] | None = None) -> None:
         self._out = out
-        self._item: ItemWriter | None = None
-        self._last: Item | None = None
-        self.sampled = array("I")
+        self._item: ItemWriter | None = next(iter(out.open_items), None)
+        self._last: Item | None = next(reversed(out.items), None)
+        self.sampled = array("I") if sampled is None else sampled
         self.reason: Reason | None = None
         self.usage: Usage | None = None
 

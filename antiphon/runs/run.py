@@ -1,14 +1,15 @@
-"""A run: one attempt to produce one response. Deltas in, numbered events into the log.
+"""A run: one attempt to produce one response. Deltas in, numbered events out.
 
-Stream, plain answer and resume are readers of the same run. A foreground run is cancelled when its
-last reader leaves. It knows neither HTTP nor how a model writes.
+Whoever wants the response drives the run: a reader its own, so that a run ends with its reader's
+task, goes no faster than the reader reads, and nothing stands between the model and the socket; a
+background task the one it works on. It knows neither HTTP nor how a model writes.
 """
 
 from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 
 import structlog
@@ -18,25 +19,44 @@ from antiphon.backends.base import Reply
 from antiphon.conversation import Kept
 from antiphon.errors import RunError, Timeout
 from antiphon.store.base import StoredResponse, TurnTokens
+from antiphon.stream.deltas import Sampled
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response, ResponseError, Usage
 
-from .log import Log
 from .recorder import Recorder
+from .supervisor import Supervisor
 
-__all__ = ["Run", "Work"]
+__all__ = ["Left", "Outlet", "Run", "Work"]
 
 _log = structlog.get_logger(__name__)
+
+
+class Left(Exception):
+    """Nobody is there any more to hear the run; raised by an outlet."""
+
+
+class Outlet:
+    """Where the events of a run go. This one drops them: its driver wants the response only."""
+
+    #: Awaited before the model's next tokens are recorded, if the outlet may lag behind.
+    room: Callable[[], Awaitable[None]] | None = None
+
+    async def write(self, events: tuple[Event, ...]) -> None:
+        """Pass them on. Never called twice at a time."""
+
+    async def end(self, events: tuple[Event, ...], stored: StoredResponse) -> None:
+        """Pass the last ones on, the terminal event among them."""
+        await self.write(events)
 
 
 class Work(Struct, frozen=True, kw_only=True):
     """What a run has to do: the call that is ready, and what is kept of it.
 
     ``parent``: the token ids of the conversation so far. ``save`` is None when nothing is to be
-    stored. ``clock`` gives unix seconds. ``release`` gives back what the run holds, before its end
-    is announced. ``reraise`` lets unexpected exceptions through (tests).
+    stored, or the outlet stores it. ``clock`` gives unix seconds. ``release`` gives back what the
+    run holds, before its end is announced. ``reraise`` lets unexpected exceptions through (tests).
     """
 
     reply: Reply
@@ -46,104 +66,79 @@ class Work(Struct, frozen=True, kw_only=True):
     clock: Callable[[], float]
     keepalive_s: float
     timeout_s: float | None
-    release: Callable[[], object]
+    release: Callable[[], Awaitable[None]]
     reraise: bool = False
 
 
 class Run:
-    """Lives from ``start`` until its log is closed. ``response`` is terminal from then on."""
+    """Driven once. ``response`` is terminal from then on."""
 
     def __init__(
-        self, writer: ResponseWriter, work: Work, log: Log, *, ignored_tools: tuple[str, ...] = ()
+        self,
+        writer: ResponseWriter,
+        work: Work,
+        supervisor: Supervisor,
+        *,
+        recorder: Recorder | None = None,
+        ignored_tools: tuple[str, ...] = (),
     ) -> None:
         self._writer = writer
         self._work = work
-        self._recorder = Recorder(writer)
-        self._log = log
-        self._readers = 0
-        self._task: asyncio.Task[None] | None = None
+        self._supervisor = supervisor
+        self.recorder = recorder or Recorder(writer)
+        self._outlet = Outlet()
+        self._driver: asyncio.Task[object] | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._silent = False
+        self._writing = False
+        self._aside: asyncio.Task[None] | None = None
         self._failure: RunError | None = None
+        self._over = False
         self.response: Response = writer.response
         self.id = self.response.id
         #: Hosted tools the request named that nobody here runs.
         self.ignored_tools = ignored_tools
 
-    # --- for readers -----------------------------------------------------------------------------
-
-    async def follow(self, after: int = -1) -> AsyncGenerator[tuple[Event, ...], None]:
-        """Batches of events beyond ``after`` until the terminal one. Closing the iterator is
-        leaving."""
-        self._readers += 1
-        try:
-            async with aclosing(self._log.follow(after)) as batches:
-                async for batch in batches:
-                    yield batch
-        finally:
-            self._left()
-
-    async def result(self) -> Response:
-        """The terminal response. Cancelling the call is leaving."""
-        self._readers += 1
-        try:
-            self._log.mute()
-            await self._log.wait()
-        finally:
-            self._left()
+    async def drive(self, outlet: Outlet | None = None) -> Response:
+        """Produce the response; its events go to ``outlet``. To cancel the call is to leave: the
+        model stops, the run ends ``cancelled`` and nothing is stored. So does ``Left``."""
+        self._outlet = outlet or self._outlet
+        self._driver = asyncio.current_task()
+        with self._supervisor.watching(self):
+            self._beat_later()
+            try:
+                await self._drive()
+            finally:
+                if self._beat is not None:
+                    self._beat.cancel()
+                if self._aside is not None:
+                    self._aside.cancel()
+                self._driver = None
+                await self._release()
         return self.response
 
-    def cancel(self) -> None:
-        """Stop the run, if it still runs; it ends ``cancelled``."""
-        if self._task is not None and not self._log.closed:
-            self._task.cancel()
-
-    def _left(self) -> None:
-        self._readers -= 1
-        if self._readers == 0 and not self.response.background:
-            self.cancel()
-
-    # --- for the supervisor ----------------------------------------------------------------------
-
-    def start(self) -> asyncio.Task[None]:
-        """Begin. The first events are there at once; the task ends when the log is closed."""
-        self._writer.create()
-        self._writer.begin()
-        self._flush()
-        self._task = asyncio.create_task(self._work_on(), name=self.id)
-        self._task.add_done_callback(self._never_began)
-        return self._task
-
     def fail(self, error: RunError) -> None:
-        """Stop the run and have it end ``failed`` (the server goes down)."""
-        if self._task is not None and not self._log.closed:
+        """Have the run end ``failed`` (the server goes down)."""
+        if self._driver is not None and not self._over and self._failure is None:
             self._failure = error
-            self._task.cancel()
+            self._driver.cancel()
 
-    # --- the run itself --------------------------------------------------------------------------
+    # --- the way of a run ------------------------------------------------------------------------
 
-    def _never_began(self, task: asyncio.Task[None]) -> None:
-        """A task cancelled before its first step runs no line of its own: end the run for it."""
-        if self._log.closed:
-            return
-        at, failure = int(self._work.clock()), self._failure
-        if failure is None:
-            self._end(self._writer.settle("cancelled", at=at, usage=None))
-        else:
-            self._end(
-                self._writer.settle(
-                    "failed", at=at, usage=self._partial_usage(), error=_as_wire(failure)
-                )
-            )
-        self._log.close()
-
-    async def _work_on(self) -> None:
-        self._beat_later()
+    async def _drive(self) -> None:
         try:
+            self._begin()
+            await self._flush()
             await self._reply()
-            await self._finish(*self._outcome())
-        except asyncio.CancelledError:
-            await self._stopped()
+            await self._finish()
+        except (asyncio.CancelledError, Left) as left:
+            if self._failure is None or self._driver is None:
+                self._cancelled()
+                raise
+            if isinstance(left, asyncio.CancelledError) and self._driver.uncancel() > 0:
+                self._cancelled()
+                raise
+            await self._failed(self._failure)
         except RunError as error:
             await self._failed(error)
         except Exception:
@@ -151,75 +146,86 @@ class Run:
             if self._work.reraise:
                 raise
             await self._failed(RunError("The server had an error while processing your request."))
-        finally:
-            if self._beat is not None:
-                self._beat.cancel()
-            self._work.release()
-            self._log.close()
+
+    def _begin(self) -> None:
+        """The first events, unless they have been said: background runs are created early."""
+        if self._writer.number == 0:
+            self._writer.create()
+        if not self._writer.begun:
+            self._writer.begin()
 
     async def _reply(self) -> None:
+        room, take = self._outlet.room, self.recorder.take
         try:
             async with (
                 asyncio.timeout(self._work.timeout_s),
                 aclosing(self._work.reply.deltas()) as deltas,
             ):
                 async for delta in deltas:
-                    self._recorder.take(delta)
-                    self._flush()
-                    if self._log.is_full:
-                        await self._log.ready()
+                    if room is not None and type(delta) is Sampled:
+                        await room()
+                    take(delta)
+                    if self._writer.pending:
+                        await self._flush()
         except TimeoutError:
             raise Timeout("The response took longer than this server allows.") from None
 
     def _outcome(self) -> tuple[str, str | None]:
-        if self._recorder.cut:
+        if self.recorder.cut:
             return "incomplete", "max_output_tokens"
-        if self._recorder.reason == "content_filter":
+        if self.recorder.reason == "content_filter":
             return "incomplete", "content_filter"
         return "completed", None
 
-    async def _finish(self, status: str, reason: str | None) -> None:
+    async def _finish(self) -> None:
         """Persist, then announce: whoever hears of the end can already build on it."""
+        status, reason = self._outcome()
         response = self._writer.settle(
-            status, at=int(self._work.clock()), usage=self._recorder.usage, reason=reason
+            status, at=int(self._work.clock()), usage=self.recorder.usage, reason=reason
         )
-        self._flush()
+        stored = StoredResponse(response=response, input=self._work.input, tokens=self._tokens())
         if self._work.save is not None:
-            await self._work.save(
-                StoredResponse(response=response, input=self._work.input, tokens=self._tokens())
-            )
-        self._end(response)
+            await self._flush()
+            await self._work.save(stored)
+        await self._end(stored)
 
     async def _failed(self, error: RunError) -> None:
         response = self._writer.settle(
             "failed",
             at=int(self._work.clock()),
-            usage=self._recorder.usage or self._partial_usage(),
-            error=_as_wire(error),
+            usage=self.recorder.usage or self._partial_usage(),
+            error=as_wire(error),
         )
-        self._flush()
+        stored = StoredResponse(response=response, input=self._work.input)
         if self._work.save is not None:
+            await self._flush()
             try:
-                await self._work.save(StoredResponse(response=response, input=self._work.input))
+                await self._work.save(stored)
             except RunError:
                 _log.warning("a failed response could not be stored", response=self.id)
-        self._end(response)
+        await self._end(stored)
 
-    async def _stopped(self) -> None:
-        if self._failure is not None:
-            await self._failed(self._failure)
-            return
-        self._end(self._writer.settle("cancelled", at=int(self._work.clock()), usage=None))
+    def _cancelled(self) -> None:
+        """Nobody hears it."""
+        if not self._over:
+            self._over = True
+            self.response = self._writer.settle("cancelled", at=int(self._work.clock()), usage=None)
 
-    def _end(self, response: Response) -> None:
-        self.response = response
-        self._work.release()
+    async def _end(self, stored: StoredResponse) -> None:
+        self._over = True
+        self.response = stored.response
+        await self._release()
         self._writer.announce()
-        self._flush()
+        if self._aside is not None:
+            await self._aside
+        await self._outlet.end(self._writer.take(), stored)
+
+    async def _release(self) -> None:
+        await self._work.release()
 
     def _partial_usage(self) -> Usage:
         """What a run that broke had used. Never null: there are clients that loop without it."""
-        prompt, sampled = self._work.reply.input_tokens, len(self._recorder.sampled)
+        prompt, sampled = self._work.reply.input_tokens, len(self.recorder.sampled)
         return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
 
     def _tokens(self) -> TurnTokens | None:
@@ -231,29 +237,44 @@ class Run:
         if parent is not None and parent.fingerprint == prompt.fingerprint:
             base = _common(parent.ids, prompt.ids)
         added = array("I", prompt.ids[base:])
-        added.extend(self._recorder.sampled)
+        added.extend(self.recorder.sampled)
         return TurnTokens(base=base, ids=added.tobytes(), fingerprint=prompt.fingerprint)
 
-    def _flush(self) -> None:
-        if events := self._writer.take():
-            self._silent = False
-            self._log.append(events)
+    # --- events out ------------------------------------------------------------------------------
+
+    async def _flush(self) -> None:
+        self._silent = False
+        if self._aside is not None:
+            await self._aside
+        self._writing = True
+        await self._outlet.write(self._writer.take())
+        self._writing = False
 
     def _beat_later(self) -> None:
         """Fill silence with keepalive events. One timer a run, which looks twice an interval
         whether anything was said since it last looked."""
-        if self._work.keepalive_s <= 0:
+        if self._work.keepalive_s <= 0 or self._over:
             return
-        if self._silent:
+        if self._silent and not self._writing and self._aside is None:
             self._writer.keepalive()
-            self._flush()
+            self._aside = asyncio.create_task(self._write_aside(self._writer.take()))
         self._silent = True
         self._beat = asyncio.get_running_loop().call_later(
             self._work.keepalive_s / 2, self._beat_later
         )
 
+    async def _write_aside(self, events: tuple[Event, ...]) -> None:
+        """While the driver waits for the model. That a reader left is the driver's to notice."""
+        try:
+            await self._outlet.write(events)
+        except Left:
+            pass
+        finally:
+            self._aside = None
 
-def _as_wire(error: RunError) -> ResponseError:
+
+def as_wire(error: RunError) -> ResponseError:
+    """What the response says of the error."""
     return ResponseError(code=error.code, message=error.message, type=error.type)
 
 

@@ -1,75 +1,46 @@
 """The service: everything the rim can ask for, in terms of values. It knows no HTTP.
 
-create = context from the store, options from the request, a reply that is ready, a run. All that
-can be refused is refused before the run exists.
+create = context from the store, options from the request, a reply that is ready, a run. Foreground
+runs belong to who drives them; background runs go through the store to whoever has a free place.
 """
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
-from contextlib import ExitStack
-from typing import Any, Protocol
+import secrets
+from collections.abc import AsyncGenerator, Awaitable, Callable
 
-from msgspec import Struct
-
-from antiphon.backends.base import Backend
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.store.base import Store, StoredResponse
+from antiphon.store.runs import Batch, Claim
+from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import kinds_for
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.wire.lists import ItemList
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
 from antiphon.wire.response import Response
 
-from .asked import completed, echo, options, visible_tools
-from .context import Context, assemble, history
+from .asked import completed
+from .background import Background
+from .context import history
 from .conversations import Conversations
-from .log import Log
+from .lines import decoded, encoded, split
+from .models import Models, Policy, ServedModel
 from .pages import Cut, page
-from .run import Run, Work
+from .preparation import Prepared, Preparer, restored
+from .run import Run
 from .supervisor import Supervisor
 
 __all__ = ["Models", "Policy", "ServedModel", "Service"]
 
+_ACTIVE = ("queued", "in_progress")
 
-class ServedModel(Protocol):
-    """A model as the catalog serves it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def aliases(self) -> tuple[str, ...]: ...
-    @property
-    def backend(self) -> Backend: ...
-    @property
-    def context_size(self) -> int | None: ...
-    @property
-    def created(self) -> int: ...
-    @property
-    def defaults(self) -> Mapping[str, Any]: ...
-
-
-class Models(Protocol):
-    """The catalog: which models are served."""
-
-    def find(self, name: str | None) -> ServedModel:
-        """By name or alias; None: the default model. Raises ``NotFound``, ``model_not_found``."""
-
-    def all(self) -> tuple[ServedModel, ...]: ...
-
-
-class Policy(Struct, frozen=True, kw_only=True):
-    """What the operator decided about runs. Times in seconds; None = no limit."""
-
-    keepalive_s: float = 15.0
-    timeout_s: float | None = None
-    unavailable_tools: str = "ignore"
-    reasoning_events: str = "openai"
-    reraise: bool = False
+#: Events of a log that are read in one step.
+_PAGE = 500
 
 
 class Service:
-    """One a server process; ``clock`` gives unix seconds, ``ids`` fresh ids by prefix."""
+    """One a server process; ``clock`` gives unix seconds, ``ids`` fresh ids by prefix. Background
+    runs are worked on between ``start`` and ``drain``."""
 
     def __init__(
         self,
@@ -82,13 +53,34 @@ class Service:
     ) -> None:
         self._models = models
         self._store = store
-        self._policy = policy
         self._clock = clock
         self._ids = ids
+        #: Seconds of silence on a stream after which it is filled.
+        self.keepalive_s = policy.keepalive_s
         self._kinds = kinds_for(policy.reasoning_events)
         self._supervisor = Supervisor()
+        self._owner = secrets.token_hex(8)
         #: What can be asked about conversations.
-        self.conversations = Conversations(store, clock=clock, ids=ids)
+        self.conversations = Conversations(
+            store, clock=clock, ids=ids, owner=self._owner, lease_s=policy.lease.lease_s
+        )
+        self._preparer = Preparer(
+            models,
+            store,
+            self.conversations,
+            self._supervisor,
+            policy=policy,
+            kinds=self._kinds,
+            clock=clock,
+            ids=ids,
+        )
+        self._background = Background(
+            store.runs,
+            [model.name for model in models.all()],
+            self._preparer.claimed,
+            owner=self._owner,
+            lease=policy.lease,
+        )
 
     @property
     def ready(self) -> bool:
@@ -104,92 +96,158 @@ class Service:
         """What is served, in the operator's order."""
         return self._models.all()
 
-    async def create(self, tenant: str, request: CreateResponse, *, request_id: str) -> Run:
-        """Start a run. Raises ``RequestError`` for whatever cannot be honoured."""
+    def start(self) -> None:
+        """Work on background runs from now on, those that were left unfinished among them."""
+        self._background.start()
+
+    async def drain(self, grace_s: float) -> None:
+        """Start nothing more and see the runs to their end. Background runs that do not reach it
+        are given back."""
+        self._supervisor.stop()
+        await self._background.drain(grace_s)
+        await self._supervisor.drain(grace_s)
+
+    # --- runs ------------------------------------------------------------------------------------
+
+    async def create(self, tenant: str, request: CreateResponse) -> Run:
+        """A run for the caller to drive. Raises ``RequestError`` for whatever cannot be
+        honoured."""
+        prepared, release = await self._prepared(tenant, request)
+        return self._preparer.run(tenant, prepared, release)
+
+    async def enqueue(self, tenant: str, request: CreateResponse) -> Response:
+        """Keep a background run for whoever has a free place; its response is ``queued``. Raises
+        ``RequestError`` likewise."""
+        prepared, release = await self._prepared(tenant, request)
+        try:
+            job, stored, batch = self._preparer.job(tenant, prepared)
+            await self._store.runs.begin(job, stored, batch)
+        except BaseException:
+            await release()
+            raise
+        self._background.queued()
+        return stored.response
+
+    async def follow(
+        self, tenant: str, response_id: str, after: int = -1
+    ) -> AsyncGenerator[list[bytes], None]:
+        """The events of a background run beyond number ``after``, each a line of JSON, in batches:
+        all that is there, then what comes, until the run is over."""
+        runs = self._store.runs
+        with runs.follow(tenant, response_id) as tail:
+            tail.dirty = True
+            while True:
+                if (batch := tail.take(after)) is not None:
+                    yield split(batch, after)
+                    after = batch.last
+                elif not tail.dirty:
+                    await tail.wait()
+                else:
+                    tail.dirty = False
+                    found = await runs.events(tenant, response_id, after, limit=_PAGE)
+                    if found is None:
+                        return
+                    for batch in found.batches:
+                        yield split(batch, after)
+                        after = batch.last
+                    if found.ended:
+                        return
+                    tail.dirty = tail.dirty or bool(found.batches)
+
+    async def check_followable(self, tenant: str, response_id: str) -> None:
+        """Raises ``NotFound``, and ``InvalidRequest`` for a response without kept events."""
+        stored = await self._loaded(tenant, response_id)
+        if not stored.response.background:
+            raise InvalidRequest(
+                "Only responses created with background=true can be streamed again. Retrieve this "
+                "one without stream.",
+                param="stream",
+            )
+        if await self._store.runs.events(tenant, response_id, -1, limit=1) is None:
+            raise InvalidRequest(
+                "The events of this response are no longer kept. Retrieve it without stream.",
+                param="stream",
+            )
+
+    async def cancel(self, tenant: str, response_id: str) -> Response:
+        """Stop a background run; one that is over stays as it is. A connection that is dropped
+        cancels the others. Raises ``NotFound`` or ``InvalidRequest``."""
+        stored = await self._loaded(tenant, response_id)
+        if not stored.response.background:
+            raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
+        if stored.response.status in _ACTIVE:
+            claim = await self._store.runs.seize(tenant, response_id)
+            if claim is not None:
+                self._background.lost(response_id, claim.epoch)
+                await self._end_cancelled(claim, stored)
+        return (await self._loaded(tenant, response_id)).response
+
+    async def _end_cancelled(self, claim: Claim, stored: StoredResponse) -> None:
+        """Whoever cancels writes the end: a late completion finds that the run is not its own."""
+        runs = self._store.runs
+        log, _, number = restored(await runs.history(claim), self._kinds)
+        writer = ResponseWriter.restored(log, ids=self._ids, kinds=self._kinds, number=number)
+        response = writer.settle("cancelled", at=int(self._clock()), usage=None)
+        writer.announce()
+        events = writer.take()
+        await runs.end(
+            claim,
+            StoredResponse(response=response, input=stored.input),
+            Batch(first=number, count=len(events), lines=encoded(events)),
+            expires_at=self._preparer.expiry(response)(),
+        )
+
+    async def _prepared(
+        self, tenant: str, request: CreateResponse
+    ) -> tuple[Prepared, Callable[[], Awaitable[None]]]:
+        """The request made ready, and what gives back the conversation it holds."""
+        self._supervisor.admit()
         model = self._models.find(request.model)
         refuse_unsupported(request)
         request = completed(request, model.defaults)
-        held = ExitStack()
+        response_id = self._ids("resp")
+        release = await self.conversations.hold(tenant, request.conversation, response_id)
         try:
-            if request.conversation is not None:
-                await self.conversations.retrieve(tenant, request.conversation.id)
-                held.enter_context(self.conversations.turn(tenant, request.conversation.id))
-            run = await self._prepared(tenant, request, model, held.close)
-            self._supervisor.start(run)
+            return await self._preparer.prepare(tenant, request, model, response_id), release
         except BaseException:
-            held.close()
+            await release()
             raise
-        return run  # which gives back what is held
 
-    async def _prepared(
-        self,
-        tenant: str,
-        request: CreateResponse,
-        model: ServedModel,
-        release: Callable[[], object],
-    ) -> Run:
-        tools = visible_tools(request, self._policy.unavailable_tools)
-        context = await self._context(tenant, request)
-        reply = await model.backend.prepare(context.conversation, options(request, tools.tools))
-        response = echo(
-            request,
-            id=self._ids("resp"),
-            model=request.model or model.name,
-            created_at=int(self._clock()),
-        )
-        work = Work(
-            reply=reply,
-            input=context.input,
-            parent=context.conversation.kept,
-            save=self._saving(tenant, request) if response.store else None,
-            clock=self._clock,
-            keepalive_s=self._policy.keepalive_s,
-            timeout_s=self._policy.timeout_s,
-            release=release,
-            reraise=self._policy.reraise,
-        )
-        writer = ResponseWriter(response, ids=self._ids, kinds=self._kinds)
-        return Run(writer, work, Log(), ignored_tools=tools.ignored)
-
-    def _saving(
-        self, tenant: str, request: CreateResponse
-    ) -> Callable[[StoredResponse], Awaitable[None]]:
-        """How the response is kept: what failed is no part of a conversation."""
-        within = request.conversation
-
-        def save(stored: StoredResponse) -> Awaitable[None]:
-            if within is None or stored.response.status not in ("completed", "incomplete"):
-                return self._store.save(tenant, stored)
-            return self._store.save(tenant, stored, conversation=within.id)
-
-        return save
+    # --- what is stored --------------------------------------------------------------------------
 
     async def count(self, tenant: str, request: InputTokens) -> int:
         """How many tokens the model would see: the same rendering as ``create``."""
-        asked = request.as_create()
-        model = self._models.find(asked.model)
-        tools = visible_tools(asked, self._policy.unavailable_tools)
-        context = await self._context(tenant, asked)
-        reply = await model.backend.prepare(context.conversation, options(asked, tools.tools))
-        return reply.input_tokens
+        return await self._preparer.count(tenant, request)
 
     async def retrieve(self, tenant: str, response_id: str) -> Response:
-        """A stored response. Raises ``NotFound``."""
-        stored = await self._store.load(tenant, response_id)
-        if stored is None:
-            raise _unknown(response_id)
-        return stored.response
+        """A stored response, or a background response as far as it has come. Raises
+        ``NotFound``."""
+        stored = await self._loaded(tenant, response_id)
+        if stored.response.status not in _ACTIVE:
+            return stored.response
+        return await self._so_far(tenant, stored)
+
+    async def _so_far(self, tenant: str, stored: StoredResponse) -> Response:
+        log, after = Fold(self._kinds), -1
+        while True:
+            found = await self._store.runs.events(tenant, stored.response.id, after, limit=_PAGE)
+            if found is None or not found.batches:
+                break
+            for event in decoded(found.batches):
+                log.feed(event)
+            after = found.batches[-1].last
+        if found is None or found.ended:  # it ended in this moment
+            return (await self._loaded(tenant, stored.response.id)).response
+        return log.response
 
     async def delete(self, tenant: str, response_id: str) -> None:
-        """Forget a stored response. Raises ``NotFound``."""
+        """Forget a stored response; one that is being made is cancelled first. Raises
+        ``NotFound``."""
+        stored = await self._loaded(tenant, response_id)
+        if stored.response.status in _ACTIVE:
+            await self.cancel(tenant, response_id)
         if not await self._store.delete(tenant, response_id):
             raise _unknown(response_id)
-
-    async def cancel(self, tenant: str, response_id: str) -> Response:
-        """Only background responses can be cancelled; a connection that is dropped cancels the
-        others. Raises ``NotFound`` or ``InvalidRequest``."""
-        await self.retrieve(tenant, response_id)
-        raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
 
     async def input_items(self, tenant: str, response_id: str, cut: Cut) -> ItemList:
         """What the response was generated from: the items of its ancestors and its own input.
@@ -202,20 +260,11 @@ class Service:
         items = (*history(chain[:-1]), *chain[-1].input)
         return page(items, cut)
 
-    async def drain(self, grace_s: float) -> None:
-        """Start nothing more and see the runs to their end."""
-        await self._supervisor.drain(grace_s)
-
-    async def _context(self, tenant: str, request: CreateResponse) -> Context:
-        return await assemble(
-            self._store,
-            tenant,
-            input=request.input or (),
-            instructions=request.instructions,
-            previous_response_id=request.previous_response_id,
-            conversation_id=request.conversation.id if request.conversation else None,
-            ids=self._ids,
-        )
+    async def _loaded(self, tenant: str, response_id: str) -> StoredResponse:
+        stored = await self._store.load(tenant, response_id)
+        if stored is None:
+            raise _unknown(response_id)
+        return stored
 
 
 def _unknown(response_id: str) -> NotFound:

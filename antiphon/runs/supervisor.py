@@ -1,12 +1,16 @@
-"""The supervisor: starts runs, knows those that still run, and ends them when the server stops."""
+"""The supervisor: knows the runs that readers drive, and ends them when the server stops."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING
 
 from antiphon.errors import Overloaded, RunError
 
-from .run import Run
+if TYPE_CHECKING:
+    from .run import Run
 
 __all__ = ["Supervisor"]
 
@@ -15,7 +19,9 @@ class Supervisor:
     """One a server process."""
 
     def __init__(self) -> None:
-        self._runs: dict[asyncio.Task[None], Run] = {}
+        self._runs: set[Run] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
         self._stopping = False
 
     @property
@@ -28,8 +34,8 @@ class Supervisor:
         """No run is started any more."""
         return self._stopping
 
-    def start(self, run: Run) -> None:
-        """Let a run begin. Raises ``Overloaded`` when the server is about to stop."""
+    def admit(self) -> None:
+        """Raises ``Overloaded`` when the server is about to stop."""
         if self._stopping:
             raise Overloaded(
                 "The server is shutting down. Please retry in a few seconds.",
@@ -37,24 +43,30 @@ class Supervisor:
                 code="server_is_overloaded",
                 retry_after_s=5,
             )
-        task = run.start()
-        self._runs[task] = run
-        task.add_done_callback(self._ended)
+
+    @contextmanager
+    def watching(self, run: Run) -> Iterator[None]:
+        """While the run is driven."""
+        self._runs.add(run)
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._runs.discard(run)
+            if not self._runs:
+                self._idle.set()
+
+    def stop(self) -> None:
+        """Start nothing more."""
+        self._stopping = True
 
     async def drain(self, grace_s: float) -> None:
         """Start nothing more; give what runs ``grace_s`` seconds, then have it end ``failed``."""
-        self._stopping = True
-        if self._runs:
-            await asyncio.wait(self._runs, timeout=grace_s)
-        for run in list(self._runs.values()):
-            run.fail(RunError("The server was stopped before the response was complete."))
-        if self._runs:
-            await asyncio.wait(self._runs)
-
-    def _ended(self, task: asyncio.Task[None]) -> None:
-        del self._runs[task]
-        if not task.cancelled() and task.exception() is not None:
-            # Only with ``reraise``: a test that wants to see it.
-            task.get_loop().call_exception_handler(
-                {"message": "a run raised", "exception": task.exception(), "task": task}
-            )
+        self.stop()
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._idle.wait()
+        except TimeoutError:
+            for run in list(self._runs):
+                run.fail(RunError("The server was stopped before the response was complete."))
+            await self._idle.wait()

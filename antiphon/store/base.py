@@ -87,7 +87,8 @@ class Store(Protocol):
         conversation."""
 
     async def delete(self, tenant: str, response_id: str) -> bool:
-        """Forget it, and its run with all events if it has one. False if there was nothing to forget."""
+        """Forget it, and its run with all events if it has one. False if there is no such
+        response."""
 
     async def sweep(self, retention: Retention, now: int) -> int:
         """Expire what is over the bounds (``now`` in unix seconds, compared with ``created_at``)

@@ -13,6 +13,7 @@ from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
 
 from .base import Retention, StoredResponse
+from .memory_runs import MemoryRuns
 
 __all__ = ["MemoryStore"]
 
@@ -26,6 +27,7 @@ class _Row(Struct):
     bytes: int
     order: int
     live: bool = True
+    expires_at: int | None = None
 
     @property
     def items(self) -> tuple[Item, ...]:
@@ -55,19 +57,27 @@ class MemoryStore:
         self._children: dict[_Key, set[_Key]] = {}
         self._holders: dict[_Key, set[_Key]] = {}
         self._talks: dict[_Key, _Talk] = {}
+        self._secrets: dict[str, bytes] = {}
         self._order = 0
         self._closed = False
+        self.runs = MemoryRuns(self._keep, self._check)
 
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
     ) -> None:
         self._check()
+        self._keep(tenant, stored, conversation, None)
+
+    def _keep(
+        self, tenant: str, stored: StoredResponse, conversation: str | None, expires_at: int | None
+    ) -> None:
         key = (tenant, stored.response.id)
         old = self._rows.get(key)
         if old is not None:
             self._unlink(key, old)
         self._order += 1
-        row = _Row(stored, len(_encode(stored)), old.order if old else self._order)
+        order = old.order if old else self._order
+        row = _Row(stored, len(_encode(stored)), order, expires_at=expires_at)
         self._rows[key] = row
         self._children.setdefault(_parent(key, row), set()).add(key)
         for item in row.items:
@@ -97,7 +107,8 @@ class MemoryStore:
     async def item(self, tenant: str, item_id: str) -> Item | None:
         self._check()
         rows = (self._rows[key] for key in self._holders.get((tenant, item_id), ()))
-        newest = max((row for row in rows if row.live), key=lambda row: row.order, default=None)
+        shown = (row for row in rows if row.live and self._shows_items(tenant, row))
+        newest = max(shown, key=lambda row: row.order, default=None)
         if newest is None:
             return self._talked(tenant, item_id)
         return next(item for item in newest.items if item.id == item_id)
@@ -109,12 +120,22 @@ class MemoryStore:
         if row is None or not row.live:
             return False
         row.live = False
+        self.runs.drop(key)
         self._free(key)
         return True
 
     async def sweep(self, retention: Retention, now: int) -> int:
         self._check()
-        live = [(key, row) for key, row in self._rows.items() if row.live]
+        if retention.max_log_age_s is not None:
+            self.runs.expire(int(now - retention.max_log_age_s), now)
+        over = [k for k, r in self._rows.items() if r.live and (r.expires_at or now + 1) <= now]
+        for key in over:
+            await self.delete(*key)
+        return len(over) + self._expire(retention, now)
+
+    def _expire(self, retention: Retention, now: int) -> int:
+        rows = ((key, row) for key, row in self._rows.items() if row.live)
+        live = [(key, row) for key, row in rows if not self.runs.is_running(key)]
         live.sort(key=lambda pair: (pair[1].stored.response.created_at, pair[1].order))
         size = sum(row.bytes for row in self._rows.values())
         for expired, (key, row) in enumerate(live):
@@ -122,6 +143,7 @@ class MemoryStore:
             if not retention.over(age_s=age, responses=len(live) - expired, bytes=size):
                 return expired
             row.live = False
+            self.runs.drop(key)
             size -= self._free(key)
         return len(live)
 
@@ -160,8 +182,16 @@ class MemoryStore:
         talk = self._talks.get((tenant, conversation_id))
         return talk is not None and talk.items.pop(item_id, None) is not None
 
+    async def secret(self, name: str, fresh: bytes) -> bytes:
+        self._check()
+        return self._secrets.setdefault(name, fresh)
+
     async def close(self) -> None:
         self._closed = True
+
+    def _shows_items(self, tenant: str, row: _Row) -> bool:
+        response = row.stored.response
+        return response.store and not self.runs.is_running((tenant, response.id))
 
     def _talked(self, tenant: str, item_id: str) -> Item | None:
         """The item in whichever conversation of the tenant has it."""

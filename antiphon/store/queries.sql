@@ -1,12 +1,13 @@
 -- save
 INSERT INTO responses
-    (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint)
-VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
+    (tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
+     expires_at)
+VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?)
 ON CONFLICT (tenant, id) DO UPDATE SET
     parent = excluded.parent, created_at = excluded.created_at, live = 1,
     bytes = excluded.bytes, body = excluded.body, input = excluded.input,
     output = excluded.output, base = excluded.base, tokens = excluded.tokens,
-    fingerprint = excluded.fingerprint
+    fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
 
 -- forget_items
 DELETE FROM items WHERE response = ?
@@ -48,7 +49,13 @@ DELETE FROM responses WHERE seq = ?
 SELECT seq FROM responses WHERE tenant = ? AND id = ?
 
 -- oldest
-SELECT seq, created_at FROM responses WHERE live = 1 ORDER BY created_at, seq LIMIT ?
+SELECT seq, created_at FROM responses WHERE live = 1 AND NOT EXISTS (
+    SELECT 1 FROM runs WHERE runs.tenant = responses.tenant AND runs.id = responses.id
+    AND runs.ended_at IS NULL
+) ORDER BY created_at, seq LIMIT ?
+
+-- lapsed
+SELECT seq FROM responses WHERE live = 1 AND expires_at <= ? LIMIT ?
 
 -- totals
 SELECT live, bytes FROM totals
@@ -78,3 +85,61 @@ SELECT body FROM conversation_items WHERE tenant = ? AND id = ? ORDER BY positio
 
 -- remove_item
 DELETE FROM conversation_items WHERE id = ? AND conversation = ?
+
+-- put_secret
+INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)
+
+-- secret
+SELECT value FROM secrets WHERE name = ?
+
+-- begin_run
+INSERT INTO runs (tenant, id, model, request, prompt) VALUES (?, ?, ?, ?, ?)
+
+-- run
+SELECT seq, epoch, next, ended_at FROM runs WHERE tenant = ? AND id = ?
+
+-- claimable
+SELECT seq, tenant, id, model, request, prompt, epoch, owner FROM runs
+WHERE ended_at IS NULL AND (owner IS NULL OR owner NOT IN (?, '')) ORDER BY seq
+
+-- take_run
+UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE seq = ?
+
+-- release_runs
+UPDATE runs SET owner = NULL WHERE owner = ? AND ended_at IS NULL
+
+-- job
+SELECT seq, tenant, id, model, request, prompt, epoch, owner FROM runs
+WHERE tenant = ? AND id = ? AND ended_at IS NULL
+
+-- add_batch
+INSERT INTO batches (run, first, count, lines, tokens) VALUES (?, ?, ?, ?, ?)
+
+-- advance_run
+UPDATE runs SET next = ? WHERE seq = ?
+
+-- end_run
+UPDATE runs SET ended_at = 0, owner = NULL WHERE seq = ?
+
+-- drop_run
+DELETE FROM runs WHERE tenant = ? AND id = ?
+
+-- drop_run_of
+DELETE FROM runs WHERE (tenant, id) = (SELECT tenant, id FROM responses WHERE seq = ?)
+
+-- history
+SELECT b.first, b.count, b.lines, b.tokens
+FROM batches AS b JOIN runs AS r ON r.seq = b.run
+WHERE r.tenant = ? AND r.id = ? ORDER BY b.first
+
+-- events_from
+SELECT b.first, b.count, b.lines, x'' FROM batches AS b
+WHERE b.run = ? AND b.first >= (
+    SELECT coalesce(max(first), 0) FROM batches WHERE run = ? AND first <= ?
+) ORDER BY b.first LIMIT ?
+
+-- see_ended
+UPDATE runs SET ended_at = ? WHERE ended_at = 0
+
+-- expire_runs
+DELETE FROM runs WHERE ended_at < ?

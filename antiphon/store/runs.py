@@ -107,8 +107,9 @@ class RunStore(Protocol):
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
         """Keep batches, in one step; a run may occur several times, in order. When it returns they
-        are durable, and followers everywhere have been told. Returns the ids of the runs that were
-        lost: taken over, over or deleted."""
+        are durable, and followers everywhere have been told. A batch that is there already is not
+        kept twice: whoever got no answer asks again. Returns the ids of the runs that were lost:
+        taken over, over or deleted."""
 
     async def end(
         self,
@@ -119,9 +120,10 @@ class RunStore(Protocol):
         conversation: str | None = None,
         expires_at: int | None = None,
     ) -> bool:
-        """The run's last events and its response in its terminal state, in one step, with what
-        ``Store.save`` does for ``conversation``; its hold is given back. ``expires_at`` (unix
-        seconds): the response is forgotten then. False, and nothing kept: the run was lost."""
+        """The run's last events (``batch.count`` may be 0) and its response in its terminal state,
+        in one step, with what ``Store.save`` does for ``conversation``; its hold is given back.
+        ``expires_at`` (unix seconds): the response is forgotten then. False, and nothing kept: the
+        run was lost."""
 
     async def history(self, claim: Claim) -> tuple[Batch, ...]:
         """All of a run's batches, with their tokens: what whoever goes on with it has to know."""

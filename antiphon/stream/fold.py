@@ -26,9 +26,10 @@ class Fold:
     def __init__(self, kinds: Mapping[type[ItemBase], Kind] = KINDS) -> None:
         self._kinds = kinds
         self._envelope: Response | None = None
-        self._items: dict[int, Item] = {}
-        self._open: dict[int, Draft] = {}
-        self._writing: dict[int, PartDraft] = {}
+        #: By output index: what is done, what is open, and where the text of what is open goes.
+        self.items: dict[int, Item] = {}
+        self.open: dict[int, Draft] = {}
+        self.writing: dict[int, PartDraft] = {}
 
     def feed(self, event: ev.Event) -> None:
         """Take the next event of the log."""
@@ -36,7 +37,7 @@ class Fold:
             read(self, event)
             return
         index = getattr(event, "output_index", None)
-        if index is None or (draft := self._open.get(index)) is None:
+        if index is None or (draft := self.open.get(index)) is None:
             return
         self._text(index, draft, event)
 
@@ -45,8 +46,8 @@ class Fold:
         """The response so far. Raises ``ValueError`` before the first envelope."""
         if self._envelope is None:
             raise ValueError("a log begins with an envelope")
-        items = {index: draft.item("in_progress") for index, draft in self._open.items()}
-        items |= self._items
+        items = {index: draft.item("in_progress") for index, draft in self.open.items()}
+        items |= self.items
         return replace(self._envelope, output=tuple(items[index] for index in sorted(items)))
 
     def _snapshot(self, event: ev.Event) -> None:
@@ -54,30 +55,32 @@ class Fold:
 
     def _added(self, event: ev.Event) -> None:
         assert isinstance(event, ev.OutputItemAdded)
-        self._open[event.output_index] = Draft(event.item)
+        self.open[event.output_index] = Draft(event.item)
 
     def _done(self, event: ev.Event) -> None:
         assert isinstance(event, ev.OutputItemDone)
-        self._open.pop(event.output_index, None)
-        self._writing.pop(event.output_index, None)
-        self._items[event.output_index] = event.item
+        self.open.pop(event.output_index, None)
+        self.writing.pop(event.output_index, None)
+        self.items[event.output_index] = event.item
 
     def _annotated(self, event: ev.Event) -> None:
         assert isinstance(event, ev.OutputTextAnnotationAdded)
-        if (part := self._writing.get(event.output_index)) is not None:
+        if (part := self.writing.get(event.output_index)) is not None:
             part.annotations.append(event.annotation)
 
     def _text(self, index: int, draft: Draft, event: ev.Event) -> None:
         kind = self._kinds[type(draft.shell)]
         for stem in kind.stems.values():
             if type(event) is stem.part_added and _is_of(stem, event):
-                self._writing[index] = draft.begin(stem)
+                self.writing[index] = draft.begin(stem)
             elif type(event) is stem.delta:
-                part = self._writing.get(index)
+                part = self.writing.get(index)
                 if part is None or part.stem is not stem:
-                    part = self._writing[index] = draft.begin(stem)
+                    part = self.writing[index] = draft.begin(stem)
                 part.texts.append(event.delta)  # type: ignore[attr-defined]
                 part.logprobs.extend(getattr(event, "logprobs", ()))
+            elif type(event) is stem.done:
+                self.writing.pop(index, None)
 
 
 def _is_of(stem: Stem, event: ev.Event) -> bool:

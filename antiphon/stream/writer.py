@@ -18,6 +18,7 @@ from antiphon.wire.response import IncompleteDetails, Response, ResponseError, U
 
 from .deltas import Channel
 from .draft import Draft, PartDraft
+from .fold import Fold
 from .kinds import KINDS, Kind
 
 __all__ = ["Ids", "ItemWriter", "ResponseWriter"]
@@ -42,6 +43,17 @@ class ItemWriter:
         self._sealed = False
         self.index = index
         self.is_open = True
+
+    @classmethod
+    def restored(
+        cls, out: ResponseWriter, draft: Draft, kind: Kind, index: int, part: PartDraft | None
+    ) -> ItemWriter:
+        """An item that was begun elsewhere, with the part that is still being written."""
+        item = cls(out, draft.shell, kind, index)
+        item._draft = draft
+        if part is not None:
+            item._place(part)
+        return item
 
     @property
     def value(self) -> Item:
@@ -118,13 +130,17 @@ class ItemWriter:
             raise GrammarError(f"{type(self._draft.shell).__name__} has no {channel} text")
         if self._part is not None:
             self._end_part()
-        self._part = part = self._draft.begin(stem)
-        part.place = {"item_id": self._draft.item_id, "output_index": self.index}
-        if stem.part is not None:
-            part.place[stem.index] = part.index
+        part = self._draft.begin(stem)
+        self._place(part)
         if stem.part_added is not None:
             self._emit(stem.part_added, part=part.part(), **{stem.index: part.index})
         return part
+
+    def _place(self, part: PartDraft) -> None:
+        self._part = part
+        part.place = {"item_id": self._draft.item_id, "output_index": self.index}
+        if part.stem.part is not None:
+            part.place[part.stem.index] = part.index
 
     def _end_part(self) -> None:
         part, self._part = self._part, None
@@ -160,13 +176,40 @@ class ResponseWriter:
         self._kinds = kinds
         #: The sequence number of the next event.
         self.number = number
-        self._pending: list[ev.Event] = []
+        #: The events since the last ``take``.
+        self.pending: list[ev.Event] = []
+        #: Work has started.
+        self.begun = False
         self._items: list[Item | None] = []
         self._open: dict[int, ItemWriter] = {}
 
+    @classmethod
+    def restored(
+        cls, log: Fold, *, ids: Ids, kinds: Mapping[type[ItemBase], Kind] = KINDS, number: int
+    ) -> ResponseWriter:
+        """The writer as it was when the last event of ``log`` had been written: it goes on with
+        ``number``, in the items that are still open."""
+        out = cls(log.response, ids=ids, kinds=kinds, number=number)
+        out.begun = log.response.status != "queued"
+        for index in range(len(log.items) + len(log.open)):
+            item = log.items.get(index)
+            out._items.append(item)
+            if item is None:
+                draft = log.open[index]
+                kind = kinds[type(draft.shell)]
+                out._open[index] = ItemWriter.restored(
+                    out, draft, kind, index, log.writing.get(index)
+                )
+        return out
+
+    @property
+    def open_items(self) -> tuple[ItemWriter, ...]:
+        """The items that are not done, in order."""
+        return tuple(self._open[index] for index in sorted(self._open))
+
     def take(self) -> tuple[ev.Event, ...]:
         """The events since the last call."""
-        pending, self._pending = self._pending, []
+        pending, self.pending = self.pending, []
         return tuple(pending)
 
     @property
@@ -191,6 +234,7 @@ class ResponseWriter:
 
     def begin(self) -> None:
         """Work starts."""
+        self.begun = True
         self._response = replace(self._response, status="in_progress")
         self.emit(ev.InProgress, response=self._response)
 
@@ -275,7 +319,7 @@ class ResponseWriter:
 
     def push(self, event: ev.Event) -> None:
         """Queue an event that has the next ``number``."""
-        self._pending.append(event)
+        self.pending.append(event)
         self.number += 1
 
 

@@ -168,7 +168,7 @@ FIELDS: Mapping[str, Fate] = {
     "store": "honoured",
     "stream": "honoured",
     "stream_options": "honoured",
-    "background": "refused",
+    "background": "honoured",
     "truncation": "honoured",
     "context_management": "refused",
     "metadata": "echoed",
@@ -197,7 +197,6 @@ FIELDS: Mapping[str, Fate] = {
 #: Refused fields whose value asks for nothing after all.
 _IDLE: Mapping[str, Callable[[Any], bool]] = {
     "multi_agent": lambda value: not value.get("enabled"),
-    "background": lambda value: value is False,
     "context_management": lambda value: not value,
     "image": lambda value: value.get("context_compression") in (None, "auto", "disabled"),
 }

@@ -21,6 +21,7 @@ from antiphon.wire import events as ev
 from antiphon.wire.decode import create_response
 from antiphon.wire.response import Response
 from tests.golden.models import backend
+from tests.runs.served import events_of
 
 RULE = "----------"
 FOLDER = Path(__file__).parent / "stories"
@@ -75,8 +76,8 @@ async def play(story: Story, chunks: Sequence[str]) -> list[ev.Event]:
     request = create_response(
         json.dumps({"model": "scripted", **json.loads(story.request)}).encode()
     )
-    run = await service.create("tenant", request, request_id="req_1")
-    events = [event async for batch in run.follow() for event in batch]
+    run = await service.create("tenant", request)
+    events = await events_of(run)
     await service.drain(5)
     check(events)
     return events

@@ -12,11 +12,12 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.errors import NotFound
+from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
 from antiphon.runs.conversations import Conversations
 from antiphon.runs.pages import Cut
+from antiphon.runs.run import Outlet
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event
@@ -57,32 +58,33 @@ class FakeRun:
         )
         self.response = self._writer.response
 
-    async def follow(self, after: int = -1) -> AsyncGenerator[tuple[Event, ...], None]:
-        writer = self._writer
+    async def drive(self, outlet: Outlet | None = None) -> Response:
         try:
-            writer.create()
-            writer.begin()
-            yield writer.take()
-            item = None
-            for word in self._words:
-                if self._step is not None:
-                    await self._step.acquire()
-                item = item or writer.open(Message(role="assistant", content=()))
-                item.write(word)
-                yield writer.take()
-            if self._breaks:
-                raise RuntimeError("a bug with CANARY in it")
-            status = "failed" if self._error else "completed"
-            self.response = writer.settle(status, at=2, usage=USAGE, error=self._error)
-            writer.announce()
-            yield writer.take()
+            async for batch in self._batches():
+                if outlet is not None:
+                    await outlet.write(batch)
         finally:
             self.left.set()
-
-    async def result(self) -> Response:
-        async for _ in self.follow():
-            pass
         return self.response
+
+    async def _batches(self) -> AsyncGenerator[tuple[Event, ...], None]:
+        writer = self._writer
+        writer.create()
+        writer.begin()
+        yield writer.take()
+        item = None
+        for word in self._words:
+            if self._step is not None:
+                await self._step.acquire()
+            item = item or writer.open(Message(role="assistant", content=()))
+            item.write(word)
+            yield writer.take()
+        if self._breaks:
+            raise RuntimeError("a bug with CANARY in it")
+        status = "failed" if self._error else "completed"
+        self.response = writer.settle(status, at=2, usage=USAGE, error=self._error)
+        writer.announce()
+        yield writer.take()
 
 
 class FakeModel:
@@ -98,6 +100,7 @@ class FakeService:
 
     def __init__(self) -> None:
         self.ready = True
+        self.keepalive_s = 0.0
         self.words: tuple[str, ...] = ("Hel", "lo")
         self.script: dict[str, Any] = {}
         self.refusal: Exception | None = None
@@ -113,8 +116,8 @@ class FakeService:
             FakeModel("upstream", (), None),
         )
 
-    async def create(self, tenant: str, request: Any, *, request_id: str) -> FakeRun:
-        self._ask("create", tenant, request, request_id)
+    async def create(self, tenant: str, request: Any) -> FakeRun:
+        self._ask("create", tenant, request)
         run = FakeRun(f"resp_{len(self.runs) + 1}", self.words, **self.script)
         self.runs.append(run)
         self.created.set()
@@ -129,6 +132,10 @@ class FakeService:
         if response_id != "resp_known":
             raise NotFound(f"Response with id '{response_id}' not found.", param="response_id")
         return Response(id=response_id, created_at=1, model="tiny", status="completed")
+
+    async def check_followable(self, tenant: str, response_id: str) -> None:
+        await self.retrieve(tenant, response_id)
+        raise InvalidRequest("Not a background response.", param="stream")
 
     async def delete(self, tenant: str, response_id: str) -> None:
         await self.retrieve(tenant, response_id)

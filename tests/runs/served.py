@@ -4,21 +4,21 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from antiphon.backends.base import Backend
 from antiphon.errors import NotFound
-from antiphon.runs.run import Run
+from antiphon.runs.run import Outlet, Run
 from antiphon.runs.service import Policy, Service
 from antiphon.store.base import Store
 from antiphon.store.memory import MemoryStore
 from antiphon.wire.decode import create_response
 from antiphon.wire.events import Event
 
-__all__ = ["NOW", "OneModel", "create", "events_of", "service"]
+__all__ = ["NOW", "Heard", "OneModel", "create", "events_of", "service"]
 
 NOW = 1_700_000_000
 
@@ -57,8 +57,22 @@ async def create(served: Service, tenant: str = "t", **fields: Any) -> Run:
     """Start the run of a request; ``input`` is "hi" unless given."""
     body = {"model": "scripted", "input": "hi", **fields}
     request = create_response(json.dumps(body).encode())
-    return await served.create(tenant, request, request_id="req_1")
+    return await served.create(tenant, request)
+
+
+class Heard(Outlet):
+    """Keeps what it hears, and tells ``heard`` of it."""
+
+    def __init__(self, heard: Callable[[Heard], object] = lambda _: None) -> None:
+        self.events: list[Event] = []
+        self._heard = heard
+
+    async def write(self, events: tuple[Event, ...]) -> None:
+        self.events += events
+        self._heard(self)
 
 
 async def events_of(run: Run) -> list[Event]:
-    return [event async for batch in run.follow() for event in batch]
+    outlet = Heard()
+    await run.drive(outlet)
+    return outlet.events

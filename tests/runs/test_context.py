@@ -20,7 +20,7 @@ OUTPUT = {"type": "function_call_output", "call_id": "call_1", "output": "ok"}
 
 
 async def answered(served: Service, **fields: Any) -> Response:
-    return await (await create(served, **fields)).result()
+    return await (await create(served, **fields)).drive()
 
 
 def texts(asked: tuple[Conversation, Options]) -> list[str]:

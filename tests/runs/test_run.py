@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 import pytest
 
 from antiphon.backends.scripted import Scripted
-from antiphon.conversation import Conversation, Kept, Options
+from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.errors import BackendError, RunError
-from antiphon.runs.run import Run
+from antiphon.runs.run import Left, Outlet, Run
 from antiphon.store.base import StoredResponse
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
@@ -22,7 +21,7 @@ from antiphon.stream.grammar import check
 from antiphon.wire import events as ev
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
-from tests.runs.served import create, events_of, service
+from tests.runs.served import Heard, create, events_of, service
 
 ANSWER = Open(Message(role="assistant", content=()))
 
@@ -38,12 +37,18 @@ class Gated:
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
+        self.begun = asyncio.Event()
         self.left = asyncio.Event()
 
     async def prepare(self, conversation: Conversation, options: Options) -> Gated:
         return self
 
+    def resumed(self, begun: Begun) -> Gated:
+        assert not begun.sampled
+        return self
+
     async def deltas(self) -> AsyncGenerator[Delta, None]:
+        self.begun.set()
         try:
             yield Sampled((10, 11))
             yield ANSWER
@@ -59,26 +64,32 @@ class Gated:
     async def close(self) -> None: ...
 
 
+def _leave_at(kind: type[ev.Event]) -> Callable[[Heard], None]:
+    def heard(outlet: Heard) -> None:
+        if any(isinstance(event, kind) for event in outlet.events):
+            raise Left
+
+    return heard
+
+
 async def leave_after_a_word(run: Run) -> None:
-    async with asyncio.timeout(5), aclosing(run.follow()) as batches:
-        async for batch in batches:
-            if any(isinstance(event, ev.OutputTextDelta) for event in batch):
-                return
+    async with asyncio.timeout(5):
+        with pytest.raises(Left):
+            await run.drive(Heard(_leave_at(ev.OutputTextDelta)))
 
 
 async def test_a_run_that_is_left_before_its_first_step_is_cancelled() -> None:
     run = await create(service(Gated()))
-    async with aclosing(run.follow()) as batches:
-        await anext(batches)
     async with asyncio.timeout(5):
-        await run.result()
+        with pytest.raises(Left):
+            await run.drive(Heard(_leave_at(ev.Created)))
     assert run.response.status == "cancelled"
 
 
 @pytest.mark.requirement("D-81", "VN-51")
 async def test_plain_and_streamed_answers_are_the_same() -> None:
     served = service(Scripted(["Hello there"]))
-    plain = await (await create(served)).result()
+    plain = await (await create(served)).drive()
     run = await create(served)
     events = await events_of(run)
     check(events)
@@ -88,7 +99,7 @@ async def test_plain_and_streamed_answers_are_the_same() -> None:
     assert (plain.status, plain.usage) == (streamed.status, streamed.usage)
 
 
-async def test_the_last_reader_to_leave_stops_the_model() -> None:
+async def test_a_reader_that_leaves_stops_the_model() -> None:
     backend = Gated()
     run = await create(service(backend))
     await leave_after_a_word(run)
@@ -99,7 +110,7 @@ async def test_the_last_reader_to_leave_stops_the_model() -> None:
 async def test_a_plain_reader_that_is_cancelled_has_left() -> None:
     backend = Gated()
     run = await create(service(backend))
-    reader = asyncio.create_task(run.result())
+    reader = asyncio.create_task(run.drive())
     for _ in range(5):
         await asyncio.sleep(0)
     reader.cancel()
@@ -129,9 +140,11 @@ async def test_it_is_kept_before_it_is_announced() -> None:
             await super().save(tenant, stored)
             order.append("saved")
 
+    def heard(outlet: Heard) -> None:
+        order.extend("told" for event in outlet.events if isinstance(event, ev.Completed))
+
     run = await create(service(Scripted(["Hello"]), Watched()))
-    async for batch in run.follow():
-        order += ["told" for event in batch if isinstance(event, ev.Completed)]
+    await run.drive(Heard(heard))
     assert order == ["saved", "told"]
 
 
@@ -150,7 +163,7 @@ async def test_a_store_that_fails_fails_the_response() -> None:
 async def test_a_failed_response_is_stored_as_such() -> None:
     store = MemoryStore()
     run = await create(service(Scripted([BackendError("It broke.")]), store))
-    response = await run.result()
+    response = await run.drive()
     assert response.status == "failed"
     stored = await store.load("t", run.id)
     assert stored is not None and stored.response == response
@@ -191,12 +204,15 @@ async def test_what_takes_too_long_fails() -> None:
 async def test_silence_is_filled_with_keepalives() -> None:
     backend = Gated()
     run = await create(service(backend, keepalive_s=0.005))
-    events: list[ev.Event] = []
+
+    def heard(outlet: Heard) -> None:
+        if sum(isinstance(event, ev.Keepalive) for event in outlet.events) >= 3:
+            backend.gate.set()
+
+    outlet = Heard(heard)
     async with asyncio.timeout(5):
-        async for batch in run.follow():
-            events += batch
-            if sum(isinstance(event, ev.Keepalive) for event in events) >= 3:
-                backend.gate.set()
+        await run.drive(outlet)
+    events = outlet.events
     check(events)
     assert isinstance(events[0], ev.Created)
     assert isinstance(events[-1], ev.Completed)
@@ -213,12 +229,15 @@ async def test_a_slow_reader_holds_the_model_back() -> None:
                 said += 1
                 yield Text("word ")
 
+    class Slow(Outlet):
+        async def write(self, events: tuple[ev.Event, ...]) -> None:
+            await asyncio.Event().wait()
+
     run = await create(service(Endless()))
-    async with aclosing(run.follow()) as batches:
-        await anext(batches)
-        for _ in range(50):
-            await asyncio.sleep(0)
-        assert 0 < said < 1_000
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await run.drive(Slow())
+    assert said == 0
 
 
 async def test_draining_ends_what_still_runs_as_failed() -> None:
@@ -226,34 +245,26 @@ async def test_draining_ends_what_still_runs_as_failed() -> None:
     served = service(backend)
     run = await create(served)
     reader = asyncio.create_task(events_of(run))
-    await asyncio.sleep(0)
-    await served.drain(0)
-    events = await reader
+    async with asyncio.timeout(5):
+        await backend.begun.wait()
+        await served.drain(0)
+        events = await reader
     check(events)
     assert isinstance(events[-1], ev.Failed)
     assert not served.ready
-
-
-async def test_a_run_that_never_took_a_step_still_ends() -> None:
-    served = service(Gated())
-    run = await create(served)
-    run.fail(RunError("stop"))
-    events = await events_of(run)
-    check(events)
-    assert isinstance(events[-1], ev.Failed)
 
 
 async def test_tokens_are_kept_as_what_the_turn_added() -> None:
     backend, store = Gated(), MemoryStore()
     backend.gate.set()
     served = service(backend, store)
-    first = await (await create(served)).result()
+    first = await (await create(served)).drive()
     stored = await store.load("t", first.id)
     assert stored is not None and stored.tokens is not None
     assert stored.tokens.base == 0
     assert array("I", stored.tokens.ids).tolist() == [1, 2, 3, 10, 11, 12]
     backend.kept = Kept(ids=(1, 2, 3, 10, 11, 12, 20), fingerprint="f")
-    second = await (await create(served, previous_response_id=first.id)).result()
+    second = await (await create(served, previous_response_id=first.id)).drive()
     stored = await store.load("t", second.id)
     assert stored is not None and stored.tokens is not None
     assert stored.tokens.base == 6

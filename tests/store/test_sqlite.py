@@ -104,7 +104,7 @@ async def test_a_write_that_fails_fails_alone(tmp_path: Path) -> None:
 
     saves = [store.save("t", turn(str(n))) for n in range(20)]
     results = await asyncio.gather(
-        *saves[:10], store._write(broken), *saves[10:], return_exceptions=True
+        *saves[:10], store._database.write(broken), *saves[10:], return_exceptions=True
     )
     assert isinstance(results[10], RunError)
     assert [result for result in results if result is not None] == [results[10]]
@@ -131,7 +131,7 @@ async def test_a_full_disk_costs_only_what_did_not_fit(tmp_path: Path) -> None:
         (pages,) = connection.execute("PRAGMA page_count").fetchone()
         connection.execute(f"PRAGMA max_page_count = {pages + 10}")
 
-    await store._write(fill)
+    await store._database.write(fill)
     small, large = turn("small"), turn("large", text="x" * 1_000_000)
     results = await asyncio.gather(
         store.save("t", large), store.save("t", small), return_exceptions=True
@@ -139,7 +139,9 @@ async def test_a_full_disk_costs_only_what_did_not_fit(tmp_path: Path) -> None:
     assert isinstance(results[0], RunError) and results[1] is None
     assert await store.load("t", "resp_large") is None
     assert await store.load("t", "resp_small") == small
-    await store._write(lambda connection: connection.execute("PRAGMA max_page_count = 1000000"))
+    await store._database.write(
+        lambda connection: connection.execute("PRAGMA max_page_count = 1000000")
+    )
     await store.save("t", large)
     assert await store.load("t", "resp_large") == large
     await store.close()
@@ -238,7 +240,7 @@ async def test_a_long_chain_is_one_query(tmp_path: Path) -> None:
         *(store.save("t", turn(str(n), str(n - 1) if n else None)) for n in range(500))
     )
     asked: list[str] = []
-    store._reader.set_trace_callback(asked.append)
+    store._database._reader.set_trace_callback(asked.append)
     chain = await store.chain("t", "resp_499")
     assert chain is not None and len(asked) == 1
     assert [stored.response.id for stored in chain] == [f"resp_{n}" for n in range(500)]
@@ -314,7 +316,9 @@ async def test_what_cannot_be_read_back_is_an_error_of_the_run(tmp_path: Path) -
     store = await SqliteStore.open(tmp_path / "a.db")
     await store.save("t", turn("a"))
     await store.save("t", turn("b"))
-    await store._write(lambda db: db.execute("UPDATE responses SET body = '{' WHERE id = 'resp_a'"))
+    await store._database.write(
+        lambda db: db.execute("UPDATE responses SET body = '{' WHERE id = 'resp_a'")
+    )
     with pytest.raises(RunError, match=r"^The store could not be read\.$"):
         await store.load("t", "resp_a")
     assert await store.load("t", "resp_b") == turn("b")

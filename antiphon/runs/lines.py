@@ -1,0 +1,34 @@
+"""Events as lines of JSON: how a log keeps them, and how they come back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Union
+
+import msgspec
+
+from antiphon.store.runs import Batch
+from antiphon.wire.events import EVENTS, Event
+
+__all__ = ["decoded", "encoded", "split"]
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Union[tuple(EVENTS.values())]).decode  # noqa: UP007
+
+
+def encoded(events: Iterable[Event]) -> bytes:
+    """The events, each a line."""
+    return b"".join(line for event in events for line in (_encode(event), b"\n"))
+
+
+def decoded(batches: Iterable[Batch]) -> Iterator[Event]:
+    """The events of these batches, in order."""
+    for batch in batches:
+        for line in split(batch, -1):
+            yield _decode(line)
+
+
+def split(batch: Batch, after: int) -> list[bytes]:
+    """The lines of the events beyond sequence number ``after``."""
+    # JSON has no raw line ends; splitlines would also split at other characters.
+    return batch.lines.split(b"\n")[max(0, after + 1 - batch.first) : -1]

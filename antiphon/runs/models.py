@@ -1,0 +1,53 @@
+"""What a service is given: the models it serves, and what the operator decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from antiphon.backends.base import Backend
+
+from .background import Lease
+
+__all__ = ["Models", "Policy", "ServedModel"]
+
+
+class ServedModel(Protocol):
+    """A model as the catalog serves it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def backend(self) -> Backend: ...
+    @property
+    def context_size(self) -> int | None: ...
+    @property
+    def created(self) -> int: ...
+    @property
+    def defaults(self) -> Mapping[str, Any]: ...
+
+
+class Models(Protocol):
+    """The catalog: which models are served."""
+
+    def find(self, name: str | None) -> ServedModel:
+        """By name or alias; None: the default model. Raises ``NotFound``, ``model_not_found``."""
+
+    def all(self) -> tuple[ServedModel, ...]: ...
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """What the operator decided about runs. Times in seconds; None = no limit. ``unstored_s``: how
+    long a background response with ``store: false`` can be fetched after its end."""
+
+    keepalive_s: float = 15.0
+    timeout_s: float | None = None
+    unavailable_tools: str = "ignore"
+    reasoning_events: str = "openai"
+    unstored_s: float = 600.0
+    lease: Lease = Lease()
+    reraise: bool = False

@@ -1,0 +1,279 @@
+"""From a request, or from a run that was begun elsewhere, to a run that can be driven.
+
+All that can be refused is refused here, before the run exists. It knows no HTTP.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+
+import msgspec
+import structlog
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.backends.base import Reply
+from antiphon.conversation import Begun, Kept
+from antiphon.errors import CannotContinue, RequestError, RunError
+from antiphon.store.base import Store, StoredResponse
+from antiphon.store.runs import Batch, Claim, Job
+from antiphon.stream.deltas import Delta
+from antiphon.stream.fold import Fold
+from antiphon.stream.kinds import Kind
+from antiphon.stream.writer import Ids, ResponseWriter
+from antiphon.wire.items import Item, ItemBase
+from antiphon.wire.request import CreateResponse, InputTokens
+from antiphon.wire.response import Response
+
+from .asked import echo, options, visible_tools
+from .background import Ready
+from .context import Context, assemble
+from .conversations import Conversations
+from .journal import Entry, Journal
+from .lines import decoded, encoded
+from .models import Models, Policy, ServedModel
+from .recorder import Recorder
+from .run import Left, Run, Work
+from .supervisor import Supervisor
+
+__all__ = ["Prepared", "Preparer", "restored"]
+
+_log = structlog.get_logger(__name__)
+
+_decode_request = msgspec.json.Decoder(CreateResponse).decode
+_encode = msgspec.json.Encoder().encode
+
+#: How often a run may be taken over: one that kills whoever works on it must end some day.
+_MOST_EPOCHS = 8
+
+
+class Prepared(Struct, frozen=True, kw_only=True):
+    """A request that will be answered: nothing has been generated yet."""
+
+    request: CreateResponse
+    model: ServedModel
+    context: Context
+    reply: Reply
+    response: Response
+    ignored_tools: tuple[str, ...]
+
+
+class Preparer:
+    """One a service."""
+
+    def __init__(
+        self,
+        models: Models,
+        store: Store,
+        conversations: Conversations,
+        supervisor: Supervisor,
+        *,
+        policy: Policy,
+        kinds: Mapping[type[ItemBase], Kind],
+        clock: Callable[[], float],
+        ids: Ids,
+    ) -> None:
+        self._models = models
+        self._store = store
+        self._conversations = conversations
+        self._supervisor = supervisor
+        self._policy = policy
+        self._kinds = kinds
+        self._clock = clock
+        self._ids = ids
+
+    async def prepare(
+        self, tenant: str, request: CreateResponse, model: ServedModel, response_id: str
+    ) -> Prepared:
+        """Raises ``RequestError`` for whatever cannot be honoured."""
+        tools = visible_tools(request, self._policy.unavailable_tools)
+        context = await self._context(tenant, request)
+        reply = await model.backend.prepare(context.conversation, options(request, tools.tools))
+        response = echo(
+            request,
+            id=response_id,
+            model=request.model or model.name,
+            created_at=int(self._clock()),
+        )
+        return Prepared(
+            request=request,
+            model=model,
+            context=context,
+            reply=reply,
+            response=response,
+            ignored_tools=tools.ignored,
+        )
+
+    async def count(self, tenant: str, request: InputTokens) -> int:
+        """How many tokens the model would see: the same rendering."""
+        asked = request.as_create()
+        model = self._models.find(asked.model)
+        tools = visible_tools(asked, self._policy.unavailable_tools)
+        context = await self._context(tenant, asked)
+        reply = await model.backend.prepare(context.conversation, options(asked, tools.tools))
+        return reply.input_tokens
+
+    def run(self, tenant: str, prepared: Prepared, release: Callable[[], Awaitable[None]]) -> Run:
+        """The run of a reader who waits for it."""
+        request, response = prepared.request, prepared.response
+        work = self._work(prepared.reply, prepared.context.input, release)
+        kept = prepared.context.conversation.kept
+        save = self._saving(tenant, request) if response.store else None
+        writer = ResponseWriter(response, ids=self._ids, kinds=self._kinds)
+        return Run(
+            writer,
+            replace(work, parent=kept, save=save),
+            self._supervisor,
+            ignored_tools=prepared.ignored_tools,
+        )
+
+    def job(self, tenant: str, prepared: Prepared) -> tuple[Job, StoredResponse, Batch]:
+        """What is kept of a run that begins in the background, with its first events."""
+        response = replace(prepared.response, status="queued")
+        writer = ResponseWriter(response, ids=self._ids, kinds=self._kinds)
+        writer.create()
+        events = writer.take()
+        kept = prepared.reply.kept
+        job = Job(
+            tenant=tenant,
+            id=response.id,
+            model=prepared.model.name,
+            request=_encode(replace(prepared.request, input=None, tools=response.tools)),
+            prompt=array("I", kept.ids).tobytes() if kept is not None else b"",
+        )
+        stored = StoredResponse(response=response, input=prepared.context.input)
+        return job, stored, Batch(first=0, count=len(events), lines=encoded(events))
+
+    async def claimed(self, claim: Claim, journal: Journal) -> Ready:
+        """The run of a claim, from its first token or from where it was interrupted. What cannot be
+        continued is a run that fails. Raises ``Left`` if it is gone."""
+        job = claim.job
+        stored = await self._store.load(job.tenant, job.id)
+        if stored is None:
+            raise Left
+        request = replace(_decode_request(job.request), input=stored.input)
+        log, tokens, number = restored(await self._store.runs.history(claim), self._kinds)
+        parent: Kept | None = None
+        reply: Reply
+        try:
+            await self._conversations.resume(job.tenant, request.conversation, job.id)
+            reply, parent = await self._resumed(claim, request, tokens)
+            if log.items or log.open:
+                _check_continues(tokens)
+        except (RequestError, RunError) as error:
+            reply = _Broken(RunError(error.message))
+        except Exception:
+            _log.exception("a run could not be prepared", response=job.id)
+            reply = _Broken(RunError("The server had an error while processing your request."))
+        writer = ResponseWriter.restored(log, ids=self._ids, kinds=self._kinds, number=number)
+        recorder = Recorder(writer, tokens)
+        entry = Entry(
+            journal,
+            self._store.runs,
+            claim,
+            recorder.sampled,
+            conversation=request.conversation.id if request.conversation else None,
+            expires_at=self.expiry(stored.response),
+        )
+        work = replace(self._work(reply, stored.input, _nothing), parent=parent, keepalive_s=0)
+        return Ready(Run(writer, work, self._supervisor, recorder=recorder), entry)
+
+    def expiry(self, response: Response) -> Callable[[], int | None]:
+        """When a background response that was not to be stored is forgotten, once it has ended."""
+        if response.store:
+            return lambda: None
+        return lambda: int(self._clock() + self._policy.unstored_s)
+
+    async def _resumed(
+        self, claim: Claim, request: CreateResponse, tokens: array[int]
+    ) -> tuple[Reply, Kept | None]:
+        if claim.epoch > _MOST_EPOCHS:
+            raise CannotContinue("it was interrupted too often")
+        job = claim.job
+        model = self._models.find(job.model)
+        prepared = await self.prepare(job.tenant, request, model, job.id)
+        reply = prepared.reply
+        if job.prompt or tokens:
+            prompt = array("I")
+            prompt.frombytes(job.prompt)
+            reply = reply.resumed(Begun(tuple(prompt), tuple(tokens)))
+        return reply, prepared.context.conversation.kept
+
+    def _work(
+        self, reply: Reply, input: tuple[Item, ...], release: Callable[[], Awaitable[None]]
+    ) -> Work:
+        return Work(
+            reply=reply,
+            input=input,
+            parent=None,
+            save=None,
+            clock=self._clock,
+            keepalive_s=self._policy.keepalive_s,
+            timeout_s=self._policy.timeout_s,
+            release=release,
+            reraise=self._policy.reraise,
+        )
+
+    def _saving(
+        self, tenant: str, request: CreateResponse
+    ) -> Callable[[StoredResponse], Awaitable[None]]:
+        """How the response is kept: what failed is no part of a conversation."""
+        within = request.conversation
+
+        def save(stored: StoredResponse) -> Awaitable[None]:
+            if within is None or stored.response.status not in ("completed", "incomplete"):
+                return self._store.save(tenant, stored)
+            return self._store.save(tenant, stored, conversation=within.id)
+
+        return save
+
+    async def _context(self, tenant: str, request: CreateResponse) -> Context:
+        return await assemble(
+            self._store,
+            tenant,
+            input=request.input or (),
+            instructions=request.instructions,
+            previous_response_id=request.previous_response_id,
+            conversation_id=request.conversation.id if request.conversation else None,
+            ids=self._ids,
+        )
+
+
+def restored(
+    batches: tuple[Batch, ...], kinds: Mapping[type[ItemBase], Kind]
+) -> tuple[Fold, array[int], int]:
+    """What a log amounts to, the token ids behind it, and the number of the next event."""
+    log, tokens = Fold(kinds), array("I")
+    for event in decoded(batches):
+        log.feed(event)
+    for batch in batches:
+        tokens.frombytes(batch.tokens)
+    return log, tokens, batches[-1].last + 1
+
+
+async def _nothing() -> None:
+    """The store gives back what a background run holds, in the step that ends it."""
+
+
+def _check_continues(tokens: array[int]) -> None:
+    if not tokens:
+        raise CannotContinue("this model does not tell its tokens")
+
+
+class _Broken:
+    """``Reply`` of a run that cannot go on."""
+
+    kept = None
+    dropped: tuple[str, ...] = ()
+    input_tokens = 0
+
+    def __init__(self, error: RunError) -> None:
+        self._error = error
+
+    def resumed(self, begun: Begun) -> Reply:
+        return self
+
+    async def deltas(self) -> AsyncGenerator[Delta, None]:
+        raise self._error
+        yield

@@ -1,0 +1,258 @@
+"""A SQLite database as an event loop uses it: one thread that writes, one that reads.
+
+Writes that arrive while a commit runs share the next one; the first never waits. With
+``synchronous=NORMAL`` a commit is in the operating system's hands when it returns: a killed process
+loses nothing and corrupts nothing; a power cut may lose the last moments, never the rest.
+It knows no tables.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import IO, Any, TypeVar
+
+import msgspec
+
+from antiphon.errors import RunError, SetupError
+
+from .sql import migrations, queries
+
+__all__ = ["Database"]
+
+_T = TypeVar("_T")
+
+
+class _Job:
+    """One write and who waits for it."""
+
+    __slots__ = ("done", "error", "loop", "result", "work")
+
+    def __init__(
+        self,
+        work: Callable[[sqlite3.Connection], Any],
+        loop: asyncio.AbstractEventLoop,
+        done: asyncio.Future[Any],
+    ) -> None:
+        self.work = work
+        self.loop = loop
+        self.done = done
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    def settle(self) -> None:
+        if self.done.done():
+            return  # nobody waits any more
+        if self.error is None:
+            self.done.set_result(self.result)
+        else:
+            self.done.set_exception(self.error)
+
+
+class Database:
+    """One file, locked for this process. Made by ``open``."""
+
+    def __init__(
+        self, lock: IO[bytes], writer: sqlite3.Connection, reader: sqlite3.Connection
+    ) -> None:
+        self._lock = lock
+        self.queries: Mapping[str, str] = queries()
+        self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._ended: asyncio.Future[None] | None = None
+        self._reading = ThreadPoolExecutor(1, thread_name_prefix="sqlite-read")
+        self._reader = reader
+        self._writer = threading.Thread(
+            target=self._write_on, args=(writer,), name="sqlite-write", daemon=True
+        )
+        #: How many commits there were; writes that share one count once.
+        self.commits = 0
+
+    @classmethod
+    async def open(cls, path: Path) -> Database:
+        """Open or make the database. Raises ``SetupError``: another process has it, the folder
+        cannot be written, the file is no database or of a newer version."""
+        return await asyncio.to_thread(cls._opened, path)
+
+    @classmethod
+    def _opened(cls, path: Path) -> Database:
+        with contextlib.ExitStack() as opened:  # what was opened before a failure is closed again
+            try:
+                path.parent.mkdir(parents=True, exist_ok=True)
+                lock = opened.enter_context(_locked(path))
+                writer = opened.enter_context(contextlib.closing(_connected(path)))
+                _migrate(writer, path)
+                reader = opened.enter_context(contextlib.closing(_connected(path)))
+            except OSError as error:
+                raise SetupError(f"The store {path} cannot be opened: {error.strerror}.") from None
+            except sqlite3.Error as error:
+                raise SetupError(f"The store {path} cannot be used: {error}.") from None
+            opened.pop_all()
+        store = cls(lock, writer, reader)
+        store._writer.start()
+        return store
+
+    async def close(self) -> None:
+        if self._ended is None:
+            self._jobs.put(None)
+            self._ended = asyncio.get_running_loop().run_in_executor(None, self._end)
+        await asyncio.shield(self._ended)  # who stops waiting does not stop it
+
+    def _end(self) -> None:
+        self._writer.join()
+        self._reading.shutdown()
+        self._reader.close()
+        self._lock.close()
+
+    # --- reading ---------------------------------------------------------------------------------
+
+    async def read(
+        self, name: str, arguments: tuple[Any, ...], shape: Callable[[tuple[Any, ...]], _T]
+    ) -> list[_T]:
+        """The rows of a query, shaped where they are read: a long chain is no pause of the loop."""
+        if self._ended is not None:
+            raise RunError("The store is closed.")
+        loop = asyncio.get_running_loop()
+        return await loop.run_in_executor(self._reading, self._fetch, name, arguments, shape)
+
+    def _fetch(
+        self, name: str, arguments: tuple[Any, ...], shape: Callable[[tuple[Any, ...]], _T]
+    ) -> list[_T]:
+        try:
+            return [shape(row) for row in self._reader.execute(self.queries[name], arguments)]
+        except (sqlite3.Error, msgspec.MsgspecError, UnicodeError) as error:
+            raise RunError("The store could not be read.") from error
+
+    # --- writing ---------------------------------------------------------------------------------
+
+    async def write(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        if self._ended is not None:
+            raise RunError("The store is closed.")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[_T] = loop.create_future()
+        self._jobs.put(_Job(work, loop, done))
+        return await done
+
+    def _write_on(self, connection: sqlite3.Connection) -> None:
+        """The writer thread: everything that waits goes into one commit."""
+        with contextlib.closing(connection):
+            job = self._jobs.get()
+            while job is not None:
+                group, job = self._group(job)
+                self._commit(connection, group)
+                for loop in {each.loop for each in group}:
+                    mine = [each for each in group if each.loop is loop]
+                    with contextlib.suppress(RuntimeError):  # that loop is gone
+                        loop.call_soon_threadsafe(_settle, mine)
+                if job is _NEXT:
+                    job = self._jobs.get()
+
+    def _group(self, first: _Job) -> tuple[list[_Job], _Job | None]:
+        """All jobs that are ready, and what comes after them: ``None`` ends the thread."""
+        group = [first]
+        while True:
+            try:
+                job = self._jobs.get_nowait()
+            except queue.Empty:
+                return group, _NEXT
+            if job is None:
+                return group, None
+            group.append(job)
+
+    def _commit(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
+        try:
+            self._together(connection, group)
+        except Exception as error:  # not only SQLite's: a value that it cannot store is a TypeError
+            if len(group) == 1:
+                failure = RunError("The store could not be written.")
+                failure.__cause__ = error
+                group[0].error = failure
+                return
+            for job in group:  # find the one that fails; the others are not to blame
+                self._commit(connection, [job])
+
+    def _together(self, connection: sqlite3.Connection, group: list[_Job]) -> None:
+        connection.execute("BEGIN IMMEDIATE")
+        try:
+            for job in group:
+                job.result = job.work(connection)
+            connection.execute("COMMIT")
+            self.commits += 1
+        except BaseException:
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            raise
+
+
+#: Stands for "wait for the next job".
+_NEXT: Any = object()
+
+
+def _settle(jobs: list[_Job]) -> None:
+    for job in jobs:
+        job.settle()
+
+
+def _locked(path: Path) -> IO[bytes]:
+    """The file that says whose the database is: the lock goes with the process, however it dies.
+
+    A file beside the database, because to close the database itself would drop SQLite's own locks.
+    """
+    import fcntl
+
+    # by its real name: two links to one database are one database
+    lock = open(f"{path.resolve()}.lock", "wb", opener=_private)
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        lock.close()
+        raise SetupError(
+            f"Another process uses the store {path}. SQLite serves one process at a time."
+        ) from None
+    except OSError:
+        lock.close()
+        raise
+    return lock
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_CREAT, 0o600)
+
+
+def _connected(path: Path) -> sqlite3.Connection:
+    if not path.exists():
+        os.close(_private(str(path), os.O_WRONLY))
+    connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
+    try:
+        for pragma in (
+            "journal_mode=WAL",
+            "synchronous=NORMAL",
+            "foreign_keys=ON",
+            "busy_timeout=5000",
+            "temp_store=MEMORY",
+        ):
+            connection.execute(f"PRAGMA {pragma}")
+    except sqlite3.Error:
+        connection.close()
+        raise
+    return connection
+
+
+def _migrate(connection: sqlite3.Connection, path: Path) -> None:
+    """Apply what has not been applied, each migration whole or not at all."""
+    connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
+    applied = {name for (name,) in connection.execute("SELECT name FROM migrations")}
+    known = migrations()
+    if applied - {name for name, _ in known}:
+        raise SetupError(f"The store {path} was made by a newer version of Antiphon.")
+    for name, script in known:
+        if name not in applied:
+            connection.executescript(
+                f"BEGIN;\n{script}\nINSERT INTO migrations VALUES ('{name}');\nCOMMIT;"
+            )

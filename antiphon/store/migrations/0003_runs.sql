@@ -1,0 +1,30 @@
+ALTER TABLE responses ADD COLUMN expires_at INTEGER;
+CREATE INDEX responses_by_expiry ON responses (expires_at) WHERE expires_at IS NOT NULL AND live = 1;
+
+CREATE TABLE runs (
+    seq INTEGER PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    model TEXT NOT NULL,
+    request BLOB NOT NULL,
+    prompt BLOB NOT NULL,
+    owner TEXT,
+    epoch INTEGER NOT NULL DEFAULT 0,
+    next INTEGER NOT NULL DEFAULT 0,
+    -- Unix seconds of the first sweep after its end; 0 until then.
+    ended_at INTEGER
+);
+CREATE UNIQUE INDEX runs_by_id ON runs (tenant, id);
+CREATE INDEX runs_unended ON runs (seq) WHERE ended_at IS NULL;
+CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
+
+CREATE TABLE batches (
+    run INTEGER NOT NULL REFERENCES runs (seq) ON DELETE CASCADE,
+    first INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    lines BLOB NOT NULL,
+    tokens BLOB NOT NULL,
+    PRIMARY KEY (run, first)
+) WITHOUT ROWID;
+
+CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
