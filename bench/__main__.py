@@ -68,7 +68,7 @@ def events() -> Iterator[Line]:
     pace them, and flat out."""
     body = _body(stream=True, store=False)
     for streams, pace in ((32, 0.01), (256, 0.02), (1, 0.0), (32, 0.0), (256, 0.0)):
-        count = 2 * streams if pace and streams > 1 else max(30, 2 * streams)
+        count = streams if streams > 1 else 30
         spent: dict[str, list[float]] = {"ours": [], "bare": []}
         with (
             running("scripted", str(WORDS), str(pace)) as ours,

@@ -24,7 +24,7 @@ from msgspec import Struct
 __all__ = ["Process", "running"]
 
 #: Words of a long answer and of a short one.
-WORDS, FEW = 200, 8
+WORDS, FEW = 500, 8
 CONTEXT = 4096
 
 

@@ -6,6 +6,7 @@ goes on without it. It knows no models, stores or tools.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
@@ -70,7 +71,11 @@ class Create:
             run = await self._service.create(exchange.tenant, request)
             exchange.model, exchange.response_id = run.response.model, run.id
             try:
-                await run.drive(_Stream(run, send, observed) if request.stream else None)
+                await (
+                    asyncio.create_task(run.drive(_Stream(run, send, observed)))
+                    if request.stream
+                    else run.drive()
+                )
             finally:
                 self._ended(exchange, observed, run.response)
         if request.stream:

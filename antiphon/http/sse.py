@@ -44,7 +44,4 @@ def framed(lines: Iterable[bytes]) -> bytes:
 
 def frames(events: Iterable[Event]) -> bytes:
     """The events, one frame each. JSON has no raw line ends, so a frame is two lines."""
-    pieces: list[bytes] = []
-    for event in events:
-        pieces += (_HEADS[type(event)], _encode(event), b"\n\n")
-    return b"".join(pieces)
+    return b"".join([_HEADS[type(event)] + _encode(event) + b"\n\n" for event in events])

@@ -73,6 +73,24 @@ class Work(Struct, frozen=True, kw_only=True):
 class Run:
     """Driven once. ``response`` is terminal from then on."""
 
+    __slots__ = (
+        "_aside",
+        "_beat",
+        "_driver",
+        "_failure",
+        "_outlet",
+        "_over",
+        "_silent",
+        "_supervisor",
+        "_work",
+        "_writer",
+        "_writing",
+        "id",
+        "ignored_tools",
+        "recorder",
+        "response",
+    )
+
     def __init__(
         self,
         writer: ResponseWriter,
@@ -104,17 +122,30 @@ class Run:
         model stops, the run ends ``cancelled`` and nothing is stored. So does ``Left``."""
         self._outlet = outlet or self._outlet
         self._driver = asyncio.current_task()
-        with self._supervisor.watching(self):
-            self._beat_later()
-            try:
-                await self._drive()
-            finally:
-                if self._beat is not None:
-                    self._beat.cancel()
-                if self._aside is not None:
-                    self._aside.cancel()
-                self._driver = None
-                await self._release()
+        self._beat_later()
+        self._supervisor.enter(self)
+        try:
+            self._begin()
+            await self._flush()
+            await self._reply()
+            await self._finish()
+        except (asyncio.CancelledError, Left) as left:
+            await self._stopped(left)
+        except RunError as error:
+            await self._failed(error)
+        except Exception:
+            _log.exception("run failed", response=self.id)
+            if self._work.reraise:
+                raise
+            await self._failed(RunError("The server had an error while processing your request."))
+        finally:
+            if self._beat is not None:
+                self._beat.cancel()
+            if self._aside is not None:
+                self._aside.cancel()
+            self._driver = None
+            self._supervisor.leave(self)
+            await self._work.release()
         return self.response
 
     def fail(self, error: RunError) -> None:
@@ -125,27 +156,15 @@ class Run:
 
     # --- the way of a run ------------------------------------------------------------------------
 
-    async def _drive(self) -> None:
-        try:
-            self._begin()
-            await self._flush()
-            await self._reply()
-            await self._finish()
-        except (asyncio.CancelledError, Left) as left:
-            if self._failure is None or self._driver is None:
-                self._cancelled()
-                raise
-            if isinstance(left, asyncio.CancelledError) and self._driver.uncancel() > 0:
-                self._cancelled()
-                raise
-            await self._failed(self._failure)
-        except RunError as error:
-            await self._failed(error)
-        except Exception:
-            _log.exception("run failed", response=self.id)
-            if self._work.reraise:
-                raise
-            await self._failed(RunError("The server had an error while processing your request."))
+    async def _stopped(self, left: asyncio.CancelledError | Left) -> None:
+        """The reader left, or the server goes down."""
+        driver, failure = self._driver, self._failure
+        if failure is not None and driver is not None:
+            if isinstance(left, Left) or driver.uncancel() == 0:
+                await self._failed(failure)
+                return
+        self._cancelled()
+        raise left
 
     def _begin(self) -> None:
         """The first events, unless they have been said: background runs are created early."""
@@ -155,6 +174,7 @@ class Run:
             self._writer.begin()
 
     async def _reply(self) -> None:
+        writer, write = self._writer, self._outlet.write
         room, take = self._outlet.room, self.recorder.take
         try:
             async with (
@@ -165,8 +185,14 @@ class Run:
                     if room is not None and type(delta) is Sampled:
                         await room()
                     take(delta)
-                    if self._writer.pending:
-                        await self._flush()
+                    if writer.pending:
+                        # _flush, without a call for every token
+                        self._silent = False
+                        if self._aside is not None:
+                            await self._aside
+                        self._writing = True
+                        await write(writer.take())
+                        self._writing = False
         except TimeoutError:
             raise Timeout("The response took longer than this server allows.") from None
 
@@ -214,14 +240,11 @@ class Run:
     async def _end(self, stored: StoredResponse) -> None:
         self._over = True
         self.response = stored.response
-        await self._release()
+        await self._work.release()
         self._writer.announce()
         if self._aside is not None:
             await self._aside
         await self._outlet.end(self._writer.take(), stored)
-
-    async def _release(self) -> None:
-        await self._work.release()
 
     def _partial_usage(self) -> Usage:
         """What a run that broke had used. Never null: there are clients that loop without it."""

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from antiphon.errors import Overloaded, RunError
@@ -44,17 +42,16 @@ class Supervisor:
                 retry_after_s=5,
             )
 
-    @contextmanager
-    def watching(self, run: Run) -> Iterator[None]:
-        """While the run is driven."""
+    def enter(self, run: Run) -> None:
+        """The run is driven from now on."""
         self._runs.add(run)
         self._idle.clear()
-        try:
-            yield
-        finally:
-            self._runs.discard(run)
-            if not self._runs:
-                self._idle.set()
+
+    def leave(self, run: Run) -> None:
+        """The run has ended."""
+        self._runs.discard(run)
+        if not self._runs:
+            self._idle.set()
 
     def stop(self) -> None:
         """Start nothing more."""

@@ -4,11 +4,13 @@ and the fold, which reads them, so that both build the same item. Text is joined
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.wire.events import Event
 from antiphon.wire.items import Annotation, Item, Logprob, OutputText
 
 from .kinds import Stem
@@ -19,13 +21,13 @@ __all__ = ["Draft", "PartDraft"]
 class PartDraft:
     """One text being written: a part, or the whole text of a kind without parts."""
 
-    __slots__ = ("annotations", "index", "logprobs", "place", "stem", "texts")
+    __slots__ = ("annotations", "delta", "index", "logprobs", "stem", "texts")
 
     def __init__(self, stem: Stem, index: int) -> None:
         self.stem = stem
         self.index = index
-        #: What every event of this text says of where it is.
-        self.place: dict[str, Any] = {}
+        #: Makes a delta of this text, given its number, the text and its logprobs.
+        self.delta: Callable[[int, str, tuple[Logprob, ...]], Event]
         self.texts: list[str] = []
         self.logprobs: list[Logprob] = []
         self.annotations: list[Annotation] = []
