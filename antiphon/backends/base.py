@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
 from typing import Any, Protocol
 
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.stream.deltas import Delta
 
-__all__ = ["Backend", "Reply"]
+__all__ = ["Backend", "Reply", "singly"]
 
 
 class Reply(Protocol):
@@ -30,8 +31,10 @@ class Reply(Protocol):
         """This reply, to be continued where it was interrupted: its deltas are those behind the
         tokens still to be sampled, its usage that of the whole. Raises ``CannotContinue``."""
 
-    def deltas(self) -> AsyncGenerator[Delta, None]:
-        """Generate. Closing the iterator stops the model within one token. Raises ``RunError``."""
+    def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Generate. The deltas that become known at one time come together, the ids sampled behind
+        them first; they are recorded, kept and sent as one. Closing the iterator stops the model
+        within one token. Raises ``RunError``."""
 
 
 class Backend(Protocol):
@@ -50,3 +53,12 @@ class Backend(Protocol):
         cannot be honoured, ``context_length_exceeded`` among it."""
 
     async def close(self) -> None: ...
+
+
+async def singly(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGenerator[Delta, None]:
+    """The deltas of a reply one by one, for who does not care what came together. Whoever closes
+    this closes the reply."""
+    async with aclosing(deltas):
+        async for known in deltas:
+            for delta in known:
+                yield delta

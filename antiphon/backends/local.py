@@ -182,10 +182,11 @@ class LocalReply:
         rendered = replace(rendered, prompt=prompt)
         return LocalReply(self._engine, rendered, sampling, self.dropped, begun.sampled)
 
-    async def deltas(self) -> AsyncGenerator[Delta, None]:
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Generate. The engine is stopped as soon as the rest of its output cannot matter."""
         parser = self._rendered.parser
         sampled, cached = len(self._begun), 0
+        known: tuple[Delta, ...] = ()
         reason = self._caught_up()
         prompt, sampling = self._continuation()
         if reason is None:
@@ -193,16 +194,15 @@ class LocalReply:
                 async for chunk in chunks:
                     sampled += len(chunk.ids)
                     cached = chunk.cached_tokens if chunk.cached_tokens is not None else cached
-                    for delta in parser.feed(chunk):
-                        yield delta
+                    known = tuple(parser.feed(chunk))
                     reason = _reason(chunk, parser.done)
                     if reason is not None:
                         break
+                    if known:
+                        yield known
         if reason is None:
             raise BackendError("The engine stopped without saying why.")
-        for delta in parser.finish(reason):
-            yield delta
-        yield Finish(reason, self._usage(sampled, cached))
+        yield (*known, *parser.finish(reason), Finish(reason, self._usage(sampled, cached)))
 
     def _caught_up(self) -> Reason | None:
         """Bring the parser to where the reply was interrupted: what it says to that has been said.

@@ -103,23 +103,25 @@ class ScriptedReply:
         rest._said = sum(isinstance(delta, Text) for delta in deltas[: 2 * sampled])
         return rest if sampled else self
 
-    async def deltas(self) -> AsyncGenerator[Delta, None]:
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         if isinstance(self._deltas, RunError):
             raise self._deltas
         words = self._said
         ended = False
+        sampled: tuple[Delta, ...] = ()
         try:
-            whole = True  # a token's deltas come together
             for delta in self._deltas:
-                if whole:
-                    await asyncio.sleep(self._wait_s)
-                whole = not isinstance(delta, Sampled)
+                if isinstance(delta, Sampled):
+                    sampled = (delta,)
+                    continue
+                await asyncio.sleep(self._wait_s)
                 words += isinstance(delta, Text)
                 ended = isinstance(delta, Finish)
-                yield delta
+                yield (*sampled, delta) if sampled else (delta,)
+                sampled = ()
             if not ended:
                 ended = True
-                yield Finish("stop", _usage(self.input_tokens, words))
+                yield (*sampled, Finish("stop", _usage(self.input_tokens, words)))
         finally:
             self._backend.aborted += not ended
 

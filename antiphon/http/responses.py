@@ -88,12 +88,15 @@ class Create:
     ) -> None:
         """A background run: it goes on whether somebody listens or not."""
         exchange = exchange_of(scope)
-        response = await self._service.enqueue(exchange.tenant, request)
+        queued = await self._service.enqueue(exchange.tenant, request)
+        response, headers = queued.response, _ignored(queued.ignored_tools)
         exchange.model, exchange.response_id = response.model, response.id
-        if not request.stream:
-            return await json_reply(response)(scope, receive, send)
-        followed = Followed(self._service, exchange.tenant, response.id, -1)
-        await followed(scope, receive, send)
+        if request.stream:
+            followed = Followed(self._service, exchange.tenant, response.id, -1, headers)
+            return await followed(scope, receive, send)
+        reply = json_reply(response)
+        reply.raw_headers.extend(headers)
+        await reply(scope, receive, send)
 
     def _ended(self, exchange: Exchange, observed: Observed, response: Response) -> None:
         exchange.usage = response.usage
@@ -116,7 +119,7 @@ class _Stream(Outlet):
         try:
             if not self._begun:
                 self._begun = True
-                await self._send(_start(_ignored(self._run)))
+                await self._send(_start(_ignored(self._run.ignored_tools)))
             self._observed.saw(events)
             await self._send(
                 {"type": "http.response.body", "body": sse.frames(events), "more_body": True}
@@ -129,14 +132,22 @@ class Followed:
     """The stream of a background run, from the event after number ``after`` on, as an ASGI app. It
     begins once the run is known to be there."""
 
-    def __init__(self, service: Service, tenant: str, response_id: str, after: int) -> None:
+    def __init__(
+        self,
+        service: Service,
+        tenant: str,
+        response_id: str,
+        after: int,
+        headers: Sequence[tuple[bytes, bytes]] = (),
+    ) -> None:
         self._batches = service.follow(tenant, response_id, after)
+        self._headers = headers
         self._keepalive_s = service.keepalive_s
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         async with Presence(receive), aclosing(self._batches) as batches:
-            await send(_start())
+            await send(_start(self._headers))
             with Silence(self._keepalive_s, self._keepalive(send)) as silence:
                 async for lines in batches:
                     self._after += len(lines)
@@ -169,14 +180,12 @@ def _answer(run: Run) -> Reply:
     reply = (
         failure_reply(run.response) if run.response.status == "failed" else json_reply(run.response)
     )
-    reply.raw_headers.extend(_ignored(run))
+    reply.raw_headers.extend(_ignored(run.ignored_tools))
     return reply
 
 
-def _ignored(run: Run) -> list[tuple[bytes, bytes]]:
-    if not run.ignored_tools:
-        return []
-    return [(IGNORED_TOOLS.encode(), ", ".join(run.ignored_tools).encode())]
+def _ignored(tools: Sequence[str]) -> list[tuple[bytes, bytes]]:
+    return [(IGNORED_TOOLS.encode(), ", ".join(tools).encode())] if tools else []
 
 
 class Responses:

@@ -127,7 +127,14 @@ def echo(request: CreateResponse, *, id: str, model: str, created_at: int) -> Re
         metadata=request.metadata or {},
         safety_identifier=request.safety_identifier,
         prompt_cache_key=request.prompt_cache_key,
-        **_given(request, "conversation", "user", "prompt_cache_options", "prompt_cache_retention"),
+        **_given(
+            request,
+            "conversation",
+            "context_management",
+            "user",
+            "prompt_cache_options",
+            "prompt_cache_retention",
+        ),
     )
 
 

@@ -7,7 +7,7 @@ or settings, which belong to the request that brought them.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -19,14 +19,36 @@ from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 
-__all__ = ["Context", "admit", "assemble", "check_pairs", "history"]
+from .recall import Recalled
+
+__all__ = ["Context", "Recall", "admit", "assemble", "check_pairs", "history"]
 
 
 class Context(Struct, frozen=True, kw_only=True):
-    """The conversation, and the part of it this request brought: ids given, references resolved."""
+    """What a request is asked in. ``input``: the part of it this request brought, ids given and
+    references resolved; ``recalled``: what of it all the model is shown."""
 
-    conversation: Conversation
+    recalled: Recalled
     input: tuple[it.Item, ...]
+    instructions: str | None = None
+    kept: Kept | None = None
+
+    @property
+    def conversation(self) -> Conversation:
+        """What the model is shown. Errors name the places of the request's own items, which are
+        the last ones."""
+        items = self.recalled.items
+        own = sum(not isinstance(item, it.CompactionTrigger) for item in self.input)
+        return Conversation(
+            items=items,
+            instructions=self.instructions,
+            kept=self.kept,
+            past=len(items) - own,
+        )
+
+
+#: What the model is shown of the past and of the request's own items.
+Recall = Callable[[tuple[it.Item, ...], tuple[it.Item, ...]], Recalled]
 
 
 async def assemble(
@@ -37,6 +59,7 @@ async def assemble(
     instructions: str | None,
     previous_response_id: str | None,
     conversation_id: str | None = None,
+    recall: Recall,
     ids: Ids,
 ) -> Context:
     """The past is a chain of responses or a conversation, never both. Raises ``InvalidRequest`` for
@@ -49,15 +72,14 @@ async def assemble(
     if conversation_id is not None:
         past = await store.conversation_items(tenant, conversation_id)
     own = await admit(input, store, tenant, ids, past)
-    check_pairs((*past, *own))
+    recalled = recall(past, own)
+    check_pairs(recalled.items, waiting=recalled.triggered)
+    compacted = any(isinstance(item, it.Compaction) for item in own)
     return Context(
-        conversation=Conversation(
-            items=(*past, *own),
-            instructions=instructions,
-            kept=_kept(chain),
-            past=len(past),
-        ),
+        recalled=recalled,
         input=own,
+        instructions=instructions,
+        kept=None if compacted else _kept(chain),  # those are of what was compacted
     )
 
 
@@ -127,8 +149,9 @@ _ANSWERS: Mapping[type[it.ItemBase], tuple[type[it.ItemBase], str]] = {
 }
 
 
-def check_pairs(items: Iterable[it.Item]) -> None:
-    """Every output has its call and every call its output, in whatever order they come.
+def check_pairs(items: Iterable[it.Item], *, waiting: bool = False) -> None:
+    """Every output has its call and, unless calls may be ``waiting``, every call its output, in
+    whatever order they come.
 
     The messages are those of OpenAI's API, which clients match on.
     """
@@ -149,7 +172,7 @@ def check_pairs(items: Iterable[it.Item]) -> None:
                 f"No tool call found for {name} output with call_id {call_id}.", param="input"
             )
     for call_id, name in calls.items():
-        if call_id not in outputs:
+        if call_id not in outputs and not waiting:
             raise InvalidRequest(f"No tool output found for {name} {call_id}.", param="input")
 
 

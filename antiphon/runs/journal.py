@@ -125,7 +125,7 @@ class Entry(Outlet):
                 self.claim,
                 stored,
                 batch,
-                conversation=self._conversation,
+                conversation=self._conversation if _said(stored) else None,
                 expires_at=self._expires_at(),
             )
         )
@@ -165,6 +165,12 @@ class Entry(Outlet):
     async def _changed(self) -> None:
         self._change = asyncio.get_running_loop().create_future()
         await self._change
+
+
+def _said(stored: StoredResponse) -> bool:
+    """It is part of its conversation: what failed is not, nor what was not to be stored."""
+    response = stored.response
+    return response.store and response.status in ("completed", "incomplete")
 
 
 async def persistently(ask: Callable[[], Awaitable[_T]]) -> _T:

@@ -48,6 +48,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     unavailable_tools: str = "ignore"
     reasoning_events: str = "openai"
+    broken_seals: str = "drop"
     unstored_s: float = 600.0
     lease: Lease = Lease()
     reraise: bool = False

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from array import array
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from functools import partial
 
 import msgspec
 import structlog
@@ -16,6 +17,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import Reply
 from antiphon.conversation import Begun, Kept
 from antiphon.errors import CannotContinue, RequestError, RunError
+from antiphon.seal import Seal
 from antiphon.store.base import Store, StoredResponse
 from antiphon.store.runs import Batch, Claim, Job
 from antiphon.stream.deltas import Delta
@@ -28,13 +30,16 @@ from antiphon.wire.response import Response
 
 from .asked import echo, options, visible_tools
 from .background import Ready
+from .compaction import Question, answer, compact
 from .context import Context, assemble
 from .conversations import Conversations
 from .journal import Entry, Journal
 from .lines import decoded, encoded
 from .models import Models, Policy, ServedModel
-from .recorder import Recorder
+from .recall import recall
+from .recorder import Besides, Recorder
 from .run import Left, Run, Work
+from .sealed import Sealed
 from .supervisor import Supervisor
 
 __all__ = ["Prepared", "Preparer", "restored"]
@@ -44,8 +49,14 @@ _log = structlog.get_logger(__name__)
 _decode_request = msgspec.json.Decoder(CreateResponse).decode
 _encode = msgspec.json.Encoder().encode
 
+#: The part of a context that may be filled with what the user said before it was compacted, and
+#: the tokens taken for one whose size nobody knows.
+_USERS_SHARE, _USUAL_SIZE = 4, 32_768
+_SEALED = "reasoning.encrypted_content"
 #: How often a run may be taken over: one that kills whoever works on it must end some day.
 _MOST_EPOCHS = 8
+#: Prepared requests kept for the moment they find a place.
+_MOST_WAITING = 256
 
 
 class Prepared(Struct, frozen=True, kw_only=True):
@@ -70,6 +81,7 @@ class Preparer:
         supervisor: Supervisor,
         *,
         policy: Policy,
+        seal: Seal,
         kinds: Mapping[type[ItemBase], Kind],
         clock: Callable[[], float],
         ids: Ids,
@@ -79,23 +91,36 @@ class Preparer:
         self._conversations = conversations
         self._supervisor = supervisor
         self._policy = policy
+        self._seal = seal
         self._kinds = kinds
         self._clock = clock
         self._ids = ids
+        #: What was prepared here and waits for a place, which most often is found here.
+        self._waiting: dict[str, Prepared] = {}
 
     async def prepare(
         self, tenant: str, request: CreateResponse, model: ServedModel, response_id: str
     ) -> Prepared:
         """Raises ``RequestError`` for whatever cannot be honoured."""
         tools = visible_tools(request, self._policy.unavailable_tools)
-        context = await self._context(tenant, request)
-        reply = await model.backend.prepare(context.conversation, options(request, tools.tools))
+        context = await self._context(tenant, request, model)
+        question = Question(
+            context=context, backend=model.backend, options=options(request, tools.tools)
+        )
+        sealed = Sealed(self._seal, tenant)
+        reply = (
+            await compact(question, sealed)
+            if context.recalled.triggered
+            else await answer(question, sealed, request.context_management or ())
+        )
         response = echo(
             request,
             id=response_id,
             model=request.model or model.name,
             created_at=int(self._clock()),
         )
+        if removed := context.recalled.removed:
+            response = replace(response, input_transformations=removed)
         return Prepared(
             request=request,
             model=model,
@@ -110,7 +135,7 @@ class Preparer:
         asked = request.as_create()
         model = self._models.find(asked.model)
         tools = visible_tools(asked, self._policy.unavailable_tools)
-        context = await self._context(tenant, asked)
+        context = await self._context(tenant, asked, model)
         reply = await model.backend.prepare(context.conversation, options(asked, tools.tools))
         return reply.input_tokens
 
@@ -118,13 +143,14 @@ class Preparer:
         """The run of a reader who waits for it."""
         request, response = prepared.request, prepared.response
         work = self._work(prepared.reply, prepared.context.input, release)
-        kept = prepared.context.conversation.kept
+        kept = prepared.context.kept
         save = self._saving(tenant, request) if response.store else None
         writer = ResponseWriter(response, ids=self._ids, kinds=self._kinds)
         return Run(
             writer,
             replace(work, parent=kept, save=save),
             self._supervisor,
+            recorder=Recorder(writer, besides=self._besides(tenant, request)),
             ignored_tools=prepared.ignored_tools,
         )
 
@@ -143,6 +169,9 @@ class Preparer:
             prompt=array("I", kept.ids).tobytes() if kept is not None else b"",
         )
         stored = StoredResponse(response=response, input=prepared.context.input)
+        self._waiting[response.id] = prepared
+        if len(self._waiting) > _MOST_WAITING:
+            del self._waiting[next(iter(self._waiting))]
         return job, stored, Batch(first=0, count=len(events), lines=encoded(events))
 
     async def claimed(self, claim: Claim, journal: Journal) -> Ready:
@@ -167,7 +196,7 @@ class Preparer:
             _log.exception("a run could not be prepared", response=job.id)
             reply = _Broken(RunError("The server had an error while processing your request."))
         writer = ResponseWriter.restored(log, ids=self._ids, kinds=self._kinds, number=number)
-        recorder = Recorder(writer, tokens)
+        recorder = Recorder(writer, tokens, besides=self._besides(job.tenant, request))
         entry = Entry(
             journal,
             self._store.runs,
@@ -188,9 +217,12 @@ class Preparer:
     async def _resumed(
         self, claim: Claim, request: CreateResponse, tokens: array[int]
     ) -> tuple[Reply, Kept | None]:
+        job = claim.job
+        waiting = self._waiting.pop(job.id, None)
+        if waiting is not None and not tokens:
+            return waiting.reply, waiting.context.conversation.kept
         if claim.epoch > _MOST_EPOCHS:
             raise CannotContinue("it was interrupted too often")
-        job = claim.job
         model = self._models.find(job.model)
         prepared = await self.prepare(job.tenant, request, model, job.id)
         reply = prepared.reply
@@ -198,7 +230,7 @@ class Preparer:
             prompt = array("I")
             prompt.frombytes(job.prompt)
             reply = reply.resumed(Begun(tuple(prompt), tuple(tokens)))
-        return reply, prepared.context.conversation.kept
+        return reply, prepared.context.kept
 
     def _work(
         self, reply: Reply, input: tuple[Item, ...], release: Callable[[], Awaitable[None]]
@@ -228,7 +260,14 @@ class Preparer:
 
         return save
 
-    async def _context(self, tenant: str, request: CreateResponse) -> Context:
+    def _besides(self, tenant: str, request: CreateResponse) -> Besides:
+        """Thinking is sealed for clients that ask for it, or have nothing but what they are
+        given."""
+        if request.store is not False and _SEALED not in (request.include or ()):
+            return lambda item: {}
+        return Sealed(self._seal, tenant).besides
+
+    async def _context(self, tenant: str, request: CreateResponse, model: ServedModel) -> Context:
         return await assemble(
             self._store,
             tenant,
@@ -236,6 +275,12 @@ class Preparer:
             instructions=request.instructions,
             previous_response_id=request.previous_response_id,
             conversation_id=request.conversation.id if request.conversation else None,
+            recall=partial(
+                recall,
+                sealed=Sealed(self._seal, tenant),
+                room=(model.context_size or _USUAL_SIZE) // _USERS_SHARE,
+                refuse=self._policy.broken_seals == "refuse",
+            ),
             ids=self._ids,
         )
 
@@ -274,6 +319,6 @@ class _Broken:
     def resumed(self, begun: Begun) -> Reply:
         return self
 
-    async def deltas(self) -> AsyncGenerator[Delta, None]:
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         raise self._error
         yield

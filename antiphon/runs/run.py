@@ -19,7 +19,6 @@ from antiphon.backends.base import Reply
 from antiphon.conversation import Kept
 from antiphon.errors import RunError, Timeout
 from antiphon.store.base import StoredResponse, TurnTokens
-from antiphon.stream.deltas import Sampled
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event
 from antiphon.wire.items import Item
@@ -40,7 +39,7 @@ class Left(Exception):
 class Outlet:
     """Where the events of a run go. This one drops them: its driver wants the response only."""
 
-    #: Awaited before the model's next tokens are recorded, if the outlet may lag behind.
+    #: Awaited before what the model says next is recorded, if the outlet may lag behind.
     room: Callable[[], Awaitable[None]] | None = None
 
     async def write(self, events: tuple[Event, ...]) -> None:
@@ -181,10 +180,11 @@ class Run:
                 asyncio.timeout(self._work.timeout_s),
                 aclosing(self._work.reply.deltas()) as deltas,
             ):
-                async for delta in deltas:
-                    if room is not None and type(delta) is Sampled:
+                async for known in deltas:
+                    if room is not None:
                         await room()
-                    take(delta)
+                    for delta in known:
+                        take(delta)
                     if writer.pending:
                         # _flush, without a call for every token
                         self._silent = False

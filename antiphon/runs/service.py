@@ -9,19 +9,24 @@ from __future__ import annotations
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
+from msgspec import Struct
+
 from antiphon.errors import InvalidRequest, NotFound
+from antiphon.seal import Key, Seal
 from antiphon.store.base import Store, StoredResponse
 from antiphon.store.runs import Batch, Claim
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import kinds_for
 from antiphon.stream.writer import Ids, ResponseWriter
+from antiphon.wire.compaction import Compact, CompactedResponse
 from antiphon.wire.lists import ItemList
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
 from antiphon.wire.response import Response
 
 from .asked import completed
 from .background import Background
-from .context import history
+from .compaction import compacted
+from .context import Context, history
 from .conversations import Conversations
 from .lines import decoded, encoded, split
 from .models import Models, Policy, ServedModel
@@ -30,7 +35,7 @@ from .preparation import Prepared, Preparer, restored
 from .run import Run
 from .supervisor import Supervisor
 
-__all__ = ["Models", "Policy", "ServedModel", "Service"]
+__all__ = ["Compaction", "Models", "Policy", "Queued", "ServedModel", "Service"]
 
 _ACTIVE = ("queued", "in_progress")
 
@@ -38,9 +43,30 @@ _ACTIVE = ("queued", "in_progress")
 _PAGE = 500
 
 
+class Compaction(Struct, frozen=True):
+    """A run that compacts, and what it compacts."""
+
+    run: Run
+    context: Context
+
+    @property
+    def result(self) -> CompactedResponse:
+        """What the client is to send from now on, once the run is completed."""
+        return compacted(self.context, self.run.response)
+
+
+class Queued(Struct, frozen=True):
+    """A background run that waits for its turn: its response, and the hosted tools the request
+    named that nobody here runs."""
+
+    response: Response
+    ignored_tools: tuple[str, ...]
+
+
 class Service:
     """One a server process; ``clock`` gives unix seconds, ``ids`` fresh ids by prefix. Background
-    runs are worked on between ``start`` and ``drain``."""
+    runs are worked on between ``start`` and ``drain``. Without a ``seal``, what clients carry can
+    be read by this service alone."""
 
     def __init__(
         self,
@@ -48,6 +74,7 @@ class Service:
         store: Store,
         *,
         policy: Policy,
+        seal: Seal | None = None,
         clock: Callable[[], float],
         ids: Ids,
     ) -> None:
@@ -70,6 +97,7 @@ class Service:
             self.conversations,
             self._supervisor,
             policy=policy,
+            seal=seal or Seal((Key.fresh(),)),
             kinds=self._kinds,
             clock=clock,
             ids=ids,
@@ -115,9 +143,14 @@ class Service:
         prepared, release = await self._prepared(tenant, request)
         return self._preparer.run(tenant, prepared, release)
 
-    async def enqueue(self, tenant: str, request: CreateResponse) -> Response:
-        """Keep a background run for whoever has a free place; its response is ``queued``. Raises
-        ``RequestError`` likewise."""
+    async def compact(self, tenant: str, request: Compact) -> Compaction:
+        """A run for the caller to drive, of which nothing is stored. Raises ``RequestError``."""
+        prepared, release = await self._prepared(tenant, request.as_create())
+        return Compaction(self._preparer.run(tenant, prepared, release), prepared.context)
+
+    async def enqueue(self, tenant: str, request: CreateResponse) -> Queued:
+        """Keep a background run for whoever has a free place. Raises ``RequestError``
+        likewise."""
         prepared, release = await self._prepared(tenant, request)
         try:
             job, stored, batch = self._preparer.job(tenant, prepared)
@@ -126,7 +159,7 @@ class Service:
             await release()
             raise
         self._background.queued()
-        return stored.response
+        return Queued(stored.response, prepared.ignored_tools)
 
     async def follow(
         self, tenant: str, response_id: str, after: int = -1

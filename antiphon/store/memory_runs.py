@@ -1,6 +1,6 @@
 """Background runs in memory: the reference of their contract. One process, and nothing survives it.
 
-Leases are of no use here: what another owner had belongs to a service of this process that is gone.
+Leases are of no use here: whoever has a run lives as long as the store does.
 """
 
 from __future__ import annotations
@@ -69,9 +69,7 @@ class MemoryRuns:
         for run in self._runs.values():
             if len(claims) >= limit:
                 break
-            if run.ended is not None or run.owner in (owner, _NOBODY):
-                continue
-            if run.job.model not in models:
+            if run.ended is not None or run.owner is not None or run.job.model not in models:
                 continue
             self._take(run, owner)
             claims.append(Claim(job=run.job, epoch=run.epoch))

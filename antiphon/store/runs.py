@@ -94,7 +94,8 @@ class RunStore(Protocol):
     ) -> tuple[Claim, ...]:
         """Take runs of these models that nobody works on, oldest first: those never claimed, those
         released, and those whose owner was last heard of ``lease_s`` ago or earlier. A store of one
-        process takes those of every other owner at once. No run goes to two owners."""
+        process knows better who lives: in a file that was just opened, nobody does. No run goes to
+        two owners."""
 
     async def beat(self, owner: str) -> None:
         """This owner is alive: so are its claims and its holds."""

@@ -6,14 +6,26 @@ closed; ``Finish`` comes last and once. Nothing here knows of events, ids or pos
 
 from __future__ import annotations
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from antiphon.wire.items import Annotation, Item, Logprob
 from antiphon.wire.response import Usage
 
-__all__ = ["Annotate", "Channel", "Close", "Delta", "Finish", "Open", "Reason", "Sampled", "Text"]
+__all__ = [
+    "Annotate",
+    "Channel",
+    "Close",
+    "Delta",
+    "Finish",
+    "Open",
+    "Progress",
+    "Reason",
+    "Sampled",
+    "Text",
+]
 
 #: Into which kind of part of the open item text goes: an answer, a refusal, a summary of thinking.
 Channel = Literal["text", "refusal", "summary"]
@@ -45,8 +57,16 @@ class Annotate(Struct, frozen=True):
     annotation: Annotation
 
 
+class Progress(Struct, frozen=True):
+    """A step of the work behind the open item, by its name in the table of kinds."""
+
+    name: str
+
+
 class Close(Struct, frozen=True):
-    """The model has said all of the open item."""
+    """All of the open item has been said. ``result`` are fields of it that were found, not said."""
+
+    result: Mapping[str, Any] = {}
 
 
 class Sampled(Struct, frozen=True):
@@ -62,4 +82,4 @@ class Finish(Struct, frozen=True):
     usage: Usage
 
 
-Delta = Open | Text | Annotate | Close | Sampled | Finish
+Delta = Open | Text | Annotate | Progress | Close | Sampled | Finish

@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 
-from antiphon.backends.base import Backend, Reply
+from antiphon.backends.base import Backend, Reply, singly
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest
 from antiphon.stream.deltas import Finish, Text
@@ -48,7 +48,7 @@ async def _prepared(backend: Backend, conversation: Conversation = TALK) -> Repl
 async def _read(reply: Reply) -> Reading:
     """The whole reply, in order and with an end."""
     reading = Reading()
-    async with asyncio.timeout(PATIENCE_S), aclosing(reply.deltas()) as deltas:
+    async with asyncio.timeout(PATIENCE_S), aclosing(singly(reply.deltas())) as deltas:
         async for delta in deltas:
             reading.add(delta)
     assert reading.finish is not None, "a reply ends with Finish"
@@ -86,7 +86,10 @@ async def counts_a_longer_conversation_as_longer(backend: Backend) -> None:
 
 async def streams(backend: Backend) -> None:
     """Text comes before all of it is there, and in pieces."""
-    async with asyncio.timeout(PATIENCE_S), aclosing((await _prepared(backend)).deltas()) as deltas:
+    async with (
+        asyncio.timeout(PATIENCE_S),
+        aclosing(singly((await _prepared(backend)).deltas())) as deltas,
+    ):
         pieces = [delta async for delta in deltas if isinstance(delta, Text)]
     assert len(pieces) > 1, "all text came at once"
 
@@ -99,7 +102,7 @@ async def preparing_begins_nothing(backend: Backend) -> None:
 
 async def closing_stops_it(backend: Backend) -> None:
     for _ in range(20):  # more than run at a time: a reply that goes on would block
-        deltas = (await _prepared(backend)).deltas()
+        deltas = singly((await _prepared(backend)).deltas())
         async with asyncio.timeout(PATIENCE_S):
             first = await anext(deltas)
             assert not isinstance(first, Finish)
@@ -125,7 +128,7 @@ async def cancelling_stops_it(backend: Backend) -> None:
 async def replies_do_not_mix(backend: Backend) -> None:
     """Two at once, one of them closed in the midst: the others still say all."""
     replies = [await _prepared(backend) for _ in range(3)]
-    closed = replies[0].deltas()
+    closed = singly(replies[0].deltas())
     async with asyncio.timeout(PATIENCE_S):
         await anext(closed)
         reading = [asyncio.create_task(_read(reply)) for reply in replies[1:]]

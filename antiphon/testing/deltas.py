@@ -9,7 +9,17 @@ from collections.abc import Iterable
 
 from msgspec import Struct, field
 
-from antiphon.stream.deltas import Annotate, Channel, Close, Delta, Finish, Open, Sampled, Text
+from antiphon.stream.deltas import (
+    Annotate,
+    Channel,
+    Close,
+    Delta,
+    Finish,
+    Open,
+    Progress,
+    Sampled,
+    Text,
+)
 from antiphon.wire.items import Item, Logprob
 
 __all__ = ["Reading", "Said", "read"]
@@ -50,6 +60,8 @@ class Reading(Struct):
                 said.logprobs += logprobs
             case Annotate():
                 assert self._open(delta).text, "a citation of nothing"
+            case Progress():
+                self._open(delta)
             case Close():
                 self._open(delta).closed = True
             case Sampled(ids):

@@ -16,9 +16,11 @@ from antiphon.errors import InvalidRequest
 from . import items as it
 from .body import DEFAULT_LIMITS, Limits, parse
 from .checks import check
+from .compaction import Compact
 from .conversations import CreateConversation
 from .faults import (
     bad_type,
+    empty,
     kind_of,
     missing,
     out_of_range,
@@ -27,14 +29,22 @@ from .faults import (
     too_many_properties,
 )
 from .request import CreateResponse, InputTokens, StreamOptions
-from .response import ConversationRef, JsonSchemaFormat, ReasoningConfig, TextConfig
+from .response import (
+    ContextManagement,
+    ConversationRef,
+    JsonSchemaFormat,
+    PromptRef,
+    ReasoningConfig,
+    TextConfig,
+)
 from .response import TextFormatConfig as Format
-from .shape import Json, by_tag, converted, fields_of, tag_of
+from .shape import Json, array, by_tag, converted, fields_of, tag_of
 from .toolbox import check_name, read_choice, read_tools
-from .transcript import read_items
+from .transcript import read_items, read_part
 
 __all__ = [
     "Limits",
+    "compact",
     "conversation_metadata",
     "create_conversation",
     "create_response",
@@ -44,11 +54,12 @@ __all__ = [
     "read_metadata",
 ]
 
-_R = TypeVar("_R", CreateResponse, InputTokens)
+_R = TypeVar("_R", CreateResponse, InputTokens, Compact)
 
 _MAX_TEXT = 10_485_760  # characters of a string input, OpenAI's limit
 _FORMAT_NAME_LENGTH = 64
 _MAX_TOKEN_ID = 2**31 - 1
+_MAX_ENTRIES = 16  # of context_management
 _MAX_NEW_ITEMS = 20  # that a conversation takes at a time
 
 #: Fields of the Chat Completions API, and where they went. Ignoring them would mislead.
@@ -76,6 +87,15 @@ def create_response(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateRespo
 def input_tokens(body: bytes, limits: Limits = DEFAULT_LIMITS) -> InputTokens:
     """The body of ``POST /responses/input_tokens``. Raises ``InvalidRequest``."""
     request = _request(parse(body, limits), InputTokens, limits)
+    check(request.as_create())
+    return request
+
+
+def compact(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Compact:
+    """The body of ``POST /responses/compact``. Raises ``InvalidRequest``."""
+    request = _request(parse(body, limits), Compact, limits)
+    if not request.input and request.previous_response_id is None:
+        raise missing("input") if request.input is None else empty("input", ())
     check(request.as_create())
     return request
 
@@ -187,6 +207,41 @@ def _conversation(raw: Any, path: str, limits: Limits) -> ConversationRef:
     return converted(fields_of(raw, path), ConversationRef, path)
 
 
+_VALUES = ("input_text", "input_image", "input_file")
+
+
+def _prompt(raw: Any, path: str, limits: Limits) -> PromptRef:
+    fields = fields_of(raw, path)
+    if "variables" in fields:
+        variables = fields_of(fields["variables"], f"{path}.variables")
+        fields["variables"] = {
+            name: _value(value, f"{path}.variables.{shortened(name)}")
+            for name, value in variables.items()
+        }
+    return converted(fields, PromptRef, path)
+
+
+def _value(raw: Any, path: str) -> Any:
+    if isinstance(raw, str):
+        return raw
+    if not isinstance(raw, dict):
+        raise bad_type(path, "a string or an object", kind_of(raw))
+    return read_part(raw, path, _VALUES)
+
+
+def _context_management(raw: Any, path: str, limits: Limits) -> tuple[ContextManagement, ...]:
+    entries = array(raw, path, _MAX_ENTRIES)
+    if not entries:
+        raise empty(path, ())
+    return tuple(_managed(entry, f"{path}[{at}]") for at, entry in enumerate(entries))
+
+
+def _managed(raw: Any, path: str) -> ContextManagement:
+    fields = fields_of(raw, path)
+    tag_of(fields, path, ("compaction",))
+    return converted(fields, ContextManagement, path)
+
+
 def _stop(raw: Any, path: str, limits: Limits) -> Any:
     return [raw] if isinstance(raw, str) else raw
 
@@ -245,6 +300,8 @@ _READERS: Mapping[str, Callable[[Any, str, Limits], Any]] = {
     "reasoning": _reasoning,
     "stream_options": _stream_options,
     "conversation": _conversation,
+    "prompt": _prompt,
+    "context_management": _context_management,
     "stop": _stop,
     "metadata": _metadata,
     "logit_bias": _logit_bias,

@@ -14,7 +14,13 @@ from msgspec import UNSET, Meta, Struct
 from antiphon.errors import InvalidRequest
 
 from .items import Item
-from .response import ConversationRef, ReasoningConfig, TextConfig
+from .response import (
+    ContextManagement,
+    ConversationRef,
+    PromptRef,
+    ReasoningConfig,
+    TextConfig,
+)
 from .tools import Custom, Function, Namespace, Tool, ToolChoice
 
 __all__ = [
@@ -70,7 +76,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     instructions: str | None = None
     previous_response_id: _Key | None = None
     conversation: ConversationRef | None = None
-    prompt: Json | None = None
+    prompt: PromptRef | None = None
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice | None = None
     parallel_tool_calls: bool | None = None
@@ -87,7 +93,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     stream_options: StreamOptions | None = None
     background: bool | None = None
     truncation: Literal["auto", "disabled"] | None = None
-    context_management: tuple[Json, ...] | None = None
+    context_management: tuple[ContextManagement, ...] | None = None
     metadata: dict[str, str] | None = None
     prompt_cache_key: Annotated[str, Meta(max_length=64)] | None = None
     prompt_cache_options: Json | None = None
@@ -170,7 +176,7 @@ FIELDS: Mapping[str, Fate] = {
     "stream_options": "honoured",
     "background": "honoured",
     "truncation": "honoured",
-    "context_management": "refused",
+    "context_management": "honoured",
     "metadata": "echoed",
     "prompt_cache_key": "hint",
     "prompt_cache_options": "hint",
@@ -197,7 +203,6 @@ FIELDS: Mapping[str, Fate] = {
 #: Refused fields whose value asks for nothing after all.
 _IDLE: Mapping[str, Callable[[Any], bool]] = {
     "multi_agent": lambda value: not value.get("enabled"),
-    "context_management": lambda value: not value,
     "image": lambda value: value.get("context_compression") in (None, "auto", "disabled"),
 }
 

@@ -10,17 +10,21 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from .items import Item
+from .items import InputFile, InputImage, InputText, Item
 from .tools import Tool, ToolChoice
 
 __all__ = [
+    "ContextManagement",
     "ConversationRef",
     "IncompleteDetails",
     "InputTokensDetails",
+    "InputTransformation",
     "JsonObjectFormat",
     "JsonSchemaFormat",
     "OutputTokensDetails",
     "PlainFormat",
+    "PromptRef",
+    "PromptValue",
     "ReasoningConfig",
     "Response",
     "ResponseError",
@@ -106,6 +110,42 @@ class ConversationRef(Struct, frozen=True, kw_only=True):
     id: Annotated[str, Meta(max_length=256)]
 
 
+#: What a variable of a stored prompt may stand for: a text, or a part of a message.
+PromptValue = str | InputText | InputImage | InputFile
+
+
+class PromptRef(Struct, frozen=True, kw_only=True):
+    """A stored prompt to start from. Without ``version``: its newest."""
+
+    id: Annotated[str, Meta(min_length=1, max_length=256)]
+    version: Annotated[str, Meta(min_length=1, max_length=256)] | UnsetType = UNSET
+    variables: dict[str, PromptValue] | UnsetType = UNSET
+
+
+class ContextManagement(Struct, frozen=True, kw_only=True):
+    """When the server is to compact: ``compact_threshold`` counts the tokens of the rendered
+    context; without it the server decides."""
+
+    type: Literal["compaction"]
+    compact_threshold: Annotated[int, Meta(ge=1000, le=2**31 - 1)] | UnsetType = UNSET
+
+
+class InputTransformation(Struct, frozen=True, kw_only=True):
+    """An item of the input that the model is not shown. OpenAI knows this of reasoning only, and
+    calls what was sealed elsewhere an ``organization_mismatch``."""
+
+    id: str
+    action: Literal["removed"] = "removed"
+    type: Literal["reasoning", "compaction"] = "reasoning"
+    reason: Literal[
+        "organization_mismatch",
+        "end_user_mismatch",
+        "model_mismatch",
+        "prefix_mismatch",
+        "turn_boundary",
+    ] = "organization_mismatch"
+
+
 class Response(Struct, frozen=True, kw_only=True):
     """The fold of a run's events, and the echo of what was asked with defaults filled in."""
 
@@ -117,7 +157,7 @@ class Response(Struct, frozen=True, kw_only=True):
     completed_at: int | None = None
     error: ResponseError | None = None
     incomplete_details: IncompleteDetails | None = None
-    instructions: str | None = None
+    instructions: str | tuple[Item, ...] | None = None
     output: tuple[Item, ...] = ()
     previous_response_id: str | None = None
     tools: tuple[Tool, ...] = ()
@@ -142,11 +182,11 @@ class Response(Struct, frozen=True, kw_only=True):
     usage: Usage | None = None
     conversation: ConversationRef | UnsetType = UNSET
     user: str | UnsetType = UNSET
-    prompt: Json | UnsetType = UNSET
+    prompt: PromptRef | UnsetType = UNSET
     prompt_cache_options: Json | UnsetType = UNSET
     prompt_cache_retention: str | UnsetType = UNSET
-    context_management: tuple[Json, ...] | UnsetType = UNSET
+    context_management: tuple[ContextManagement, ...] | UnsetType = UNSET
     image: Json | UnsetType = UNSET
     access_programs: Json | UnsetType = UNSET
-    input_transformations: tuple[Json, ...] | UnsetType = UNSET
+    input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
     tool_usage: Json | UnsetType = UNSET

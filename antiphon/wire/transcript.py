@@ -20,7 +20,7 @@ from .faults import bad_type, bad_value, kind_of, missing, shortened
 from .shape import Json, array, by_tag, converted, fields_of, tag_of, without_nulls
 from .toolbox import read_tools
 
-__all__ = ["read_items"]
+__all__ = ["read_items", "read_part"]
 
 _ITEMS: Mapping[str, type[it.Item]] = by_tag(it.Item.__args__)
 _PARTS: Mapping[str, type[it.Part]] = by_tag(it.Part.__args__)
@@ -102,6 +102,11 @@ def _read_parts(
     raw: list[Any], path: str, allowed: tuple[str, ...], named: tuple[str, ...]
 ) -> tuple[it.Part, ...]:
     return tuple(_part(part, f"{path}[{index}]", allowed, named) for index, part in enumerate(raw))
+
+
+def read_part(raw: Any, path: str, allowed: tuple[str, ...]) -> it.Part:
+    """One part, of a type that is ``allowed`` where it stands. Raises ``InvalidRequest``."""
+    return _part(raw, path, allowed, allowed)
 
 
 def _part(raw: Any, path: str, allowed: tuple[str, ...], named: tuple[str, ...]) -> it.Part:

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from msgspec import Struct
 
+from antiphon.backends.base import singly
 from antiphon.backends.local import Local
 from antiphon.conversation import Conversation, Kept, Options
 from antiphon.dialects.chat import Dialect
@@ -98,7 +99,7 @@ class Told(Struct):
 async def ask(backend: Local, *items: Item, kept: Kept | None = None, **options: Any) -> Told:
     conversation = Conversation(items=items, kept=kept)
     reply = await backend.prepare(conversation, Options(**options))
-    return Told([delta async for delta in reply.deltas()], reply.kept)
+    return Told([delta async for delta in singly(reply.deltas())], reply.kept)
 
 
 @pytest.mark.requirement("D-80")
@@ -231,7 +232,7 @@ async def test_two_calls_may_come_otherwise() -> None:
 async def test_closing_the_deltas_stops_the_engine() -> None:
     played = engine("a long story")
     reply = await local(played).prepare(Conversation(items=(user("Hi"),)), Options())
-    async with aclosing(reply.deltas()) as deltas:
+    async with aclosing(singly(reply.deltas())) as deltas:
         async for delta in deltas:
             if isinstance(delta, Text):
                 break

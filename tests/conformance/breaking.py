@@ -30,16 +30,21 @@ class Breaking:
     async def prepare(self, conversation: Conversation, options: Options) -> Breaking:
         return self
 
-    async def deltas(self) -> AsyncGenerator[Delta, None]:
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        known: list[Delta] = []
         try:
-            for step in self._steps:
+            for step in (*self._steps, None):
+                if step is not None and not isinstance(step, asyncio.Event | Exception):
+                    self.said += 1
+                    known.append(step)
+                    continue
+                if known:
+                    yield tuple(known)
+                    known = []
                 if isinstance(step, asyncio.Event):
                     await step.wait()
-                elif isinstance(step, Exception):
+                elif step is not None:
                     raise step
-                else:
-                    self.said += 1
-                    yield step
         finally:
             self.left.set()
 

@@ -11,7 +11,7 @@ import pytest
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.memory import MemoryStore
-from tests.conformance.served import MODES, Answer, Ask, Server, backend_of, put
+from tests.conformance.served import FOREGROUND, MODES, Answer, Ask, Server, backend_of, put
 
 Serve = Callable[..., Server]
 
@@ -50,7 +50,17 @@ async def serve(store: Store) -> AsyncIterator[Serve]:
 def ask(request: pytest.FixtureRequest) -> Ask:
     """``await ask(server, input=…)`` in each of the ways there are."""
 
+    return _asking(request.param)
+
+
+@pytest.fixture(params=FOREGROUND)
+def wait(request: pytest.FixtureRequest) -> Ask:
+    """The same in each of the ways of a client that waits for its answer."""
+    return _asking(request.param)
+
+
+def _asking(mode: str) -> Ask:
     async def asked(server: Server, **body: Any) -> Answer:
-        return await put(request.param, server, body)
+        return await put(mode, server, body)
 
     return asked

@@ -28,7 +28,7 @@ from antiphon.tokens import ModelCard
 from tests.conformance import oracle
 from tests.golden.models import MODELS
 
-__all__ = ["MODES", "NOW", "Answer", "Ask", "Json", "Server", "engine", "local"]
+__all__ = ["FOREGROUND", "MODES", "NOW", "Answer", "Ask", "Json", "Server", "engine", "local"]
 
 Json = dict[str, Any]
 NOW = 1_700_000_000
@@ -89,6 +89,7 @@ class Server:
             clock=lambda: NOW,
             ids=ids,
         )
+        self.service.start()
         self.app = create_app(self.service, ids=ids, log=open_log(self.log, level="debug"))
         self.client = httpx.AsyncClient(
             transport=httpx.ASGITransport(self.app), base_url="http://localhost"
@@ -139,6 +140,55 @@ async def _streamed(server: Server, body: Json) -> Answer:
     )
 
 
+async def _background(server: Server, body: Json) -> Answer:
+    """Put into the background, watched until it ends, fetched."""
+    queued = await server.post(**body, background=True)
+    if queued.status_code != 200:
+        return _refusal(queued)
+    assert queued.json()["status"] == "queued" and queued.json()["output"] == []
+    return await _fetched(server, queued.json()["id"], queued.headers)
+
+
+async def _background_stream(server: Server, body: Json) -> Answer:
+    """The stream of a background run, from its first event on."""
+    reply = await server.post(**body, background=True, stream=True)
+    if reply.status_code != 200:
+        return _refusal(reply)
+    return _heard(reply, reply.headers)
+
+
+async def _resumed(server: Server, body: Json) -> Answer:
+    """The stream is left in its middle; a later one has the rest."""
+    queued = await server.post(**body, background=True, stream=True)
+    if queued.status_code != 200:
+        return _refusal(queued)
+    events = oracle.stream(queued.content)
+    path = f"responses/{events[0]['response']['id']}"
+    after = len(events) // 2
+    rest = await server.get(path, stream=True, starting_after=after)
+    whole = await server.get(path, stream=True)
+    assert whole.content == queued.content
+    frames = queued.content.split(b"\n\n")
+    assert rest.content.split(b"\n\n") == frames[after + 1 :]
+    return await _fetched(server, events[0]["response"]["id"], queued.headers)
+
+
+async def _fetched(server: Server, response_id: str, headers: Mapping[str, str]) -> Answer:
+    heard = _heard(await server.get(f"responses/{response_id}", stream=True), headers)
+    fetched = oracle.plain((await server.get(f"responses/{response_id}")).content)
+    assert fetched == heard.response
+    return heard
+
+
+def _heard(reply: httpx.Response, headers: Mapping[str, str]) -> Answer:
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    events = oracle.stream(reply.content)
+    response = events[-1]["response"]
+    return Answer(
+        http=200, headers=headers, response=response, error=response["error"], events=events
+    )
+
+
 def _refusal(reply: httpx.Response) -> Answer:
     return Answer(http=reply.status_code, headers=reply.headers, error=oracle.error(reply))
 
@@ -146,7 +196,14 @@ def _refusal(reply: httpx.Response) -> Answer:
 MODES: Mapping[str, Callable[[Server, Json], Awaitable[Answer]]] = {
     "plain": _plain,
     "stream": _streamed,
+    "background": _background,
+    "background stream": _background_stream,
+    "resumed": _resumed,
 }
+
+
+#: Those of a client that waits for its answer.
+FOREGROUND = ("plain", "stream")
 
 
 async def put(mode: str, server: Server, body: Json) -> Answer:
@@ -155,7 +212,7 @@ async def put(mode: str, server: Server, body: Json) -> Answer:
     answer = await MODES[mode](server, body)
     if answer.response is not None:
         again = await server.get(f"responses/{answer.response['id']}")
-        if answer.response["store"]:
+        if answer.response["store"] or answer.response["background"]:
             assert again.json() == answer.response
         else:
             assert again.status_code == 404

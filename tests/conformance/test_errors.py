@@ -46,7 +46,6 @@ async def test_a_model_answers_to_all_its_names(serve: Serve, ask: Ask) -> None:
         ({"reasoning": {"effort": "huge"}}, "reasoning.effort", "invalid_value"),
         ({"tools": [{"type": "function"}]}, "tools[0].name", "missing_required_parameter"),
         ({"text": {"format": {"type": "xml"}}}, "text.format.type", "invalid_value"),
-        ({"background": True}, "background", "unsupported_parameter"),
         ({"prompt": {"id": "pmpt_1"}}, "prompt", "unsupported_parameter"),
         ({"input": [{"role": "user", "content": "x" * 5_000_000, "id": 7}]}, "input[0].id",
          "invalid_type"),

@@ -112,7 +112,9 @@ async def test_who_stops_waiting_for_a_plain_answer_stops_the_model(serve: Serve
 
 @pytest.mark.requirement("API-BACK-PRESSURE")
 async def test_a_slow_reader_holds_the_model_back(serve: Serve) -> None:
-    backend = Breaking([ANSWER, *([Text("word ")] * 100_000)])
+    ready = asyncio.Event()
+    ready.set()
+    backend = Breaking([ANSWER, *([Text("word "), ready] * 100_000)])
     server = serve(backend)
     async with Line(server.app) as line:
         while "delta" not in await line.event():
@@ -229,8 +231,8 @@ async def test_a_server_that_stops_ends_what_runs_and_takes_nothing_new(serve: S
 
 
 @pytest.mark.requirement("VN-65", "TR-14", "API-NO-CONTENT-IN-LOGS")
-async def test_nothing_that_is_said_is_logged(serve: Serve, ask: Ask) -> None:
+async def test_nothing_that_is_said_is_logged(serve: Serve, wait: Ask) -> None:
     server = serve(Scripted(["CANARY-OUT"]))
-    await ask(server, input="CANARY-IN", instructions="CANARY-SYSTEM")
+    await wait(server, input="CANARY-IN", instructions="CANARY-SYSTEM")
     assert "CANARY" not in server.log.getvalue()
     assert '"output_tokens":' in server.log.getvalue()

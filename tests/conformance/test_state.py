@@ -188,14 +188,14 @@ async def test_what_is_stored_can_be_had_again(serve: Serve, ask: Ask, stores: S
 
 
 @pytest.mark.requirement("API-STORE-FALSE", "VN-15")
-async def test_what_is_not_to_be_stored_is_nowhere(serve: Serve, ask: Ask, stores: Store) -> None:
+async def test_what_is_not_to_be_stored_is_nowhere(serve: Serve, wait: Ask, stores: Store) -> None:
     server = serve(on=stores)
-    passing = await ask(server, store=False)
+    passing = await wait(server, store=False)
     assert passing.ended["store"] is False
     assert passing.ended["id"].startswith("resp_")
     assert (await server.get(f"responses/{passing.ended['id']}")).status_code == 404
     reference = {"type": "item_reference", "id": passing.output[0]["id"]}
-    refused = (await ask(server, input=[reference])).refused
+    refused = (await wait(server, input=[reference])).refused
     assert refused["http"] == 404
     assert "Items are not persisted when `store` is set to false" in refused["message"]
 
@@ -343,10 +343,10 @@ async def test_a_deleted_response_is_gone_and_its_children_stay(
 
 @pytest.mark.requirement("VN-74", "D-34", "API-CANCEL-SYNC")
 async def test_a_response_that_is_over_is_neither_cancelled_nor_streamed(
-    serve: Serve, ask: Ask
+    serve: Serve, wait: Ask
 ) -> None:
     server = serve()
-    ended = (await ask(server)).ended
+    ended = (await wait(server)).ended
     cancelled = await server.client.post(f"/v1/responses/{ended['id']}/cancel")
     assert cancelled.status_code == 400
     assert cancelled.json()["error"]["message"] == "Cannot cancel a synchronous response."

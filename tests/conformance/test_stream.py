@@ -151,7 +151,7 @@ async def test_usage_is_told_at_the_end_and_is_null_before(
         "total_tokens": 9,
     }
     earlier = [e["response"]["usage"] for e in answer.events[:-1] if "response" in e]
-    assert earlier == ([None, None] if answer.events else [])
+    assert set(earlier) == ({None} if answer.events else set())
 
 
 # --- what comes between --------------------------------------------------------------------------
@@ -234,7 +234,8 @@ async def test_a_custom_call_says_its_input(serve: Serve, ask: Ask) -> None:
     answer = await ask(serve([[*custom("ls ", "-l"), finish()]]), tools=tools)
     assert answer.output[0]["input"] == "ls -l"
     if answer.events:
-        assert shapes(answer.events)[2:-1] == [
+        first = shapes(answer.events).index("output_item.added")
+        assert shapes(answer.events)[first:-1] == [
             "output_item.added",
             "custom_tool_call_input.delta",
             "custom_tool_call_input.delta",
@@ -244,8 +245,8 @@ async def test_a_custom_call_says_its_input(serve: Serve, ask: Ask) -> None:
 
 
 @pytest.mark.requirement("D-22")
-async def test_an_item_opens_when_there_is_something_in_it(serve: Serve, ask: Ask) -> None:
-    answer = await ask(serve([[*call("{}"), finish()]]), tools=[TOOL])
+async def test_an_item_opens_when_there_is_something_in_it(serve: Serve, wait: Ask) -> None:
+    answer = await wait(serve([[*call("{}"), finish()]]), tools=[TOOL])
     assert [item["type"] for item in answer.output] == ["function_call"]
     if answer.events:
         assert answer.events[0]["response"]["status"] == "in_progress"
@@ -404,8 +405,8 @@ async def test_every_snapshot_is_a_whole_response(serve: Serve, ask: Ask) -> Non
 
 
 @pytest.mark.requirement("API-DEFAULTS", "D-64", "GO-2")
-async def test_what_was_not_asked_is_echoed_with_its_default(serve: Serve, ask: Ask) -> None:
-    ended = (await ask(serve())).ended
+async def test_what_was_not_asked_is_echoed_with_its_default(serve: Serve, wait: Ask) -> None:
+    ended = (await wait(serve())).ended
     told = {name: ended[name] for name in ALWAYS - {"id", "output", "usage"}}
     assert told == {
         "object": "response", "created_at": 1_700_000_000, "completed_at": 1_700_000_000,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import httpx
@@ -193,13 +194,18 @@ class Waiting:
     async def prepare(self, conversation: Conversation, options: Options) -> Waiting:
         return self
 
-    async def deltas(self) -> AsyncGenerator[Delta, None]:
+    async def _deltas(self) -> AsyncGenerator[Delta, None]:
         self.begun.set()
         await self.gate.wait()
         yield Open(Message(role="assistant", content=()))
         yield Text("late")
         yield Close()
         yield Finish("stop", Usage())
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        async with aclosing(self._deltas()) as deltas:
+            async for delta in deltas:
+                yield (delta,)
 
     async def close(self) -> None: ...
 

@@ -49,7 +49,7 @@ async def serving(backend: Backend, store: Store, **policy: Any) -> AsyncIterato
 
 async def enqueue(served: Service, tenant: str = "t", **fields: Any) -> Response:
     body = {"model": "scripted", "input": "hi", "background": True, **fields}
-    return await served.enqueue(tenant, create_response(json.dumps(body).encode()))
+    return (await served.enqueue(tenant, create_response(json.dumps(body).encode()))).response
 
 
 async def followed(served: Service, response_id: str, after: int = -1) -> list[dict[str, Any]]:
@@ -230,6 +230,7 @@ async def test_a_zombie_is_fenced(store: MemoryStore) -> None:
         queued = await enqueue(zombie)
         await until(zombie, queued.id, lambda response: bool(response.output))
         store.runs.listen(_Deaf())
+        await store.runs.release(zombie._owner)
         other = service(Scripted([TEXT], tokens=True), store, lease=LEASE)
         other.start()
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from array import array
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from typing import Any
 
 import pytest
@@ -47,7 +48,7 @@ class Gated:
         assert not begun.sampled
         return self
 
-    async def deltas(self) -> AsyncGenerator[Delta, None]:
+    async def _deltas(self) -> AsyncGenerator[Delta, None]:
         self.begun.set()
         try:
             yield Sampled((10, 11))
@@ -60,6 +61,11 @@ class Gated:
             yield Finish("stop", Usage(input_tokens=3, output_tokens=3, total_tokens=6))
         finally:
             self.left.set()
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        async with aclosing(self._deltas()) as deltas:
+            async for delta in deltas:
+                yield (delta,)
 
     async def close(self) -> None: ...
 
@@ -172,7 +178,7 @@ async def test_a_failed_response_is_stored_as_such() -> None:
 
 async def test_an_unexpected_exception_shows_nothing_of_itself() -> None:
     class Broken(Gated):
-        async def deltas(self) -> AsyncGenerator[Delta, None]:
+        async def _deltas(self) -> AsyncGenerator[Delta, None]:
             yield ANSWER
             raise KeyError("secret/path")
 
@@ -184,7 +190,7 @@ async def test_an_unexpected_exception_shows_nothing_of_itself() -> None:
 
 async def test_a_reply_that_cannot_be_read_fails_and_is_well_formed() -> None:
     class Senseless(Gated):
-        async def deltas(self) -> AsyncGenerator[Delta, None]:
+        async def _deltas(self) -> AsyncGenerator[Delta, None]:
             yield Text("out of nowhere")
 
     events = await events_of(await create(service(Senseless())))
@@ -222,7 +228,7 @@ async def test_a_slow_reader_holds_the_model_back() -> None:
     said = 0
 
     class Endless(Gated):
-        async def deltas(self) -> AsyncGenerator[Delta, None]:
+        async def _deltas(self) -> AsyncGenerator[Delta, None]:
             nonlocal said
             yield ANSWER
             for _ in range(100_000):
