@@ -25,6 +25,7 @@ from antiphon.http.app import create_app
 from antiphon.http.server import bind, serve
 from antiphon.logs import adopt, open_log
 from antiphon.pull import bar
+from antiphon.runs.background import Lease
 from antiphon.runs.service import Policy, Service
 from antiphon.settings import Settings
 from antiphon.store import open_store
@@ -125,6 +126,7 @@ def _policy(settings: Settings) -> Policy:
         timeout_s=settings.timeout_s or None,
         unavailable_tools=settings.unavailable_tools,
         reasoning_events=settings.reasoning_events,
+        lease=Lease(lease_s=settings.lease_s, places=settings.max_background),
     )
 
 
@@ -158,6 +160,7 @@ def _retention(settings: Settings) -> Retention:
         max_age_s=settings.retention_days * 86_400 or None,
         max_responses=settings.retention_responses or None,
         max_bytes=settings.retention_bytes or None,
+        max_log_age_s=settings.retention_events_s or None,
     )
 
 

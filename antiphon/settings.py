@@ -143,6 +143,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     drain_s: Annotated[
         float, _server("Seconds that runs get to end when the server is stopped.", ge=0)
     ] = 30
+    lease_s: Annotated[
+        float,
+        _server(
+            "Seconds after which the background runs of a server that is not heard of are taken"
+            " over by another one of the same store.",
+            ge=0.2,
+        ),
+    ] = 5
     metrics: Annotated[
         Literal["loopback", "everybody", "nobody"],
         _server("Who may read `/metrics` without a key."),
@@ -184,6 +192,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     retention_days: Annotated[
         float, _storage("Days after which a response is forgotten; 0 for never.", ge=0)
     ] = 30
+    retention_events_s: Annotated[
+        float,
+        _storage(
+            "Seconds that the events of a background run are kept after its end, for readers that"
+            " come back; 0 for as long as the response.",
+            ge=0,
+        ),
+    ] = 3600
     retention_responses: Annotated[
         int, _storage("The most responses kept; 0 for no limit.", ge=0)
     ] = 0
@@ -221,6 +237,9 @@ class Settings(Struct, frozen=True, kw_only=True):
         int, _limits("How deep a request's JSON may be nested.", ge=8, le=400)
     ] = 64
     max_running: Annotated[int, _limits("Requests answered at the same time.", ge=1)] = 256
+    max_background: Annotated[
+        int, _limits("Background runs worked on at the same time; others are queued.", ge=1)
+    ] = 64
     max_waiting: Annotated[
         int, _limits("Requests that may wait for their turn; more are answered 429.", ge=0)
     ] = 1024

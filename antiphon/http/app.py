@@ -18,6 +18,7 @@ from starlette.websockets import WebSocket
 
 from antiphon.stream.writer import Ids
 
+from .compaction import Compact
 from .conversations import Conversations
 from .errors import Errors, error_reply, unknown_url
 from .exchange import Exchanges
@@ -83,6 +84,7 @@ def _routes(
     limits: Limits,
 ) -> list[Route | WebSocketRoute]:
     create = Create(service, gate, metrics, clock, limits)
+    compact = Compact(service, gate, metrics, clock, limits)
     responses = Responses(service, limits)
     talks = Conversations(service, limits)
     models = Models(service)
@@ -94,7 +96,7 @@ def _routes(
         Route("/v1/responses", _upgrade, methods=["GET"]),
         WebSocketRoute("/v1/responses", _no_websocket),
         Route("/v1/responses/input_tokens", responses.count, methods=["POST"]),
-        Route("/v1/responses/compact", _absent, methods=["POST"]),
+        Route("/v1/responses/compact", compact, methods=["POST"]),
         Route(one, responses.retrieve, methods=["GET"]),
         Route(one, responses.delete, methods=["DELETE"]),
         Route(one + "/cancel", responses.cancel, methods=["POST"]),
@@ -120,11 +122,6 @@ async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
         await send({"type": "websocket.close", "code": 1000, "reason": ""})
         return
     raise unknown_url(scope["method"], scope["path"])
-
-
-async def _absent(request: Request) -> Reply:
-    """A path that would otherwise be taken for a response's id."""
-    raise unknown_url(request.method, request.scope["path"])
 
 
 async def _upgrade(request: Request) -> Reply:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from antiphon.runs.run import Run
     from antiphon.runs.service import Service
 
-__all__ = ["IGNORED_TOOLS", "Create", "Followed", "Responses"]
+__all__ = ["IGNORED_TOOLS", "Create", "Followed", "Responses", "account"]
 
 #: Names the hosted tools a request offered that nobody here runs: the model never saw them.
 IGNORED_TOOLS = "x-antiphon-ignored-tools"
@@ -77,7 +77,7 @@ class Create:
                     else run.drive()
                 )
             finally:
-                self._ended(exchange, observed, run.response)
+                account(exchange, observed, run.response, self._metrics, self._clock())
         if request.stream:
             await send(_LAST)
         else:
@@ -98,12 +98,16 @@ class Create:
         reply.raw_headers.extend(headers)
         await reply(scope, receive, send)
 
-    def _ended(self, exchange: Exchange, observed: Observed, response: Response) -> None:
-        exchange.usage = response.usage
-        if response.status in ("in_progress", "cancelled"):
-            self._metrics.abandoned(response.model)
-        else:
-            self._metrics.ended(observed, response, self._clock())
+
+def account(
+    exchange: Exchange, observed: Observed, response: Response, metrics: Metrics, now: float
+) -> None:
+    """The run of this exchange is over, or was given up."""
+    exchange.usage = response.usage
+    if response.status in ("in_progress", "cancelled"):
+        metrics.abandoned(response.model)
+    else:
+        metrics.ended(observed, response, now)
 
 
 class _Stream(Outlet):

@@ -250,10 +250,9 @@ class Compacting:
         self._answer = await self._prepared(recalled)
         async with aclosing(self._answer.deltas()) as deltas:
             async for known in deltas:
-                *others, last = known
-                if isinstance(last, Finish):
-                    last = Finish(last.reason, _sum(usage, last.usage))
-                yield (*others, last)
+                if isinstance(last := known[-1], Finish):
+                    known = (*known[:-1], Finish(last.reason, _sum(usage, last.usage)))
+                yield known
 
     async def _prepared(self, recalled: Recalled) -> Reply:
         question = self._question

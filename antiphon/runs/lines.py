@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Union
+from functools import reduce
+from operator import or_
 
 import msgspec
 
@@ -13,7 +14,7 @@ from antiphon.wire.events import EVENTS, Event
 __all__ = ["decoded", "encoded", "split"]
 
 _encode = msgspec.json.Encoder().encode
-_decode = msgspec.json.Decoder(Union[tuple(EVENTS.values())]).decode  # noqa: UP007
+_decode = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 
 
 def encoded(events: Iterable[Event]) -> bytes:

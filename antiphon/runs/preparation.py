@@ -53,8 +53,8 @@ _encode = msgspec.json.Encoder().encode
 #: the tokens taken for one whose size nobody knows.
 _USERS_SHARE, _USUAL_SIZE = 4, 32_768
 _SEALED = "reasoning.encrypted_content"
-#: How often a run may be taken over: one that kills whoever works on it must end some day.
-_MOST_EPOCHS = 8
+#: How often a run may be begun without a word: one that kills whoever works on it must end.
+_MOST_ATTEMPTS = 5
 #: Prepared requests kept for the moment they find a place.
 _MOST_WAITING = 256
 
@@ -221,7 +221,7 @@ class Preparer:
         waiting = self._waiting.pop(job.id, None)
         if waiting is not None and not tokens:
             return waiting.reply, waiting.context.conversation.kept
-        if claim.epoch > _MOST_EPOCHS:
+        if claim.attempts > _MOST_ATTEMPTS:
             raise CannotContinue("it was interrupted too often")
         model = self._models.find(job.model)
         prepared = await self.prepare(job.tenant, request, model, job.id)

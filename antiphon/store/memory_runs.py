@@ -31,6 +31,7 @@ class _Run(Struct):
     job: Job
     batches: list[Batch]
     epoch: int = 0
+    attempts: int = 0
     owner: str | None = None
     ended: int | None = None
 
@@ -72,7 +73,8 @@ class MemoryRuns:
             if run.ended is not None or run.owner is not None or run.job.model not in models:
                 continue
             self._take(run, owner)
-            claims.append(Claim(job=run.job, epoch=run.epoch))
+            run.attempts += 1
+            claims.append(Claim(job=run.job, epoch=run.epoch, attempts=run.attempts))
         return tuple(claims)
 
     async def beat(self, owner: str) -> None:
@@ -204,6 +206,7 @@ class MemoryRuns:
             if batch.first != run.number:
                 raise RunError("The store was given events out of order.")
             run.batches.append(batch)
+            run.attempts = 0
             self._tails.put(run.job.tenant, run.job.id, replace(batch, tokens=b""))
 
     def _queued(self) -> None:

@@ -99,24 +99,24 @@ INSERT INTO runs (tenant, id, model, request, prompt) VALUES (?, ?, ?, ?, ?)
 SELECT seq, epoch, next, ended_at FROM runs WHERE tenant = ? AND id = ?
 
 -- claimable
-SELECT seq, tenant, id, model, request, prompt, epoch, owner FROM runs
+SELECT seq, tenant, id, model, request, prompt, epoch, attempts, owner FROM runs
 WHERE ended_at IS NULL AND (owner IS NULL OR owner NOT IN (?, '')) ORDER BY seq
 
 -- take_run
-UPDATE runs SET owner = ?, epoch = epoch + 1 WHERE seq = ?
+UPDATE runs SET owner = ?, epoch = epoch + 1, attempts = attempts + 1 WHERE seq = ?
 
 -- release_runs
 UPDATE runs SET owner = NULL WHERE owner = ? AND ended_at IS NULL
 
 -- job
-SELECT seq, tenant, id, model, request, prompt, epoch, owner FROM runs
+SELECT seq, tenant, id, model, request, prompt, epoch, attempts, owner FROM runs
 WHERE tenant = ? AND id = ? AND ended_at IS NULL
 
 -- add_batch
 INSERT INTO batches (run, first, count, lines, tokens) VALUES (?, ?, ?, ?, ?)
 
 -- advance_run
-UPDATE runs SET next = ? WHERE seq = ?
+UPDATE runs SET next = ?, attempts = 0 WHERE seq = ?
 
 -- end_run
 UPDATE runs SET ended_at = 0, owner = NULL WHERE seq = ?

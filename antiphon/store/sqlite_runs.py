@@ -67,7 +67,7 @@ class SqliteRuns:
             taken: list[tuple[Claim, str | None]] = []
             for row in connection.execute(self._queries["claimable"], (owner,)).fetchall():
                 if len(taken) < limit and row[3] in models:
-                    taken.append((self._take(connection, row, owner), row[7]))
+                    taken.append((self._take(connection, row, owner), row[8]))
             return taken
 
         if limit < 1 or not await self._database.read("claimable", (owner,), _any):
@@ -92,7 +92,7 @@ class SqliteRuns:
     async def seize(self, tenant: str, response_id: str) -> Claim | None:
         def work(connection: sqlite3.Connection) -> tuple[Claim, str | None] | None:
             row = connection.execute(self._queries["job"], (tenant, response_id)).fetchone()
-            return None if row is None else (self._take(connection, row, _NOBODY), row[7])
+            return None if row is None else (self._take(connection, row, _NOBODY), row[8])
 
         taken = await self._database.write(work)
         if taken is None:
@@ -202,10 +202,10 @@ class SqliteRuns:
     # --- within ----------------------------------------------------------------------------------
 
     def _take(self, connection: sqlite3.Connection, row: tuple[Any, ...], owner: str) -> Claim:
-        seq, tenant, name, model, request, prompt, epoch, _ = row
+        seq, tenant, name, model, request, prompt, epoch, attempts, _ = row
         connection.execute(self._queries["take_run"], (owner, seq))
         job = Job(tenant=tenant, id=name, model=model, request=request, prompt=prompt)
-        return Claim(job=job, epoch=epoch + 1)
+        return Claim(job=job, epoch=epoch + 1, attempts=attempts + 1)
 
     def _mine(self, connection: sqlite3.Connection, claim: Claim) -> tuple[int, int] | None:
         """The run's row and next number, if the claim still holds."""

@@ -18,7 +18,6 @@ ErrorOf = Callable[[httpx.Response], dict[str, Any]]
         ("GET", "/"),
         ("GET", "/v1"),
         ("GET", "/v1/chat/completions"),
-        ("POST", "/v1/responses/compact"),
         ("POST", "/v1/vector_stores"),
         ("GET", "/v1/containers/cntr_1"),
         ("POST", "/v1/responses/"),

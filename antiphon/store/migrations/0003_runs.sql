@@ -10,6 +10,8 @@ CREATE TABLE runs (
     prompt BLOB NOT NULL,
     owner TEXT,
     epoch INTEGER NOT NULL DEFAULT 0,
+    -- Claims since something was last appended.
+    attempts INTEGER NOT NULL DEFAULT 0,
     next INTEGER NOT NULL DEFAULT 0,
     -- Unix seconds of the first sweep after its end; 0 until then.
     ended_at INTEGER

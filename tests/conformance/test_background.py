@@ -1,0 +1,181 @@
+"""Background responses as clients have them: queued, polled, streamed, resumed, cancelled. Over
+every store."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from antiphon.backends.scripted import Scripted
+from antiphon.errors import BackendError
+from antiphon.store.base import Store
+from antiphon.stream.deltas import Close, Open, Text
+from antiphon.wire.items import Message
+from tests.conformance.breaking import Breaking
+from tests.conformance.conftest import Serve
+from tests.conformance.scripts import finish
+from tests.conformance.served import Server
+
+ANSWER = Open(Message(role="assistant", content=()))
+STORY = " ".join(f"word{number}" for number in range(30))
+
+
+def client(server: Server) -> openai.AsyncOpenAI:
+    """The official client, which retries nothing."""
+    return openai.AsyncOpenAI(
+        base_url="http://localhost/v1",
+        api_key="none",
+        max_retries=0,
+        http_client=httpx.AsyncClient(transport=httpx.ASGITransport(server.app)),
+    )
+
+
+@pytest.fixture
+async def story(serve: Serve, stores: Store) -> AsyncIterator[tuple[Server, openai.AsyncOpenAI]]:
+    """A server that tells a story, and the official client."""
+    server = serve(Scripted([STORY]), on=stores)
+    async with client(server) as asking, asyncio.timeout(20):
+        yield server, asking
+
+
+async def poll(asking: openai.AsyncOpenAI, response_id: str) -> Any:
+    """As the documentation tells clients to."""
+    while (found := await asking.responses.retrieve(response_id)).status in (
+        "queued",
+        "in_progress",
+    ):
+        await asyncio.sleep(0)
+    return found
+
+
+@pytest.mark.requirement("API-BACKGROUND", "VN-70", "D-37")
+async def test_it_is_queued_polled_and_completed(story: Any) -> None:
+    _, asking = story
+    queued = await asking.responses.create(model="tiny", input="hi", background=True)
+    assert (queued.status, queued.output, queued.background) == ("queued", [], True)
+    ended = await poll(asking, queued.id)
+    assert (ended.status, ended.output_text) == ("completed", STORY)
+    again = await asking.responses.create(model="tiny", input="b", previous_response_id=queued.id)
+    assert again.status == "completed"
+
+
+@pytest.mark.requirement("API-RESUME", "VN-71", "D-38")
+async def test_both_ways_the_client_resumes(story: Any) -> None:
+    _, asking = story
+    queued = await asking.responses.create(model="tiny", input="hi", background=True)
+    await poll(asking, queued.id)
+    stream = await asking.responses.retrieve(queued.id, stream=True)
+    whole = [event async for event in stream]
+    assert [event.sequence_number for event in whole] == list(range(len(whole)))
+    for after in (0, 3, len(whole) // 2, len(whole) - 2):
+        rest = await asking.responses.retrieve(queued.id, stream=True, starting_after=after)
+        assert [event async for event in rest] == whole[after + 1 :]
+        async with asking.responses.stream(response_id=queued.id, starting_after=after) as told:
+            heard = [event.sequence_number async for event in told]
+        assert heard == [event.sequence_number for event in whole[after + 1 :]]
+
+
+@pytest.mark.requirement("D-32", "D-33")
+async def test_a_replay_from_beyond_the_end_ends_at_once(story: Any) -> None:
+    _, asking = story
+    queued = await asking.responses.create(model="tiny", input="hi", background=True)
+    await poll(asking, queued.id)
+    rest = await asking.responses.retrieve(queued.id, stream=True, starting_after=10_000)
+    assert [event async for event in rest] == []
+
+
+@pytest.mark.requirement("VN-72")
+async def test_what_cannot_be_replayed_is_refused_before_any_header(story: Any) -> None:
+    server, asking = story
+    with pytest.raises(openai.NotFoundError):
+        await asking.responses.retrieve("resp_none", stream=True)
+    plain = await asking.responses.create(model="tiny", input="hi")
+    with pytest.raises(openai.BadRequestError, match="background=true"):
+        await asking.responses.retrieve(plain.id, stream=True)
+    assert (await server.get(f"responses/{plain.id}", starting_after=1)).status_code == 400
+
+
+@pytest.mark.requirement("D-35", "D-36")
+async def test_cancelling(serve: Serve, stores: Store) -> None:
+    gate = asyncio.Event()
+    server = serve(
+        Breaking([ANSWER, Text("one "), gate, Text("two"), Close(), finish()]), on=stores
+    )
+    async with client(server) as asking, asyncio.timeout(20):
+        queued = await asking.responses.create(model="tiny", input="hi", background=True)
+        while not (seen := await asking.responses.retrieve(queued.id)).output:
+            await asyncio.sleep(0)
+        assert (seen.status, seen.output_text) == ("in_progress", "one ")
+        cancelled = await asking.responses.cancel(queued.id)
+        assert (cancelled.status, cancelled.output_text) == ("cancelled", "one ")
+        assert cancelled.usage is None and cancelled.completed_at is None
+        gate.set()
+        assert await asking.responses.cancel(queued.id) == cancelled
+        assert await asking.responses.retrieve(queued.id) == cancelled
+        replay = await server.get(f"responses/{queued.id}", stream=True)
+        assert replay.content.endswith(b"data: [DONE]\n\n")
+        assert b"response.completed" not in replay.content
+        with pytest.raises(openai.BadRequestError, match="cancelled"):
+            await asking.responses.create(model="tiny", input="b", previous_response_id=queued.id)
+        with pytest.raises(openai.NotFoundError):
+            await asking.responses.cancel("resp_none")
+
+
+@pytest.mark.requirement("D-36")
+async def test_cancelling_what_is_over_changes_nothing(story: Any) -> None:
+    _, asking = story
+    queued = await asking.responses.create(model="tiny", input="hi", background=True)
+    ended = await poll(asking, queued.id)
+    assert await asking.responses.cancel(queued.id) == ended
+
+
+async def test_deleting_what_runs(serve: Serve, stores: Store) -> None:
+    backend = Breaking([ANSWER, Text("one "), asyncio.Event()])
+    server = serve(backend, on=stores)
+    async with client(server) as asking, asyncio.timeout(20):
+        queued = await asking.responses.create(model="tiny", input="hi", background=True)
+        while not (await asking.responses.retrieve(queued.id)).output:
+            await asyncio.sleep(0)
+        await asking.responses.delete(queued.id)
+        await backend.left.wait()
+        with pytest.raises(openai.NotFoundError):
+            await asking.responses.retrieve(queued.id)
+
+
+@pytest.mark.requirement("VN-73")
+async def test_a_run_that_breaks_is_failed_for_all_readers(serve: Serve, stores: Store) -> None:
+    server = serve(Breaking([ANSWER, Text("one "), BackendError("It broke.")]), on=stores)
+    async with client(server) as asking, asyncio.timeout(20):
+        queued = await asking.responses.create(model="tiny", input="hi", background=True)
+        ended = await poll(asking, queued.id)
+        assert ended.status == "failed" and ended.error is not None
+        assert (ended.error.code, ended.error.message) == ("server_error", "It broke.")
+        replay = await server.get(f"responses/{queued.id}", stream=True)
+        assert b"event: response.failed" in replay.content
+
+
+@pytest.mark.requirement("VN-12")
+async def test_what_is_not_to_be_stored_can_be_fetched_but_not_continued(story: Any) -> None:
+    _, asking = story
+    queued = await asking.responses.create(model="tiny", input="hi", background=True, store=False)
+    ended = await poll(asking, queued.id)
+    assert ended.output_text == STORY
+    with pytest.raises(openai.BadRequestError) as refused:
+        await asking.responses.create(model="tiny", input="b", previous_response_id=queued.id)
+    assert refused.value.code == "previous_response_not_found"
+    reference = {"type": "item_reference", "id": ended.output[0].id}
+    with pytest.raises(openai.NotFoundError):
+        await asking.responses.create(model="tiny", input=[reference])
+
+
+async def test_a_run_that_is_not_over_cannot_be_continued(serve: Serve, stores: Store) -> None:
+    server = serve(Breaking([ANSWER, Text("one "), asyncio.Event()]), on=stores)
+    async with client(server) as asking, asyncio.timeout(20):
+        queued = await asking.responses.create(model="tiny", input="hi", background=True)
+        with pytest.raises(openai.BadRequestError, match="only a completed or incomplete"):
+            await asking.responses.create(model="tiny", input="b", previous_response_id=queued.id)

@@ -1,0 +1,146 @@
+"""Background runs outlive their process: real servers are killed at random moments while readers
+follow, and what the readers have in the end is what an undisturbed run says.
+
+``pytest tests/e2e/test_durable.py --kills 50`` is the long form.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+from functools import reduce
+from operator import or_
+from pathlib import Path
+from typing import Any
+
+import httpx
+import msgspec
+import pytest
+
+from antiphon.stream.fold import fold
+from antiphon.stream.grammar import check
+from antiphon.wire.events import EVENTS, Event
+from tests.e2e.server import Server, serving
+
+pytestmark = pytest.mark.model
+
+PROMPTS = (
+    "Count from one to thirty in words.",
+    "List the days of the week, then the months of the year.",
+    "Tell me a story about a lighthouse.",
+)
+_event = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
+
+
+class Reader:
+    """Follows one response through as many servers as it takes."""
+
+    def __init__(self, response_id: str) -> None:
+        self.id = response_id
+        self.events: list[dict[str, Any]] = []
+        self.resumed = 0
+
+    @property
+    def last(self) -> int:
+        return int(self.events[-1]["sequence_number"]) if self.events else -1
+
+    @property
+    def ended(self) -> bool:
+        return bool(self.events) and self.events[-1]["type"] == "response.completed"
+
+    async def follow(self, server: Server) -> None:
+        """From where it was, until the stream or the server ends."""
+        query = {"stream": "true"} | ({"starting_after": self.last} if self.events else {})
+        try:
+            async with (
+                httpx.AsyncClient(timeout=60) as client,
+                client.stream("GET", f"{server.url}/responses/{self.id}", params=query) as answer,
+            ):
+                assert answer.status_code == 200, await answer.aread()
+                async for line in answer.aiter_lines():
+                    if line.startswith("data: {"):
+                        event = json.loads(line[6:])
+                        if event["type"] != "keepalive":
+                            self.events.append(event)
+        except httpx.HTTPError:
+            self.resumed += 1
+
+    def check(self) -> str:
+        """That nothing is missing, twice or out of place. Returns what was said."""
+        numbers = [event["sequence_number"] for event in self.events]
+        assert numbers == list(range(len(numbers)))
+        events: list[Event] = [_event(json.dumps(event).encode()) for event in self.events]
+        check(events)
+        final = self.events[-1]["response"]
+        assert msgspec.to_builtins(fold(events).output) == msgspec.to_builtins(
+            events[-1].response.output  # type: ignore[attr-defined]
+        )
+        deltas = [e["delta"] for e in self.events if e["type"] == "response.output_text.delta"]
+        text: str = final["output"][0]["content"][0]["text"]
+        assert "".join(deltas) == text
+        return text
+
+
+def _ask(prompt: str) -> dict[str, Any]:
+    return {
+        "model": "smollm2",
+        "input": prompt,
+        "temperature": 0,
+        "max_output_tokens": 120,
+    }
+
+
+async def _undisturbed(server: Server) -> list[str]:
+    async with httpx.AsyncClient(timeout=120) as client:
+        answers = [
+            (await client.post(f"{server.url}/responses", json=_ask(prompt))).json()
+            for prompt in PROMPTS
+        ]
+    return [answer["output"][0]["content"][0]["text"] for answer in answers]
+
+
+async def _begin(server: Server) -> list[Reader]:
+    readers: list[Reader] = []
+    async with httpx.AsyncClient(timeout=60) as client:
+        for prompt in PROMPTS:
+            body = {**_ask(prompt), "background": True}
+            made = (await client.post(f"{server.url}/responses", json=body)).json()
+            assert made["status"] == "queued"
+            readers += [Reader(made["id"]), Reader(made["id"])]
+    return readers
+
+
+async def _until_killed(server: Server, readers: list[Reader], moment_s: float) -> None:
+    following = [asyncio.create_task(reader.follow(server)) for reader in readers]
+    await asyncio.sleep(moment_s)  # the moment of death is what is tried here
+    server.kill()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*following)
+
+
+async def _to_the_end(server: Server, readers: list[Reader]) -> None:
+    async with asyncio.timeout(120):
+        await asyncio.gather(*(reader.follow(server) for reader in readers))
+
+
+@pytest.mark.requirement("D-31", "API-DURABLE")
+def test_a_run_survives_the_death_of_its_process(tmp_path: Path, kills: int) -> None:
+    dice = random.Random(kills)
+    with serving(tmp_path) as server:
+        expected = asyncio.run(_undisturbed(server))
+    resumed = 0
+    while kills > 0:
+        readers: list[Reader] = []
+        while kills > 0 and not (readers and all(reader.ended for reader in readers)):
+            with serving(tmp_path) as server:
+                readers = readers or asyncio.run(_begin(server))
+                moment_s = dice.uniform(0.0, 1.5)
+                asyncio.run(_until_killed(server, readers, moment_s))
+            kills -= 1
+        with serving(tmp_path) as server:
+            asyncio.run(_to_the_end(server, [r for r in readers if not r.ended]))
+        for number, reader in enumerate(readers):
+            assert reader.check() == expected[number // 2]
+        resumed += sum(reader.resumed for reader in readers)
+    assert resumed, "nobody was ever interrupted"
