@@ -27,6 +27,7 @@ from antiphon.logs import adopt, open_log
 from antiphon.pull import bar
 from antiphon.runs.background import Lease
 from antiphon.runs.service import Policy, Service
+from antiphon.seal import Key, Seal
 from antiphon.settings import Settings
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
@@ -56,10 +57,18 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             stack.callback(listener.close)
         store = await open_store(settings.store)
         stack.push_async_callback(store.close)
+        seal = await _seal(settings, store)
         with bar() as progress:
             models = await catalog.load(settings, progress, now=int(_clock()))
         stack.push_async_callback(models.close)
-        service = Service(models, store, policy=_policy(settings), clock=_clock, ids=_new_id)
+        service = Service(
+            models,
+            store,
+            policy=_policy(settings),
+            seal=seal,
+            clock=_clock,
+            ids=_new_id,
+        )
         await stack.enter_async_context(_Sweeper(store, _retention(settings), log))
         service.start()
         url = address(settings.host, sockets[0].getsockname()[1])
@@ -126,8 +135,15 @@ def _policy(settings: Settings) -> Policy:
         timeout_s=settings.timeout_s or None,
         unavailable_tools=settings.unavailable_tools,
         reasoning_events=settings.reasoning_events,
+        broken_seals=settings.broken_seals,
         lease=Lease(lease_s=settings.lease_s, places=settings.max_background),
     )
+
+
+async def _seal(settings: Settings, store: Store) -> Seal:
+    """The operator's keys, or the one that all who use this store share."""
+    keys = [Key.parse(text) for text in settings.seal_keys]
+    return Seal(keys or [Key.of(await store.secret("seal", Key.fresh().secret))])
 
 
 def _access(settings: Settings) -> guard.Access:

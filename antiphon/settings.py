@@ -216,6 +216,16 @@ class Settings(Struct, frozen=True, kw_only=True):
             kind="tables [[keys]]",
         ),
     ] = ()
+    seal_keys: Annotated[
+        tuple[str, ...],
+        _access(
+            "The keys of what clients carry sealed (thinking, compacted conversations):"
+            " `ID:SECRET`, the secret being 32 bytes in base64. The first one seals, all of them"
+            " open. Unset: a key kept in the store.",
+            flag=None,
+            secret=True,
+        ),
+    ] = ()
     allow_unauthenticated: Annotated[bool, _access("Listen beyond this machine without keys.")] = (
         False
     )
@@ -251,6 +261,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             " reported, or a 400."
         ),
     ] = "ignore"
+    broken_seals: Annotated[
+        Literal["drop", "refuse"],
+        _answers(
+            "What becomes of sealed items that this server cannot open: left out and reported in"
+            " `input_transformations`, or a 400."
+        ),
+    ] = "drop"
     reasoning_events: Annotated[
         Literal["openai", "open_responses"],
         _answers(

@@ -188,6 +188,7 @@ def test_settings_show_values_and_where_they_are_from(
 ) -> None:
     Path("antiphon.toml").write_text(FILE)
     monkeypatch.setenv("ANTIPHON_DRAIN_S", "3")
+    monkeypatch.setenv("ANTIPHON_SEAL_KEYS", "a:CANARY,b:CANARY")
     code, out, err = invoke("settings", "--log-level", "error")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -197,6 +198,7 @@ def test_settings_show_values_and_where_they_are_from(
         'log_level = "error"  # --log-level',
         'host = "127.0.0.1"  # default',
         "# chat_url is not set  # default",
+        'seal_keys = "hidden"  # ANTIPHON_SEAL_KEYS',
         '[models."tiny"]  # antiphon.toml',
     ):
         assert line in lines

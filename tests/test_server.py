@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import os
 import signal
 import threading
@@ -126,6 +127,32 @@ async def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
     await served(read, store=store)
 
 
+@pytest.mark.parametrize("where", ["the store", "the settings"])
+async def test_what_was_sealed_is_opened_after_a_restart(tmp_path: Path, where: str) -> None:
+    key = f"a:{base64.b64encode(bytes(32)).decode()}"
+    fields: dict[str, Any] = {"broken_seals": "refuse", "store": str(tmp_path / "a.db")}
+    if where == "the settings":
+        fields |= {"store": "memory:", "seal_keys": (key,)}
+    sealed: list[Any] = []
+
+    async def seal(client: httpx.AsyncClient, serving: Serving) -> None:
+        talk = [{"role": "user", "content": "hi"}, {"type": "compaction_trigger"}]
+        sealed.extend((await client.post("responses", json={"input": talk})).json()["output"])
+
+    async def unseal(client: httpx.AsyncClient, serving: Serving) -> None:
+        answer = await client.post("responses", json={"input": sealed})
+        assert answer.status_code == 200, answer.text
+
+    async def fail(client: httpx.AsyncClient, serving: Serving) -> None:
+        answer = await client.post("responses", json={"input": sealed})
+        assert answer.json()["error"]["code"] == "invalid_encrypted_content"
+
+    await served(seal, **fields)
+    assert [item["type"] for item in sealed] == ["compaction"]
+    await served(unseal, **fields)
+    await served(fail, broken_seals="refuse")
+
+
 async def test_the_end_closes_models_and_store(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
     monkeypatch.setattr(Scripted, "close", lambda self: _note(closed, "model"))
@@ -161,6 +188,11 @@ async def test_the_store_is_swept_at_the_start_within_its_bounds(
 
     await served(use, retention_days=2, retention_responses=5, retention_bytes=0)
     assert swept == [Retention(max_age_s=172_800, max_responses=5, max_bytes=None)]
+
+
+async def test_a_seal_key_that_is_none_is_refused_at_the_start() -> None:
+    with pytest.raises(SetupError, match="seal key"):
+        await run(Settings(port=0, store="memory:", seal_keys=("a:CANARY",)), lambda serving: None)
 
 
 async def test_nothing_is_left_of_a_server_that_could_not_start() -> None:

@@ -54,7 +54,7 @@ _encode = msgspec.json.Encoder().encode
 _USERS_SHARE, _USUAL_SIZE = 4, 32_768
 _SEALED = "reasoning.encrypted_content"
 #: How often a run may be begun without a word: one that kills whoever works on it must end.
-_MOST_ATTEMPTS = 5
+_MOST_ATTEMPTS = 10
 #: Prepared requests kept for the moment they find a place.
 _MOST_WAITING = 256
 
@@ -278,7 +278,7 @@ class Preparer:
             recall=partial(
                 recall,
                 sealed=Sealed(self._seal, tenant),
-                room=(model.context_size or _USUAL_SIZE) // _USERS_SHARE,
+                room=(model.backend.context_size or _USUAL_SIZE) // _USERS_SHARE,
                 refuse=self._policy.broken_seals == "refuse",
             ),
             ids=self._ids,

@@ -13,6 +13,7 @@ from antiphon.backends.base import Backend
 from antiphon.errors import NotFound
 from antiphon.runs.run import Outlet, Run
 from antiphon.runs.service import Policy, Service
+from antiphon.seal import Seal
 from antiphon.store.base import Store
 from antiphon.store.memory import MemoryStore
 from antiphon.wire.decode import create_response
@@ -42,12 +43,15 @@ class OneModel(Struct):
         return (self,)
 
 
-def service(backend: Backend, store: Store | None = None, **policy: Any) -> Service:
+def service(
+    backend: Backend, store: Store | None = None, *, seal: Seal | None = None, **policy: Any
+) -> Service:
     numbers = itertools.count(1)
     return Service(
         OneModel(backend),
         store if store is not None else MemoryStore(),
         policy=Policy(**{"keepalive_s": 0, **policy}),
+        seal=seal,
         clock=lambda: NOW,
         ids=lambda prefix: f"{prefix}_{next(numbers)}",
     )
