@@ -20,6 +20,7 @@ from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 
 from .recall import Recalled
+from .recent import Recent
 
 __all__ = ["Context", "Recall", "admit", "assemble", "check_pairs", "history"]
 
@@ -32,6 +33,8 @@ class Context(Struct, frozen=True, kw_only=True):
     input: tuple[it.Item, ...]
     instructions: str | None = None
     kept: Kept | None = None
+    #: The responses it continues, oldest first.
+    chain: tuple[StoredResponse, ...] = ()
 
     @property
     def conversation(self) -> Conversation:
@@ -60,14 +63,16 @@ async def assemble(
     previous_response_id: str | None,
     conversation_id: str | None = None,
     recall: Recall,
+    recent: Recent | None = None,
     ids: Ids,
 ) -> Context:
-    """The past is a chain of responses or a conversation, never both. Raises ``InvalidRequest`` for
+    """The past is a chain of responses, stored or ``recent``, or a conversation, never both. Raises ``InvalidRequest`` for
     an unknown or unfinished previous response, for outputs without their call and calls without
     their output, and ``NotFound`` for an item that is not stored."""
     chain: tuple[StoredResponse, ...] = ()
     if previous_response_id is not None:
-        chain = await _chain(store, tenant, previous_response_id)
+        chain = recent.chain(previous_response_id) or () if recent is not None else ()
+        chain = chain or await _chain(store, tenant, previous_response_id)
     past = history(chain)
     if conversation_id is not None:
         past = await store.conversation_items(tenant, conversation_id)
@@ -80,6 +85,7 @@ async def assemble(
         input=own,
         instructions=instructions,
         kept=None if compacted else _kept(chain),  # those are of what was compacted
+        chain=chain,
     )
 
 

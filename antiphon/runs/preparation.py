@@ -31,12 +31,13 @@ from antiphon.wire.response import Response
 from .asked import echo, options, visible_tools
 from .background import Ready
 from .compaction import Question, answer, compact
-from .context import Context, assemble
+from .context import Context, assemble, history
 from .conversations import Conversations
 from .journal import Entry, Journal
 from .lines import decoded, encoded
 from .models import Models, Policy, ServedModel
 from .recall import recall
+from .recent import Recent
 from .recorder import Besides, Recorder
 from .run import Left, Run, Work
 from .sealed import Sealed
@@ -99,11 +100,16 @@ class Preparer:
         self._waiting: dict[str, Prepared] = {}
 
     async def prepare(
-        self, tenant: str, request: CreateResponse, model: ServedModel, response_id: str
+        self,
+        tenant: str,
+        request: CreateResponse,
+        model: ServedModel,
+        response_id: str,
+        recent: Recent | None = None,
     ) -> Prepared:
         """Raises ``RequestError`` for whatever cannot be honoured."""
         tools = visible_tools(request, self._policy.unavailable_tools)
-        context = await self._context(tenant, request, model)
+        context = await self._context(tenant, request, model, recent)
         question = Question(
             context=context, backend=model.backend, options=options(request, tools.tools)
         )
@@ -141,9 +147,12 @@ class Preparer:
 
     def run(self, tenant: str, prepared: Prepared, release: Callable[[], Awaitable[None]]) -> Run:
         """The run of a reader who waits for it."""
-        request, response = prepared.request, prepared.response
-        work = self._work(prepared.reply, prepared.context.input, release)
-        kept = prepared.context.kept
+        request, response, context = prepared.request, prepared.response, prepared.context
+        past, kept, input = context.chain, context.kept, context.input
+        if response.store and not all(stored.response.store for stored in past):
+            # What it builds on is nowhere: it is kept with all that was before.
+            past, kept, input = (), None, (*history(past), *input)
+        work = self._work(prepared.reply, input, release)
         save = self._saving(tenant, request) if response.store else None
         writer = ResponseWriter(response, ids=self._ids, kinds=self._kinds)
         return Run(
@@ -151,6 +160,7 @@ class Preparer:
             replace(work, parent=kept, save=save),
             self._supervisor,
             recorder=Recorder(writer, besides=self._besides(tenant, request)),
+            past=past,
             ignored_tools=prepared.ignored_tools,
         )
 
@@ -267,7 +277,13 @@ class Preparer:
             return lambda item: {}
         return Sealed(self._seal, tenant).besides
 
-    async def _context(self, tenant: str, request: CreateResponse, model: ServedModel) -> Context:
+    async def _context(
+        self,
+        tenant: str,
+        request: CreateResponse,
+        model: ServedModel,
+        recent: Recent | None = None,
+    ) -> Context:
         return await assemble(
             self._store,
             tenant,
@@ -281,6 +297,7 @@ class Preparer:
                 room=(model.backend.context_size or _USUAL_SIZE) // _USERS_SHARE,
                 refuse=self._policy.broken_seals == "refuse",
             ),
+            recent=recent,
             ids=self._ids,
         )
 

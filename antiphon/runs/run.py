@@ -86,6 +86,7 @@ class Run:
         "_writing",
         "id",
         "ignored_tools",
+        "past",
         "recorder",
         "response",
     )
@@ -97,6 +98,7 @@ class Run:
         supervisor: Supervisor,
         *,
         recorder: Recorder | None = None,
+        past: tuple[StoredResponse, ...] = (),
         ignored_tools: tuple[str, ...] = (),
     ) -> None:
         self._writer = writer
@@ -113,6 +115,8 @@ class Run:
         self._over = False
         self.response: Response = writer.response
         self.id = self.response.id
+        #: The responses it continues, oldest first.
+        self.past = past
         #: Hosted tools the request named that nobody here runs.
         self.ignored_tools = ignored_tools
 

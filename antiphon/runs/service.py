@@ -10,6 +10,7 @@ import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.seal import Key, Seal
@@ -32,8 +33,10 @@ from .lines import decoded, encoded, split
 from .models import Models, Policy, ServedModel
 from .pages import Cut, page
 from .preparation import Prepared, Preparer, restored
+from .recent import Recent
 from .run import Run
 from .supervisor import Supervisor
+from .warming import Warming
 
 __all__ = ["Compaction", "Models", "Policy", "Queued", "ServedModel", "Service"]
 
@@ -137,10 +140,20 @@ class Service:
 
     # --- runs ------------------------------------------------------------------------------------
 
-    async def create(self, tenant: str, request: CreateResponse) -> Run:
-        """A run for the caller to drive. Raises ``RequestError`` for whatever cannot be
-        honoured."""
-        prepared, release = await self._prepared(tenant, request)
+    async def create(
+        self,
+        tenant: str,
+        request: CreateResponse,
+        *,
+        recent: Recent | None = None,
+        generate: bool = True,
+    ) -> Run:
+        """A run for the caller to drive. ``recent``: what can be continued besides what is stored.
+        Without ``generate`` the model only warms up. Raises ``RequestError`` for whatever cannot
+        be honoured."""
+        prepared, release = await self._prepared(tenant, request, recent)
+        if not generate:
+            prepared = replace(prepared, reply=Warming(prepared.reply))
         return self._preparer.run(tenant, prepared, release)
 
     async def compact(self, tenant: str, request: Compact) -> Compaction:
@@ -231,7 +244,7 @@ class Service:
         )
 
     async def _prepared(
-        self, tenant: str, request: CreateResponse
+        self, tenant: str, request: CreateResponse, recent: Recent | None = None
     ) -> tuple[Prepared, Callable[[], Awaitable[None]]]:
         """The request made ready, and what gives back the conversation it holds."""
         self._supervisor.admit()
@@ -241,7 +254,8 @@ class Service:
         response_id = self._ids("resp")
         release = await self.conversations.hold(tenant, request.conversation, response_id)
         try:
-            return await self._preparer.prepare(tenant, request, model, response_id), release
+            prepared = await self._preparer.prepare(tenant, request, model, response_id, recent)
+            return prepared, release
         except BaseException:
             await release()
             raise

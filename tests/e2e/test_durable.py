@@ -25,10 +25,12 @@ from tests.e2e.server import Server, serving
 
 pytestmark = pytest.mark.model
 
+#: Answers in which the model is sure of every word: where two words are as likely as each other,
+#: arithmetic that depends on the shape of a batch may choose either.
 PROMPTS = (
     "Count from one to thirty in words.",
     "List the days of the week, then the months of the year.",
-    "Tell me a story about a lighthouse.",
+    "Write the alphabet, one letter a line.",
 )
 _event = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 
@@ -47,7 +49,10 @@ class Reader:
 
     @property
     def ended(self) -> bool:
-        return bool(self.events) and self.events[-1]["type"] == "response.completed"
+        return bool(self.events) and self.events[-1]["type"] in (
+            "response.completed",
+            "response.incomplete",
+        )
 
     async def follow(self, server: Server) -> None:
         """From where it was, until the stream or the server ends."""
@@ -73,6 +78,7 @@ class Reader:
         events: list[Event] = [_event(json.dumps(event).encode()) for event in self.events]
         check(events)
         final = self.events[-1]["response"]
+        assert self.ended, final["error"]
         assert msgspec.to_builtins(fold(events).output) == msgspec.to_builtins(
             events[-1].response.output  # type: ignore[attr-defined]
         )
@@ -135,7 +141,7 @@ def test_a_run_survives_the_death_of_its_process(tmp_path: Path, kills: int) -> 
         while kills > 0 and not (readers and all(reader.ended for reader in readers)):
             with serving(tmp_path) as server:
                 readers = readers or asyncio.run(_begin(server))
-                moment_s = dice.uniform(0.0, 1.5)
+                moment_s = dice.uniform(0.0, 2.0)
                 asyncio.run(_until_killed(server, readers, moment_s))
             kills -= 1
         with serving(tmp_path) as server:

@@ -1,0 +1,30 @@
+"""What a connection remembers of its own: responses that can be continued though nothing of them is
+stored. It knows no connections.
+"""
+
+from __future__ import annotations
+
+from antiphon.store.base import StoredResponse
+
+__all__ = ["Recent"]
+
+Chain = tuple[StoredResponse, ...]
+
+
+class Recent:
+    """Chains of responses, oldest first, by the id of their last one."""
+
+    def __init__(self) -> None:
+        self._chains: dict[str, Chain] = {}
+
+    def keep(self, chain: Chain) -> None:
+        """The last of these can be continued."""
+        self._chains[chain[-1].response.id] = chain
+
+    def forget(self, response_id: str) -> None:
+        """It can be no more, unless it is stored."""
+        self._chains.pop(response_id, None)
+
+    def chain(self, response_id: str) -> Chain | None:
+        """The response and all its ancestors, if it is remembered."""
+        return self._chains.get(response_id)
