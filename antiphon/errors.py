@@ -5,6 +5,7 @@ AntiphonError
 ├── RequestError              before a run: becomes an HTTP error in OpenAI's shape
 │   ├── InvalidRequest  400
 │   ├── Unauthorized    401
+│   ├── Forbidden       403
 │   ├── NotFound        404
 │   ├── Conflict        409
 │   ├── TooLarge        413
@@ -24,6 +25,7 @@ __all__ = [
     "BackendError",
     "CannotContinue",
     "Conflict",
+    "Forbidden",
     "GrammarError",
     "InvalidRequest",
     "NotFound",
@@ -67,6 +69,12 @@ class Unauthorized(RequestError):
     """No key, or a key we do not know."""
 
     status = 401
+
+
+class Forbidden(RequestError):
+    """A key we know, which may not do this."""
+
+    status = 403
 
 
 class NotFound(RequestError):

@@ -189,6 +189,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             default="~/.local/share/antiphon/responses.db",
         ),
     ] = field(default_factory=lambda: str(_home("XDG_DATA_HOME", ".local/share") / "responses.db"))
+    prompts_dir: Annotated[
+        Path,
+        _storage(
+            "Where stored prompts are kept: `ID/VERSION.toml`, shared by all tenants.",
+            default="~/.local/share/antiphon/prompts",
+        ),
+    ] = field(default_factory=lambda: _home("XDG_DATA_HOME", ".local/share") / "prompts")
     retention_days: Annotated[
         float, _storage("Days after which a response is forgotten; 0 for never.", ge=0)
     ] = 30
@@ -224,6 +231,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             " open. Unset: a key kept in the store.",
             flag=None,
             secret=True,
+        ),
+    ] = ()
+    prompt_writers: Annotated[
+        tuple[str, ...],
+        _access(
+            "Names of the keys that may see and change stored prompts. Without keys: everybody on"
+            " this machine."
         ),
     ] = ()
     allow_unauthenticated: Annotated[bool, _access("Listen beyond this machine without keys.")] = (

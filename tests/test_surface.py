@@ -17,9 +17,9 @@ MODULE_LINES = 400
 FUNCTION_LINES = 60
 FUNCTION_LINES_P90 = 40
 
-#: Longer than a module should be, because each is one thing that is read as a whole: the items and
-#: the events of the wire, and the one place that speaks SQLite.
-LONG_MODULES = {"wire/items.py", "wire/events.py", "store/sqlite.py"}
+#: Longer than a module should be, because each is one thing that is read as a whole: the settings,
+#: the items and the events of the wire.
+LONG_MODULES = {"settings.py", "wire/items.py", "wire/events.py"}
 
 #: Names that a base class of others gives.
 OVERRIDDEN = {"data_received"}

@@ -131,6 +131,7 @@ def echo(request: CreateResponse, *, id: str, model: str, created_at: int) -> Re
             request,
             "conversation",
             "context_management",
+            "prompt",
             "user",
             "prompt_cache_options",
             "prompt_cache_retention",

@@ -170,7 +170,9 @@ async def _summarising(question: Question, items: tuple[it.Item, ...], tokens: i
     async def without(count: int) -> Reply | None:
         out = {index for group in groups[:count] for index in group}
         left = (item for index, item in enumerate(items) if index not in out)
-        conversation = replace(question.context.conversation, items=(*left, ask))
+        conversation = replace(
+            question.context.conversation, items=(*question.context.lead, *left, ask)
+        )
         reply = await _prepared(question.backend, conversation, options)
         size = question.backend.context_size
         fits = reply is not None and (size is None or reply.input_tokens + tokens <= size)

@@ -35,12 +35,14 @@ class Context(Struct, frozen=True, kw_only=True):
     kept: Kept | None = None
     #: The responses it continues, oldest first.
     chain: tuple[StoredResponse, ...] = ()
+    #: What a stored prompt says before all else, in this request only.
+    lead: tuple[it.Item, ...] = ()
 
     @property
     def conversation(self) -> Conversation:
         """What the model is shown. Errors name the places of the request's own items, which are
         the last ones."""
-        items = self.recalled.items
+        items = (*self.lead, *self.recalled.items)
         own = sum(not isinstance(item, it.CompactionTrigger) for item in self.input)
         return Conversation(
             items=items,
@@ -66,9 +68,10 @@ async def assemble(
     recent: Recent | None = None,
     ids: Ids,
 ) -> Context:
-    """The past is a chain of responses, stored or ``recent``, or a conversation, never both. Raises ``InvalidRequest`` for
-    an unknown or unfinished previous response, for outputs without their call and calls without
-    their output, and ``NotFound`` for an item that is not stored."""
+    """The past is a chain of responses, stored or ``recent``, or a conversation, never both.
+
+    Raises ``InvalidRequest`` for an unknown or unfinished previous response, for outputs without
+    their call and calls without their output, and ``NotFound`` for an item that is not stored."""
     chain: tuple[StoredResponse, ...] = ()
     if previous_response_id is not None:
         chain = recent.chain(previous_response_id) or () if recent is not None else ()

@@ -24,7 +24,7 @@ from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
-from antiphon.wire.items import Item, ItemBase
+from antiphon.wire.items import InputText, Item, ItemBase, Message
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
 
@@ -36,6 +36,7 @@ from .conversations import Conversations
 from .journal import Entry, Journal
 from .lines import decoded, encoded
 from .models import Models, Policy, ServedModel
+from .prompts import Prompts
 from .recall import recall
 from .recent import Recent
 from .recorder import Besides, Recorder
@@ -83,6 +84,7 @@ class Preparer:
         *,
         policy: Policy,
         seal: Seal,
+        prompts: Prompts,
         kinds: Mapping[type[ItemBase], Kind],
         clock: Callable[[], float],
         ids: Ids,
@@ -93,6 +95,7 @@ class Preparer:
         self._supervisor = supervisor
         self._policy = policy
         self._seal = seal
+        self._prompts = prompts
         self._kinds = kinds
         self._clock = clock
         self._ids = ids
@@ -106,10 +109,12 @@ class Preparer:
         model: ServedModel,
         response_id: str,
         recent: Recent | None = None,
+        lead: tuple[Item, ...] = (),
     ) -> Prepared:
-        """Raises ``RequestError`` for whatever cannot be honoured."""
+        """``lead``: what the request's stored prompt says. Raises ``RequestError`` for whatever
+        cannot be honoured."""
         tools = visible_tools(request, self._policy.unavailable_tools)
-        context = await self._context(tenant, request, model, recent)
+        context = replace(await self._context(tenant, request, model, recent), lead=lead)
         question = Question(
             context=context, backend=model.backend, options=options(request, tools.tools)
         )
@@ -127,6 +132,12 @@ class Preparer:
         )
         if removed := context.recalled.removed:
             response = replace(response, input_transformations=removed)
+        if lead:
+            said = request.instructions
+            first = Message(
+                id=self._ids("msg"), role="developer", content=(InputText(text=said or ""),)
+            )
+            response = replace(response, instructions=(first, *lead) if said else lead)
         return Prepared(
             request=request,
             model=model,
@@ -230,11 +241,14 @@ class Preparer:
         job = claim.job
         waiting = self._waiting.pop(job.id, None)
         if waiting is not None and not tokens:
-            return waiting.reply, waiting.context.conversation.kept
+            return waiting.reply, waiting.context.kept
         if claim.attempts > _MOST_ATTEMPTS:
             raise CannotContinue("it was interrupted too often")
         model = self._models.find(job.model)
-        prepared = await self.prepare(job.tenant, request, model, job.id)
+        resolved = await self._prompts.resolve(request)
+        prepared = await self.prepare(
+            job.tenant, resolved.request, model, job.id, lead=resolved.lead
+        )
         reply = prepared.reply
         if job.prompt or tokens:
             prompt = array("I")

@@ -33,6 +33,7 @@ from .lines import decoded, encoded, split
 from .models import Models, Policy, ServedModel
 from .pages import Cut, page
 from .preparation import Prepared, Preparer, restored
+from .prompts import Prompts
 from .recent import Recent
 from .run import Run
 from .supervisor import Supervisor
@@ -78,6 +79,7 @@ class Service:
         *,
         policy: Policy,
         seal: Seal | None = None,
+        prompts: Prompts | None = None,
         clock: Callable[[], float],
         ids: Ids,
     ) -> None:
@@ -94,6 +96,8 @@ class Service:
         self.conversations = Conversations(
             store, clock=clock, ids=ids, owner=self._owner, lease_s=policy.lease.lease_s
         )
+        #: Stored prompts that requests may refer to.
+        self.prompts = prompts or Prompts()
         self._preparer = Preparer(
             models,
             store,
@@ -101,6 +105,7 @@ class Service:
             self._supervisor,
             policy=policy,
             seal=seal or Seal((Key.fresh(),)),
+            prompts=self.prompts,
             kinds=self._kinds,
             clock=clock,
             ids=ids,
@@ -248,13 +253,17 @@ class Service:
     ) -> tuple[Prepared, Callable[[], Awaitable[None]]]:
         """The request made ready, and what gives back the conversation it holds."""
         self._supervisor.admit()
+        resolved = await self.prompts.resolve(request)
+        request = resolved.request
         model = self._models.find(request.model)
         refuse_unsupported(request)
         request = completed(request, model.defaults)
         response_id = self._ids("resp")
         release = await self.conversations.hold(tenant, request.conversation, response_id)
         try:
-            prepared = await self._preparer.prepare(tenant, request, model, response_id, recent)
+            prepared = await self._preparer.prepare(
+                tenant, request, model, response_id, recent, resolved.lead
+            )
             return prepared, release
         except BaseException:
             await release()

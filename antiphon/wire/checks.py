@@ -12,20 +12,25 @@ from .request import CreateResponse
 from .toolbox import check_choice
 from .tools import Tool
 
-__all__ = ["check"]
+__all__ = ["check", "check_tools"]
 
 
 def check(request: CreateResponse) -> None:
     """Raises ``InvalidRequest`` for the first thing that does not hold."""
     _check_context(request)
-    items = request.input or ()
-    _check_trigger(items)
-    check_choice(request.tool_choice, _all_tools(request.tools, items))
+    _check_trigger(request.input or ())
+    if request.prompt is None:  # which may bring the tool that is chosen
+        check_tools(request)
     if request.stream_options is not None and not request.stream:
         raise InvalidRequest(
             "The 'stream_options' parameter is only allowed when 'stream' is enabled.",
             param="stream_options",
         )
+
+
+def check_tools(request: CreateResponse) -> None:
+    """Raises ``InvalidRequest`` where a tool is to be called that is not declared."""
+    check_choice(request.tool_choice, _all_tools(request.tools, request.input or ()))
 
 
 def _check_context(request: CreateResponse) -> None:

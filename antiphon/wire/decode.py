@@ -28,6 +28,7 @@ from .faults import (
     too_long,
     too_many_properties,
 )
+from .prompts import TEMPLATE_FIELDS, CreatePrompt
 from .request import CreateResponse, InputTokens, StreamOptions
 from .response import (
     ContextManagement,
@@ -38,7 +39,7 @@ from .response import (
     TextConfig,
 )
 from .response import TextFormatConfig as Format
-from .shape import Json, array, by_tag, converted, fields_of, tag_of
+from .shape import Json, array, by_tag, converted, fields_of, tag_of, without_nulls
 from .toolbox import check_name, read_choice, read_tools
 from .transcript import read_items, read_part
 
@@ -47,11 +48,14 @@ __all__ = [
     "compact",
     "conversation_metadata",
     "create_conversation",
+    "create_prompt",
     "create_response",
     "input_tokens",
     "new_items",
+    "read_create",
     "read_items",
     "read_metadata",
+    "template",
 ]
 
 _R = TypeVar("_R", CreateResponse, InputTokens, Compact)
@@ -61,6 +65,9 @@ _FORMAT_NAME_LENGTH = 64
 _MAX_TOKEN_ID = 2**31 - 1
 _MAX_ENTRIES = 16  # of context_management
 _MAX_NEW_ITEMS = 20  # that a conversation takes at a time
+
+#: Items that only mean something in one conversation.
+_NOT_IN_TEMPLATES = (it.Compaction, it.CompactionTrigger, it.ItemReference)
 
 #: Fields of the Chat Completions API, and where they went. Ignoring them would mislead.
 _MOVED: Mapping[str, str] = {
@@ -77,7 +84,12 @@ _MOVED: Mapping[str, str] = {
 
 def create_response(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
     """The body of ``POST /responses``. Raises ``InvalidRequest``."""
-    request = _request(parse(body, limits), CreateResponse, limits)
+    return read_create(parse(body, limits), limits)
+
+
+def read_create(raw: Json, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
+    """A request, from its fields. Raises ``InvalidRequest``."""
+    request = _request(raw, CreateResponse, limits)
     if request.input is None and not request.has_context:
         raise missing("input")
     check(request)
@@ -97,6 +109,38 @@ def compact(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Compact:
     if not request.input and request.previous_response_id is None:
         raise missing("input") if request.input is None else empty("input", ())
     check(request.as_create())
+    return request
+
+
+def create_prompt(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreatePrompt:
+    """The body of ``POST /prompts``. Raises ``InvalidRequest``."""
+    raw = parse(body, limits)
+    if "template" not in raw:
+        raise missing("template")
+    fields = fields_of(raw["template"], "template")
+    try:
+        template(fields, limits)
+    except InvalidRequest as error:
+        param = f"template.{error.param}"
+        raise InvalidRequest(error.message, param=param, code=error.code) from None
+    return converted({**raw, "template": fields}, CreatePrompt, "")
+
+
+def template(raw: Json, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
+    """The fields that a stored prompt sets. Raises ``InvalidRequest``."""
+    for name in raw:
+        if name not in TEMPLATE_FIELDS:
+            raise InvalidRequest(
+                f"Unknown parameter: '{shortened(name)}'.", param=name, code="unknown_parameter"
+            )
+    request = _request(without_nulls(raw), CreateResponse, limits)
+    for at, item in enumerate(request.input or ()):
+        if isinstance(item, _NOT_IN_TEMPLATES):
+            raise InvalidRequest(
+                f"Items of type '{item.__struct_config__.tag}' cannot stand in a stored prompt.",
+                param=f"input[{at}].type",
+                code="invalid_value",
+            )
     return request
 
 

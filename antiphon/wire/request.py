@@ -159,7 +159,7 @@ FIELDS: Mapping[str, Fate] = {
     "instructions": "honoured",
     "previous_response_id": "honoured",
     "conversation": "honoured",
-    "prompt": "refused",
+    "prompt": "honoured",
     "tools": "honoured",
     "tool_choice": "honoured",
     "parallel_tool_calls": "honoured",

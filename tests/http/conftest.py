@@ -17,6 +17,7 @@ from antiphon.http.app import create_app
 from antiphon.logs import open_log
 from antiphon.runs.conversations import Conversations
 from antiphon.runs.pages import Cut
+from antiphon.runs.prompts import Prompts
 from antiphon.runs.run import Outlet
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.writer import ResponseWriter
@@ -108,6 +109,7 @@ class FakeService:
         self.asked: list[tuple[Any, ...]] = []
         self.drained: list[float] = []
         self.created = asyncio.Event()
+        self.prompts = Prompts()
         self.conversations = Conversations(MemoryStore(), clock=lambda: 1000.0, ids=counted())
 
     def models(self) -> tuple[FakeModel, ...]:

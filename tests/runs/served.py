@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from antiphon.backends.base import Backend
 from antiphon.errors import NotFound
+from antiphon.runs.prompts import Prompts
 from antiphon.runs.run import Outlet, Run
 from antiphon.runs.service import Policy, Service
 from antiphon.seal import Seal
@@ -44,7 +45,12 @@ class OneModel(Struct):
 
 
 def service(
-    backend: Backend, store: Store | None = None, *, seal: Seal | None = None, **policy: Any
+    backend: Backend,
+    store: Store | None = None,
+    *,
+    seal: Seal | None = None,
+    prompts: Prompts | None = None,
+    **policy: Any,
 ) -> Service:
     numbers = itertools.count(1)
     return Service(
@@ -52,6 +58,7 @@ def service(
         store if store is not None else MemoryStore(),
         policy=Policy(**{"keepalive_s": 0, **policy}),
         seal=seal,
+        prompts=prompts,
         clock=lambda: NOW,
         ids=lambda prefix: f"{prefix}_{next(numbers)}",
     )

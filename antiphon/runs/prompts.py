@@ -1,0 +1,338 @@
+"""Stored prompts: what requests refer to instead of sending it, from a folder of files.
+
+``FOLDER/ID/VERSION.toml`` (or ``.json``) holds the fields that a version sets, as a request would
+send them; ``{{name}}`` in its texts is a variable. Prompts are the operator's and shared by all
+tenants; a version never changes once it is written here. It knows no models and no HTTP.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import re
+import secrets
+import tomllib
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.errors import Conflict, InvalidRequest, NotFound, RequestError, SetupError
+from antiphon.stream.writer import Ids
+from antiphon.wire import items as it
+from antiphon.wire.checks import check_tools
+from antiphon.wire.decode import template
+from antiphon.wire.faults import missing
+from antiphon.wire.prompts import (
+    TEMPLATE_FIELDS,
+    CreatePrompt,
+    Prompt,
+    PromptList,
+    PromptValue,
+)
+from antiphon.wire.request import CreateResponse
+
+from .context import check_pairs
+
+__all__ = ["Prompts", "Resolved"]
+
+Json = dict[str, Any]
+
+_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}\Z")
+_VERSION = re.compile(r"([1-9][0-9]{0,8})\.(toml|json)\Z")
+#: What is left of a version that was deleted: its number is not given again.
+_GONE = re.compile(r"([1-9][0-9]{0,8})\.gone\Z")
+_VARIABLE = re.compile(r"\{\{\s*([A-Za-z_][A-Za-z0-9_.-]*)\s*\}\}")
+
+
+class Resolved(Struct, frozen=True):
+    """A request with what its prompt sets, and the messages that stand before all others, in this
+    request only."""
+
+    request: CreateResponse
+    lead: tuple[it.Item, ...] = ()
+
+
+class Prompts:
+    """The prompts of one folder; None: there are none, and none can be kept."""
+
+    def __init__(self, folder: Path | None = None, *, ids: Ids | None = None) -> None:
+        self._folder = folder
+        self._ids = ids or (lambda prefix: f"{prefix}_{secrets.token_hex(24)}")
+
+    def check(self) -> None:
+        """Read all there are. Raises ``SetupError`` that names the file which is none."""
+        if self._folder is None or not self._folder.is_dir():
+            return
+        for folder in sorted(self._folder.iterdir()):
+            if folder.name.startswith("."):
+                continue
+            if not folder.is_dir() or not _ID.match(folder.name):
+                raise SetupError(f"{folder} is no prompt: it must be a folder, named by letters")
+            for file in sorted(folder.iterdir()):
+                _check_file(file)
+
+    # --- what requests want ----------------------------------------------------------------------
+
+    async def resolve(self, request: CreateResponse) -> Resolved:
+        """The request with what its prompt sets where it says nothing itself. The reference is
+        bound to a version, so that resolving it again gives the same.
+
+        Raises ``NotFound`` for a prompt and ``InvalidRequest`` for variables that are not there.
+        """
+        ref = request.prompt
+        if ref is None:
+            return Resolved(request)
+        version, raw = await asyncio.to_thread(self._load, ref.id, ref.version or None)
+        stored = _read(raw, f"{ref.id}, version {version}")
+        stored = _filled(stored, ref.variables or {})
+        given = {name: getattr(request, name) for name in TEMPLATE_FIELDS}
+        merged = {
+            name: getattr(stored, name)
+            for name, value in given.items()
+            if value in (None, ()) and name != "input"
+        }
+        request = replace(request, **merged, prompt=replace(ref, version=version))
+        lead = tuple(replace(item, id=item.id or self._ids("msg")) for item in stored.input or ())
+        past = request.previous_response_id or request.conversation
+        if not (lead or request.instructions or request.input or past):
+            raise missing("input")
+        check_tools(replace(request, input=(*lead, *(request.input or ()))))
+        return Resolved(request, lead)
+
+    # --- what the operator wants -----------------------------------------------------------------
+
+    async def create(self, asked: CreatePrompt) -> Prompt:
+        """Keep a new version. Raises ``InvalidRequest`` for an id that is none."""
+        id = asked.id if asked.id is not None else self._ids("pmpt")
+        if not _ID.match(id):
+            raise InvalidRequest(
+                "Invalid 'id': expected up to 128 letters, digits, '_' and '-', the first of them "
+                "a letter or a digit.",
+                param="id",
+                code="invalid_value",
+            )
+        version = await asyncio.to_thread(self._write, id, asked.template)
+        return await self.one(id, version)
+
+    async def one(self, id: str, version: str | None = None) -> Prompt:
+        """A version, by default the newest. Raises ``NotFound``."""
+        found, raw = await asyncio.to_thread(self._load, id, version)
+        return Prompt(
+            id=id,
+            version=found,
+            versions=await asyncio.to_thread(self._versions, id),
+            variables=_variables(_read(raw, id)),
+            template=raw,
+        )
+
+    async def all(self) -> PromptList:
+        """The newest version of each, by id."""
+        data = await asyncio.to_thread(lambda: tuple(self._all()))
+        ids = [prompt.id for prompt in data]
+        return PromptList(
+            data=data, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None
+        )
+
+    async def delete(self, id: str, version: str | None = None) -> None:
+        """Forget a version, or all of them. Raises ``NotFound``."""
+        await asyncio.to_thread(self._delete, id, version)
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def _place(self, id: str) -> Path:
+        if self._folder is None or not _ID.match(id):
+            raise _unknown(id)
+        return self._folder / id
+
+    def _files(self, id: str) -> dict[str, Path]:
+        """The file of each version, oldest first; none if there is no such prompt."""
+        place = self._place(id)
+        names = os.listdir(place) if place.is_dir() else []
+        found = {match[1]: place / name for name in names if (match := _VERSION.match(name))}
+        return dict(sorted(found.items(), key=lambda pair: int(pair[0])))
+
+    def _versions(self, id: str) -> tuple[str, ...]:
+        return tuple(self._files(id))
+
+    def _all(self) -> Iterator[Prompt]:
+        if self._folder is None or not self._folder.is_dir():
+            return
+        for id in sorted(name for name in os.listdir(self._folder) if _ID.match(name)):
+            if versions := self._versions(id):
+                yield Prompt(id=id, version=versions[-1], versions=versions)
+
+    def _load(self, id: str, version: str | None) -> tuple[str, Json]:
+        files = self._files(id)
+        if not files:
+            raise _unknown(id)
+        wanted = version or next(reversed(files))
+        if wanted not in files:
+            raise NotFound(
+                f"Version '{wanted}' of prompt with id '{id}' not found.",
+                param="prompt.version",
+                code="prompt_not_found",
+            )
+        try:
+            return wanted, _parse(files[wanted])
+        except OSError:
+            raise _unknown(id) from None  # deleted in this moment
+        except ValueError:
+            raise InvalidRequest(
+                f"The prompt '{id}', version {wanted}, cannot be read.", param="prompt.id"
+            ) from None
+
+    def _write(self, id: str, raw: Json) -> str:
+        """Whole or not at all, and never over what is there."""
+        if self._folder is None:
+            raise InvalidRequest("This server keeps no prompts: it was given no folder for them.")
+        place = self._place(id)
+        place.mkdir(parents=True, exist_ok=True)
+        draft = place / f".{secrets.token_hex(8)}"
+        try:
+            draft.write_bytes(msgspec.json.format(msgspec.json.encode(raw), indent=2))
+            for _ in range(100):  # another process may take the number
+                version = str(self._last(place) + 1)
+                try:
+                    os.link(draft, place / f"{version}.json")
+                except FileExistsError:
+                    continue
+                return version
+        finally:
+            draft.unlink(missing_ok=True)
+        raise Conflict(f"The prompt '{id}' is being written by others. Please retry.")
+
+    def _last(self, place: Path) -> int:
+        names = os.listdir(place)
+        numbers = [m[1] for name in names if (m := _VERSION.match(name) or _GONE.match(name))]
+        return max(map(int, numbers), default=0)
+
+    def _delete(self, id: str, version: str | None) -> None:
+        files = self._files(id)
+        if not files:
+            raise _unknown(id)
+        if version is None:
+            chosen = list(files)
+        else:
+            self._load(id, version)
+            chosen = [version]
+        for each in chosen:
+            (files[each].parent / f"{each}.gone").touch()
+            files[each].unlink(missing_ok=True)
+
+
+def _check_file(file: Path) -> None:
+    if file.name.startswith(".") or _GONE.match(file.name):
+        return
+    if not _VERSION.match(file.name):
+        raise SetupError(f"{file} is no version of a prompt: call it 1.toml, 2.toml and so on")
+    try:
+        _read(_parse(file), str(file))
+    except (OSError, ValueError) as error:
+        raise SetupError(f"{file} cannot be read: {error}") from None
+    except RequestError as error:
+        raise SetupError(f"{file}: {error.message}") from None
+
+
+def _parse(file: Path) -> Json:
+    """Raises ``OSError`` and ``ValueError``."""
+    text = file.read_bytes()
+    if file.suffix == ".toml":
+        return tomllib.loads(text.decode())
+    return msgspec.json.decode(text, type=Json)
+
+
+def _read(raw: Json, name: str) -> CreateResponse:
+    """What a template sets. Raises ``InvalidRequest`` for one that a person wrote wrong since the
+    server began."""
+    try:
+        stored = template(raw)
+        check_pairs(stored.input or ())
+    except InvalidRequest as error:
+        raise InvalidRequest(
+            f"The prompt {name} cannot be used: {error.message}", param="prompt.id"
+        ) from None
+    return stored
+
+
+def _unknown(id: str) -> NotFound:
+    return NotFound(f"Prompt with id '{id}' not found.", param="prompt.id", code="prompt_not_found")
+
+
+# --- variables -----------------------------------------------------------------------------------
+
+
+def _texts(stored: CreateResponse) -> Iterator[str]:
+    yield stored.instructions or ""
+    for item in stored.input or ():
+        if isinstance(item, it.Message):
+            yield from (part.text for part in item.content if hasattr(part, "text"))
+
+
+def _variables(stored: CreateResponse) -> tuple[str, ...]:
+    """Their names, in the order in which they come."""
+    return tuple(dict.fromkeys(name for text in _texts(stored) for name in _VARIABLE.findall(text)))
+
+
+def _filled(stored: CreateResponse, values: Mapping[str, PromptValue]) -> CreateResponse:
+    """The template with the values in their places; what they hold is not read again."""
+    names = _variables(stored)
+    for name in names:
+        if name not in values:
+            raise missing(f"prompt.variables.{name}")
+    for name in values:
+        if name not in names:
+            param = f"prompt.variables.{name}"
+            raise InvalidRequest(
+                f"Unknown parameter: '{param}'.", param=param, code="unknown_parameter"
+            )
+    instructions = stored.instructions
+    if instructions is not None:
+        instructions = _VARIABLE.sub(lambda found: _text(found[1], values), instructions)
+    items = tuple(
+        replace(item, content=tuple(_parts(item, values))) if isinstance(item, it.Message) else item
+        for item in stored.input or ()
+    )
+    return replace(stored, instructions=instructions, input=items or None)
+
+
+def _text(name: str, values: Mapping[str, PromptValue]) -> str:
+    value = values[name]
+    if isinstance(value, it.InputText):
+        return value.text
+    if not isinstance(value, str):
+        param = f"prompt.variables.{name}"
+        raise InvalidRequest(
+            f"Invalid type for '{param}': expected a string, because it stands within a text of "
+            "the prompt that can hold nothing else.",
+            param=param,
+            code="invalid_type",
+        )
+    return value
+
+
+def _parts(message: it.Message, values: Mapping[str, PromptValue]) -> Iterator[it.Part]:
+    """The parts of a message. What is no text becomes a part of its own, between the texts around
+    it."""
+    for part in message.content:
+        if not isinstance(part, it.InputText):
+            text = getattr(part, "text", None)
+            filled = text and _VARIABLE.sub(lambda found: _text(found[1], values), text)
+            yield part if text is None else replace(part, text=filled)
+            continue
+        text = ""
+        yielded = False
+        for at, piece in enumerate(_VARIABLE.split(part.text)):
+            value = values[piece] if at % 2 else piece
+            if isinstance(value, str | it.InputText):
+                text += value if isinstance(value, str) else value.text
+                continue
+            if text:
+                yield replace(part, text=text)
+            yield value
+            text, yielded = "", True
+        if text or not yielded:
+            yield replace(part, text=text)

@@ -1,0 +1,69 @@
+"""Stored prompts: what one sets, and how it is listed."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+from .response import PromptRef, PromptValue
+
+__all__ = ["TEMPLATE_FIELDS", "CreatePrompt", "Prompt", "PromptList", "PromptRef", "PromptValue"]
+
+Json = dict[str, Any]
+
+#: The fields of a request that a stored prompt may set.
+TEMPLATE_FIELDS: tuple[str, ...] = (
+    "model",
+    "instructions",
+    "input",
+    "tools",
+    "tool_choice",
+    "parallel_tool_calls",
+    "max_tool_calls",
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+    "top_logprobs",
+    "text",
+    "reasoning",
+    "truncation",
+    "context_management",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "top_k",
+    "min_p",
+    "seed",
+    "stop",
+    "logit_bias",
+    "chat_template_kwargs",
+)
+
+
+class CreatePrompt(Struct, frozen=True, kw_only=True):
+    """A new version of the prompt ``id``, or of one that is given an id. ``template``: the fields
+    it sets, as they were given; they have been read once."""
+
+    template: Json
+    id: str | None = None
+
+
+class Prompt(Struct, frozen=True, kw_only=True):
+    """A version of a prompt. ``variables`` are the names its texts leave open; ``versions`` all
+    there are, oldest first. A list leaves the template out."""
+
+    id: str
+    version: str
+    versions: tuple[str, ...]
+    object: Literal["prompt"] = "prompt"
+    variables: tuple[str, ...] | UnsetType = UNSET
+    template: Json | UnsetType = UNSET
+
+
+class PromptList(Struct, frozen=True, kw_only=True):
+    data: tuple[Prompt, ...]
+    object: Literal["list"] = "list"
+    first_id: str | None = None
+    last_id: str | None = None
+    has_more: bool = False

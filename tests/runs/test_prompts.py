@@ -1,0 +1,390 @@
+"""Stored prompts: what a request gets from one, and what the folder holds."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from antiphon.backends.scripted import Scripted
+from antiphon.conversation import Conversation, Options
+from antiphon.errors import InvalidRequest, NotFound, RequestError, SetupError
+from antiphon.runs.prompts import Prompts
+from antiphon.runs.service import Service
+from antiphon.store.memory import MemoryStore
+from antiphon.wire import items as it
+from antiphon.wire.decode import create_prompt, create_response
+from antiphon.wire.prompts import Prompt
+from antiphon.wire.response import Response
+from tests.runs.served import create, service
+
+SUPPORT = """
+model = "gpt-5.5"
+instructions = "You work for {{ company }}. Be {{tone}}."
+temperature = 0.25
+max_output_tokens = 77
+
+[[input]]
+role = "user"
+content = "I am {{name}}."
+
+[[input]]
+role = "assistant"
+content = "Hello {{name}}."
+
+[[tools]]
+type = "function"
+name = "look_up"
+parameters = { type = "object", properties = {} }
+"""
+VALUES = {"company": "Acme", "tone": "kind", "name": "Ann"}
+IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"}
+
+
+def kept(folder: Path, files: Mapping[str, str]) -> Prompts:
+    for name, text in files.items():
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    prompts = Prompts(folder)
+    prompts.check()
+    return prompts
+
+
+class Asked:
+    """A service with prompts, and what its model was shown."""
+
+    def __init__(self, prompts: Prompts) -> None:
+        self.backend = Scripted(["ok"])
+        self.service: Service = service(self.backend, MemoryStore(), prompts=prompts)
+
+    async def __call__(self, **fields: Any) -> Response:
+        body = {"input": "hi", **fields}
+        body = {name: value for name, value in body.items() if value is not None}
+        return await (
+            await self.service.create("t", create_response(json.dumps(body).encode()))
+        ).drive()
+
+    @property
+    def last(self) -> tuple[Conversation, Options]:
+        return self.backend.requests[-1]
+
+    @property
+    def texts(self) -> list[str]:
+        return [
+            f"{item.role}: " + "".join(getattr(part, "text", "<image>") for part in item.content)
+            for item in self.last[0].items
+            if isinstance(item, it.Message)
+        ]
+
+
+@pytest.fixture
+def support(tmp_path: Path) -> Asked:
+    return Asked(kept(tmp_path, {"support/1.toml": SUPPORT}))
+
+
+def ref(**more: Any) -> dict[str, Any]:
+    return {"id": "support", "variables": VALUES, **more}
+
+
+async def test_a_prompt_says_what_the_request_does_not(support: Asked) -> None:
+    response = await support(prompt=ref())
+    conversation, options = support.last
+    assert conversation.instructions == "You work for Acme. Be kind."
+    assert support.texts == ["user: I am Ann.", "assistant: Hello Ann.", "user: hi"]
+    assert options.temperature == 0.25 and options.max_output_tokens == 77
+    assert [tool.name for tool in options.tools] == ["look_up"]  # type: ignore[union-attr]
+    assert response.model == "gpt-5.5" and response.temperature == 0.25
+    assert msgspec.to_builtins(response.prompt) == {**ref(), "version": "1"}
+    said = msgspec.to_builtins(response.instructions)
+    assert [item["role"] for item in said] == ["developer", "user", "assistant"]
+    assert all(item["id"].startswith("msg_") for item in said)
+
+
+async def test_what_the_request_says_wins(support: Asked) -> None:
+    tool = {"type": "function", "name": "other", "parameters": {}}
+    response = await support(
+        prompt=ref(), instructions="Mine.", temperature=1.5, tools=[tool], model="scripted"
+    )
+    conversation, options = support.last
+    assert conversation.instructions == "Mine." and options.temperature == 1.5
+    assert [tool.name for tool in options.tools] == ["other"]  # type: ignore[union-attr]
+    assert response.model == "scripted" and options.max_output_tokens == 77
+    assert support.texts[0] == "user: I am Ann."  # the messages are always the prompt's
+
+
+async def test_a_prompt_holds_for_its_own_request_only(support: Asked) -> None:
+    first = await support(prompt=ref())
+    await support(previous_response_id=first.id, input="more")
+    assert support.texts == ["user: hi", "assistant: ok", "user: more"]
+    assert support.last[0].instructions is None
+    await support(prompt=ref(), previous_response_id=first.id, input="more")
+    assert support.texts == [
+        "user: I am Ann.",
+        "assistant: Hello Ann.",
+        "user: hi",
+        "assistant: ok",
+        "user: more",
+    ]
+
+
+async def test_a_prompt_alone_is_enough(support: Asked) -> None:
+    await support(prompt=ref(), input=None)
+    assert support.texts == ["user: I am Ann.", "assistant: Hello Ann."]
+
+
+async def test_a_tool_of_the_prompt_can_be_chosen(support: Asked) -> None:
+    choice = {"type": "function", "name": "look_up"}
+    await support(prompt=ref(), tool_choice=choice)
+    with pytest.raises(InvalidRequest, match="not found in 'tools'"):
+        await support(prompt=ref(), tool_choice={**choice, "name": "nobody"})
+
+
+async def test_the_newest_version_is_meant_unless_one_is_named(tmp_path: Path) -> None:
+    files = {f"p/{number}.toml": f'instructions = "v{number}"' for number in (1, 2, 9, 10)}
+    asked = Asked(kept(tmp_path, {**files, "p/3.json": '{"instructions": "v3"}'}))
+    for version, expected in ((None, "v10"), ("9", "v9"), ("3", "v3")):
+        response = await asked(prompt={"id": "p", **({"version": version} if version else {})})
+        assert asked.last[0].instructions == expected
+        assert response.instructions == expected
+        assert response.prompt.version == expected[1:]  # type: ignore[union-attr]
+
+
+# --- variables -----------------------------------------------------------------------------------
+
+
+async def test_a_picture_stands_where_its_variable_stood(tmp_path: Path) -> None:
+    text = """
+[[input]]
+role = "user"
+content = "Compare {{one}}{{two}} with {{name}}: {{one}}"
+"""
+    asked = Asked(kept(tmp_path, {"p/1.toml": text}))
+    values = {"one": IMAGE, "two": {"type": "input_text", "text": "(two)"}, "name": "{{one}}"}
+    await asked(prompt={"id": "p", "variables": values}, input=None)
+    (message,) = asked.last[0].items
+    assert isinstance(message, it.Message)
+    assert list(msgspec.to_builtins(message.content)) == [
+        {"type": "input_text", "text": "Compare "},
+        IMAGE,
+        {"type": "input_text", "text": "(two) with {{one}}: "},  # values are not read again
+        IMAGE,
+    ]
+
+
+async def test_a_message_may_be_nothing_but_a_variable(tmp_path: Path) -> None:
+    text = '[[input]]\nrole = "user"\ncontent = "{{what}}"\n'
+    asked = Asked(kept(tmp_path, {"p/1.toml": text}))
+    for value, parts in (("", [""]), ("x", ["x"]), (IMAGE, [None])):
+        await asked(prompt={"id": "p", "variables": {"what": value}}, input=None)
+        (message,) = asked.last[0].items
+        assert [getattr(part, "text", None) for part in message.content] == parts  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("prompt", "param", "code"),
+    [
+        (ref(variables={"company": "A", "tone": "b"}), "prompt.variables.name", "missing_required"
+         "_parameter"),
+        ({"id": "support"}, "prompt.variables.company", "missing_required_parameter"),
+        (ref(variables={**VALUES, "x": "y"}), "prompt.variables.x", "unknown_parameter"),
+        (ref(variables={**VALUES, "tone": IMAGE}), "prompt.variables.tone", "invalid_type"),
+        (ref(variables={**VALUES, "tone": 1}), "prompt.variables.tone", "invalid_type"),
+        (ref(variables={**VALUES, "tone": {"type": "refusal"}}), "prompt.variables.tone",
+         "invalid_value"),
+        (ref(variables=["a"]), "prompt.variables", "invalid_type"),
+        (ref(id="nobody"), "prompt.id", "prompt_not_found"),
+        (ref(id="../support"), "prompt.id", "prompt_not_found"),
+        (ref(version="2"), "prompt.version", "prompt_not_found"),
+        (ref(version="../1"), "prompt.version", "prompt_not_found"),
+        ({"variables": {}}, "prompt.id", "missing_required_parameter"),
+        ({"id": ""}, "prompt.id", "empty_string"),
+        ({"id": 1}, "prompt.id", "invalid_type"),
+        ("support", "prompt", "invalid_type"),
+    ],
+)  # fmt: skip
+async def test_what_does_not_fit_is_named(
+    support: Asked, prompt: Any, param: str, code: str
+) -> None:
+    with pytest.raises(RequestError) as raised:
+        await support(prompt=prompt)
+    assert (raised.value.param, raised.value.code) == (param, code)
+
+
+async def test_a_model_nobody_has_is_named(tmp_path: Path) -> None:
+    asked = Asked(kept(tmp_path, {"p/1.toml": 'model = "gone"'}))
+    with pytest.raises(NotFound) as raised:
+        await asked(prompt={"id": "p"})
+    assert raised.value.code == "model_not_found"
+
+
+async def test_a_prompt_that_says_nothing_needs_an_input(tmp_path: Path) -> None:
+    asked = Asked(kept(tmp_path, {"p/1.toml": "temperature = 1"}))
+    with pytest.raises(InvalidRequest) as raised:
+        await asked(prompt={"id": "p"}, input=None)
+    assert raised.value.param == "input"
+
+
+async def test_without_a_folder_there_are_no_prompts() -> None:
+    asked = Asked(Prompts())
+    with pytest.raises(NotFound):
+        await asked(prompt={"id": "p"})
+    assert (await asked.service.prompts.all()).data == ()
+    with pytest.raises(InvalidRequest):
+        await asked.service.prompts.create(create_prompt(b'{"template": {"instructions": "x"}}'))
+
+
+# --- the folder ----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "said"),
+    [
+        ("p/1.toml", "instructions = ", "cannot be read"),
+        ("p/1.json", "[]", "cannot be read"),
+        ("p/1.json", "{", "cannot be read"),
+        ("p/1.toml", "instructons = 'x'", "Unknown parameter: 'instructons'"),
+        ("p/1.toml", "temperature = 3", "temperature"),
+        ("p/1.toml", "store = false", "Unknown parameter: 'store'"),
+        ("p/1.toml", "[[input]]\ntype = 'item_reference'\nid = 'x'", "item_reference"),
+        ("p/1.toml", "[[input]]\ntype = 'function_call'\ncall_id = 'c'\nname = 'f'\n"
+         "arguments = '{}'", "No tool output"),
+        ("p/draft.toml", "", "call it 1.toml"),
+        ("p/01.toml", "", "call it 1.toml"),
+        ("p.toml", "", "must be a folder"),
+        ("p q/1.toml", "", "named by letters"),
+    ],
+)  # fmt: skip
+def test_what_is_no_prompt_is_refused_at_the_start(
+    tmp_path: Path, name: str, text: str, said: str
+) -> None:
+    with pytest.raises(SetupError) as raised:
+        kept(tmp_path, {name: text})
+    assert said in str(raised.value) and str(tmp_path) in str(raised.value)
+    assert "\n" not in str(raised.value).strip()
+
+
+async def test_a_file_that_was_broken_since_is_no_crash(tmp_path: Path) -> None:
+    asked = Asked(kept(tmp_path, {"p/1.toml": "temperature = 1"}))
+    for text in ("temperature = ", "temperature = 9", "unknown = 1"):
+        (tmp_path / "p" / "1.toml").write_text(text)
+        with pytest.raises(InvalidRequest) as raised:
+            await asked(prompt={"id": "p"})
+        assert raised.value.param == "prompt.id"
+    (tmp_path / "p" / "1.toml").write_bytes(b"\xff")
+    with pytest.raises(InvalidRequest):
+        await asked(prompt={"id": "p"})
+
+
+async def made(prompts: Prompts, **body: Any) -> Prompt:
+    return await prompts.create(create_prompt(json.dumps(body).encode()))
+
+
+async def test_a_version_is_made_listed_read_and_deleted(tmp_path: Path) -> None:
+    prompts = Prompts(tmp_path / "new" / "folder")
+    template = {"instructions": "Be {{tone}}.", "input": [{"role": "user", "content": "{{a}}"}]}
+    first = await made(prompts, id="p", template=template)
+    assert (first.id, first.version, first.versions) == ("p", "1", ("1",))
+    assert first.template == template and first.variables == ("tone", "a")
+    second = await made(prompts, id="p", template={"temperature": 1})
+    assert second.versions == ("1", "2") and second.version == "2"
+    other = await made(prompts, template={})
+    assert other.id.startswith("pmpt_")
+    listed = await prompts.all()
+    assert [(each.id, each.version) for each in listed.data] == sorted(
+        [("p", "2"), (other.id, "1")]
+    )
+    assert {listed.first_id, listed.last_id} == {"p", other.id}
+    assert (await prompts.one("p", "1")).template == template
+    prompts.check()  # what was written here is what may be written by hand
+    await prompts.delete("p", "2")
+    assert (await prompts.one("p")).version == "1"
+    with pytest.raises(NotFound):
+        await prompts.delete("p", "2")
+    assert (await made(prompts, id="p", template={})).version == "3"  # no number comes twice
+    await prompts.delete("p")
+    with pytest.raises(NotFound):
+        await prompts.one("p")
+    with pytest.raises(NotFound):
+        await prompts.delete("p")
+    assert [each.id for each in (await prompts.all()).data] == [other.id]
+
+
+async def test_versions_made_at_once_all_stand(tmp_path: Path) -> None:
+    prompts = Prompts(tmp_path)
+    texts = [f"number {number}" for number in range(20)]
+    found = await asyncio.gather(
+        *(made(prompts, id="p", template={"instructions": text}) for text in texts)
+    )
+    assert sorted(int(each.version) for each in found) == list(range(1, 21))
+    assert {(await prompts.one("p", each.version)).template["instructions"]  # type: ignore[index]
+            for each in found} == set(texts)  # fmt: skip
+    assert not [path for path in (tmp_path / "p").iterdir() if path.name.startswith(".")]
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({"id": "../x", "template": {}}, "id"),
+        ({"id": "", "template": {}}, "id"),
+        ({"id": ".x", "template": {}}, "id"),
+        ({"id": "x" * 129, "template": {}}, "id"),
+        ({"id": 5, "template": {}}, "id"),
+        ({"id": "x"}, "template"),
+        ({"id": "x", "template": []}, "template"),
+        ({"id": "x", "template": {"nothing": 1}}, "template.nothing"),
+        ({"id": "x", "template": {"temperature": 9}}, "template.temperature"),
+        ({"id": "x", "template": {"input": [{"role": "me"}]}}, "template.input[0].role"),
+        (
+            {"id": "x", "template": {"input": [{"type": "compaction_trigger"}]}},
+            "template.input[0].type",
+        ),
+    ],
+)
+async def test_what_cannot_be_kept_is_refused(tmp_path: Path, body: Any, param: str) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        await made(Prompts(tmp_path), **body)
+    assert raised.value.param == param
+    assert list(tmp_path.iterdir()) == []
+
+
+async def test_a_background_run_keeps_the_version_it_began_with(tmp_path: Path) -> None:
+    prompts = kept(tmp_path, {"p/1.toml": 'instructions = "one"'})
+    asked = Asked(prompts)
+    body = json.dumps({"input": "hi", "background": True, "prompt": {"id": "p"}}).encode()
+    queued = await asked.service.enqueue("t", create_response(body))
+    await made(prompts, id="p", template={"instructions": "two"})
+    asked.service._preparer._waiting.clear()  # as in another process
+    asked.service.start()
+    try:
+        async with asyncio.timeout(10):
+            while (await asked.service.retrieve("t", queued.response.id)).status != "completed":
+                await asyncio.sleep(0)
+    finally:
+        await asked.service.drain(0)
+    assert [conversation.instructions for conversation, _ in asked.backend.requests] == [
+        "one",
+        "one",
+    ]
+
+
+async def test_prompts_go_with_what_the_model_has_to_compact(tmp_path: Path) -> None:
+    asked = Asked(kept(tmp_path, {"support/1.toml": SUPPORT}))
+    talk = [{"role": "user", "content": "hi"}, {"type": "compaction_trigger"}]
+    response = await asked(prompt=ref(), input=talk)
+    assert asked.texts[:2] == ["user: I am Ann.", "assistant: Hello Ann."]
+    (item,) = msgspec.to_builtins(response.output)
+    await asked(input=[item])
+    assert "user: I am Ann." not in asked.texts  # they hold for their request only
+    assert asked.texts[0] == "user: hi"
+
+
+async def test_requests_without_a_prompt_read_no_files(tmp_path: Path) -> None:
+    asked = Asked(Prompts(tmp_path / "absent"))
+    await create(asked.service)
+    assert not (tmp_path / "absent").exists()
