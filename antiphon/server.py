@@ -26,6 +26,7 @@ from antiphon.http.server import bind, serve
 from antiphon.logs import adopt, open_log
 from antiphon.pull import bar
 from antiphon.runs.background import Lease
+from antiphon.runs.prompts import Prompts
 from antiphon.runs.service import Policy, Service
 from antiphon.seal import Key, Seal
 from antiphon.settings import Settings
@@ -49,6 +50,8 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
     """Serve until a signal ends it. ``announce`` is told when requests are answered; those that
     come earlier wait. Raises ``SetupError``."""
     _check_exposure(settings)
+    prompts = Prompts(settings.prompts_dir, ids=_new_id)
+    prompts.check()
     sockets = bind(settings.host, settings.port)
     log = open_log(sys.stderr, style=settings.log_format, level=settings.log_level)
     adopt(log)
@@ -66,6 +69,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             store,
             policy=_policy(settings),
             seal=seal,
+            prompts=prompts,
             clock=_clock,
             ids=_new_id,
         )
@@ -84,6 +88,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             drain=service.drain,
             grace_s=settings.drain_s,
             started=started,
+            max_frame_bytes=settings.max_body_bytes,
         )
 
 
@@ -156,7 +161,12 @@ def _access(settings: Settings) -> guard.Access:
         )
         for key in settings.keys
     )
-    return guard.Access(keys=keys, metrics=settings.metrics, hosts=settings.hosts)
+    return guard.Access(
+        keys=keys,
+        metrics=settings.metrics,
+        hosts=settings.hosts,
+        prompt_writers=settings.prompt_writers,
+    )
 
 
 def _limits(settings: Settings) -> guard.Limits:

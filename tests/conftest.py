@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import settings
+
+from antiphon.testing.postgres import Postgres, postgres
 
 #: `make fuzz`; properties that set a number of examples themselves keep it.
 settings.register_profile("fuzz", max_examples=2_000, deadline=None)
@@ -18,3 +22,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def kills(request: pytest.FixtureRequest) -> int:
     """How often a test that kills servers does so."""
     return int(request.config.getoption("--kills"))
+
+
+@pytest.fixture(scope="session")
+def database() -> Iterator[Postgres]:
+    """A real PostgreSQL; a test takes a fresh database of it."""
+    with postgres() as server:
+        yield server

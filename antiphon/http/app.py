@@ -14,7 +14,6 @@ from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
-from starlette.websockets import WebSocket
 
 from antiphon.stream.writer import Ids
 
@@ -27,8 +26,10 @@ from .guard import Access, Guard, Limits
 from .health import Health
 from .metrics import Metrics
 from .models import Models
+from .prompts import Prompts
 from .replies import Reply
 from .responses import IGNORED_TOOLS, Create, Responses
+from .socket import Socket
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
@@ -59,7 +60,7 @@ def create_app(
     gate = Gate(limits.max_running, limits.max_waiting, retry_after_s=limits.retry_after_s)
     metrics.watch(gate)
     app: ASGIApp = Router(
-        _routes(service, gate, metrics, clock, limits),
+        _routes(service, access, gate, metrics, clock, limits, log),
         redirect_slashes=False,
         default=_unknown,
     )
@@ -78,15 +79,18 @@ def create_app(
 
 def _routes(
     service: Service,
+    access: Access,
     gate: Gate,
     metrics: Metrics,
     clock: Callable[[], float],
     limits: Limits,
+    log: Any,
 ) -> list[Route | WebSocketRoute]:
     create = Create(service, gate, metrics, clock, limits)
     compact = Compact(service, gate, metrics, clock, limits)
     responses = Responses(service, limits)
     talks = Conversations(service, limits)
+    prompts = Prompts(service, access, limits)
     models = Models(service)
     health = Health(service, metrics)
     one = "/v1/responses/{response_id}"
@@ -94,7 +98,7 @@ def _routes(
     return [
         Route("/v1/responses", create, methods=["POST"]),
         Route("/v1/responses", _upgrade, methods=["GET"]),
-        WebSocketRoute("/v1/responses", _no_websocket),
+        WebSocketRoute("/v1/responses", Socket(service, gate, metrics, clock, limits, log=log)),
         Route("/v1/responses/input_tokens", responses.count, methods=["POST"]),
         Route("/v1/responses/compact", compact, methods=["POST"]),
         Route(one, responses.retrieve, methods=["GET"]),
@@ -109,6 +113,10 @@ def _routes(
         Route(talk + "/items", talks.add, methods=["POST"]),
         Route(talk + "/items/{item_id}", talks.item, methods=["GET"]),
         Route(talk + "/items/{item_id}", talks.remove, methods=["DELETE"]),
+        Route("/v1/prompts", prompts.create, methods=["POST"]),
+        Route("/v1/prompts", prompts.list, methods=["GET"]),
+        Route("/v1/prompts/{prompt_id}", prompts.one, methods=["GET"]),
+        Route("/v1/prompts/{prompt_id}", prompts.delete, methods=["DELETE"]),
         Route("/v1/models", models.list, methods=["GET"]),
         Route("/v1/models/{model:path}", models.one, methods=["GET"]),
         Route("/health", health.health, methods=["GET"]),
@@ -125,29 +133,18 @@ async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _upgrade(request: Request) -> Reply:
-    """A server without a WebSocket library hands the upgrade over as a plain GET."""
+    """A server without a WebSocket library hands the upgrade over as a plain GET: it is refused
+    with the status at which clients go on over HTTP at once."""
     if request.headers.get("upgrade", "").lower() == "websocket":
-        return _upgrade_refused()
+        return error_reply(
+            426,
+            "This server does not speak the WebSocket mode. Use POST /v1/responses.",
+            code="websocket_not_supported",
+            headers={"upgrade": "HTTP/1.1", "connection": "upgrade, close"},
+        )
     return error_reply(
         405,
         "Not allowed to GET on /v1/responses.",
         code="method_not_supported",
         headers={"allow": "POST"},
-    )
-
-
-async def _no_websocket(websocket: WebSocket) -> None:
-    if "websocket.http.response" in websocket.scope.get("extensions", {}):
-        await websocket.send_denial_response(_upgrade_refused())
-    else:
-        await websocket.close()
-
-
-def _upgrade_refused() -> Reply:
-    """The status at which clients that try a WebSocket first go on over HTTP at once."""
-    return error_reply(
-        426,
-        "This server does not speak the WebSocket mode. Use POST /v1/responses.",
-        code="websocket_not_supported",
-        headers={"upgrade": "HTTP/1.1", "connection": "upgrade, close"},
     )

@@ -18,7 +18,7 @@ from antiphon.wire.response import Response
 from .exchange import ClientLeft, exchange_of
 from .replies import Reply, json_reply
 
-__all__ = ["Errors", "error_reply", "failure_reply", "refusal_reply", "unknown_url"]
+__all__ = ["UNEXPECTED", "Errors", "error_reply", "failure_reply", "refusal_reply", "unknown_url"]
 
 #: What a client may know of an error we did not foresee.
 UNEXPECTED = "The server had an error while processing your request."
@@ -135,7 +135,7 @@ class Errors:
         self._reraise = reraise
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
+        if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
         scope["app"] = self  # has Starlette's router raise its refusals instead of wording them
         try:

@@ -36,7 +36,17 @@ class ClientLeft(Left):
 class Exchange:
     """Filled in on the way; read once, at the end."""
 
-    __slots__ = ("id", "key", "model", "response_id", "started", "status", "tenant", "usage")
+    __slots__ = (
+        "charge",
+        "id",
+        "key",
+        "model",
+        "response_id",
+        "started",
+        "status",
+        "tenant",
+        "usage",
+    )
 
     def __init__(self, id: str, started: float) -> None:
         self.id = id
@@ -47,6 +57,8 @@ class Exchange:
         self.model: str | None = None
         self.response_id: str | None = None
         self.usage: Usage | None = None
+        #: Counts one request of whoever this is; raises ``Overloaded`` when they were too many.
+        self.charge: Callable[[], None] = lambda: None
 
 
 def exchange_of(scope: Scope) -> Exchange:

@@ -12,6 +12,7 @@ import ipaddress
 import math
 import re
 from collections.abc import Callable
+from functools import partial
 from typing import Literal
 
 from msgspec import Struct
@@ -22,7 +23,7 @@ from antiphon.wire.body import Limits as BodyLimits
 
 from .exchange import exchange_of, header
 
-__all__ = ["Access", "Bucket", "Guard", "Key", "Limits"]
+__all__ = ["Access", "Bucket", "Guard", "Key", "Limits", "is_local"]
 
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
@@ -45,12 +46,13 @@ class Access(Struct, frozen=True, kw_only=True):
 
     ``metrics``: who may read ``/metrics`` besides holders of a key. ``hosts``: names this server
     is reached by without keys from its own machine, besides ``localhost`` and bare addresses; "*"
-    allows any.
+    allows any. ``prompt_writers``: names of the keys that may see and change stored prompts.
     """
 
     keys: tuple[Key, ...] = ()
     metrics: Literal["loopback", "everybody", "nobody"] = "loopback"
     hosts: tuple[str, ...] = ()
+    prompt_writers: tuple[str, ...] = ()
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -124,7 +126,7 @@ class Guard:
         self._everybody = _Entry(None, "default", "", per_minute, clock())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] == "http" and not self._is_open(scope):
+        if not self._is_open(scope):
             self._admit(scope)
         await self._app(scope, receive, send)
 
@@ -132,7 +134,7 @@ class Guard:
         path = scope["path"]
         if path == "/metrics":
             allowed = self._access.metrics
-            return allowed == "everybody" or (allowed == "loopback" and _is_local(scope))
+            return allowed == "everybody" or (allowed == "loopback" and is_local(scope))
         return path in ("/health", "/ready")
 
     def _admit(self, scope: Scope) -> None:
@@ -147,6 +149,10 @@ class Guard:
         exchange = exchange_of(scope)
         exchange.tenant = entry.tenant
         exchange.key = entry.name
+        exchange.charge = partial(self._charge, entry)
+        exchange.charge()
+
+    def _charge(self, entry: _Entry) -> None:
         if entry.bucket is not None and (wait := entry.bucket.take(self._clock())) > 0:
             seconds = math.ceil(wait)
             raise Overloaded(
@@ -192,10 +198,20 @@ class Guard:
 def _refuse_forged_browsers(scope: Scope) -> None:
     """Without a JSON content type a page of any origin may post here unasked (no preflight, CSRF).
     Programs send no Origin and may send any content type or none."""
-    if scope["method"] != "POST" or header(scope, b"origin") is None:
+    origin = header(scope, b"origin")
+    if origin is None or header(scope, b"authorization") is not None:
+        return
+    if scope["type"] == "websocket":
+        # To these no preflight applies, and pages cannot give them a key.
+        if origin.partition(b"://")[2] != header(scope, b"host"):
+            raise InvalidRequest(
+                "Pages of other origins may not open a WebSocket here.", code="invalid_origin"
+            )
+        return
+    if scope["method"] != "POST":
         return
     content_type = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
-    if content_type != b"application/json" and header(scope, b"authorization") is None:
+    if content_type != b"application/json":
         raise InvalidRequest(
             "A browser must send content-type: application/json.", code="invalid_content_type"
         )
@@ -211,7 +227,7 @@ def _is_loopback(scope: Scope) -> bool:
         return False
 
 
-def _is_local(scope: Scope) -> bool:
+def is_local(scope: Scope) -> bool:
     """From this machine, and not passed on by a proxy on it."""
     return (
         _is_loopback(scope)

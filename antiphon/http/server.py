@@ -32,6 +32,9 @@ _BACKLOG = 2048
 #: Longer than the idle time of common proxies (60 s), so that it is they who close.
 _KEEP_ALIVE_S = 75
 
+#: Between pings of a WebSocket, and how long a pong may take.
+_PING_S = 20.0
+
 #: How long readers may take to fetch the end of their streams once all runs are over.
 _FLUSH_S = 5
 
@@ -117,15 +120,18 @@ async def serve(
     drain: Drain,
     grace_s: float = 30.0,
     started: Callable[[], None] = lambda: None,
+    max_frame_bytes: int = 64 * 2**20,
 ) -> None:
     """Serve until SIGTERM or SIGINT, then stop accepting, let what runs end (``drain(grace_s)``)
     and return. A second signal cuts the grace short. Closes the sockets. ``started`` is called
-    once requests are answered and signals heard."""
+    once requests are answered and signals heard. ``max_frame_bytes``: of a WebSocket's message."""
     config = uvicorn.Config(
         app,
         http=_Protocol,
-        # Upgrades come to the app as plain requests, for it to refuse.
-        ws="none",
+        ws="websockets-sansio",
+        ws_max_size=max_frame_bytes,
+        ws_ping_interval=_PING_S,
+        ws_ping_timeout=_PING_S,
         lifespan="off",
         log_config=None,
         log_level="error",

@@ -12,15 +12,22 @@ __all__ = ["open_store"]
 
 
 async def open_store(url: str) -> Store:
-    """The store a setting names: ``memory:``, ``sqlite:PATH``, or a path. Raises ``SetupError``."""
+    """The store a setting names: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``. Raises
+    ``SetupError``."""
     if url == "memory:":
         from .memory import MemoryStore
 
         return MemoryStore()
+    if url.startswith(("postgresql://", "postgres://")):
+        from .postgres import PostgresStore
+
+        return await PostgresStore.open(url)
     place = url.removeprefix("sqlite:")
     if not place or (place == url and "://" in url):
         kind = url.partition(":")[0]  # the rest of an address may hold a password
-        raise SetupError(f"No store is called {kind!r}: name memory:, sqlite:PATH or a path.")
+        raise SetupError(
+            f"No store is called {kind!r}: name memory:, sqlite:PATH or a path, or postgresql://…"
+        )
     from .sqlite import SqliteStore
 
     return await SqliteStore.open(Path(place).expanduser())

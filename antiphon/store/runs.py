@@ -150,4 +150,4 @@ class RunStore(Protocol):
         """Give the hold back, if it is still this one's."""
 
     def listen(self, listener: Listener) -> None:
-        """Tell this listener, and nobody else, what happens. To be called once, before the rest."""
+        """Tell this listener, and nobody else, what happens from now on."""

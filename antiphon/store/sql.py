@@ -1,4 +1,4 @@
-"""SQL kept as SQL: named queries from one file, migrations from numbered ones."""
+"""SQL kept as SQL: named queries from one file a database, migrations from numbered ones."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ __all__ = ["migrations", "queries"]
 _NAME = re.compile(r"^-- (\w+)\n", re.MULTILINE)
 
 
-def queries() -> Mapping[str, str]:
-    """Every query of ``queries.sql`` by the name in the comment above it."""
-    text = resources.files(__package__).joinpath("queries.sql").read_text("utf-8")
+def queries(file: str = "queries.sql") -> Mapping[str, str]:
+    """Every query of a file by the name in the comment above it."""
+    text = resources.files(__package__).joinpath(file).read_text("utf-8")
     _, *pieces = _NAME.split(text)
     return {name: body.strip() for name, body in zip(pieces[::2], pieces[1::2], strict=True)}
 
 
-def migrations() -> tuple[tuple[str, str], ...]:
+def migrations(folder: str = "migrations") -> tuple[tuple[str, str], ...]:
     """(name, script) of every migration, in the order they are applied."""
-    folder = resources.files(__package__).joinpath("migrations")
-    files = sorted((f for f in folder.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
+    there = resources.files(__package__).joinpath(folder)
+    files = sorted((f for f in there.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
     return tuple((file.name.removesuffix(".sql"), file.read_text("utf-8")) for file in files)

@@ -9,26 +9,16 @@ import sqlite3
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
-from typing import Any
-
-import msgspec
-from msgspec.structs import replace
 
 from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
-from antiphon.wire.response import Response
 
-from .base import Retention, StoredResponse, TurnTokens
+from .base import Retention, StoredResponse
 from .database import Database
+from .rows import conversation_of, encode, item_of, items_of, response_row, stored_of
 from .sqlite_runs import SqliteRuns
 
 __all__ = ["SqliteStore"]
-
-_encode = msgspec.json.Encoder().encode
-_decode_response = msgspec.json.Decoder(Response).decode
-_decode_conversation = msgspec.json.Decoder(Conversation).decode
-_decode_item = msgspec.json.Decoder(Item).decode
-_decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
 
 #: Rows looked at in one step of a sweep.
 _SWEEP = 500
@@ -61,16 +51,16 @@ class SqliteStore:
         await self._database.write(self._keep(tenant, stored, conversation))
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
-        found = await self._database.read("load", (tenant, response_id), _stored)
+        found = await self._database.read("load", (tenant, response_id), stored_of)
         return found[0] if found else None
 
     async def chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
-        return tuple(await self._database.read("chain", (tenant, response_id), _stored)) or None
+        return tuple(await self._database.read("chain", (tenant, response_id), stored_of)) or None
 
     async def item(self, tenant: str, item_id: str) -> Item | None:
-        held = await self._database.read("item", (tenant, item_id), _both)
+        held = await self._database.read("item", (tenant, item_id), items_of)
         if not held:
-            talked = await self._database.read("conversation_item", (tenant, item_id), _item)
+            talked = await self._database.read("conversation_item", (tenant, item_id), item_of)
             return talked[0] if talked else None
         return next(item for item in held[0] if item.id == item_id)
 
@@ -104,7 +94,7 @@ class SqliteStore:
     async def put_conversation(
         self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
     ) -> None:
-        row = (tenant, conversation.id, _encode(conversation))
+        row = (tenant, conversation.id, encode(conversation))
 
         def work(connection: sqlite3.Connection) -> None:
             connection.execute(self._queries["put_conversation"], row)
@@ -113,7 +103,9 @@ class SqliteStore:
         await self._database.write(work)
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
-        found = await self._database.read("conversation", (tenant, conversation_id), _conversation)
+        found = await self._database.read(
+            "conversation", (tenant, conversation_id), conversation_of
+        )
         return found[0] if found else None
 
     async def drop_conversation(self, tenant: str, conversation_id: str) -> bool:
@@ -129,7 +121,7 @@ class SqliteStore:
 
     async def conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
         return tuple(
-            await self._database.read("conversation_items", (tenant, conversation_id), _item)
+            await self._database.read("conversation_items", (tenant, conversation_id), item_of)
         )
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:
@@ -163,26 +155,8 @@ class SqliteStore:
         listed: bool = True,
     ) -> Callable[[sqlite3.Connection], None]:
         """What keeps a response. ``listed``: its items can be referred to."""
-        response = stored.response
-        body = _encode(replace(response, output=()))
-        input_, output = _encode(stored.input), _encode(response.output)
-        tokens = stored.tokens
-        packed = tokens.ids if tokens is not None else b""
-        row = (
-            tenant,
-            response.id,
-            response.previous_response_id,
-            response.created_at,
-            len(body) + len(input_) + len(output) + len(packed),
-            body,
-            input_,
-            output,
-            tokens.base if tokens is not None else None,
-            packed if tokens is not None else None,
-            tokens.fingerprint if tokens is not None else None,
-            expires_at,
-        )
-        added = (*stored.input, *response.output)
+        row = response_row(tenant, stored, expires_at)
+        added = (*stored.input, *stored.response.output)
         items = [(tenant, item.id) for item in added] if listed else []
 
         def work(connection: sqlite3.Connection) -> None:
@@ -211,7 +185,7 @@ class SqliteStore:
         if row is not None:
             connection.executemany(
                 self._queries["add_item"],
-                [(row, tenant, item.id, _encode(item)) for item in items],
+                [(row, tenant, item.id, encode(item)) for item in items],
             )
         return row is not None
 
@@ -250,27 +224,3 @@ class SqliteStore:
         connection.execute(self._queries["bury"], (seq,))
         connection.execute(self._queries["drop_run_of"], (seq,))
         return self._free(connection, seq)
-
-
-def _stored(row: tuple[Any, ...]) -> StoredResponse:
-    body, input_, output, base, tokens, fingerprint = row
-    return StoredResponse(
-        response=replace(_decode_response(body), output=_decode_items(output)),
-        input=_decode_items(input_),
-        tokens=TurnTokens(base=base, ids=tokens, fingerprint=fingerprint)
-        if tokens is not None
-        else None,
-    )
-
-
-def _both(row: tuple[Any, ...]) -> tuple[Item, ...]:
-    return (*_decode_items(row[0]), *_decode_items(row[1]))
-
-
-def _item(row: tuple[Any, ...]) -> Item:
-    item: Item = _decode_item(row[0])
-    return item
-
-
-def _conversation(row: tuple[Any, ...]) -> Conversation:
-    return _decode_conversation(row[0])

@@ -9,9 +9,12 @@ import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any, Protocol
 
+from msgspec.structs import replace
+
 from .base import StoredResponse
 from .database import Database
 from .holds import Holds
+from .rows import batch_of, claim_of
 from .runs import Append, Batch, Claim, Job, Listener, Page
 from .tails import Tail, Tails
 
@@ -154,7 +157,7 @@ class SqliteRuns:
 
     async def history(self, claim: Claim) -> tuple[Batch, ...]:
         key = (claim.job.tenant, claim.job.id)
-        return tuple(await self._database.read("history", key, _batch))
+        return tuple(await self._database.read("history", key, batch_of))
 
     async def events(self, tenant: str, response_id: str, after: int, *, limit: int) -> Page | None:
         runs = await self._database.read("run", (tenant, response_id), tuple)
@@ -165,7 +168,7 @@ class SqliteRuns:
         at = after + 1
         while at < end and sum(batch.count for batch in found) < limit:
             asked = (seq, seq, at, min(limit, _ROWS))
-            rows = await self._database.read("events_from", asked, _batch)
+            rows = await self._database.read("events_from", asked, batch_of)
             if not rows:
                 break
             found += _enough(rows, limit - sum(batch.count for batch in found))
@@ -202,10 +205,9 @@ class SqliteRuns:
     # --- within ----------------------------------------------------------------------------------
 
     def _take(self, connection: sqlite3.Connection, row: tuple[Any, ...], owner: str) -> Claim:
-        seq, tenant, name, model, request, prompt, epoch, attempts, _ = row
-        connection.execute(self._queries["take_run"], (owner, seq))
-        job = Job(tenant=tenant, id=name, model=model, request=request, prompt=prompt)
-        return Claim(job=job, epoch=epoch + 1, attempts=attempts + 1)
+        connection.execute(self._queries["take_run"], (owner, row[0]))
+        claim = claim_of(row[1:8])
+        return replace(claim, epoch=claim.epoch + 1, attempts=claim.attempts + 1)
 
     def _mine(self, connection: sqlite3.Connection, claim: Claim) -> tuple[int, int] | None:
         """The run's row and next number, if the claim still holds."""
@@ -241,11 +243,6 @@ def _enough(batches: list[Batch], count: int) -> list[Batch]:
         found.append(batch)
         count -= batch.count
     return found
-
-
-def _batch(row: tuple[Any, ...]) -> Batch:
-    first, count, lines, tokens = row
-    return Batch(first=first, count=count, lines=lines, tokens=tokens)
 
 
 def _any(row: tuple[Any, ...]) -> bool:

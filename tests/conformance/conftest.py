@@ -11,12 +11,13 @@ import pytest
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.memory import MemoryStore
+from antiphon.testing.postgres import Postgres
 from tests.conformance.served import FOREGROUND, MODES, Answer, Ask, Server, backend_of, put
 
 Serve = Callable[..., Server]
 
 #: Where answers are kept. A test that asks for ``stores`` runs over each of them.
-STORES = ("memory", "sqlite")
+STORES = ("memory", "sqlite", "postgres")
 
 
 @pytest.fixture
@@ -28,6 +29,9 @@ def store() -> Store:
 async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
     if request.param == "memory":
         return MemoryStore()
+    if request.param == "postgres":
+        database: Postgres = request.getfixturevalue("database")
+        return await open_store(await database.fresh())
     return await open_store(f"sqlite:{tmp_path}/antiphon.db")
 
 

@@ -5,13 +5,17 @@ from __future__ import annotations
 import asyncio
 import json
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from types import TracebackType
 from typing import Any
 
 from starlette.types import ASGIApp
 
-__all__ = ["Line"]
+__all__ = ["ENDS", "Line", "Wire"]
+
+
+#: The events that end a response.
+ENDS = ("response.completed", "response.incomplete", "response.failed")
 
 
 class Line:
@@ -86,3 +90,73 @@ class Line:
             self.status = message["status"]
         elif message["body"] and not self._gone.is_set():
             await self._said.put(message["body"])
+
+
+class Wire:
+    """A WebSocket to a server in this process: frames in, frames out."""
+
+    def __init__(self, app: ASGIApp, **headers: str) -> None:
+        self._app = app
+        self._headers = [(b"host", b"localhost")] + [
+            (name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()
+        ]
+        self._asked: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+        self._said: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+
+    async def __aenter__(self) -> Wire:
+        scope = {
+            "type": "websocket",
+            "path": "/v1/responses",
+            "query_string": b"",
+            "headers": self._headers,
+            "extensions": {"websocket.http.response": {}},
+        }
+        self._patience = asyncio.timeout(10)
+        await self._patience.__aenter__()
+        self._asked.put_nowait({"type": "websocket.connect"})
+        self._exchange = asyncio.create_task(self._app(scope, self._asked.get, self._said.put))
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        self.hang_up()
+        await self._exchange
+        await self._patience.__aexit__(kind, error, trace)
+
+    def hang_up(self) -> None:
+        """Leave."""
+        self._asked.put_nowait({"type": "websocket.disconnect", "code": 1001})
+
+    async def message(self) -> dict[str, Any]:
+        """What the server says next, in ASGI's terms."""
+        return await self._said.get()
+
+    def send(self, frame: str | bytes | Mapping[str, Any]) -> None:
+        """A frame; a mapping as JSON."""
+        if isinstance(frame, bytes):
+            return self._asked.put_nowait({"type": "websocket.receive", "bytes": frame})
+        text = frame if isinstance(frame, str) else json.dumps(frame)
+        self._asked.put_nowait({"type": "websocket.receive", "text": text})
+
+    def create(self, **body: Any) -> None:
+        """Ask for a response."""
+        self.send({"type": "response.create", "model": "tiny", "input": "hi", **body})
+
+    async def event(self) -> dict[str, Any]:
+        """The next frame."""
+        while (message := await self.message())["type"] == "websocket.accept":
+            pass
+        assert message["type"] == "websocket.send", message
+        event: dict[str, Any] = json.loads(message["text"])
+        return event
+
+    async def events(self) -> list[dict[str, Any]]:
+        """All that is said of one response, or the one error frame instead of it."""
+        events = [await self.event()]
+        while "error" not in events[0] and events[-1]["type"] not in ENDS:
+            events.append(await self.event())
+        return events

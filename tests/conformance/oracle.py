@@ -26,7 +26,7 @@ from antiphon.stream.fold import fold
 from antiphon.stream.grammar import Checker
 from antiphon.wire.events import EVENTS, Event
 
-__all__ = ["error", "plain", "stream"]
+__all__ = ["error", "error_frame", "plain", "stream"]
 
 Json = dict[str, Any]
 _SDK_EVENT = TypeAdapter[Any](ResponseStreamEvent)
@@ -52,6 +52,16 @@ def error(reply: httpx.Response) -> Json:
     assert reply.status_code != 422
     assert len(reply.content) < 2_000
     found: Json = body["error"]
+    return found
+
+
+def error_frame(frame: Json) -> Json:
+    """The error of a WebSocket's frame, likewise, with the status it would have had."""
+    assert set(frame) - {"stream_id"} == {"type", "status", "error"}
+    assert set(frame["error"]) == {"message", "type", "param", "code"}
+    assert frame["error"]["message"] and frame["error"]["type"]
+    assert isinstance(frame["status"], int) and 400 <= frame["status"] < 600
+    found: Json = frame["error"]
     return found
 
 

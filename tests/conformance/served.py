@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import itertools
+import json
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
@@ -19,13 +20,17 @@ from antiphon.backends.local import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.catalog import Catalog, ServedModel
 from antiphon.dialects.chat import Dialect
+from antiphon.http import sse
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
+from antiphon.runs.prompts import Prompts
 from antiphon.runs.service import Policy, Service
+from antiphon.seal import Seal
 from antiphon.store.base import Store
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tokens import ModelCard
 from tests.conformance import oracle
+from tests.conformance.line import Wire
 from tests.golden.models import MODELS
 
 __all__ = ["FOREGROUND", "MODES", "NOW", "Answer", "Ask", "Json", "Server", "engine", "local"]
@@ -72,7 +77,15 @@ class Answer(Struct, frozen=True, kw_only=True):
 class Server:
     """One model called ``tiny`` behind the real app, and a client to it."""
 
-    def __init__(self, backend: Backend, store: Store, **policy: Any) -> None:
+    def __init__(
+        self,
+        backend: Backend,
+        store: Store,
+        *,
+        seal: Seal | None = None,
+        prompts: Prompts | None = None,
+        **policy: Any,
+    ) -> None:
         numbers = itertools.count(1)
         self.backend = backend
         self.store = store
@@ -86,6 +99,8 @@ class Server:
             Catalog((model,)),
             store,
             policy=Policy(**{"keepalive_s": 0, **policy}),
+            seal=seal,
+            prompts=prompts,
             clock=lambda: NOW,
             ids=ids,
         )
@@ -173,6 +188,24 @@ async def _resumed(server: Server, body: Json) -> Answer:
     return await _fetched(server, events[0]["response"]["id"], queued.headers)
 
 
+async def _websocket(server: Server, body: Json) -> Answer:
+    """A connection for one question. What it hears is held to all that streams are held to."""
+    async with Wire(server.app) as wire:
+        wire.create(**body)
+        events = await wire.events()
+    first = events[0]
+    if first["type"] == "error":
+        return Answer(http=first["status"], headers={}, error=oracle.error_frame(first))
+    lines = [json.dumps(event, ensure_ascii=False).encode() for event in events]
+    frames = [
+        b"event: %b\ndata: %b\n\n" % (event["type"].encode(), line)
+        for event, line in zip(events, lines, strict=True)
+    ]
+    heard = oracle.stream(b"".join((*frames, sse.DONE)))
+    response = heard[-1]["response"]
+    return Answer(http=200, headers={}, response=response, error=response["error"], events=heard)
+
+
 async def _fetched(server: Server, response_id: str, headers: Mapping[str, str]) -> Answer:
     heard = _heard(await server.get(f"responses/{response_id}", stream=True), headers)
     fetched = oracle.plain((await server.get(f"responses/{response_id}")).content)
@@ -199,6 +232,7 @@ MODES: Mapping[str, Callable[[Server, Json], Awaitable[Answer]]] = {
     "background": _background,
     "background stream": _background_stream,
     "resumed": _resumed,
+    "websocket": _websocket,
 }
 
 

@@ -294,3 +294,28 @@ def test_what_codex_sends_is_answered(server: Server) -> None:
 def test_codexs_warm_up_is_answered(server: Server) -> None:
     body = {"model": MODEL, "input": "", "max_output_tokens": 1}
     assert httpx.post(f"{server.url}/responses", json=body, timeout=60).status_code == 200
+
+
+def test_a_conversation_is_compacted_and_goes_on(client: OpenAI) -> None:
+    talk: Any = [
+        {"role": "user", "content": "My name is Ann and I live in Rome."},
+        {"role": "assistant", "content": "Hello Ann! " + "Rome is old. " * 120},
+        {"role": "user", "content": "Say hello to me."},
+    ]
+    settings: Any = {"model": MODEL, "temperature": 0, "max_output_tokens": 20}
+    managed: Any = [{"type": "compaction", "compact_threshold": 1000}]
+    talk[1]["content"] *= 3
+    with client.responses.stream(input=talk, context_management=managed, **settings) as stream:
+        kinds = [event.type for event in stream]
+        answer = stream.get_final_response() if kinds[-1] == "response.completed" else None
+    assert "response.compaction.compacting" in kinds
+    if answer is not None:
+        assert [item.type for item in answer.output] == ["compaction", "message"]
+    window = client.responses.compact(model=MODEL, input=talk)
+    again = [item.model_dump(exclude_unset=True, warnings=False) for item in window.output]
+    assert [item["type"] for item in again] == ["message", "message", "compaction"]
+    more: Any = [*again, {"role": "user", "content": "Where do I live?"}]
+    assert client.responses.create(input=more, **settings).output_text
+    before = client.responses.input_tokens.count(model=MODEL, input=talk).input_tokens
+    after = client.responses.input_tokens.count(model=MODEL, input=more).input_tokens
+    assert after < before / 2

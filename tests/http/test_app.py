@@ -102,38 +102,12 @@ async def test_health_and_readiness(rim: Any, service: Any) -> None:
     assert (await client.get("/health")).status_code == 200
 
 
+@pytest.mark.requirement("API-WEBSOCKET-REFUSED")
 async def test_an_upgrade_handed_over_as_a_get_is_426(rim: Any, error_of: ErrorOf) -> None:
     answer = await rim().client.get("/v1/responses", headers={"upgrade": "WebSocket"})
     assert answer.status_code == 426
     assert answer.headers["upgrade"]
     assert error_of(answer)["code"] == "websocket_not_supported"
-
-
-@pytest.mark.parametrize("denial", [True, False])
-async def test_a_websocket_is_denied(rim: Any, denial: bool) -> None:
-    sent: list[Any] = []
-
-    async def receive() -> Any:
-        return {"type": "websocket.connect"}
-
-    async def send(message: Any) -> None:
-        sent.append(message)
-
-    scope = {
-        "type": "websocket",
-        "path": "/v1/responses",
-        "headers": [],
-        "query_string": b"",
-        "extensions": {"websocket.http.response": {}} if denial else {},
-    }
-    await rim().app(scope, receive, send)
-    if not denial:
-        assert [message["type"] for message in sent] == ["websocket.close"]
-        return
-    start, body = sent
-    assert start["status"] == 426
-    assert {b"x-request-id", b"upgrade"} <= {name for name, _ in start["headers"]}
-    assert json.loads(body["body"])["error"]["code"] == "websocket_not_supported"
 
 
 async def test_cors_is_off_unless_asked_for(rim: Any) -> None:

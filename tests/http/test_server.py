@@ -134,23 +134,6 @@ async def test_a_client_that_sends_all_of_a_huge_body_hears_why(rim: Any, servic
         assert (await served.client.get("/health")).status_code == 200
 
 
-@pytest.mark.requirement("API-WEBSOCKET-REFUSED")
-async def test_an_upgrade_is_answered_426(rim: Any, service: Any) -> None:
-    async with serving(rim().app, service.drain) as served:
-        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
-        writer.write(
-            b"GET /v1/responses HTTP/1.1\r\nhost: localhost\r\nconnection: Upgrade\r\n"
-            b"upgrade: websocket\r\nsec-websocket-version: 13\r\n"
-            b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n\r\n"
-        )
-        head, body = (await reader.read()).split(b"\r\n\r\n", 1)
-        assert head.startswith(b"HTTP/1.1 426")
-        assert b"x-request-id" in head
-        assert json.loads(body)["error"]["code"] == "websocket_not_supported"
-        writer.close()
-        await writer.wait_closed()
-
-
 @pytest.mark.parametrize("piece", [b"x-many: " + b"y" * 1000 + b"\r\n", b"z" * 1000])
 async def test_endless_headers_are_refused(rim: Any, service: Any, piece: bytes) -> None:
     async with serving(rim().app, service.drain) as served:

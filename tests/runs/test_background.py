@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
 from typing import Any, Union
 
 import msgspec
@@ -16,10 +17,12 @@ from antiphon.backends.scripted import Scripted
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.runs.background import Lease
 from antiphon.runs.service import Service
+from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.fold import fold
 from antiphon.stream.grammar import check
+from antiphon.testing.postgres import Postgres
 from antiphon.wire.decode import create_response
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.response import Response
@@ -68,12 +71,19 @@ async def until(served: Service, response_id: str, told: Callable[[Response], bo
         return await served.retrieve("t", response_id)
 
 
-@pytest.fixture
-def store() -> MemoryStore:
-    return MemoryStore()
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    if request.param == "postgres":
+        database: Postgres = request.getfixturevalue("database")
+        made = await open_store(await database.fresh())
+    else:
+        path = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/a.db"}[request.param]
+        made = await open_store(path)
+    yield made
+    await made.close()
 
 
-async def test_it_is_queued_at_once_and_completed_later(store: MemoryStore) -> None:
+async def test_it_is_queued_at_once_and_completed_later(store: Store) -> None:
     async with serving(Scripted([TEXT]), store) as served:
         queued = await enqueue(served)
         assert (queued.status, queued.output, queued.background) == ("queued", (), True)
@@ -91,7 +101,7 @@ async def test_it_is_queued_at_once_and_completed_later(store: MemoryStore) -> N
         assert fold(decoded) == ended
 
 
-async def test_every_tail_can_be_had_by_many_readers(store: MemoryStore) -> None:
+async def test_every_tail_can_be_had_by_many_readers(store: Store) -> None:
     async with serving(Scripted([TEXT], wait_s=0.001, tokens=True), store) as served:
         queued = await enqueue(served)
         live = await asyncio.gather(*(followed(served, queued.id) for _ in range(5)))
@@ -101,7 +111,7 @@ async def test_every_tail_can_be_had_by_many_readers(store: MemoryStore) -> None
             assert await followed(served, queued.id, after) == whole[after + 1 :]
 
 
-async def test_what_is_so_far_can_be_seen(store: MemoryStore) -> None:
+async def test_what_is_so_far_can_be_seen(store: Store) -> None:
     backend = Gated()
     async with serving(backend, store) as served:
         queued = await enqueue(served)
@@ -113,7 +123,7 @@ async def test_what_is_so_far_can_be_seen(store: MemoryStore) -> None:
         assert (await served.retrieve("t", queued.id)).status == "completed"
 
 
-async def test_a_cancelled_run_keeps_what_it_said_and_stays_cancelled(store: MemoryStore) -> None:
+async def test_a_cancelled_run_keeps_what_it_said_and_stays_cancelled(store: Store) -> None:
     backend = Gated()
     async with serving(backend, store) as served:
         queued = await enqueue(served)
@@ -131,7 +141,7 @@ async def test_a_cancelled_run_keeps_what_it_said_and_stays_cancelled(store: Mem
             await enqueue(served, previous_response_id=queued.id)
 
 
-async def test_a_queued_run_can_be_cancelled(store: MemoryStore) -> None:
+async def test_a_queued_run_can_be_cancelled(store: Store) -> None:
     async with serving(Gated(), store, lease=Lease(places=0)) as served:
         queued = await enqueue(served)
         assert (await served.cancel("t", queued.id)).status == "cancelled"
@@ -141,7 +151,7 @@ async def test_a_queued_run_can_be_cancelled(store: MemoryStore) -> None:
         ]
 
 
-async def test_cancelling_races_completion_to_one_truth(store: MemoryStore) -> None:
+async def test_cancelling_races_completion_to_one_truth(store: Store) -> None:
     async with serving(Scripted([TEXT], wait_s=0.0005), store) as served:
         for n in range(20):
             queued = await enqueue(served)
@@ -156,7 +166,7 @@ async def test_cancelling_races_completion_to_one_truth(store: MemoryStore) -> N
             assert fold(map(decode_event, events)).output == kept.output
 
 
-async def test_cancel_knows_what_it_cannot_cancel(store: MemoryStore) -> None:
+async def test_cancel_knows_what_it_cannot_cancel(store: Store) -> None:
     async with serving(Scripted([TEXT]), store) as served:
         with pytest.raises(NotFound):
             await served.cancel("t", "resp_none")
@@ -169,7 +179,7 @@ async def test_cancel_knows_what_it_cannot_cancel(store: MemoryStore) -> None:
         assert (await served.cancel("t", queued.id)).status == "completed"
 
 
-async def test_deleting_what_runs_stops_it(store: MemoryStore) -> None:
+async def test_deleting_what_runs_stops_it(store: Store) -> None:
     backend = Gated()
     async with serving(backend, store) as served:
         queued = await enqueue(served)
@@ -182,7 +192,7 @@ async def test_deleting_what_runs_stops_it(store: MemoryStore) -> None:
         assert await followed(served, queued.id) == []
 
 
-async def test_a_failed_run_is_told_to_late_readers(store: MemoryStore) -> None:
+async def test_a_failed_run_is_told_to_late_readers(store: Store) -> None:
     async with serving(Gated(), store, timeout_s=0.01) as served:
         queued = await enqueue(served)
         events = await followed(served, queued.id)
@@ -191,9 +201,9 @@ async def test_a_failed_run_is_told_to_late_readers(store: MemoryStore) -> None:
 
 
 @pytest.mark.parametrize("pause", range(0, 40, 7))
-async def test_what_one_service_leaves_another_finishes(store: MemoryStore, pause: int) -> None:
+async def test_what_one_service_leaves_another_finishes(store: Store, pause: int) -> None:
     """As if undisturbed: the same text, no number twice, none missing."""
-    async with serving(Scripted([TEXT], tokens=True), store) as served:
+    async with serving(Scripted([TEXT], tokens=True), MemoryStore()) as served:
         whole = await followed(served, (await enqueue(served)).id)
     backend = Scripted([TEXT], wait_s=0.001, tokens=True)
     async with serving(backend, store) as first:
@@ -210,7 +220,7 @@ async def test_what_one_service_leaves_another_finishes(store: MemoryStore, paus
         assert ended.usage is not None and ended.usage.output_tokens == 40
 
 
-async def test_a_model_without_tokens_cannot_go_on_and_says_so(store: MemoryStore) -> None:
+async def test_a_model_without_tokens_cannot_go_on_and_says_so(store: Store) -> None:
     backend = Scripted([TEXT], wait_s=0.001)
     async with serving(backend, store) as first:
         queued = await enqueue(first)
@@ -223,7 +233,7 @@ async def test_a_model_without_tokens_cannot_go_on_and_says_so(store: MemoryStor
         assert "cannot be continued" in ended.error.message
 
 
-async def test_a_zombie_is_fenced(store: MemoryStore) -> None:
+async def test_a_zombie_is_fenced(store: Store) -> None:
     """Whoever lost its run stops at its next word, and nothing of it is kept."""
     backend = Scripted([TEXT], wait_s=0.002, tokens=True)
     async with serving(backend, store) as zombie:
@@ -246,7 +256,7 @@ class _Deaf:
     def lost(self, response_id: str, epoch: int) -> None: ...
 
 
-async def test_what_is_not_stored_can_be_fetched_for_a_while(store: MemoryStore) -> None:
+async def test_what_is_not_stored_can_be_fetched_for_a_while(store: Store) -> None:
     from antiphon.store.base import Retention
     from tests.runs.served import NOW
 
@@ -263,7 +273,7 @@ async def test_what_is_not_stored_can_be_fetched_for_a_while(store: MemoryStore)
             await served.retrieve("t", queued.id)
 
 
-async def test_a_conversation_is_held_until_the_run_is_over(store: MemoryStore) -> None:
+async def test_a_conversation_is_held_until_the_run_is_over(store: Store) -> None:
     from antiphon.wire.conversations import CreateConversation
 
     backend = Gated()
@@ -278,7 +288,7 @@ async def test_a_conversation_is_held_until_the_run_is_over(store: MemoryStore) 
         await enqueue(served, conversation=made.id)
 
 
-async def test_runs_wait_for_a_place(store: MemoryStore) -> None:
+async def test_runs_wait_for_a_place(store: Store) -> None:
     backend = Gated()
     async with serving(backend, store, lease=Lease(places=1, lease_s=0.2)) as served:
         first, second = await enqueue(served), await enqueue(served)
@@ -289,7 +299,7 @@ async def test_runs_wait_for_a_place(store: MemoryStore) -> None:
         assert (await served.retrieve("t", second.id)).status == "completed"
 
 
-async def test_foreign_tenants_see_nothing(store: MemoryStore) -> None:
+async def test_foreign_tenants_see_nothing(store: Store) -> None:
     async with serving(Gated(), store) as served:
         queued = await enqueue(served)
         for ask in (served.retrieve, served.cancel, served.delete, served.check_followable):

@@ -6,7 +6,6 @@ import asyncio
 import tempfile
 from collections.abc import AsyncIterator, Coroutine
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -17,14 +16,28 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
+from antiphon.testing.postgres import Postgres
 from antiphon.testing.store_check import CHECKS, check_store, turn
 from antiphon.wire.conversations import Conversation
 
 
-@pytest.mark.parametrize("kind", ["memory", "sqlite"])
+async def opened(kind: str, request: pytest.FixtureRequest) -> Store:
+    """A fresh store of a kind."""
+    if kind == "memory":
+        return await open_store("memory:")
+    if kind == "sqlite":
+        return await open_store(f"sqlite:{request.getfixturevalue('tmp_path')}/a.db")
+    database: Postgres = request.getfixturevalue("database")
+    return await open_store(await database.fresh())
+
+
+KINDS = ("memory", "sqlite", "postgres")
+
+
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CHECKS)
-async def test_the_contract(kind: str, name: str, tmp_path: Path) -> None:
-    store = await open_store("memory:" if kind == "memory" else f"sqlite:{tmp_path}/a.db")
+async def test_the_contract(kind: str, name: str, request: pytest.FixtureRequest) -> None:
+    store = await opened(kind, request)
     try:
         async with asyncio.timeout(30):
             await CHECKS[name](store)
@@ -40,7 +53,7 @@ async def test_the_battery_runs_every_check() -> None:
     assert [name async for name in check_store(opened)] == list(CHECKS)
 
 
-@pytest.mark.parametrize("url", ["postgresql://u:secret@h/d", "redis://h", "sqlite:", ""])
+@pytest.mark.parametrize("url", ["mysql://u:secret@h/d", "redis://h", "sqlite:", ""])
 async def test_a_store_of_no_known_kind_is_refused_without_its_secrets(url: str) -> None:
     with pytest.raises(SetupError, match="No store is called") as refused:
         await open_store(url)

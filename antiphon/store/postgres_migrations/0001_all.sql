@@ -1,0 +1,89 @@
+CREATE TABLE responses (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    parent TEXT,
+    created_at BIGINT NOT NULL,
+    live BOOLEAN NOT NULL DEFAULT TRUE,
+    bytes BIGINT NOT NULL,
+    body BYTEA NOT NULL,
+    input BYTEA NOT NULL,
+    output BYTEA NOT NULL,
+    base INTEGER,
+    tokens BYTEA,
+    fingerprint TEXT,
+    expires_at BIGINT
+);
+CREATE UNIQUE INDEX responses_by_id ON responses (tenant, id);
+CREATE INDEX responses_by_parent ON responses (tenant, parent) WHERE parent IS NOT NULL;
+CREATE INDEX responses_by_age ON responses (created_at, seq) WHERE live;
+CREATE INDEX responses_by_expiry ON responses (expires_at) WHERE expires_at IS NOT NULL AND live;
+
+CREATE TABLE items (
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    response BIGINT NOT NULL REFERENCES responses (seq) ON DELETE CASCADE,
+    PRIMARY KEY (tenant, id, response)
+);
+CREATE INDEX items_by_response ON items (response);
+
+CREATE TABLE conversations (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    body BYTEA NOT NULL
+);
+CREATE UNIQUE INDEX conversations_by_id ON conversations (tenant, id);
+
+CREATE TABLE conversation_items (
+    position BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    conversation BIGINT NOT NULL REFERENCES conversations (seq) ON DELETE CASCADE,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    body BYTEA NOT NULL
+);
+CREATE UNIQUE INDEX conversation_items_by_id ON conversation_items (conversation, id);
+CREATE INDEX conversation_items_of_tenant ON conversation_items (tenant, id);
+
+CREATE TABLE runs (
+    seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    tenant TEXT NOT NULL,
+    id TEXT NOT NULL,
+    model TEXT NOT NULL,
+    request BYTEA NOT NULL,
+    prompt BYTEA NOT NULL,
+    owner TEXT,
+    beat_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    epoch INTEGER NOT NULL DEFAULT 0,
+    -- Claims since something was last appended.
+    attempts INTEGER NOT NULL DEFAULT 0,
+    next INTEGER NOT NULL DEFAULT 0,
+    -- Unix seconds of the first sweep after its end; 0 until then.
+    ended_at BIGINT
+);
+CREATE UNIQUE INDEX runs_by_id ON runs (tenant, id);
+CREATE INDEX runs_unended ON runs (seq) WHERE ended_at IS NULL;
+CREATE INDEX runs_owned ON runs (owner) WHERE ended_at IS NULL;
+CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
+
+CREATE TABLE batches (
+    run BIGINT NOT NULL REFERENCES runs (seq) ON DELETE CASCADE,
+    first INTEGER NOT NULL,
+    count INTEGER NOT NULL,
+    lines BYTEA NOT NULL,
+    tokens BYTEA NOT NULL,
+    PRIMARY KEY (run, first)
+);
+
+CREATE TABLE holds (
+    tenant TEXT NOT NULL,
+    conversation TEXT NOT NULL,
+    holder TEXT NOT NULL,
+    owner TEXT NOT NULL,
+    beat_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    PRIMARY KEY (tenant, conversation)
+);
+CREATE INDEX holds_by_owner ON holds (owner);
+CREATE INDEX holds_by_holder ON holds (holder);
+
+CREATE TABLE secrets (name TEXT PRIMARY KEY, value BYTEA NOT NULL);

@@ -1,0 +1,101 @@
+"""Values as rows, and back: bodies, inputs and outputs as the JSON they are on the wire, token ids
+packed. The same for every database.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from antiphon.wire.conversations import Conversation
+from antiphon.wire.items import Item
+from antiphon.wire.response import Response
+
+from .base import StoredResponse, TurnTokens
+from .runs import Batch, Claim, Job
+
+__all__ = [
+    "batch_of",
+    "claim_of",
+    "conversation_of",
+    "encode",
+    "item_of",
+    "items_of",
+    "response_row",
+    "stored_of",
+]
+
+encode = msgspec.json.Encoder().encode
+_decode_response = msgspec.json.Decoder(Response).decode
+_decode_conversation = msgspec.json.Decoder(Conversation).decode
+_decode_item = msgspec.json.Decoder(Item).decode
+_decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
+
+Row = Sequence[Any]
+
+
+def response_row(tenant: str, stored: StoredResponse, expires_at: int | None) -> tuple[Any, ...]:
+    """tenant, id, parent, created_at, bytes, body, input, output, base, tokens, fingerprint,
+    expires_at."""
+    response, tokens = stored.response, stored.tokens
+    body = encode(replace(response, output=()))
+    input_, output = encode(stored.input), encode(response.output)
+    packed = tokens.ids if tokens is not None else b""
+    return (
+        tenant,
+        response.id,
+        response.previous_response_id,
+        response.created_at,
+        len(body) + len(input_) + len(output) + len(packed),
+        body,
+        input_,
+        output,
+        tokens.base if tokens is not None else None,
+        packed if tokens is not None else None,
+        tokens.fingerprint if tokens is not None else None,
+        expires_at,
+    )
+
+
+def stored_of(row: Row) -> StoredResponse:
+    """Of body, input, output, base, tokens, fingerprint."""
+    body, input_, output, base, tokens, fingerprint = row
+    return StoredResponse(
+        response=replace(_decode_response(body), output=_decode_items(output)),
+        input=_decode_items(input_),
+        tokens=TurnTokens(base=base, ids=tokens, fingerprint=fingerprint)
+        if tokens is not None
+        else None,
+    )
+
+
+def items_of(row: Row) -> tuple[Item, ...]:
+    """Of input, output."""
+    return (*_decode_items(row[0]), *_decode_items(row[1]))
+
+
+def item_of(row: Row) -> Item:
+    """Of a body."""
+    item: Item = _decode_item(row[0])
+    return item
+
+
+def conversation_of(row: Row) -> Conversation:
+    """Of a body."""
+    return _decode_conversation(row[0])
+
+
+def batch_of(row: Row) -> Batch:
+    """Of first, count, lines, tokens."""
+    first, count, lines, tokens = row
+    return Batch(first=first, count=count, lines=lines, tokens=tokens)
+
+
+def claim_of(row: Row) -> Claim:
+    """Of tenant, id, model, request, prompt, epoch, attempts."""
+    tenant, name, model, request, prompt, epoch, attempts = row
+    job = Job(tenant=tenant, id=name, model=model, request=request, prompt=prompt)
+    return Claim(job=job, epoch=epoch, attempts=attempts)

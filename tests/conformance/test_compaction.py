@@ -1,0 +1,295 @@
+"""What travels with clients that keep nothing, and what requests only refer to: sealed thinking,
+compacted conversations, stored prompts. By the real client where it has a word for it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from openai import AsyncOpenAI, BadRequestError
+
+from antiphon.backends.scripted import Scripted
+from antiphon.conversation import Conversation, Options
+from antiphon.runs.prompts import Prompts
+from antiphon.seal import Key, Seal
+from antiphon.store.base import Store
+from antiphon.store.memory import MemoryStore
+from antiphon.wire import items as it
+from tests.conformance.conftest import Serve
+from tests.conformance.scripts import call, said, shapes, thought
+from tests.conformance.served import Ask, Json, Server, engine
+
+SEAL = Seal([Key(id="a", secret=b"a" * 32)])
+TRIGGER = {"type": "compaction_trigger"}
+ASKED = "this conversation is now compacted"
+
+
+def user(text: str) -> Json:
+    return {"role": "user", "content": text}
+
+
+def summing_up(conversation: Conversation, options: Options) -> Any:
+    """A model that sums up when it is asked to."""
+    last = conversation.items[-1]
+    text = "".join(getattr(part, "text", "") for part in getattr(last, "content", ()))
+    return "The sum of it." if ASKED in text else "Well."
+
+
+def heard(backend: Any) -> list[str]:
+    """What the model was shown last, as texts."""
+    conversation, _ = backend.requests[-1]
+    return [
+        "".join(part.text for part in item.content)
+        for item in conversation.items
+        if isinstance(item, it.Message | it.Reasoning)
+    ]
+
+
+@pytest.fixture
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[Any]:
+    made: list[AsyncOpenAI] = []
+
+    def to(server: Server) -> AsyncOpenAI:
+        http = httpx.AsyncClient(transport=httpx.ASGITransport(server.app))
+        made.append(AsyncOpenAI(base_url="http://localhost/v1", api_key="none", http_client=http))
+        return made[-1]
+
+    yield to
+    for each in made:
+        await each.close()
+
+
+# --- thinking ------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("API-ENCRYPTED")
+async def test_thinking_travels_sealed_with_clients_that_keep_nothing(
+    serve: Serve, ask: Ask
+) -> None:
+    server = serve([[*thought("I ", "think."), *said("Hi")]], seal=SEAL)
+    answer = await ask(server, store=False, include=["reasoning.encrypted_content"])
+    reasoning, message = answer.output
+    assert reasoning["content"][0]["text"] == "I think."
+    assert "think" not in reasoning["encrypted_content"]
+    for event in answer.events:
+        if event["type"] == "response.output_item.done" and event["output_index"] == 0:
+            assert event["item"] == reasoning
+    backend = Scripted(["ok"])
+    replica = serve(backend, on=MemoryStore(), seal=SEAL)
+    bare = {**reasoning, "content": None}
+    await ask(replica, input=[user("hi"), bare, message, user("and?")], store=False)
+    assert heard(backend)[1] == "I think."
+    await ask(replica, input=[user("hi"), {**bare, "id": "rs_other"}, message], store=False)
+    assert heard(backend)[1] == "I think."  # the id is the client's to lose
+
+
+@pytest.mark.requirement("API-ENCRYPTED")
+async def test_thinking_of_others_is_reported_or_refused(serve: Serve, ask: Ask) -> None:
+    sealed = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAAAAB"}
+    answer = await ask(serve(), input=[user("hi"), sealed, user("and?")])
+    assert answer.ended["input_transformations"] == [
+        {
+            "id": "rs_1",
+            "action": "removed",
+            "type": "reasoning",
+            "reason": "organization_mismatch",
+        }
+    ]
+    refusing = serve(on=MemoryStore(), broken_seals="refuse")
+    refused = (await ask(refusing, input=[user("hi"), sealed])).refused
+    assert (refused["http"], refused["param"]) == (400, "input[1].encrypted_content")
+    assert refused["code"] == "invalid_encrypted_content"
+
+
+@pytest.mark.requirement("API-ENCRYPTED")
+async def test_thinking_is_sealed_only_where_it_is_asked_for(serve: Serve, ask: Ask) -> None:
+    server = serve([[*thought("hm"), *said("Hi")]], seal=SEAL)
+    assert "encrypted_content" not in (await ask(server)).output[0]
+    assert (await ask(server, include=["reasoning.encrypted_content"])).output[0][
+        "encrypted_content"
+    ]
+
+
+# --- compaction ----------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("API-COMPACT")
+async def test_a_trigger_makes_one_compaction_item(serve: Serve, ask: Ask) -> None:
+    backend = Scripted(summing_up)
+    server = serve(backend, seal=SEAL)
+    talk = [user("I am Ann."), {"role": "assistant", "content": "Hello."}, TRIGGER]
+    answer = await ask(server, input=talk, store=False)
+    (item,) = answer.output
+    assert item["type"] == "compaction" and set(item) == {"type", "id", "encrypted_content"}
+    assert answer.ended["usage"]["output_tokens"] == 4
+    if answer.events:
+        assert shapes(answer.events)[-4:] == [
+            "output_item.added",
+            "compaction.compacting",
+            "output_item.done",
+            "completed",
+        ]
+    replica = Scripted(summing_up)
+    await ask(serve(replica, on=MemoryStore(), seal=SEAL), input=[item, user("Who am I?")])
+    ann, told, last = heard(replica)
+    assert (ann, last) == ("I am Ann.", "Who am I?")
+    assert told.endswith("The sum of it.")
+
+
+@pytest.mark.requirement("API-COMPACT")
+async def test_a_call_may_wait_while_its_conversation_is_compacted(serve: Serve, ask: Ask) -> None:
+    scripts = [call('{"city": "Rome"}', call_id="call_1"), said("The sum."), said("Warm.")]
+    server = serve(Scripted(scripts), seal=SEAL)
+    first = await ask(server, input="Rome?")
+    second = await ask(server, input=[TRIGGER], previous_response_id=first.ended["id"])
+    output = {"type": "function_call_output", "call_id": "call_1", "output": "22"}
+    third = await ask(server, input=[output], previous_response_id=second.ended["id"])
+    assert third.text == "Warm."
+    kinds = [item.__struct_config__.tag for item in server.backend.requests[-1][0].items]  # type: ignore[attr-defined]
+    assert kinds == ["message", "message", "function_call", "function_call_output"]
+
+
+@pytest.mark.requirement("API-COMPACT")
+async def test_over_the_threshold_the_model_goes_on_with_a_shorter_context(
+    serve: Serve, ask: Ask, stores: Store
+) -> None:
+    played = engine(lambda prompt: "The sum of it." if ASKED in prompt else "Well.")
+    server = serve(played, on=stores, seal=SEAL)
+    first = await ask(server, input=[user("I am Ann."), user("x" * 300)])
+    long = await ask(
+        server,
+        input=[{"role": "assistant", "content": "OLD" * 300}, user("And?")],
+        previous_response_id=first.ended["id"],
+        context_management=[{"type": "compaction", "compact_threshold": 1000}],
+    )
+    assert [item["type"] for item in long.output] == ["compaction", "message"]
+    assert long.ended["context_management"] == [{"type": "compaction", "compact_threshold": 1000}]
+    prompts = [played.text(prompt) for prompt, _ in played.requests]
+    _, sum_up, shrunk = prompts
+    assert ASKED in sum_up and "OLD" in sum_up
+    assert "OLD" not in shrunk and "I am Ann." in shrunk and "The sum of it." in shrunk
+    usage = long.ended["usage"]
+    assert usage["input_tokens"] == sum(len(prompt.ids) for prompt, _ in played.requests[1:])
+    assert usage["total_tokens"] == usage["input_tokens"] + usage["output_tokens"]
+    await ask(server, input="More?", previous_response_id=long.ended["id"])
+    after, before = played.requests[-1][0].ids, played.requests[-2][0].ids
+    assert after[: len(before)] == before  # what was sampled since is kept, and nothing older
+
+
+@pytest.mark.requirement("API-COMPACT")
+async def test_the_official_client_compacts_and_goes_on(serve: Serve, client: Any) -> None:
+    backend = Scripted(summing_up)
+    api = client(serve(backend, seal=SEAL))
+    first = await api.responses.create(model="tiny", input="I am Ann.")
+    for asked in (
+        {"previous_response_id": first.id},
+        {"input": [user("I am Ann."), {"role": "assistant", "content": "Well."}]},
+        {"input": "I am Ann.", "instructions": "Be kind.", "prompt_cache_key": "k"},
+    ):
+        window = await api.responses.compact(model="tiny", **asked)
+        assert window.object == "response.compaction" and window.usage.total_tokens > 0
+        assert window.id.startswith("resp_") and isinstance(window.created_at, int)
+        assert [item.type for item in window.output] == ["message", "compaction"]
+        # its types know no messages of the user in an output, but pass them on
+        again = [item.model_dump(exclude_unset=True, warnings=False) for item in window.output]
+        answer = await api.responses.create(model="tiny", input=[*again, user("Who am I?")])
+        assert answer.output_text == "Well."
+        assert [text[:20] for text in heard(backend)] == [
+            "I am Ann.",
+            "[The conversation up",
+            "Who am I?",
+        ]
+    with pytest.raises(BadRequestError) as raised:
+        await api.responses.compact(model="tiny", previous_response_id=window.id)
+    assert raised.value.code == "previous_response_not_found"
+
+
+@pytest.mark.requirement("API-COMPACT")
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"input": "x"}, "model", "missing_required_parameter"),
+        ({"model": "tiny"}, "input", "missing_required_parameter"),
+        ({"model": "tiny", "input": [{"type": "x"}]}, "input[0].type", "invalid_value"),
+        ({"model": "nobody", "input": "x"}, "model", "model_not_found"),
+        ({"model": "tiny", "input": [TRIGGER]}, "input", None),
+    ],
+)
+async def test_what_cannot_be_compacted_is_named(
+    serve: Serve, body: Json, param: str, code: str | None
+) -> None:
+    answer = await serve().client.post("/v1/responses/compact", json=body)
+    error = answer.json()["error"]
+    assert answer.status_code in (400, 404)
+    assert (error["param"], error["code"]) == (param, code)
+
+
+@pytest.mark.requirement("API-COMPACT")
+async def test_a_compaction_that_fails_is_an_error(serve: Serve) -> None:
+    from antiphon.errors import BackendError
+
+    server = serve(Scripted([BackendError("The engine stopped.")]))
+    body = {"model": "tiny", "input": "x"}
+    answer = await server.client.post("/v1/responses/compact", json=body)
+    assert answer.status_code == 500
+    assert answer.json()["error"]["message"] == "The engine stopped."
+
+
+# --- stored prompts ------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def prompts(tmp_path: Path) -> Prompts:
+    (tmp_path / "support").mkdir()
+    (tmp_path / "support" / "1.toml").write_text(
+        'instructions = "You work for {{company}}."\ntemperature = 0.5\n'
+    )
+    return Prompts(tmp_path)
+
+
+@pytest.mark.requirement("API-PROMPTS")
+async def test_a_request_refers_to_a_stored_prompt(
+    serve: Serve, ask: Ask, prompts: Prompts
+) -> None:
+    backend = Scripted(["ok"])
+    server = serve(backend, prompts=prompts)
+    ref = {"id": "support", "variables": {"company": "Acme"}}
+    answer = await ask(server, prompt=ref)
+    assert answer.ended["prompt"] == {**ref, "version": "1"}
+    assert answer.ended["instructions"] == "You work for Acme."
+    assert answer.ended["temperature"] == 0.5
+    assert backend.requests[-1][0].instructions == "You work for Acme."
+    await ask(server, prompt=ref, instructions="Mine.", temperature=1)
+    assert backend.requests[-1][0].instructions == "Mine."
+    refused = (await ask(server, prompt={"id": "support"})).refused
+    assert (refused["http"], refused["param"]) == (400, "prompt.variables.company")
+    refused = (await ask(server, prompt={"id": "other"})).refused
+    assert (refused["http"], refused["param"]) == (404, "prompt.id")
+
+
+@pytest.mark.requirement("API-PROMPTS")
+async def test_the_official_client_refers_to_a_prompt_with_a_picture(
+    serve: Serve, client: Any, prompts: Prompts
+) -> None:
+    backend = Scripted(["ok"])
+    api = client(serve(backend, prompts=prompts))
+    from antiphon.wire.prompts import CreatePrompt
+
+    content = [{"type": "input_text", "text": "What is on {{picture}}, {{name}}?"}]
+    template = {"model": "gpt-5.5", "input": [{"role": "user", "content": content}]}
+    await prompts.create(CreatePrompt(id="look", template=template))
+    picture = {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"}
+    answer = await api.responses.create(
+        prompt={"id": "look", "version": "1", "variables": {"picture": picture, "name": "Ann"}}
+    )
+    assert answer.prompt.id == "look" and answer.model == "gpt-5.5"
+    assert answer.instructions[0].role == "user"
+    (message,) = backend.requests[-1][0].items
+    assert [type(part).__name__ for part in message.content] == [  # type: ignore[union-attr]
+        "InputText",
+        "InputImage",
+        "InputText",
+    ]

@@ -1,0 +1,369 @@
+"""The WebSocket mode: lanes, memory of its own, errors that end nothing, and an end in time."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import io
+import json
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import websockets
+from websockets.asyncio.client import connect
+
+from antiphon.backends.scripted import Scripted
+from antiphon.errors import BackendError
+from antiphon.http.app import create_app
+from antiphon.http.exchange import Exchange
+from antiphon.http.gate import Gate
+from antiphon.http.guard import Access, Key, Limits
+from antiphon.http.metrics import Metrics
+from antiphon.http.server import bind
+from antiphon.http.server import serve as serve_app
+from antiphon.http.socket import Socket
+from antiphon.logs import open_log
+from antiphon.store.memory import MemoryStore
+from antiphon.stream.deltas import Close, Open, Text
+from antiphon.wire.items import Message
+from tests.conformance.breaking import Breaking
+from tests.conformance.conftest import Serve
+from tests.conformance.line import Wire
+from tests.conformance.scripts import finish
+from tests.conformance.served import Server
+
+ANSWER = Open(Message(role="assistant", content=()))
+
+
+async def asked(wire: Wire, **body: Any) -> dict[str, Any]:
+    """The last frame of an answer."""
+    wire.create(**body)
+    return (await wire.events())[-1]
+
+
+def heard(backend: Scripted, number: int = -1) -> list[str]:
+    conversation, _ = backend.requests[number]
+    return [i.content[0].text for i in conversation.items]  # type: ignore[union-attr]
+
+
+# --- memory --------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("API-WEBSOCKET")
+async def test_what_is_not_stored_can_be_continued_on_its_connection(serve: Serve) -> None:
+    backend, store = Scripted(["one", "two", "three"]), MemoryStore()
+    server = serve(backend, on=store)
+    async with Wire(server.app) as wire:
+        first = (await asked(wire, input="a", store=False))["response"]
+        second = (await asked(wire, input="b", store=False, previous_response_id=first["id"]))[
+            "response"
+        ]
+        assert second["previous_response_id"] == first["id"]
+        await asked(wire, input="c", store=False, previous_response_id=second["id"])
+        assert heard(backend) == ["a", "one", "b", "two", "c"]
+    assert await store.load("default", first["id"]) is None
+    async with Wire(server.app) as wire:
+        refused = await asked(wire, store=False, previous_response_id=second["id"])
+    assert (refused["status"], refused["error"]["code"]) == (400, "previous_response_not_found")
+    assert refused["error"]["param"] == "previous_response_id"
+
+
+async def test_what_is_stored_can_be_continued_from_anywhere(serve: Serve) -> None:
+    backend = Scripted(["one", "two", "three"])
+    server = serve(backend)
+    stored = (await server.post(input="a")).json()
+    async with Wire(server.app) as wire:
+        second = (await asked(wire, input="b", previous_response_id=stored["id"]))["response"]
+    await server.post(input="c", previous_response_id=second["id"])
+    assert heard(backend) == ["a", "one", "b", "two", "c"]
+
+
+async def test_what_is_stored_on_top_of_what_is_not_is_whole(serve: Serve) -> None:
+    backend = Scripted(["one", "two", "three"])
+    server = serve(backend)
+    async with Wire(server.app) as wire:
+        first = (await asked(wire, input="a", store=False))["response"]
+        second = (await asked(wire, input="b", previous_response_id=first["id"]))["response"]
+    await server.post(input="c", previous_response_id=second["id"])
+    assert heard(backend) == ["a", "one", "b", "two", "c"]
+
+
+async def test_a_lane_remembers_its_latest_response(serve: Serve) -> None:
+    server = serve(Scripted(["one", "two", "three"]))
+    async with Wire(server.app) as wire:
+        first = (await asked(wire, store=False))["response"]
+        await asked(wire, store=False, previous_response_id=first["id"])
+        refused = await asked(wire, store=False, previous_response_id=first["id"])
+    assert refused["error"]["code"] == "previous_response_not_found"
+
+
+async def test_what_could_not_be_continued_is_evicted(serve: Serve) -> None:
+    server = serve(Scripted(["one", "two"]))
+    bad = {
+        "store": False,
+        "input": [{"type": "function_call_output", "call_id": "c", "output": ""}],
+    }
+    async with Wire(server.app) as wire:
+        first = (await asked(wire, store=False))["response"]
+        refused = await asked(wire, previous_response_id=first["id"], **bad)
+        assert refused["error"]["message"].startswith("No tool call found")
+        again = await asked(wire, store=False, previous_response_id=first["id"])
+        assert again["error"]["code"] == "previous_response_not_found"
+        assert (await asked(wire, store=False))["type"] == "response.completed"
+
+
+async def test_a_fork_that_fails_costs_its_parent_nothing(serve: Serve) -> None:
+    server = serve(Scripted(["one", "two"]))
+    async with Wire(server.app) as wire:
+        first = (await asked(wire, store=False))["response"]
+        follow = {"store": False, "previous_response_id": first["id"]}
+        refused = await asked(wire, stream_id="fork", temperature=9, **follow)
+        assert (refused["type"], refused["stream_id"]) == ("error", "fork")
+        assert (await asked(wire, **follow))["type"] == "response.completed"
+
+
+async def test_a_warm_up_says_nothing_and_can_be_continued(serve: Serve) -> None:
+    backend = Scripted(["one", "two"])
+    server = serve(backend)
+    async with Wire(server.app) as wire:
+        wire.create(generate=False, input="a", instructions="Be brief.", store=False)
+        events = await wire.events()
+        assert [event["type"] for event in events] == [
+            "response.created",
+            "response.in_progress",
+            "response.completed",
+        ]
+        warm = events[-1]["response"]
+        assert (warm["output"], warm["usage"]["output_tokens"]) == ([], 0)
+        await asked(wire, input="b", store=False, previous_response_id=warm["id"])
+    assert heard(backend) == ["a", "b"]
+
+
+# --- lanes ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("API-WEBSOCKET")
+async def test_lanes_run_side_by_side_and_a_lane_in_order(serve: Serve) -> None:
+    gate = asyncio.Event()
+    server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
+    async with Wire(server.app) as wire:
+        for name in ("one", "one", "two"):
+            wire.create(stream_id=name)
+        begun = []
+        while len(begun) < 2:
+            event = await wire.event()
+            if event["type"] == "response.output_text.delta":
+                begun.append(event["stream_id"])
+        assert sorted(begun) == ["one", "two"]
+        assert server.service.running == 2
+        gate.set()
+        ends = []
+        while len(ends) < 3:
+            event = await wire.event()
+            assert event["stream_id"] in ("one", "two")
+            if event["type"] == "response.completed":
+                ends.append(event["stream_id"])
+        assert sorted(ends) == ["one", "one", "two"]
+
+
+async def test_no_more_than_sixteen_run_at_a_time(serve: Serve) -> None:
+    gate = asyncio.Event()
+    server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
+    async with Wire(server.app) as wire:
+        for number in range(20):
+            wire.create(stream_id=f"lane{number}")
+        deltas = 0
+        while deltas < 16:
+            deltas += (await wire.event())["type"] == "response.output_text.delta"
+        assert server.service.running == 16
+        gate.set()
+        while deltas < 20:
+            deltas += (await wire.event())["type"] == "response.output_text.delta"
+
+
+async def test_there_are_thirty_two_names(serve: Serve) -> None:
+    server = serve(Scripted(["one"]))
+    async with Wire(server.app) as wire:
+        for number in range(32):
+            assert (await asked(wire, stream_id=f"{number}"))["type"] == "response.completed"
+        refused = await asked(wire, stream_id="32")
+        assert refused["error"]["code"] == "websocket_stream_limit_reached"
+        assert (await asked(wire, stream_id="7"))["type"] == "response.completed"
+        assert (await asked(wire))["type"] == "response.completed"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 257, "ä", 7])
+async def test_a_name_has_its_letters(serve: Serve, name: object) -> None:
+    async with Wire(serve().app) as wire:
+        refused = await asked(wire, stream_id=name)
+        assert refused["error"]["code"] == "invalid_stream_id"
+
+
+async def test_frames_wait_only_so_long_in_line(serve: Serve) -> None:
+    server = serve(Breaking([ANSWER, Text("a"), asyncio.Event()]))
+    async with Wire(server.app) as wire:
+        for _ in range(140):
+            wire.create()
+        while (event := await wire.event())["type"] != "error":
+            pass
+        assert event["status"] == 429
+
+
+# --- errors --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("frame", "param"),
+    [
+        ("{", None),
+        ("[]", None),
+        (b"{}", None),
+        ("{}", "type"),
+        ({"type": "response.cancel"}, "type"),
+        ({"type": "response.create", "model": "tiny"}, "input"),
+        ({"type": "response.create", "model": "tiny", "input": 7}, "input"),
+        ({"type": "response.create", "input": "x", "background": True}, "background"),
+        ({"type": "response.create", "input": "x", "generate": "no"}, "generate"),
+        ({"type": "response.create", "input": "x", "model": "none"}, "model"),
+    ],
+    ids=str,
+)
+async def test_an_error_ends_nothing(serve: Serve, frame: Any, param: str | None) -> None:
+    async with Wire(serve().app) as wire:
+        wire.send(frame)
+        refused = await wire.event()
+        assert (refused["type"], refused["error"]["param"]) == ("error", param)
+        assert refused["status"] in (400, 404)
+        assert (await asked(wire))["type"] == "response.completed"
+
+
+async def test_a_run_that_breaks_ends_nothing(serve: Serve) -> None:
+    server = serve([BackendError("It broke."), "fine"])
+    async with Wire(server.app) as wire:
+        wire.create(stream_id="x")
+        events = await wire.events()
+        assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+        assert events[-2]["status"] == 500
+        assert {event["stream_id"] for event in events} == {"x"}
+        assert (await asked(wire))["type"] == "response.completed"
+
+
+async def test_steering_is_refused_by_name(serve: Serve) -> None:
+    async with Wire(serve().app) as wire:
+        wire.send({"type": "response.steer", "previous_response_id": "resp_1", "input": "x"})
+        failed = await wire.event()
+        assert failed["type"] == "response.steer.failed"
+        assert failed["error"]["code"] == "steering_not_supported"
+
+
+# --- coming and going ----------------------------------------------------------------------------
+
+
+async def test_who_leaves_stops_the_model(serve: Serve) -> None:
+    backend = Breaking([ANSWER, Text("a"), asyncio.Event()])
+    server = serve(backend)
+    async with Wire(server.app) as wire:
+        wire.create()
+        while (await wire.event())["type"] != "response.output_text.delta":
+            pass
+        wire.hang_up()
+        await backend.left.wait()
+
+
+async def test_a_connection_lasts_its_time(serve: Serve) -> None:
+    gate = asyncio.Event()
+    server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
+    log = open_log(io.StringIO())
+    short = Socket(
+        server.service,
+        Gate(10, 10),
+        Metrics(),
+        time.monotonic,
+        Limits(),
+        log=log,
+        lifetime_s=0.05,
+    )
+    async with Wire(_exchanged(short)) as wire:
+        wire.create()
+        while (await wire.event())["type"] != "response.output_text.delta":
+            pass
+        refused = None
+        while refused != "websocket_connection_limit_reached":
+            wire.create(stream_id="late", input=7)
+            refused = (await wire.event())["error"]["code"]
+        gate.set()  # what ran may end
+        while (await wire.event())["type"] != "response.completed":
+            pass
+        while (message := await wire.message())["type"] != "websocket.close":
+            pass
+        assert message["code"] == 1000
+
+
+def _exchanged(app: Any) -> Any:
+    """With an exchange in the scope, which the outer layers would bring."""
+
+    async def called(scope: Any, receive: Any, send: Any) -> None:
+        scope["antiphon.exchange"] = Exchange("req_1", 0.0)
+        await app(scope, receive, send)
+
+    return called
+
+
+async def test_strangers_are_refused_at_the_door() -> None:
+    server = Server(Scripted(["one"]), MemoryStore())
+    key = Key(name="k", tenant="t", sha256="0" * 64)
+    guarded = create_app(
+        server.service,
+        Access(keys=(key,)),
+        ids=lambda prefix: prefix,
+        log=open_log(io.StringIO()),
+    )
+    async with Wire(guarded) as wire:
+        refused = await wire.message()
+        assert (refused["type"], refused["status"]) == ("websocket.http.response.start", 401)
+    async with Wire(server.app, origin="https://evil.example") as wire:
+        assert (await wire.message())["status"] == 400
+    async with Wire(server.app, origin="http://localhost") as wire:
+        assert (await asked(wire))["type"] == "response.completed"
+    await server.close()
+
+
+# --- on a real socket ----------------------------------------------------------------------------
+
+
+@contextlib.asynccontextmanager
+async def listening(server: Server, **options: Any) -> AsyncIterator[str]:
+    sockets = bind("127.0.0.1", 0)
+    port = sockets[0].getsockname()[1]
+
+    async def drain(grace_s: float) -> None: ...
+
+    task = asyncio.create_task(serve_app(server.app, sockets, drain=drain, grace_s=0, **options))
+    try:
+        yield f"ws://127.0.0.1:{port}/v1/responses"
+    finally:
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        for listener in sockets:
+            listener.close()
+
+
+@pytest.mark.requirement("API-WEBSOCKET")
+async def test_a_real_client_compresses_pings_and_is_held_to_a_size(serve: Serve) -> None:
+    server = serve(Scripted(["one"]))
+    async with (
+        asyncio.timeout(20),
+        listening(server, max_frame_bytes=10_000) as url,
+        connect(url, compression="deflate") as wire,
+    ):
+        await (await wire.ping())
+        assert "permessage-deflate" in wire.response.headers["sec-websocket-extensions"]  # type: ignore[union-attr]
+        await wire.send(json.dumps({"type": "response.create", "model": "tiny", "input": "hi"}))
+        while json.loads(await wire.recv())["type"] != "response.completed":
+            pass
+        await wire.send("x" * 20_000)
+        with pytest.raises(websockets.ConnectionClosedError) as closed:
+            await wire.recv()
+        assert closed.value.rcvd is not None and closed.value.rcvd.code == 1009
