@@ -67,13 +67,13 @@ class Recalled(Struct, frozen=True, kw_only=True):
         """Of what stands before: what holds on, and what the user said lately. A client that no
         longer sends it finds it in what was sealed."""
         assert self.past is not None
-        rest = set(map(_words, self.past.rest))
+        rest = set(map(_words, self.past.rest)) - {None}
         seen = rest | set(map(_words, self.before))
         lost = [item for item in self.past.said if _words(item) not in seen]
         there = [
             item
             for item in self.before
-            if holds(item) or (is_user(item) and _words(item) not in rest)
+            if (holds(item) or is_user(item)) and _words(item) not in rest
         ]
         return _lately((*lost, *there), self.room)
 
@@ -256,8 +256,10 @@ def is_user(item: it.Item) -> TypeGuard[it.Message]:
 
 
 def _words(item: it.Item) -> bytes | None:
-    """What the user said, if it was the user: clients that store nothing give messages no ids."""
-    return _encode(item.content) if is_user(item) else None
+    """By what a message that is kept is known again: clients that store nothing give no ids."""
+    if isinstance(item, it.Message) and (is_user(item) or holds(item)):
+        return _encode((item.role, item.content))
+    return None
 
 
 def holds(item: it.Item) -> bool:
