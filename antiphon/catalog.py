@@ -131,10 +131,12 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
 async def _scripted(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """No model at all: says the text that is its source, whatever it is asked."""
+    """No model at all: says the text that is its source, whatever it is asked. ``wait_s`` of its
+    template's arguments: seconds before each word."""
     from antiphon.backends.scripted import Scripted
 
-    return Scripted((model.source,))
+    wait_s = float(model.template_kwargs.get("wait_s", 0))
+    return Scripted((model.source,), wait_s=wait_s, tokens=True)
 
 
 #: Engine → what makes its backend. Others come from entry points of the same group.

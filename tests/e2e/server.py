@@ -57,12 +57,19 @@ def antiphon(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 
 @contextmanager
-def serving(folder: Path, settings: str = "") -> Iterator[Server]:
-    """Serve from ``folder``, whose ``antiphon.toml`` gets ``settings`` too."""
-    (folder / "antiphon.toml").write_text(
-        f'port = 0\nstore = "sqlite:{folder}/responses.db"\nlog_level = "error"\n{settings}\n'
+def serving(
+    folder: Path, settings: str = "", *, store: str = "", model: str = ""
+) -> Iterator[Server]:
+    """Serve from ``folder``, whose ``antiphon.toml`` gets ``settings`` too. By default from SQLite
+    there, and the embedded model."""
+    folder.mkdir(exist_ok=True)
+    model = model or (
         f'[models.smollm2]\nsource = "{smollm2()}"\naliases = ["gpt-5.5"]\n'
         "threads = 1\ncontext_size = 2048\nparallel = 4\n"
+    )
+    store = store or f"sqlite:{folder}/responses.db"
+    (folder / "antiphon.toml").write_text(
+        f'port = 0\nstore = "{store}"\nlog_level = "error"\n{settings}\n{model}'
     )
     process = subprocess.Popen(
         [sys.executable, "-m", "antiphon", "serve"],

@@ -7,8 +7,10 @@ follow, and what the readers have in the end is what an undisturbed run says.
 from __future__ import annotations
 
 import asyncio
+import itertools
 import json
 import random
+from contextlib import ExitStack
 from functools import reduce
 from operator import or_
 from pathlib import Path
@@ -20,6 +22,7 @@ import pytest
 
 from antiphon.stream.fold import fold
 from antiphon.stream.grammar import check
+from antiphon.testing.postgres import Postgres
 from antiphon.wire.events import EVENTS, Event
 from tests.e2e.server import Server, serving
 
@@ -28,9 +31,9 @@ pytestmark = pytest.mark.model
 #: Answers in which the model is sure of every word: where two words are as likely as each other,
 #: arithmetic that depends on the shape of a batch may choose either.
 PROMPTS = (
-    "Count from one to thirty in words.",
-    "List the days of the week, then the months of the year.",
-    "Write the alphabet, one letter a line.",
+    "Count from 1 to 50, separated by commas.",
+    "Repeat the word hello fifty times.",
+    "Write the numbers from 1 to 40, one a line.",
 )
 _event = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 
@@ -132,6 +135,7 @@ async def _to_the_end(server: Server, readers: list[Reader]) -> None:
 
 @pytest.mark.requirement("D-31", "API-DURABLE")
 def test_a_run_survives_the_death_of_its_process(tmp_path: Path, kills: int) -> None:
+    """One process over SQLite, started again each time."""
     dice = random.Random(kills)
     with serving(tmp_path) as server:
         expected = asyncio.run(_undisturbed(server))
@@ -141,8 +145,7 @@ def test_a_run_survives_the_death_of_its_process(tmp_path: Path, kills: int) -> 
         while kills > 0 and not (readers and all(reader.ended for reader in readers)):
             with serving(tmp_path) as server:
                 readers = readers or asyncio.run(_begin(server))
-                moment_s = dice.uniform(0.0, 2.0)
-                asyncio.run(_until_killed(server, readers, moment_s))
+                asyncio.run(_until_killed(server, readers, dice.uniform(0.0, 2.0)))
             kills -= 1
         with serving(tmp_path) as server:
             asyncio.run(_to_the_end(server, [r for r in readers if not r.ended]))
@@ -150,3 +153,50 @@ def test_a_run_survives_the_death_of_its_process(tmp_path: Path, kills: int) -> 
             assert reader.check() == expected[number // 2]
         resumed += sum(reader.resumed for reader in readers)
     assert resumed, "nobody was ever interrupted"
+
+
+@pytest.mark.requirement("API-DURABLE", "API-MANY-PROCESSES")
+def test_another_process_takes_over(tmp_path: Path, kills: int, database: Postgres) -> None:
+    """Two processes over PostgreSQL, one of which is killed, and another started in its place;
+    readers that lose theirs go on at the other one."""
+    dice = random.Random(kills)
+    store = asyncio.run(database.fresh())
+    numbers = itertools.count()
+    with ExitStack() as stack:
+
+        def another() -> Server:
+            folder = tmp_path / f"server{next(numbers)}"
+            return stack.enter_context(serving(folder, "lease_s = 0.5", store=store))
+
+        fleet = [another(), another()]
+        expected = asyncio.run(_undisturbed(fleet[0]))
+        resumed = 0
+        while kills > 0:
+            readers = asyncio.run(_begin(dice.choice(fleet)))
+            while kills > 0 and not all(reader.ended for reader in readers):
+                dice.shuffle(fleet)
+                victim, survivor = fleet
+                asyncio.run(_until_one_is_killed(victim, survivor, readers, dice.uniform(0.0, 2.0)))
+                fleet = [survivor, another()]
+                kills -= 1
+            asyncio.run(_to_the_end(fleet[0], [r for r in readers if not r.ended]))
+            for number, reader in enumerate(readers):
+                assert reader.check() == expected[number // 2]
+            resumed += sum(reader.resumed for reader in readers)
+        assert resumed, "nobody was ever interrupted"
+
+
+async def _until_one_is_killed(
+    victim: Server, survivor: Server, readers: list[Reader], moment_s: float
+) -> None:
+    """Half of the readers follow at each; those of the victim go on at the survivor."""
+    going = [reader for reader in readers if not reader.ended]
+    lost = [asyncio.create_task(reader.follow(victim)) for reader in going[::2]]
+    safe = [asyncio.create_task(reader.follow(survivor)) for reader in going[1::2]]
+    await asyncio.sleep(moment_s)
+    victim.kill()
+    async with asyncio.timeout(60):
+        await asyncio.gather(*lost)
+    for task in safe:
+        task.cancel()
+    await asyncio.gather(*safe, return_exceptions=True)
