@@ -19,7 +19,6 @@ from starlette.types import Receive, Scope, Send
 from antiphon.errors import InvalidRequest, Overloaded, RequestError
 from antiphon.runs.recent import Recent
 from antiphon.runs.run import Outlet, Run
-from antiphon.store.base import StoredResponse
 from antiphon.wire.events import Error, Event, SteerFailed
 from antiphon.wire.socket import Create, Envelope, Steer, read_envelope, read_frame
 
@@ -190,12 +189,12 @@ class _Connection:
 
     # --- memory ----------------------------------------------------------------------------------
 
-    def keep(self, lane: _Lane, run: Run, stored: StoredResponse) -> None:
+    def keep(self, lane: _Lane, run: Run) -> None:
         """The lane's latest response, in place of the one before: before its end is told."""
-        if stored.response.status not in ("completed", "incomplete"):
-            return self.evict(lane, stored.response.previous_response_id)
+        if run.response.status not in ("completed", "incomplete"):
+            return self.evict(lane, run.response.previous_response_id)
         before, lane.latest = lane.latest, run.id
-        self.recent.keep((*run.past, stored))
+        self.recent.keep(run.chain)
         if before is not None and all(each.latest != before for each in self._lanes.values()):
             self.recent.forget(before)
 
@@ -276,8 +275,8 @@ class _Frames(Outlet):
         for event in events:
             await self._connection.say(event, self._lane.name)
 
-    async def end(self, events: tuple[Event, ...], stored: StoredResponse) -> None:
-        self._connection.keep(self._lane, self._run, stored)
+    async def end(self, events: tuple[Event, ...], stored: object) -> None:
+        self._connection.keep(self._lane, self._run)
         await self.write(events)
 
 

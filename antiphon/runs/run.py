@@ -84,9 +84,9 @@ class Run:
         "_work",
         "_writer",
         "_writing",
+        "chain",
         "id",
         "ignored_tools",
-        "past",
         "recorder",
         "response",
     )
@@ -115,8 +115,8 @@ class Run:
         self._over = False
         self.response: Response = writer.response
         self.id = self.response.id
-        #: The responses it continues, oldest first.
-        self.past = past
+        #: The responses it continues, oldest first; at its end, with its own.
+        self.chain = past
         #: Hosted tools the request named that nobody here runs.
         self.ignored_tools = ignored_tools
 
@@ -224,7 +224,7 @@ class Run:
             "failed",
             at=int(self._work.clock()),
             usage=self.recorder.usage or self._partial_usage(),
-            error=as_wire(error),
+            error=_as_wire(error),
         )
         stored = StoredResponse(response=response, input=self._work.input)
         if self._work.save is not None:
@@ -244,6 +244,7 @@ class Run:
     async def _end(self, stored: StoredResponse) -> None:
         self._over = True
         self.response = stored.response
+        self.chain = (*self.chain, stored)
         await self._work.release()
         self._writer.announce()
         if self._aside is not None:
@@ -300,7 +301,7 @@ class Run:
             self._aside = None
 
 
-def as_wire(error: RunError) -> ResponseError:
+def _as_wire(error: RunError) -> ResponseError:
     """What the response says of the error."""
     return ResponseError(code=error.code, message=error.message, type=error.type)
 

@@ -18,7 +18,7 @@ from antiphon.errors import RunError, SetupError
 
 from .sql import migrations, queries
 
-__all__ = ["Cluster", "key"]
+__all__ = ["Cluster", "Transaction", "key"]
 
 _log = structlog.get_logger(__name__)
 

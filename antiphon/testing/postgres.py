@@ -93,7 +93,8 @@ class Postgres:
             self._process = None
 
     def _answers(self) -> bool:
-        asked = [self._binaries / "pg_isready", "-q", "-h", "127.0.0.1", "-p", str(self._port)]
+        program = str(self._binaries / "pg_isready")
+        asked = [program, "-q", "-h", "127.0.0.1", "-p", str(self._port)]
         return subprocess.run(asked, timeout=_WAIT_S).returncode == 0
 
     def _run(self, program: str, *arguments: str) -> None:
