@@ -17,6 +17,7 @@ from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.testing.postgres import Postgres
+from antiphon.testing.run_check import CHECKS as RUN_CHECKS
 from antiphon.testing.store_check import CHECKS, check_store, turn
 from antiphon.wire.conversations import Conversation
 
@@ -41,6 +42,17 @@ async def test_the_contract(kind: str, name: str, request: pytest.FixtureRequest
     try:
         async with asyncio.timeout(30):
             await CHECKS[name](store)
+    finally:
+        await store.close()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("name", RUN_CHECKS)
+async def test_the_contract_of_runs(kind: str, name: str, request: pytest.FixtureRequest) -> None:
+    store = await opened(kind, request)
+    try:
+        async with asyncio.timeout(30):
+            await RUN_CHECKS[name](store)
     finally:
         await store.close()
 

@@ -1,0 +1,324 @@
+"""The contract of a run store as checks, for whoever writes one.
+
+Each check is given a fresh store of its own. ``CHECKS`` names them, for a test to run one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec.structs import replace
+
+from antiphon.store.base import Retention, Store, StoredResponse
+from antiphon.store.runs import Append, Batch, Claim, Job
+from antiphon.wire.conversations import Conversation
+
+from .store_check import turn
+
+__all__ = ["CHECKS", "batch", "begun", "ended", "queued"]
+
+Check = Callable[[Store], Awaitable[None]]
+
+PATIENCE_S = 30
+
+
+def batch(first: int, count: int = 1, tokens: bytes = b"") -> Batch:
+    """``count`` lines that say their number."""
+    lines = b"".join(b'{"n":%d}\n' % number for number in range(first, first + count))
+    return Batch(first=first, count=count, lines=lines, tokens=tokens)
+
+
+def job(name: str, tenant: str = "t", model: str = "m") -> Job:
+    """Of the response ``resp_NAME``."""
+    return Job(tenant=tenant, id=f"resp_{name}", model=model, request=b"{}", prompt=b"\1\0\0\0")
+
+
+def queued(name: str, *, store: bool = True, previous: str | None = None) -> StoredResponse:
+    """The response as it begins: with its input, without output."""
+    stored = turn(name, previous)
+    response = replace(stored.response, status="queued", output=(), store=store, usage=None)
+    return StoredResponse(response=response, input=stored.input)
+
+
+def ended(name: str, *, store: bool = True, previous: str | None = None) -> StoredResponse:
+    """The response as it ends."""
+    stored = turn(name, previous)
+    return replace(stored, response=replace(stored.response, store=store))
+
+
+async def begun(
+    store: Store, name: str = "a", *, owner: str = "one", tenant: str = "t", keep: bool = True
+) -> Claim:
+    """A run with two events, claimed by ``owner``."""
+    await store.runs.begin(job(name, tenant), queued(name, store=keep), batch(0, 2))
+    (claim,) = await store.runs.claim(owner, ["m"], limit=1, lease_s=60)
+    return claim
+
+
+async def _numbers(store: Store, name: str = "a", after: int = -1, limit: int = 100) -> list[int]:
+    page = await store.runs.events("t", f"resp_{name}", after, limit=limit)
+    assert page is not None
+    return [n for each in page.batches for n in range(each.first, each.last + 1) if n > after]
+
+
+async def begins_a_response_that_can_be_loaded(store: Store) -> None:
+    await store.runs.begin(job("a"), queued("a"), batch(0, 2))
+    assert await store.load("t", "resp_a") == queued("a")
+    assert await store.load("u", "resp_a") is None
+    page = await store.runs.events("t", "resp_a", -1, limit=10)
+    assert page is not None and not page.ended
+    assert [(each.first, each.count, each.lines) for each in page.batches] == [
+        (0, 2, batch(0, 2).lines)
+    ]
+    assert await store.runs.events("u", "resp_a", -1, limit=10) is None
+    assert await store.runs.events("t", "resp_none", -1, limit=10) is None
+
+
+async def hands_out_every_run_once_and_oldest_first(store: Store) -> None:
+    for name in "abc":
+        await store.runs.begin(job(name), queued(name), batch(0))
+    await store.runs.begin(job("x", model="other"), queued("x"), batch(0))
+    first = await store.runs.claim("one", ["m"], limit=2, lease_s=60)
+    rest = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+    assert [claim.job for claim in (*first, *rest)] == [job("a"), job("b"), job("c")]
+    assert [(claim.epoch, claim.attempts) for claim in first] == [(1, 1), (1, 1)]
+    assert await store.runs.claim("one", ["m"], limit=9, lease_s=60) == ()
+    assert await store.runs.claim("one", ["other"], limit=0, lease_s=60) == ()
+
+
+async def keeps_what_is_appended(store: Store) -> None:
+    claim = await begun(store)
+    two = Append(claim, batch(2, 3, b"\7\0\0\0"))
+    assert await store.runs.append((two, Append(claim, batch(5)))) == frozenset()
+    assert await store.runs.append((two,)) == frozenset()  # no answer came: asked again
+    assert await _numbers(store) == [0, 1, 2, 3, 4, 5]
+    history = await store.runs.history(claim)
+    assert b"".join(each.tokens for each in history) == b"\7\0\0\0"
+    page = await store.runs.events("t", "resp_a", -1, limit=10)
+    assert page is not None and all(each.tokens == b"" for each in page.batches)
+
+
+async def reads_from_any_number_in_pages(store: Store) -> None:
+    claim = await begun(store)
+    await store.runs.append([Append(claim, batch(n, 2)) for n in range(2, 40, 2)])
+    for after in range(-1, 42):
+        assert await _numbers(store, after=after) == list(range(after + 1, 40))
+    at = -1
+    while more := await _numbers(store, after=at, limit=5):
+        assert 5 <= len(more) <= 6 or more[-1] == 39
+        at = more[-1]
+    assert at == 39
+
+
+async def ends_with_the_response_in_one_step(store: Store) -> None:
+    claim = await begun(store)
+    assert await store.runs.end(claim, ended("a"), batch(2, 2)) is True
+    assert await store.load("t", "resp_a") == ended("a")
+    page = await store.runs.events("t", "resp_a", 1, limit=10)
+    assert page is not None and page.ended and [each.first for each in page.batches] == [2]
+    beyond = await store.runs.events("t", "resp_a", 99, limit=10)
+    assert beyond is not None and beyond.ended and not beyond.batches
+    assert await store.runs.end(claim, ended("a"), batch(4)) is False
+    assert await store.runs.append((Append(claim, batch(4)),)) == {"resp_a"}
+    assert await store.runs.seize("t", "resp_a") is None
+    assert await _numbers(store) == [0, 1, 2, 3]
+
+
+async def may_end_without_a_word(store: Store) -> None:
+    claim = await begun(store)
+    assert await store.runs.end(claim, ended("a"), batch(2, 0)) is True
+    page = await store.runs.events("t", "resp_a", -1, limit=10)
+    assert page is not None and page.ended and [each.count for each in page.batches] == [2]
+
+
+async def fences_who_lost_a_run(store: Store) -> None:
+    claim, other = await begun(store), await begun(store, "b")
+    assert await store.runs.seize("u", "resp_a") is None
+    seized = await store.runs.seize("t", "resp_a")
+    assert seized is not None and seized.epoch == claim.epoch + 1
+    lost = await store.runs.append((Append(claim, batch(2)), Append(other, batch(2))))
+    assert lost == {"resp_a"}
+    assert await _numbers(store, "b") == [0, 1, 2]
+    assert await store.runs.end(claim, ended("a"), batch(2)) is False
+    assert await store.load("t", "resp_a") == queued("a")
+    assert await store.runs.claim("one", ["m"], limit=9, lease_s=60) == ()
+    assert await store.runs.end(seized, ended("a"), batch(2)) is True
+    assert await _numbers(store) == [0, 1, 2]
+
+
+async def gives_back_what_its_owner_releases(store: Store) -> None:
+    claim = await begun(store)
+    await store.runs.append((Append(claim, batch(2)),))
+    await store.runs.release("one")
+    (taken,) = await store.runs.claim("two", ["m"], limit=9, lease_s=60)
+    assert (taken.job, taken.epoch, taken.attempts) == (claim.job, claim.epoch + 1, 1)
+    assert await store.runs.append((Append(claim, batch(3)),)) == {"resp_a"}
+    assert await store.runs.append((Append(taken, batch(3)),)) == frozenset()
+    assert [each.first for each in await store.runs.history(taken)] == [0, 2, 3]
+
+
+async def counts_attempts_without_a_word(store: Store) -> None:
+    await begun(store)
+    for attempts in (2, 3):
+        await store.runs.release("one")
+        (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+        assert claim.attempts == attempts
+
+
+async def lets_nothing_fall_between_reading_and_following(store: Store) -> None:
+    claim = await begun(store)
+    with store.runs.follow("t", "resp_a") as tail:
+        assert await _numbers(store) == [0, 1]
+        await store.runs.append((Append(claim, batch(2, 2)),))
+        heard = 1
+        async with asyncio.timeout(PATIENCE_S):
+            while heard < 3:
+                await tail.wait()
+                if (found := tail.take(heard)) is not None:
+                    heard = found.last
+                elif tail.dirty:
+                    tail.dirty = False
+                    heard = max([heard, *await _numbers(store, after=heard)])
+            await store.runs.end(claim, ended("a"), batch(4))
+            while not tail.dirty:  # the end is a reason to look
+                tail.take(99)
+                await tail.wait()
+
+
+async def leaves_a_gap_to_a_slow_follower_not_memory(store: Store) -> None:
+    claim = await begun(store)
+    with store.runs.follow("t", "resp_a") as tail:
+        for n in range(2, 300):
+            await store.runs.append((Append(claim, batch(n)),))
+        async with asyncio.timeout(PATIENCE_S):
+            await tail.wait()
+        assert tail.take(1) is None or not tail.dirty
+        assert (await _numbers(store, after=1, limit=1_000))[-1] == 299
+
+
+async def hides_the_items_of_what_runs_or_is_not_stored(store: Store) -> None:
+    claim = await begun(store)
+    assert await store.item("t", "msg_i_a") is None
+    await store.runs.end(claim, ended("a"), batch(2))
+    assert await store.item("t", "msg_i_a") is not None
+    passing = await begun(store, "b", keep=False)
+    await store.runs.end(passing, ended("b", store=False), batch(2), expires_at=2_000)
+    assert await store.item("t", "msg_o_b") is None
+    assert await store.load("t", "resp_b") is not None
+    await store.sweep(Retention(), 1_999)
+    assert await store.load("t", "resp_b") is not None
+    assert await store.sweep(Retention(), 2_000) == 1
+    assert await store.load("t", "resp_b") is None
+    assert await store.runs.events("t", "resp_b", -1, limit=10) is None
+
+
+async def forgets_logs_in_time_and_never_what_runs(store: Store) -> None:
+    over = await begun(store)
+    await begun(store, "b")
+    await store.runs.end(over, ended("a"), batch(2))
+    kept = Retention(max_log_age_s=100)
+    await store.sweep(kept, 10_000)
+    assert await _numbers(store) == [0, 1, 2]
+    await store.sweep(kept, 10_099)
+    assert await _numbers(store) == [0, 1, 2]
+    await store.sweep(kept, 10_101)
+    assert await store.runs.events("t", "resp_a", -1, limit=10) is None
+    assert await store.load("t", "resp_a") is not None
+    await store.sweep(Retention(max_age_s=1, max_responses=0), 99_999)
+    assert await store.load("t", "resp_a") is None
+    assert await store.load("t", "resp_b") is not None, "it still runs"
+    assert await _numbers(store, "b") == [0, 1]
+
+
+async def deletes_a_run_with_its_response(store: Store) -> None:
+    claim = await begun(store)
+    with store.runs.follow("t", "resp_a") as tail:
+        assert await store.delete("t", "resp_a") is True
+        async with asyncio.timeout(PATIENCE_S):
+            while not tail.dirty:
+                await tail.wait()
+    assert await store.runs.events("t", "resp_a", -1, limit=10) is None
+    assert await store.runs.append((Append(claim, batch(2)),)) == {"resp_a"}
+    assert await store.runs.end(claim, ended("a"), batch(2)) is False
+    assert await store.load("t", "resp_a") is None
+
+
+async def adds_a_turn_to_its_conversation_and_lets_it_go(store: Store) -> None:
+    await store.put_conversation("t", Conversation(id="conv_a", created_at=1))
+    claim = await begun(store)
+    assert await store.runs.hold("t", "conv_a", "resp_a", "one", lease_s=60) is True
+    assert await store.runs.hold("t", "conv_a", "resp_b", "two", lease_s=60) is False
+    await store.runs.end(claim, ended("a"), batch(2), conversation="conv_a")
+    items = await store.conversation_items("t", "conv_a")
+    assert [item.id for item in items] == ["msg_i_a", "msg_o_a"]
+    assert await store.runs.hold("t", "conv_a", "resp_b", "two", lease_s=60) is True
+
+
+async def holds_a_conversation_for_one(store: Store) -> None:
+    hold = store.runs.hold
+    assert await hold("t", "conv_a", "resp_a", "one", lease_s=60) is True
+    assert await hold("t", "conv_a", "resp_a", "one", lease_s=60) is True
+    assert await hold("t", "conv_a", "resp_b", "one", lease_s=60) is False
+    assert await hold("u", "conv_a", "resp_b", "one", lease_s=60) is True
+    await store.runs.let_go("t", "conv_a", "resp_b")
+    assert await hold("t", "conv_a", "resp_b", "one", lease_s=60) is False
+    await store.runs.let_go("t", "conv_a", "resp_a")
+    assert await hold("t", "conv_a", "resp_b", "one", lease_s=60) is True
+    await store.runs.release("one")
+    assert await hold("t", "conv_a", "resp_c", "two", lease_s=60) is True
+
+
+async def keeps_tenants_apart(store: Store) -> None:
+    mine = await begun(store)
+    yours = await begun(store, tenant="u")
+    await store.runs.append((Append(mine, batch(2)),))
+    await store.runs.end(yours, ended("a"), batch(2, 5))
+    assert await _numbers(store) == [0, 1, 2]
+    assert await store.load("t", "resp_a") == queued("a")
+    assert await store.load("u", "resp_a") == ended("a")
+
+
+async def takes_many_runs_at_once(store: Store) -> None:
+    names = [str(n) for n in range(100)]
+    for name in names:
+        await store.runs.begin(job(name), queued(name), batch(0))
+    claims = await store.runs.claim("one", ["m"], limit=100, lease_s=60)
+    assert len(claims) == 100
+    for n in range(1, 6):
+        assert not await store.runs.append([Append(claim, batch(n)) for claim in claims])
+    for name in names:
+        assert await _numbers(store, name) == [0, 1, 2, 3, 4, 5]
+
+
+async def keeps_one_secret_for_all(store: Store) -> None:
+    first = await store.secret("seal", b"one\0")
+    assert first == b"one\0"
+    assert await store.secret("seal", b"two") == first
+    assert await store.secret("other", b"two") == b"two"
+
+
+CHECKS: Mapping[str, Check] = {
+    check.__name__: check
+    for check in (
+        begins_a_response_that_can_be_loaded,
+        hands_out_every_run_once_and_oldest_first,
+        keeps_what_is_appended,
+        reads_from_any_number_in_pages,
+        ends_with_the_response_in_one_step,
+        may_end_without_a_word,
+        fences_who_lost_a_run,
+        gives_back_what_its_owner_releases,
+        counts_attempts_without_a_word,
+        lets_nothing_fall_between_reading_and_following,
+        leaves_a_gap_to_a_slow_follower_not_memory,
+        hides_the_items_of_what_runs_or_is_not_stored,
+        forgets_logs_in_time_and_never_what_runs,
+        deletes_a_run_with_its_response,
+        adds_a_turn_to_its_conversation_and_lets_it_go,
+        holds_a_conversation_for_one,
+        keeps_tenants_apart,
+        takes_many_runs_at_once,
+        keeps_one_secret_for_all,
+    )
+}
