@@ -215,7 +215,7 @@ class Transaction:
 def _place(url: str) -> str:
     """Where the database is, without who asks and how they prove it."""
     parts = urlsplit(url)
-    return f"{parts.hostname or 'localhost'}:{parts.port or 5432}{parts.path}"
+    return (parts.netloc.rpartition("@")[2] or "localhost") + parts.path
 
 
 def _line(error: BaseException) -> str:
