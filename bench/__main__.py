@@ -16,6 +16,7 @@ from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import Response, Usage
 
+from . import state
 from .load import Plan, load
 from .servers import CONTEXT, FEW, WORDS, running
 from .table import Line, median, show
@@ -327,10 +328,17 @@ BENCHES: dict[str, Bench] = {
     "idle": idle,
     "model": model,
     "turns": turns,
+    "appends": state.appends,
+    "followers": state.followers,
+    "many": state.many,
+    "takeover": state.takeover,
 }
 
 
 def main(names: list[str]) -> None:
+    unknown = [name for name in names if name not in BENCHES]
+    if unknown:
+        raise SystemExit(f"{__doc__}\nNames: {', '.join(BENCHES)}")
     for name in names or BENCHES:
         show(BENCHES[name]())
 

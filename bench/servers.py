@@ -10,6 +10,7 @@ import asyncio
 import itertools
 import json
 import os
+import secrets
 import subprocess
 import sys
 import tempfile
@@ -73,7 +74,47 @@ async def _scripted(words: int, wait_s: float) -> None:
         await store.close()
 
 
-async def _serve(models: Any, store: Any) -> None:
+async def _replica(store_url: str, places: int, words: int, wait_s: float) -> None:
+    """One of several over a store. Its model says the time, so that readers can tell how old it is
+    when they hear it."""
+    from antiphon.backends.scripted import Scripted
+    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.runs.background import Lease
+    from antiphon.store import open_store
+    from antiphon.stream.deltas import Close, Delta, Open, Text
+    from antiphon.wire.items import Message
+
+    class Clock:
+        """A script that is written while it is played."""
+
+        def __iter__(self) -> Iterator[Delta]:
+            yield Open(Message(role="assistant", content=()))
+            for _ in range(words):
+                yield Text(f"{time.monotonic():.6f} ")
+            yield Close()
+
+    class Telling(Scripted):
+        async def prepare(self, conversation: Any, options: Any) -> Any:
+            reply = await super().prepare(conversation, options)
+            reply._deltas = _numbered(Clock())
+            return reply
+
+    backend = Telling([()], wait_s=wait_s)
+    models = Catalog((ServedModel(name="scripted", backend=backend, created=0),))
+    store = await open_store(store_url)
+    await _serve(models, store, lease=Lease(lease_s=1.0, places=places), unique=True)
+    await store.close()
+
+
+def _numbered(deltas: Any) -> Iterator[Any]:
+    from antiphon.stream.deltas import Sampled
+
+    for number, delta in enumerate(deltas):
+        yield Sampled((number,))
+        yield delta
+
+
+async def _serve(models: Any, store: Any, *, lease: Any = None, unique: bool = False) -> None:
     """The whole server, but for its settings: app, guard, log, metrics, runs, store."""
     from antiphon.http.app import create_app
     from antiphon.http.guard import Limits
@@ -84,9 +125,10 @@ async def _serve(models: Any, store: Any) -> None:
     numbers = itertools.count()
 
     def ids(prefix: str) -> str:
-        return f"{prefix}_{next(numbers):048x}"
+        return f"{prefix}_{secrets.token_hex(24) if unique else format(next(numbers), '048x')}"
 
-    service = Service(models, store, policy=Policy(), clock=time.time, ids=ids)
+    policy = Policy() if lease is None else Policy(lease=lease)
+    service = Service(models, store, policy=policy, clock=time.time, ids=ids)
     service.start()
     log = open_log(open(os.devnull, "w"))
     app = create_app(service, limits=Limits(max_running=1024), ids=ids, log=log)
@@ -161,6 +203,9 @@ def main() -> None:
         run(_scripted(int(arguments[0]), float(arguments[1])))
     elif kind == "bare":
         run(_bare(float(arguments[0])))
+    elif kind == "replica":
+        url, places, words, wait_s = arguments
+        run(_replica(url, int(places), int(words), float(wait_s)))
     elif kind == "model":
         run(_model(int(arguments[0])))
     else:

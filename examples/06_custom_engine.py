@@ -36,9 +36,8 @@ async def main() -> None:
     backend = Local(Counting(), Dialect(Counting.card, Counting.tokenizer))
     asked = Conversation(items=(Message(role="user", content=(InputText(text="Hello"),)),))
     reply = await backend.prepare(asked, Options())
-    async for delta in reply.deltas():
-        if isinstance(delta, Text):
-            print(delta.text, end="")
+    async for known in reply.deltas():  # what becomes known at one time comes together
+        print(*(delta.text for delta in known if isinstance(delta, Text)), sep="", end="")
     print()
 
 

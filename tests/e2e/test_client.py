@@ -241,7 +241,7 @@ def test_logprobs_are_where_they_were_asked_for(client: OpenAI) -> None:
         ({"model": "nobody"}, 404, "model_not_found"),
         ({"temperature": 9}, 400, "decimal_above_max_value"),
         ({"input": "word " * 5000}, 400, "context_length_exceeded"),
-        ({"background": True}, 400, "unsupported_parameter"),
+        ({"moderation": {"model": "m"}}, 400, "unsupported_parameter"),
         ({"previous_response_id": "resp_none"}, 400, "previous_response_not_found"),
         (
             {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}},

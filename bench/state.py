@@ -1,0 +1,174 @@
+"""What durable state costs: logs in each store, readers on another process, many runs at a time,
+and the death of an owner."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import tempfile
+import time
+import urllib.request
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from antiphon.testing.postgres import Postgres, postgres
+
+from .follow import Heard, Plan, follow
+from .servers import Process, running
+from .table import Line
+
+__all__ = ["appends", "followers", "many", "takeover"]
+
+
+@contextmanager
+def _stores() -> Iterator[tuple[dict[str, str], Postgres]]:
+    """The URL of a fresh store of each kind."""
+    with tempfile.TemporaryDirectory() as folder, postgres() as server:
+        yield (
+            {
+                "memory": "memory:",
+                "SQLite": f"sqlite:{Path(folder) / 'bench.db'}",
+                "PostgreSQL": asyncio.run(server.fresh()),
+            },
+            server,
+        )
+
+
+def appends() -> Iterator[Line]:
+    """Events a second into each store: 256 runs, a flush with a few events of each."""
+    with _stores() as (urls, _):
+        for kind, url in urls.items():
+            rate, cpu = asyncio.run(_append(url))
+            note = f"{cpu:.1f} µs of this process each"
+            what = f"{kind}: events appended a second, 256 runs"
+            yield Line(what=what, value=rate, unit="/s", note=note)
+
+
+async def _append(url: str) -> tuple[float, float]:
+    from antiphon.store import open_store
+    from antiphon.store.runs import Append, Batch
+    from antiphon.testing.run_check import begun
+
+    store = await open_store(url)
+    claims = [await begun(store, str(n)) for n in range(256)]
+    line = b'{"type":"response.output_text.delta","sequence_number":7,"delta":"hello "}\n'
+    flushes, each, at = 60, 3, 2
+    clock, cpu = time.perf_counter(), time.process_time()
+    for _ in range(flushes):
+        batch = Batch(first=at, count=each, lines=line * each, tokens=b"1234" * each)
+        await store.runs.append([Append(claim, batch) for claim in claims])
+        at += each
+    count = flushes * each * len(claims)
+    rate = count / (time.perf_counter() - clock)
+    spent = (time.process_time() - cpu) / count * 1e6
+    await store.close()
+    return rate, spent
+
+
+def followers() -> Iterator[Line]:
+    """256 background runs of 50 events a second in one process, followed in it and in another."""
+    streams, words = 256, 400
+    with _stores() as (urls, _), ExitStack() as stack:
+        url = urls["PostgreSQL"]
+        owner = stack.enter_context(running("replica", url, str(streams), str(words), "0.02"))
+        other = stack.enter_context(running("replica", url, "0", str(words), "0.02"))
+        ages: dict[str, Heard] = {}
+        for name, at in (("its own", owner), ("another", other)):
+            ids = [_begin(owner) for _ in range(streams)]
+            ages[name] = _heard(follow(Plan(port=at.port, ids=ids, seconds=30)))
+            heard = ages[name]
+            yield Line(
+                what=f"PostgreSQL: age of an event read at {name} process, p99",
+                value=heard.p99_s * 1000,
+                unit="ms",
+                at_most=60 if name == "another" else None,
+                note=f"median {heard.median_s * 1000:.1f} ms, {heard.events} events",
+            )
+        added = (ages["another"].median_s - ages["its own"].median_s) * 1000
+        yield Line(what="PostgreSQL: added by the other process, median", value=added, unit="ms")
+
+
+def many() -> Iterator[Line]:
+    """A thousand background runs at a time in one process, over SQLite."""
+    streams, words = 1_000, 100
+    with _stores() as (urls, _):
+        with running("replica", urls["SQLite"], str(streams), str(words), "0.1") as server:
+            before, begun = server.rss_bytes, time.perf_counter()
+            ids = [_begin(server) for _ in range(streams)]
+            peak = before
+            while any(_status(server, name) != "completed" for name in (ids[0], ids[-1])):
+                peak = max(peak, server.rss_bytes)
+                time.sleep(0.2)
+            took = time.perf_counter() - begun
+            grown = (peak - before) / 2**20
+            note = f"{streams} runs of {words} words in {took:.1f} s, {server.cpu_s:.1f} s of CPU"
+            yield Line(
+                what="SQLite: 1000 background runs at a time, events a second",
+                value=streams * words / took,
+                unit="/s",
+                note=note,
+            )
+            yield Line(what="SQLite: memory for them", value=grown, unit="MB")
+
+
+def takeover() -> Iterator[Line]:
+    """From the death of a run's owner to the next event at a reader of another process."""
+    with _stores() as (urls, _):
+        url = urls["PostgreSQL"]
+        with running("replica", url, "8", "600", "0.02") as other:
+            with running("replica", url, "8", "600", "0.02") as owner:
+                gaps = []
+                name = _begin(owner)
+                asyncio.run(_kill(owner, other, name, gaps))
+        yield Line(
+            what="PostgreSQL: kill to next event, lease of 1 s",
+            value=max(gaps) * 1000,
+            unit="ms",
+        )
+
+
+async def _kill(owner: Process, other: Process, name: str, gaps: list[float]) -> None:
+    import os
+    import signal
+
+    reader, writer = await asyncio.open_connection("127.0.0.1", other.port)
+    writer.write(
+        f"GET /v1/responses/{name}?stream=true HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode()
+    )
+    pieces, killed, last = 0, False, time.perf_counter()
+    while (piece := await reader.read(65536)) and b"[DONE]" not in piece:
+        now = time.perf_counter()
+        if killed:
+            gaps.append(now - last)
+        last, pieces = now, pieces + 1
+        if pieces == 50:
+            killed = True
+            os.kill(owner.pid, signal.SIGKILL)
+    writer.close()
+
+
+def _begin(server: Process) -> str:
+    body = json.dumps({"model": "scripted", "input": "hi", "background": True}).encode()
+    found: str = _json(server, "/v1/responses", body)["id"]
+    return found
+
+
+def _status(server: Process, name: str) -> str:
+    found: str = _json(server, f"/v1/responses/{name}")["status"]
+    return found
+
+
+def _json(server: Process, path: str, body: bytes | None = None) -> Any:
+    url = f"http://127.0.0.1:{server.port}{path}"
+    headers = {"content-type": "application/json"}
+    with urllib.request.urlopen(urllib.request.Request(url, body, headers), timeout=60) as answer:
+        return json.load(answer)
+
+
+def _heard(process: Any) -> Heard:
+    said, _ = process.communicate(timeout=120)
+    return msgspec.json.decode(said, type=Heard)
