@@ -119,10 +119,13 @@ def takeover() -> Iterator[Line]:
     """From the death of a run's owner to the next event at a reader of another process."""
     with _stores() as (urls, _):
         url = urls["PostgreSQL"]
-        with running("replica", url, "8", "600", "0.02") as other:
-            with running("replica", url, "8", "600", "0.02") as owner:
-                gaps = []
-                name = _begin(owner)
+        gaps: list[float] = []
+        with running("replica", url, "8", "1000", "0.02") as owner:
+            name = _begin(owner)
+            while _status(owner, name) == "queued":
+                time.sleep(0.05)
+            # begun after the run, which is therefore not its own
+            with running("replica", url, "8", "1000", "0.02") as other:
                 asyncio.run(_kill(owner, other, name, gaps))
         yield Line(
             what="PostgreSQL: kill to next event, lease of 1 s",
