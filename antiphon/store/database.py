@@ -31,23 +31,27 @@ _T = TypeVar("_T")
 
 
 class _Job:
-    """One write and who waits for it."""
+    """One write, who waits for it, and what else is to be done once it is there."""
 
-    __slots__ = ("done", "error", "loop", "result", "work")
+    __slots__ = ("done", "error", "loop", "result", "then", "work")
 
     def __init__(
         self,
         work: Callable[[sqlite3.Connection], Any],
         loop: asyncio.AbstractEventLoop,
         done: asyncio.Future[Any],
+        then: Callable[[Any], None] | None,
     ) -> None:
         self.work = work
+        self.then = then
         self.loop = loop
         self.done = done
         self.result: Any = None
         self.error: BaseException | None = None
 
     def settle(self) -> None:
+        if self.then is not None and self.error is None:
+            self.then(self.result)
         if self.done.done():
             return  # nobody waits any more
         if self.error is None:
@@ -112,31 +116,43 @@ class Database:
 
     # --- reading ---------------------------------------------------------------------------------
 
-    async def read(
+    async def rows(
         self, name: str, arguments: tuple[Any, ...], shape: Callable[[tuple[Any, ...]], _T]
     ) -> list[_T]:
         """The rows of a query, shaped where they are read: a long chain is no pause of the loop."""
+        query = self.queries[name]
+        return await self.read(
+            lambda connection: [shape(row) for row in connection.execute(query, arguments)]
+        )
+
+    async def read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+        """What this work reads, in the thread that reads."""
         if self._ended is not None:
             raise RunError("The store is closed.")
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._reading, self._fetch, name, arguments, shape)
+        return await asyncio.get_running_loop().run_in_executor(self._reading, self._read, work)
 
-    def _fetch(
-        self, name: str, arguments: tuple[Any, ...], shape: Callable[[tuple[Any, ...]], _T]
-    ) -> list[_T]:
+    def _read(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
         try:
-            return [shape(row) for row in self._reader.execute(self.queries[name], arguments)]
+            return work(self._reader)
         except (sqlite3.Error, msgspec.MsgspecError, UnicodeError) as error:
             raise RunError("The store could not be read.") from error
 
     # --- writing ---------------------------------------------------------------------------------
 
-    async def write(self, work: Callable[[sqlite3.Connection], _T]) -> _T:
+    async def write(
+        self,
+        work: Callable[[sqlite3.Connection], _T],
+        *,
+        then: Callable[[_T], None] | None = None,
+    ) -> _T:
+        """Do this work in the thread that writes; durable when it returns, all or nothing. ``then``
+        is called in the event loop with what it gave, also if nobody waits for it any more: what
+        was kept has to be told. It must not raise."""
         if self._ended is not None:
             raise RunError("The store is closed.")
         loop = asyncio.get_running_loop()
         done: asyncio.Future[_T] = loop.create_future()
-        self._jobs.put(_Job(work, loop, done))
+        self._jobs.put(_Job(work, loop, done, then))
         return await done
 
     def _write_on(self, connection: sqlite3.Connection) -> None:

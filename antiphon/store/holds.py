@@ -1,24 +1,49 @@
-"""Holds on conversations, where one process has the store: they need not outlive it."""
+"""Who lives, and who holds which conversation, where one process has the store: neither need
+outlive it.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Collection
 
-__all__ = ["Holds"]
+__all__ = ["Holds", "Owners"]
+
+
+class Owners:
+    """When each was last heard of."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, float] = {}
+
+    def hear(self, owner: str) -> None:
+        """It lives."""
+        self._heard[owner] = time.monotonic()
+
+    def alive(self, lease_s: float) -> frozenset[str]:
+        """Those last heard of less than ``lease_s`` ago. Who was never heard of here has died with
+        the process it lived in."""
+        since = time.monotonic() - lease_s
+        return frozenset(owner for owner, heard in self._heard.items() if heard > since)
 
 
 class Holds:
     """Which response has which conversation, and for which owner."""
 
-    def __init__(self) -> None:
+    def __init__(self, owners: Owners) -> None:
+        self._owners = owners
+        #: Holder and owner, by tenant and conversation.
         self._held: dict[tuple[str, str], tuple[str, str]] = {}
 
-    def hold(self, tenant: str, conversation_id: str, holder: str, owner: str) -> bool:
-        """False: another response has it."""
-        held = self._held.get((tenant, conversation_id))
-        if held is not None and held[0] != holder:
+    def hold(
+        self, tenant: str, conversation_id: str, holder: str, owner: str, lease_s: float
+    ) -> bool:
+        """False: another response has it, whose owner is alive."""
+        had, by = self._held.get((tenant, conversation_id), (holder, owner))
+        if had != holder and by in self._owners.alive(lease_s):
             return False
         self._held[tenant, conversation_id] = (holder, owner)
+        self._owners.hear(owner)
         return True
 
     def let_go(self, tenant: str, conversation_id: str, holder: str) -> None:
@@ -27,14 +52,21 @@ class Holds:
         if held is not None and held[0] == holder:
             del self._held[tenant, conversation_id]
 
-    def forget(self, holder: str) -> None:
-        """The response has ended."""
-        self._held = {key: held for key, held in self._held.items() if held[0] != holder}
+    def pass_on(self, tenant: str, holder: str, owner: str) -> None:
+        """The run was claimed."""
+        for key in self._of(tenant, holder):
+            self._held[key] = (holder, owner)
 
-    def release(self, owner: str, running: Collection[str]) -> None:
+    def forget(self, tenant: str, holder: str) -> None:
+        """The response has ended, or is gone."""
+        for key in self._of(tenant, holder):
+            del self._held[key]
+
+    def release(self, owner: str, running: Collection[tuple[str, str]]) -> None:
         """The owner stops; what its runs hold waits for whoever goes on with them."""
-        self._held = {
-            key: (holder, by)
-            for key, (holder, by) in self._held.items()
-            if by != owner or holder in running
-        }
+        for (tenant, conversation_id), (holder, by) in list(self._held.items()):
+            if by == owner and (tenant, holder) not in running:
+                del self._held[tenant, conversation_id]
+
+    def _of(self, tenant: str, holder: str) -> list[tuple[str, str]]:
+        return [key for key, held in self._held.items() if (key[0], held[0]) == (tenant, holder)]

@@ -21,11 +21,13 @@ _encode = msgspec.json.Encoder().encode
 
 
 class _Row(Struct):
-    """A response, and whether its id may still be used. ``order``: when it was first saved."""
+    """A response, and whether its id may still be used. ``order``: when it was first saved.
+    ``listed``: its items can be referred to."""
 
     stored: StoredResponse
     bytes: int
     order: int
+    listed: bool
     live: bool = True
     expires_at: int | None = None
 
@@ -66,10 +68,16 @@ class MemoryStore:
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
     ) -> None:
         self._check()
-        self._keep(tenant, stored, conversation, None)
+        self._keep(tenant, stored, conversation)
 
     def _keep(
-        self, tenant: str, stored: StoredResponse, conversation: str | None, expires_at: int | None
+        self,
+        tenant: str,
+        stored: StoredResponse,
+        conversation: str | None = None,
+        *,
+        expires_at: int | None = None,
+        listed: bool = True,
     ) -> None:
         key = (tenant, stored.response.id)
         old = self._rows.get(key)
@@ -77,10 +85,10 @@ class MemoryStore:
             self._unlink(key, old)
         self._order += 1
         order = old.order if old else self._order
-        row = _Row(stored, len(_encode(stored)), order, expires_at=expires_at)
+        row = _Row(stored, len(_encode(stored)), order, listed, expires_at=expires_at)
         self._rows[key] = row
         self._children.setdefault(_parent(key, row), set()).add(key)
-        for item in row.items:
+        for item in row.items if listed else ():
             self._holders.setdefault((tenant, item.id), set()).add(key)
         talk = self._talks.get((tenant, conversation or ""))
         if talk is not None:
@@ -107,8 +115,7 @@ class MemoryStore:
     async def item(self, tenant: str, item_id: str) -> Item | None:
         self._check()
         rows = (self._rows[key] for key in self._holders.get((tenant, item_id), ()))
-        shown = (row for row in rows if row.live and self._shows_items(tenant, row))
-        newest = max(shown, key=lambda row: row.order, default=None)
+        newest = max((row for row in rows if row.live), key=lambda row: row.order, default=None)
         if newest is None:
             return self._talked(tenant, item_id)
         return next(item for item in newest.items if item.id == item_id)
@@ -126,21 +133,25 @@ class MemoryStore:
 
     async def sweep(self, retention: Retention, now: int) -> int:
         self._check()
-        if retention.max_log_age_s is not None:
-            self.runs.expire(int(now - retention.max_log_age_s), now)
-        over = [k for k, r in self._rows.items() if r.live and (r.expires_at or now + 1) <= now]
-        for key in over:
+        log_age_s = retention.max_log_age_s
+        self.runs.expire(int(now - log_age_s) if log_age_s is not None else None, now)
+        lapsed = [
+            key
+            for key, row in self._rows.items()
+            if row.live and row.expires_at is not None and row.expires_at <= now
+        ]
+        for key in lapsed:
             await self.delete(*key)
-        return len(over) + self._expire(retention, now)
+        return len(lapsed) + self._expire(retention, now)
 
     def _expire(self, retention: Retention, now: int) -> int:
-        rows = ((key, row) for key, row in self._rows.items() if row.live)
+        rows = [(key, row) for key, row in self._rows.items() if row.live]
         live = [(key, row) for key, row in rows if not self.runs.is_running(key)]
         live.sort(key=lambda pair: (pair[1].stored.response.created_at, pair[1].order))
         size = sum(row.bytes for row in self._rows.values())
         for expired, (key, row) in enumerate(live):
             age = now - row.stored.response.created_at
-            if not retention.over(age_s=age, responses=len(live) - expired, bytes=size):
+            if not retention.over(age_s=age, responses=len(rows) - expired, bytes=size):
                 return expired
             row.live = False
             self.runs.drop(key)
@@ -188,10 +199,6 @@ class MemoryStore:
 
     async def close(self) -> None:
         self._closed = True
-
-    def _shows_items(self, tenant: str, row: _Row) -> bool:
-        response = row.stored.response
-        return response.store and not self.runs.is_running((tenant, response.id))
 
     def _talked(self, tenant: str, item_id: str) -> Item | None:
         """The item in whichever conversation of the tenant has it."""

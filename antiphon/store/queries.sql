@@ -93,24 +93,29 @@ INSERT OR IGNORE INTO secrets (name, value) VALUES (?, ?)
 SELECT value FROM secrets WHERE name = ?
 
 -- begin_run
-INSERT INTO runs (tenant, id, model, request, prompt) VALUES (?, ?, ?, ?, ?)
+INSERT INTO runs (tenant, id, model) VALUES (?, ?, ?)
+
+-- add_job
+INSERT INTO jobs (run, request, prompt) VALUES (?, ?, ?)
 
 -- run
-SELECT seq, epoch, next, ended_at FROM runs WHERE tenant = ? AND id = ?
+SELECT seq, epoch, next, ended_at, owner FROM runs WHERE tenant = ? AND id = ?
 
--- claimable
-SELECT seq, tenant, id, model, request, prompt, epoch, attempts, owner FROM runs
-WHERE ended_at IS NULL AND (owner IS NULL OR owner NOT IN (?, '')) ORDER BY seq
+-- unended
+SELECT seq, model, owner FROM runs WHERE ended_at IS NULL ORDER BY seq
 
 -- take_run
 UPDATE runs SET owner = ?, epoch = epoch + 1, attempts = attempts + 1 WHERE seq = ?
 
+-- claim
+SELECT r.tenant, r.id, r.model, j.request, j.prompt, r.epoch, r.attempts
+FROM runs AS r JOIN jobs AS j ON j.run = r.seq WHERE r.seq = ?
+
 -- release_runs
 UPDATE runs SET owner = NULL WHERE owner = ? AND ended_at IS NULL
 
--- job
-SELECT seq, tenant, id, model, request, prompt, epoch, attempts, owner FROM runs
-WHERE tenant = ? AND id = ? AND ended_at IS NULL
+-- running
+SELECT tenant, id FROM runs WHERE ended_at IS NULL
 
 -- add_batch
 INSERT INTO batches (run, first, count, lines, tokens) VALUES (?, ?, ?, ?, ?)
@@ -132,11 +137,12 @@ SELECT b.first, b.count, b.lines, b.tokens
 FROM batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = ? AND r.id = ? ORDER BY b.first
 
--- events_from
-SELECT b.first, b.count, b.lines, x'' FROM batches AS b
-WHERE b.run = ? AND b.first >= (
-    SELECT coalesce(max(first), 0) FROM batches WHERE run = ? AND first <= ?
-) ORDER BY b.first LIMIT ?
+-- events
+SELECT r.ended_at IS NOT NULL, b.first, b.count, b.lines
+FROM runs AS r LEFT JOIN batches AS b ON b.run = r.seq AND b.first >= (
+    SELECT coalesce(max(first), 0) FROM batches WHERE run = r.seq AND first <= ?
+)
+WHERE r.tenant = ? AND r.id = ? ORDER BY b.first
 
 -- see_ended
 UPDATE runs SET ended_at = ? WHERE ended_at = 0

@@ -51,16 +51,16 @@ class SqliteStore:
         await self._database.write(self._keep(tenant, stored, conversation))
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
-        found = await self._database.read("load", (tenant, response_id), stored_of)
+        found = await self._database.rows("load", (tenant, response_id), stored_of)
         return found[0] if found else None
 
     async def chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
-        return tuple(await self._database.read("chain", (tenant, response_id), stored_of)) or None
+        return tuple(await self._database.rows("chain", (tenant, response_id), stored_of)) or None
 
     async def item(self, tenant: str, item_id: str) -> Item | None:
-        held = await self._database.read("item", (tenant, item_id), items_of)
+        held = await self._database.rows("item", (tenant, item_id), items_of)
         if not held:
-            talked = await self._database.read("conversation_item", (tenant, item_id), item_of)
+            talked = await self._database.rows("conversation_item", (tenant, item_id), item_of)
             return talked[0] if talked else None
         return next(item for item in held[0] if item.id == item_id)
 
@@ -73,10 +73,11 @@ class SqliteStore:
             self._free(connection, row[0])
             return True
 
-        gone = await self._database.write(work)
-        if gone:
-            self.runs.touch([(tenant, response_id)])
-        return gone
+        def told(gone: bool) -> None:
+            if gone:
+                self.runs.forget(tenant, response_id)
+
+        return await self._database.write(work, then=told)
 
     async def sweep(self, retention: Retention, now: int) -> int:
         log_age_s = retention.max_log_age_s
@@ -103,7 +104,7 @@ class SqliteStore:
         await self._database.write(work)
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
-        found = await self._database.read(
+        found = await self._database.rows(
             "conversation", (tenant, conversation_id), conversation_of
         )
         return found[0] if found else None
@@ -121,7 +122,7 @@ class SqliteStore:
 
     async def conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
         return tuple(
-            await self._database.read("conversation_items", (tenant, conversation_id), item_of)
+            await self._database.rows("conversation_items", (tenant, conversation_id), item_of)
         )
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:

@@ -1,29 +1,32 @@
 """Background runs in SQLite: their logs, a row a batch, beside the responses they make.
 
-One process has the database, so that what another owner had is free. It knows nothing of events.
+One process has the database: who lives is known without it, and of those who had it before, nobody
+does. It knows nothing of events.
 """
 
 from __future__ import annotations
 
 import sqlite3
 from collections.abc import Callable, Collection, Iterable, Sequence
+from contextlib import closing
+from itertools import islice
 from typing import Any, Protocol
-
-from msgspec.structs import replace
 
 from .base import StoredResponse
 from .database import Database
-from .holds import Holds
+from .holds import Holds, Owners
 from .rows import batch_of, claim_of
 from .runs import Append, Batch, Claim, Job, Listener, Page
 from .tails import Tail, Tails
 
 __all__ = ["SqliteRuns"]
 
-#: Owns what was seized: it is about to end, and left alone by those who look for work.
+#: Owns what was seized: it is about to end, unless who seized it dies.
 _NOBODY = ""
-#: Rows of a log read in one step, whatever the limit.
-_ROWS = 1_000
+
+
+#: A claim, and who had the run before.
+_Taken = tuple[Claim, str | None]
 
 
 class _Keep(Protocol):
@@ -41,84 +44,96 @@ class _Keep(Protocol):
 
 
 class SqliteRuns:
-    """``RunStore`` over a database."""
+    """``RunStore`` over a database, beside the responses that ``keep`` keeps."""
 
     def __init__(self, database: Database, keep: _Keep) -> None:
         self._database = database
         self._queries = database.queries
         self._keep = keep
         self._tails = Tails()
-        self._holds = Holds()
+        self._owners = Owners()
+        self._holds = Holds(self._owners)
         self._listener: Listener | None = None
 
     async def begin(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
         keep = self._keep(job.tenant, stored, listed=False)
-        row = (job.tenant, job.id, job.model, job.request, job.prompt)
 
         def work(connection: sqlite3.Connection) -> None:
             keep(connection)
+            row = (job.tenant, job.id, job.model)
             run = connection.execute(self._queries["begin_run"], row).lastrowid
+            connection.execute(self._queries["add_job"], (run, job.request, job.prompt))
             self._add(connection, run, batch)
 
-        await self._database.write(work)
-        self._queued()
+        await self._database.write(work, then=self._queued)
 
     async def claim(
         self, owner: str, models: Collection[str], *, limit: int, lease_s: float
     ) -> tuple[Claim, ...]:
-        def work(connection: sqlite3.Connection) -> list[tuple[Claim, str | None]]:
-            taken: list[tuple[Claim, str | None]] = []
-            for row in connection.execute(self._queries["claimable"], (owner,)).fetchall():
-                if len(taken) < limit and row[3] in models:
-                    taken.append((self._take(connection, row, owner), row[8]))
-            return taken
+        self._owners.hear(owner)
+        alive = {owner, *self._owners.alive(lease_s)}
 
-        if limit < 1 or not await self._database.read("claimable", (owner,), _any):
-            return ()
-        taken = await self._database.write(work)
-        for claim, had in taken:
-            self._lost(claim, had)
-        return tuple(claim for claim, _ in taken)
+        def work(connection: sqlite3.Connection) -> list[_Taken]:
+            with closing(connection.execute(self._queries["unended"])) as runs:
+                free = (
+                    (run, had) for run, model, had in runs if had not in alive and model in models
+                )
+                found = list(islice(free, max(0, limit)))
+            return [(self._take(connection, run, owner), had) for run, had in found]
+
+        def told(taken: list[_Taken]) -> None:
+            for claim, had in taken:
+                self._holds.pass_on(claim.job.tenant, claim.job.id, owner)
+                self._lost(claim, had)
+
+        return tuple(claim for claim, _ in await self._database.write(work, then=told))
 
     async def beat(self, owner: str) -> None:
-        """Who has the database is alive."""
+        self._owners.hear(owner)
 
     async def release(self, owner: str) -> None:
-        def work(connection: sqlite3.Connection) -> None:
+        def work(connection: sqlite3.Connection) -> set[tuple[str, str]]:
             connection.execute(self._queries["release_runs"], (owner,))
+            return set(connection.execute(self._queries["running"]))
 
-        await self._database.write(work)
-        running = await self._database.read("claimable", (owner,), lambda row: str(row[2]))
-        self._holds.release(owner, running)
-        self._queued()
+        def told(running: set[tuple[str, str]]) -> None:
+            self._holds.release(owner, running)
+            self._queued()
+
+        await self._database.write(work, then=told)
 
     async def seize(self, tenant: str, response_id: str) -> Claim | None:
-        def work(connection: sqlite3.Connection) -> tuple[Claim, str | None] | None:
-            row = connection.execute(self._queries["job"], (tenant, response_id)).fetchone()
-            return None if row is None else (self._take(connection, row, _NOBODY), row[8])
+        def work(connection: sqlite3.Connection) -> _Taken | None:
+            row = connection.execute(self._queries["run"], (tenant, response_id)).fetchone()
+            if row is None or row[3] is not None:
+                return None
+            return self._take(connection, row[0], _NOBODY), row[4]
 
-        taken = await self._database.write(work)
-        if taken is None:
-            return None
-        self._lost(*taken)
-        return taken[0]
+        def told(taken: _Taken | None) -> None:
+            if taken is not None:
+                self._lost(*taken)
+
+        self._owners.hear(_NOBODY)
+        taken = await self._database.write(work, then=told)
+        return None if taken is None else taken[0]
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
-        def work(connection: sqlite3.Connection) -> list[Append]:
-            kept: list[Append] = []
+        def work(connection: sqlite3.Connection) -> tuple[list[Append], set[str]]:
+            kept, lost = [], set()
             for append in appends:
                 run = self._mine(connection, append.claim)
-                if run is not None and append.batch.first >= run[1]:
+                if run is None:
+                    lost.add(append.claim.job.id)
+                elif append.batch.first >= run[1]:
                     self._add(connection, run[0], append.batch)
                     kept.append(append)
-                elif run is None:
-                    lost.add(append.claim.job.id)
-            return kept
+            return kept, lost
 
-        lost: set[str] = set()
-        for append in await self._database.write(work):
-            self._tell(append.claim, append.batch)
-        return frozenset(lost)
+        def told(done: tuple[list[Append], set[str]]) -> None:
+            for append in done[0]:
+                self._tell(append.claim, append.batch)
+
+        return frozenset((await self._database.write(work, then=told))[1])
 
     async def end(
         self,
@@ -141,39 +156,29 @@ class SqliteRuns:
             run = self._mine(connection, claim)
             if run is None:
                 return False
-            if batch.count:
-                self._add(connection, run[0], batch)
+            self._add(connection, run[0], batch)
             connection.execute(self._queries["end_run"], (run[0],))
             keep(connection)
             return True
 
-        if not await self._database.write(work):
-            return False
-        self._holds.forget(claim.job.id)
-        if batch.count:
-            self._tell(claim, batch)
-        self.touch([(claim.job.tenant, claim.job.id)])
-        return True
+        def told(ended: bool) -> None:
+            if ended:
+                self._tell(claim, batch)
+                self.forget(claim.job.tenant, claim.job.id)
+
+        return await self._database.write(work, then=told)
 
     async def history(self, claim: Claim) -> tuple[Batch, ...]:
         key = (claim.job.tenant, claim.job.id)
-        return tuple(await self._database.read("history", key, batch_of))
+        return tuple(await self._database.rows("history", key, batch_of))
 
     async def events(self, tenant: str, response_id: str, after: int, *, limit: int) -> Page | None:
-        runs = await self._database.read("run", (tenant, response_id), tuple)
-        if not runs:
-            return None
-        seq, _, end, ended_at = runs[0]
-        found: list[Batch] = []
-        at = after + 1
-        while at < end and sum(batch.count for batch in found) < limit:
-            asked = (seq, seq, at, min(limit, _ROWS))
-            rows = await self._database.read("events_from", asked, batch_of)
-            if not rows:
-                break
-            found += _enough(rows, limit - sum(batch.count for batch in found))
-            at = found[-1].last + 1
-        return Page(tuple(found), ended=ended_at is not None and at >= end)
+        def work(connection: sqlite3.Connection) -> Page | None:
+            asked = (after + 1, tenant, response_id)
+            with closing(connection.execute(self._queries["events"], asked)) as rows:
+                return _page(rows, after, limit)
+
+        return await self._database.read(work)
 
     def follow(self, tenant: str, response_id: str) -> Tail:
         return self._tails.follow(tenant, response_id)
@@ -181,7 +186,7 @@ class SqliteRuns:
     async def hold(
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
-        return self._holds.hold(tenant, conversation_id, holder, owner)
+        return self._holds.hold(tenant, conversation_id, holder, owner, lease_s)
 
     async def let_go(self, tenant: str, conversation_id: str, holder: str) -> None:
         self._holds.let_go(tenant, conversation_id, holder)
@@ -191,9 +196,10 @@ class SqliteRuns:
 
     # --- for the store beside it -----------------------------------------------------------------
 
-    def touch(self, keys: Iterable[tuple[str, str]]) -> None:
-        """Something happened to these runs that no tail was told."""
-        self._tails.touch(keys)
+    def forget(self, tenant: str, response_id: str) -> None:
+        """The run is over, or gone with its response."""
+        self._holds.forget(tenant, response_id)
+        self._tails.touch([(tenant, response_id)])
 
     def expire(self, connection: sqlite3.Connection, before: int | None, now: int) -> None:
         """Forget the events of runs that ended before then. One that ended since the last look
@@ -204,10 +210,9 @@ class SqliteRuns:
 
     # --- within ----------------------------------------------------------------------------------
 
-    def _take(self, connection: sqlite3.Connection, row: tuple[Any, ...], owner: str) -> Claim:
-        connection.execute(self._queries["take_run"], (owner, row[0]))
-        claim = claim_of(row[1:8])
-        return replace(claim, epoch=claim.epoch + 1, attempts=claim.attempts + 1)
+    def _take(self, connection: sqlite3.Connection, run: int, owner: str) -> Claim:
+        connection.execute(self._queries["take_run"], (owner, run))
+        return claim_of(connection.execute(self._queries["claim"], (run,)).fetchone())
 
     def _mine(self, connection: sqlite3.Connection, claim: Claim) -> tuple[int, int] | None:
         """The run's row and next number, if the claim still holds."""
@@ -218,14 +223,16 @@ class SqliteRuns:
         return row[0], row[2]
 
     def _add(self, connection: sqlite3.Connection, run: int | None, batch: Batch) -> None:
-        row = (run, batch.first, batch.count, batch.lines, batch.tokens)
-        connection.execute(self._queries["add_batch"], row)
-        connection.execute(self._queries["advance_run"], (batch.last + 1, run))
+        if batch.count:
+            row = (run, batch.first, batch.count, batch.lines, batch.tokens)
+            connection.execute(self._queries["add_batch"], row)
+            connection.execute(self._queries["advance_run"], (batch.last + 1, run))
 
     def _tell(self, claim: Claim, batch: Batch) -> None:
-        self._tails.put(claim.job.tenant, claim.job.id, batch)
+        if batch.count:
+            self._tails.put(claim.job.tenant, claim.job.id, batch)
 
-    def _queued(self) -> None:
+    def _queued(self, _: None = None) -> None:
         if self._listener is not None:
             self._listener.queued()
 
@@ -234,16 +241,16 @@ class SqliteRuns:
             self._listener.lost(claim.job.id, claim.epoch)
 
 
-def _enough(batches: list[Batch], count: int) -> list[Batch]:
-    """As many of them as it takes to have ``count`` events."""
+def _page(rows: Iterable[tuple[Any, ...]], after: int, limit: int) -> Page | None:
+    """Of rows (ended, first, count, lines), no more of which are read than it takes."""
     found: list[Batch] = []
-    for batch in batches:
-        if count <= 0:
-            break
-        found.append(batch)
-        count -= batch.count
-    return found
-
-
-def _any(row: tuple[Any, ...]) -> bool:
-    return True
+    count, over = 0, None
+    for ended, first, size, lines in rows:
+        over = bool(ended)
+        if first is None or first + size - 1 <= after:
+            continue
+        if count >= limit:
+            return Page(tuple(found), ended=False)
+        found.append(Batch(first=first, count=size, lines=lines))
+        count += size
+    return None if over is None else Page(tuple(found), ended=over)

@@ -6,8 +6,6 @@ CREATE TABLE runs (
     tenant TEXT NOT NULL,
     id TEXT NOT NULL,
     model TEXT NOT NULL,
-    request BLOB NOT NULL,
-    prompt BLOB NOT NULL,
     owner TEXT,
     epoch INTEGER NOT NULL DEFAULT 0,
     -- Claims since something was last appended.
@@ -19,6 +17,13 @@ CREATE TABLE runs (
 CREATE UNIQUE INDEX runs_by_id ON runs (tenant, id);
 CREATE INDEX runs_unended ON runs (seq) WHERE ended_at IS NULL;
 CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
+
+-- What was asked, apart: a row is written whole, and that of a run with every append.
+CREATE TABLE jobs (
+    run INTEGER PRIMARY KEY REFERENCES runs (seq) ON DELETE CASCADE,
+    request BLOB NOT NULL,
+    prompt BLOB NOT NULL
+);
 
 CREATE TABLE batches (
     run INTEGER NOT NULL REFERENCES runs (seq) ON DELETE CASCADE,
