@@ -173,5 +173,6 @@ def _json(server: Process, path: str, body: bytes | None = None) -> Any:
 
 
 def _heard(process: Any) -> Heard:
-    said, _ = process.communicate(timeout=120)
+    said = process.stdout.read()
+    process.wait(timeout=30)
     return msgspec.json.decode(said, type=Heard)
