@@ -30,8 +30,8 @@ CREATE TABLE batches (
     first INTEGER NOT NULL,
     count INTEGER NOT NULL,
     lines BLOB NOT NULL,
-    tokens BLOB NOT NULL,
-    PRIMARY KEY (run, first)
-) WITHOUT ROWID;
+    tokens BLOB NOT NULL
+);
+CREATE UNIQUE INDEX batches_by_run ON batches (run, first);
 
 CREATE TABLE secrets (name TEXT PRIMARY KEY, value BLOB NOT NULL);
