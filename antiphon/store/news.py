@@ -170,7 +170,7 @@ class News:
         if not keys:
             return
         tenants, names = zip(*keys, strict=True)
-        for tenant, name, row, number, _ in await self._cluster.rows(
+        for tenant, name, row, number in await self._cluster.rows(
             "runs", list(tenants), list(names)
         ):
             self._followed[tenant, name] = _Followed(row, number - 1)

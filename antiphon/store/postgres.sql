@@ -99,8 +99,7 @@ INSERT INTO secrets (name, value) VALUES ($1, $2) ON CONFLICT DO NOTHING
 SELECT value FROM secrets WHERE name = $1
 
 -- begin_run
-INSERT INTO runs (tenant, id, model, request, prompt, next) VALUES ($1, $2, $3, $4, $5, $6)
-RETURNING seq
+INSERT INTO runs (tenant, id, model, request, prompt) VALUES ($1, $2, $3, $4, $5) RETURNING seq
 
 -- add_batch
 INSERT INTO batches (run, first, count, lines, tokens) VALUES ($1, $2, $3, $4, $5)
@@ -121,7 +120,8 @@ WITH free AS (
 ), held AS (
     UPDATE holds SET owner = $1, beat_at = now() FROM taken WHERE holds.holder = taken.id
 )
-SELECT tenant, id, model, request, prompt, epoch, attempts, had FROM taken ORDER BY seq
+SELECT tenant, id, model, request, prompt, epoch, attempts, $1 AS owner, had
+FROM taken ORDER BY seq
 
 -- beat
 WITH held AS (UPDATE holds SET beat_at = now() WHERE owner = $1)
@@ -142,7 +142,7 @@ WITH it AS (
 )
 UPDATE runs SET owner = '', beat_at = now(), epoch = epoch + 1, attempts = attempts + 1
 FROM it WHERE runs.seq = it.seq
-RETURNING tenant, id, model, request, prompt, epoch, attempts, it.had
+RETURNING tenant, id, model, request, prompt, epoch, attempts, '' AS owner, it.had
 
 -- append
 WITH given AS (
@@ -150,28 +150,30 @@ WITH given AS (
         $1::text[], $2::text[], $3::int[], $4::int[], $5::int[], $6::bytea[], $7::bytea[]
     ) AS g (tenant, id, epoch, first, count, lines, tokens)
 ), mine AS (
-    SELECT r.seq, r.tenant, r.id FROM runs AS r
-    WHERE r.ended_at IS NULL AND (r.tenant, r.id, r.epoch) IN (
-        SELECT tenant, id, epoch FROM given
-    )
-    ORDER BY r.seq FOR UPDATE
+    SELECT DISTINCT r.seq, r.tenant, r.id, r.attempts FROM given AS g JOIN runs AS r
+    ON r.tenant = g.tenant AND r.id = g.id AND r.epoch = g.epoch AND r.ended_at IS NULL
 ), kept AS (
     INSERT INTO batches (run, first, count, lines, tokens)
     SELECT m.seq, g.first, g.count, g.lines, g.tokens
     FROM given AS g JOIN mine AS m ON m.tenant = g.tenant AND m.id = g.id
     ON CONFLICT DO NOTHING
-), moved AS (
-    UPDATE runs SET next = n.next, attempts = 0
-    FROM (
-        SELECT m.seq, max(g.first + g.count) AS next
-        FROM given AS g JOIN mine AS m ON m.tenant = g.tenant AND m.id = g.id GROUP BY m.seq
-    ) AS n
-    WHERE runs.seq = n.seq
+), spoken AS (
+    -- never waits: whoever takes a run away holds its row, and waits for us
+    UPDATE runs SET attempts = 0 WHERE seq IN (
+        SELECT r.seq FROM runs AS r WHERE r.seq IN (SELECT seq FROM mine WHERE attempts > 0)
+        FOR UPDATE SKIP LOCKED
+    )
 )
 SELECT tenant, id, seq FROM mine
 
+-- append_alone
+SELECT pg_advisory_xact_lock_shared($1, hashtext(o)) FROM unnest($2::text[]) AS g (o)
+
+-- take_from
+SELECT pg_advisory_xact_lock($1, hashtext(o)) FROM unnest($2::text[]) AS g (o) ORDER BY o
+
 -- end_run
-UPDATE runs SET ended_at = 0, owner = NULL, next = greatest(next, $4)
+UPDATE runs SET ended_at = 0, owner = NULL
 WHERE tenant = $1 AND id = $2 AND epoch = $3 AND ended_at IS NULL RETURNING seq
 
 -- forget_hold
@@ -183,12 +185,19 @@ FROM batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
 
 -- run
-SELECT seq, next, ended_at IS NOT NULL FROM runs WHERE tenant = $1 AND id = $2
+SELECT r.seq, coalesce(b.first + b.count, 0), r.ended_at IS NOT NULL
+FROM runs AS r LEFT JOIN LATERAL (
+    SELECT first, count FROM batches WHERE run = r.seq ORDER BY first DESC LIMIT 1
+) AS b ON TRUE
+WHERE r.tenant = $1 AND r.id = $2
 
 -- runs
-SELECT r.tenant, r.id, r.seq, r.next, r.ended_at IS NOT NULL
+SELECT r.tenant, r.id, r.seq, coalesce(b.first + b.count, 0)
 FROM runs AS r JOIN unnest($1::text[], $2::text[]) AS g (tenant, id)
 ON r.tenant = g.tenant AND r.id = g.id
+LEFT JOIN LATERAL (
+    SELECT first, count FROM batches WHERE run = r.seq ORDER BY first DESC LIMIT 1
+) AS b ON TRUE
 
 -- events
 SELECT b.first, b.count, b.lines, ''::bytea FROM batches AS b

@@ -21,6 +21,9 @@ __all__ = ["PostgresRuns"]
 
 #: Rows of a log read in one step, whatever the limit.
 _ROWS = 1_000
+#: The lock that an owner shares among its appends, and that is taken from it with a run. One lock
+#: an append: to lock the row of every run would write as much again as the events do.
+_APPENDING = 0x616E74
 
 
 class PostgresRuns:
@@ -34,7 +37,7 @@ class PostgresRuns:
         self._news = News(cluster, self._tails, self._name)
 
     async def begin(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
-        row = (job.tenant, job.id, job.model, job.request, job.prompt, batch.last + 1)
+        row = (job.tenant, job.id, job.model, job.request, job.prompt)
         async with self._cluster.transaction() as inside:
             await self._keep(inside, job.tenant, stored, listed=False)
             run = await inside.value("begin_run", *row)
@@ -49,13 +52,14 @@ class PostgresRuns:
             return ()
         async with self._cluster.transaction() as inside:
             rows = await inside.rows("claim", owner, list(models), limit, lease_s)
-            claims = tuple(claim_of(tuple(row)[:7]) for row in rows)
+            claims = tuple(claim_of(tuple(row)[:8]) for row in rows)
+            had = [row["had"] for row in rows]
             lost = [
                 (claim.job.id, claim.epoch)
-                for claim, row in zip(claims, rows, strict=True)
-                if row["had"]
+                for claim, owner in zip(claims, had, strict=True)
+                if owner
             ]
-            await self._take_away(inside, lost)
+            await self._take_away(inside, lost, had)
         self._news.lost(lost)
         return claims
 
@@ -73,16 +77,18 @@ class PostgresRuns:
             rows = await inside.rows("seize", tenant, key(response_id))
             if not rows:
                 return None
-            claim = claim_of(tuple(rows[0])[:7])
+            claim = claim_of(tuple(rows[0])[:8])
             lost = [(claim.job.id, claim.epoch)]
-            await self._take_away(inside, lost)
+            await self._take_away(inside, lost, [rows[0]["had"]])
         self._news.lost(lost)
         return claim
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
         jobs = [append.claim.job for append in appends]
         batches = [append.batch for append in appends]
+        owners = sorted({append.claim.owner for append in appends})
         async with self._cluster.transaction() as inside:
+            await inside.rows("append_alone", _APPENDING, owners)
             mine = await inside.rows(
                 "append",
                 [job.tenant for job in jobs],
@@ -109,7 +115,7 @@ class PostgresRuns:
     ) -> bool:
         job = claim.job
         async with self._cluster.transaction() as inside:
-            run = await inside.value("end_run", job.tenant, job.id, claim.epoch, batch.last + 1)
+            run = await inside.value("end_run", job.tenant, job.id, claim.epoch)
             if run is None:
                 return False
             if batch.count:
@@ -180,8 +186,16 @@ class PostgresRuns:
         """The followers here, that something happened to their run."""
         self._tails.touch([(tenant, response_id)])
 
-    async def _take_away(self, inside: Transaction, lost: Sequence[tuple[str, int]]) -> None:
+    async def _take_away(
+        self,
+        inside: Transaction,
+        lost: Sequence[tuple[str, int]],
+        owners: Sequence[str | None],
+    ) -> None:
+        """The runs have a new epoch; their owners may be about to append under the old one. Those
+        appends end before this transaction does, and later ones see what it did."""
         if lost:
+            await inside.rows("take_from", _APPENDING, sorted({o for o in owners if o}))
             await self._notify(inside, Notice(lost=tuple(lost)))
 
     async def _notify(self, inside: Transaction, notice: Notice) -> None:
