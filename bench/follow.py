@@ -12,6 +12,7 @@ import re
 import subprocess
 import sys
 import time
+from contextlib import suppress
 
 import msgspec
 from msgspec import Struct
@@ -30,7 +31,8 @@ class Plan(Struct, frozen=True, kw_only=True):
 
 
 class Heard(Struct, frozen=True, kw_only=True):
-    """Events heard, and the age in seconds at which their words came: median and 99th."""
+    """Events heard while all readers were there, and the age in seconds at which their words came:
+    median and 99th percentile."""
 
     events: int
     median_s: float
@@ -49,27 +51,32 @@ def follow(plan: Plan) -> subprocess.Popen[bytes]:
 
 
 async def _follow(plan: Plan) -> Heard:
-    ages: list[float] = []
+    heard: list[tuple[float, float]] = []
+    begun: list[float] = []
+    done: list[float] = []
 
     async def one(response_id: str) -> None:
         reader, writer = await asyncio.open_connection("127.0.0.1", plan.port)
         path = f"/v1/responses/{response_id}?stream=true"
         writer.write(f"GET {path} HTTP/1.1\r\nhost: 127.0.0.1\r\n\r\n".encode())
-        caught_up = time.monotonic()
+        first = True
         while piece := await reader.read(65536):
             now = time.monotonic()
-            said = map(float, _SAID.findall(piece))
-            ages.extend(now - at for at in said if at > caught_up)  # not what was there before
+            if first:
+                begun.append(now)
+                first = False
+            heard.extend((now, now - float(said)) for said in _SAID.findall(piece))
             if b"data: [DONE]" in piece:
+                done.append(now)
                 break
         writer.close()
 
-    try:
+    with suppress(TimeoutError):
         async with asyncio.timeout(plan.seconds):
             await asyncio.gather(*(one(response_id) for response_id in plan.ids))
-    except TimeoutError:
-        pass
-    ages.sort()
+    # While all of them went: what was said before a reader came is old, which is no news.
+    since, until = max(begun, default=0.0) + 0.5, min(done, default=time.monotonic())
+    ages = sorted(age for at, age in heard if since < at < until)
     if not ages:
         return Heard(events=0, median_s=0.0, p99_s=0.0)
     return Heard(events=len(ages), median_s=ages[len(ages) // 2], p99_s=ages[int(len(ages) * 0.99)])

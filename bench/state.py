@@ -71,7 +71,7 @@ async def _append(url: str) -> tuple[float, float]:
 
 def followers() -> Iterator[Line]:
     """256 background runs of 50 events a second in one process, followed in it and in another."""
-    streams, words = 256, 400
+    streams, words = 256, 600
     with _stores() as (urls, _), ExitStack() as stack:
         url = urls["PostgreSQL"]
         owner = stack.enter_context(running("replica", url, str(streams), str(words), "0.02"))
@@ -79,14 +79,16 @@ def followers() -> Iterator[Line]:
         ages: dict[str, Heard] = {}
         for name, at in (("its own", owner), ("another", other)):
             ids = [_begin(owner) for _ in range(streams)]
-            ages[name] = _heard(follow(Plan(port=at.port, ids=ids, seconds=30)))
-            heard = ages[name]
+            spent = owner.cpu_s, other.cpu_s
+            ages[name] = heard = _heard(follow(Plan(port=at.port, ids=ids, seconds=30)))
+            cpu = owner.cpu_s - spent[0], other.cpu_s - spent[1]
             yield Line(
                 what=f"PostgreSQL: age of an event read at {name} process, p99",
                 value=heard.p99_s * 1000,
                 unit="ms",
                 at_most=60 if name == "another" else None,
-                note=f"median {heard.median_s * 1000:.1f} ms, {heard.events} events",
+                note=f"median {heard.median_s * 1000:.1f} ms of {heard.events} events;"
+                f" CPU {cpu[0]:.1f} s and {cpu[1]:.1f} s",
             )
         added = (ages["another"].median_s - ages["its own"].median_s) * 1000
         yield Line(what="PostgreSQL: added by the other process, median", value=added, unit="ms")
