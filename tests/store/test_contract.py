@@ -16,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
+from antiphon.testing.claim_check import CHECKS as CLAIM_CHECKS
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import CHECKS as RUN_CHECKS
 from antiphon.testing.store_check import CHECKS, check_store, turn
@@ -47,12 +48,12 @@ async def test_the_contract(kind: str, name: str, request: pytest.FixtureRequest
 
 
 @pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("name", RUN_CHECKS)
+@pytest.mark.parametrize("name", [*RUN_CHECKS, *CLAIM_CHECKS])
 async def test_the_contract_of_runs(kind: str, name: str, request: pytest.FixtureRequest) -> None:
     store = await opened(kind, request)
     try:
         async with asyncio.timeout(30):
-            await RUN_CHECKS[name](store)
+            await {**RUN_CHECKS, **CLAIM_CHECKS}[name](store)
     finally:
         await store.close()
 

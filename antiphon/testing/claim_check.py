@@ -1,0 +1,220 @@
+"""The contract of a run store as checks, for whoever writes one: whose runs and conversations are.
+
+Each check is given a fresh store of its own. ``CHECKS`` names them, for a test to run one by one.
+No check waits for time to pass: a lease of no seconds is over, one of hours is not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+
+from antiphon.store.base import Store
+from antiphon.store.runs import Append
+
+from .run_check import batch, begun, ended, job, numbers, queued
+
+__all__ = ["CHECKS"]
+
+Check = Callable[[Store], Awaitable[None]]
+
+LONG_S = 3600.0
+
+
+class _Told:
+    """A listener, and what it was told."""
+
+    def __init__(self) -> None:
+        self.news: list[str | tuple[str, int]] = []
+
+    def queued(self) -> None:
+        self.news.append("queued")
+
+    def lost(self, response_id: str, epoch: int) -> None:
+        self.news.append((response_id, epoch))
+
+
+async def hands_out_every_run_once_and_oldest_first(store: Store) -> None:
+    for name in "abc":
+        await store.runs.begin(job(name), queued(name), batch(0))
+    await store.runs.begin(job("x", model="other"), queued("x"), batch(0))
+    first = await store.runs.claim("one", ["m"], limit=2, lease_s=60)
+    rest = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+    assert [claim.job for claim in (*first, *rest)] == [job("a"), job("b"), job("c")]
+    assert [(claim.epoch, claim.attempts) for claim in first] == [(1, 1), (1, 1)]
+    assert await store.runs.claim("one", ["m"], limit=9, lease_s=60) == ()
+    assert await store.runs.claim("one", ["other"], limit=0, lease_s=60) == ()
+
+
+async def fences_who_lost_a_run(store: Store) -> None:
+    claim, other = await begun(store), await begun(store, "b")
+    assert await store.runs.seize("u", "resp_a") is None
+    seized = await store.runs.seize("t", "resp_a")
+    assert seized is not None and seized.epoch == claim.epoch + 1
+    lost = await store.runs.append((Append(claim, batch(2)), Append(other, batch(2))))
+    assert lost == {"resp_a"}
+    assert await numbers(store, "b") == [0, 1, 2]
+    assert await store.runs.end(claim, ended("a"), batch(2)) is False
+    assert await store.load("t", "resp_a") == queued("a")
+    assert await store.runs.claim("one", ["m"], limit=9, lease_s=60) == ()
+    assert await store.runs.end(seized, ended("a"), batch(2)) is True
+    assert await numbers(store) == [0, 1, 2]
+
+
+async def gives_back_what_its_owner_releases(store: Store) -> None:
+    claim = await begun(store)
+    await store.runs.append((Append(claim, batch(2)),))
+    await store.runs.release("one")
+    (taken,) = await store.runs.claim("two", ["m"], limit=9, lease_s=60)
+    assert (taken.job, taken.epoch, taken.attempts) == (claim.job, claim.epoch + 1, 1)
+    assert await store.runs.append((Append(claim, batch(3)),)) == {"resp_a"}
+    assert await store.runs.append((Append(taken, batch(3)),)) == frozenset()
+    assert [each.first for each in await store.runs.history(taken)] == [0, 2, 3]
+
+
+async def counts_attempts_without_a_word(store: Store) -> None:
+    await begun(store)
+    for attempts in (2, 3):
+        await store.runs.release("one")
+        (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=60)
+        assert claim.attempts == attempts
+
+
+async def holds_a_conversation_for_one(store: Store) -> None:
+    hold = store.runs.hold
+    assert await hold("t", "conv_a", "resp_a", "one", lease_s=60) is True
+    assert await hold("t", "conv_a", "resp_a", "one", lease_s=60) is True
+    assert await hold("t", "conv_a", "resp_b", "one", lease_s=60) is False
+    assert await hold("u", "conv_a", "resp_b", "one", lease_s=60) is True
+    await store.runs.let_go("t", "conv_a", "resp_b")
+    assert await hold("t", "conv_a", "resp_b", "one", lease_s=60) is False
+    await store.runs.let_go("t", "conv_a", "resp_a")
+    assert await hold("t", "conv_a", "resp_b", "one", lease_s=60) is True
+    await store.runs.release("one")
+    assert await hold("t", "conv_a", "resp_c", "two", lease_s=60) is True
+
+
+async def takes_over_from_the_dead(store: Store) -> None:
+    claim = await begun(store)
+    await store.runs.append((Append(claim, batch(2)),))
+    assert await store.runs.claim("two", ["m"], limit=9, lease_s=LONG_S) == ()
+    assert await store.runs.claim("one", ["m"], limit=9, lease_s=0) == (), "its own"
+    assert await store.runs.claim("two", ["other"], limit=9, lease_s=0) == ()
+    (taken,) = await store.runs.claim("two", ["m"], limit=9, lease_s=0)
+    assert (taken.job, taken.epoch, taken.attempts) == (claim.job, claim.epoch + 1, 1)
+    assert await store.runs.append((Append(claim, batch(3)),)) == {"resp_a"}
+    assert await store.runs.end(claim, ended("a"), batch(3)) is False
+    await store.runs.release("one")  # what it has no more it cannot give back
+    assert await store.runs.claim("three", ["m"], limit=9, lease_s=LONG_S) == ()
+    assert await store.runs.append((Append(taken, batch(3)),)) == frozenset()
+    assert await numbers(store) == [0, 1, 2, 3]
+
+
+async def goes_on_with_what_was_seized_and_not_ended(store: Store) -> None:
+    await begun(store)
+    seized = await store.runs.seize("t", "resp_a")
+    assert seized is not None and (seized.epoch, seized.attempts) == (2, 2)
+    assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
+    (taken,) = await store.runs.claim("one", ["m"], limit=9, lease_s=0)
+    assert (taken.epoch, taken.attempts) == (3, 3)
+    assert await store.runs.end(seized, ended("a"), batch(2)) is False
+    assert await store.runs.end(taken, ended("a"), batch(2)) is True
+
+
+async def seizes_what_nobody_works_on(store: Store) -> None:
+    await store.runs.begin(job("a"), queued("a"), batch(0, 2))
+    seized = await store.runs.seize("t", "resp_a")
+    assert seized is not None and seized.job == job("a")
+    assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
+    assert await store.runs.end(seized, ended("a"), batch(2)) is True
+    assert await store.runs.claim("one", ["m"], limit=9, lease_s=0) == (), "it is over"
+
+
+async def fences_within_one_append(store: Store) -> None:
+    """The same run under two epochs, and one that is lost between two that are not."""
+    first = await begun(store)
+    await store.runs.release("one")
+    (now,) = await store.runs.claim("one", ["m"], limit=1, lease_s=LONG_S)
+    gone, other = await begun(store, "b"), await begun(store, "c")
+    await store.delete("t", "resp_b")
+    appends = (Append(now, batch(2)), Append(gone, batch(2)), Append(now, batch(3, 2)))
+    assert await store.runs.append((*appends, Append(other, batch(2)))) == {"resp_b"}
+    assert await numbers(store) == [0, 1, 2, 3, 4]
+    assert await numbers(store, "c") == [0, 1, 2]
+    assert await store.runs.append((Append(first, batch(5)),)) == {"resp_a"}
+    assert await store.runs.append(()) == frozenset()
+    assert await numbers(store) == [0, 1, 2, 3, 4]
+
+
+async def tells_who_listens(store: Store) -> None:
+    told = _Told()
+    store.runs.listen(told)
+    told.news.clear()
+    await store.runs.begin(job("a"), queued("a"), batch(0))
+    assert "queued" in told.news
+    (claim,) = await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S)
+    told.news.clear()
+    await store.runs.release("one")
+    assert "queued" in told.news
+    await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S)
+    assert ("resp_a", claim.epoch + 1) not in told.news, "it was nobody's"
+    await store.runs.claim("two", ["m"], limit=9, lease_s=0)
+    assert ("resp_a", claim.epoch + 2) in told.news
+    await store.runs.seize("t", "resp_a")
+    assert ("resp_a", claim.epoch + 3) in told.news
+
+
+async def holds_a_conversation_as_long_as_its_owner_lives(store: Store) -> None:
+    hold = store.runs.hold
+    assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
+    assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is False
+    assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is True
+    await store.runs.let_go("t", "conv_a", "resp_a")
+    assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is False
+
+
+async def passes_a_hold_on_with_its_run(store: Store) -> None:
+    hold = store.runs.hold
+    assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
+    await begun(store)
+    await store.runs.release("one")
+    assert await hold("t", "conv_a", "resp_b", "one", lease_s=LONG_S) is False, "its run goes on"
+    (claim,) = await store.runs.claim("two", ["m"], limit=1, lease_s=LONG_S)
+    await store.runs.release("one")
+    assert await hold("t", "conv_a", "resp_b", "one", lease_s=LONG_S) is False
+    assert await hold("t", "conv_a", "resp_a", "two", lease_s=LONG_S) is True
+    assert await store.runs.end(claim, ended("a"), batch(2)) is True
+    assert await hold("t", "conv_a", "resp_b", "one", lease_s=LONG_S) is True
+
+
+async def gives_a_hold_back_with_its_own_run_only(store: Store) -> None:
+    """Two tenants may have an id in common."""
+    hold = store.runs.hold
+    for tenant in "tu":
+        assert await hold(tenant, "conv_a", "resp_a", "one", lease_s=LONG_S) is True
+    yours = await begun(store, tenant="u")
+    assert await store.runs.end(yours, ended("a"), batch(2)) is True
+    assert await hold("u", "conv_a", "resp_b", "two", lease_s=LONG_S) is True
+    assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is False
+    await begun(store)
+    await store.delete("t", "resp_a")
+    assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is True
+
+
+CHECKS: Mapping[str, Check] = {
+    check.__name__: check
+    for check in (
+        hands_out_every_run_once_and_oldest_first,
+        fences_who_lost_a_run,
+        fences_within_one_append,
+        takes_over_from_the_dead,
+        gives_back_what_its_owner_releases,
+        counts_attempts_without_a_word,
+        seizes_what_nobody_works_on,
+        goes_on_with_what_was_seized_and_not_ended,
+        tells_who_listens,
+        holds_a_conversation_for_one,
+        holds_a_conversation_as_long_as_its_owner_lives,
+        passes_a_hold_on_with_its_run,
+        gives_a_hold_back_with_its_own_run_only,
+    )
+}
