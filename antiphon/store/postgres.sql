@@ -35,18 +35,34 @@ FROM chain JOIN responses AS r ON r.seq = chain.seq ORDER BY chain.depth DESC
 SELECT r.input, r.output FROM items AS i JOIN responses AS r ON r.seq = i.response
 WHERE i.tenant = $1 AND i.id = $2 AND r.live ORDER BY r.seq DESC LIMIT 1
 
--- bury
-UPDATE responses SET live = FALSE WHERE tenant = $1 AND id = $2 AND live RETURNING seq
+-- freeing
+SELECT pg_advisory_xact_lock(1634628610)
 
--- bury_row
-UPDATE responses SET live = FALSE WHERE seq = $1 AND live
+-- sweeping
+SELECT pg_try_advisory_xact_lock(1634628611)
 
--- free
-DELETE FROM responses AS r WHERE r.seq = $1 AND NOT r.live AND NOT EXISTS (
-    SELECT 1 FROM responses AS child WHERE child.tenant = r.tenant AND child.parent = r.id
-) RETURNING r.bytes, (
-    SELECT p.seq FROM responses AS p WHERE p.tenant = r.tenant AND p.id = r.parent
+-- row_of
+SELECT seq FROM responses WHERE tenant = $1 AND id = $2 AND live
+
+-- expire
+WITH RECURSIVE gone AS (
+    SELECT r.seq, r.tenant, r.parent FROM responses AS r
+    WHERE r.seq = $1 AND NOT EXISTS (
+        SELECT FROM responses AS child WHERE child.tenant = r.tenant AND child.parent = r.id
+    )
+    UNION ALL
+    SELECT r.seq, r.tenant, r.parent
+    FROM gone JOIN responses AS r ON r.tenant = gone.tenant AND r.id = gone.parent
+    WHERE NOT r.live AND NOT EXISTS (
+        SELECT FROM responses AS child
+        WHERE child.tenant = r.tenant AND child.parent = r.id AND child.seq <> gone.seq
+    )
+), buried AS (
+    UPDATE responses SET live = FALSE WHERE seq = $1 AND NOT EXISTS (SELECT FROM gone)
+), freed AS (
+    DELETE FROM responses WHERE seq IN (SELECT seq FROM gone) RETURNING bytes
 )
+SELECT coalesce(sum(bytes), 0)::bigint FROM freed
 
 -- oldest
 SELECT seq, created_at FROM responses AS r WHERE live AND NOT EXISTS (
@@ -57,11 +73,21 @@ SELECT seq, created_at FROM responses AS r WHERE live AND NOT EXISTS (
 SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
 
 -- totals
-SELECT count(*) FILTER (WHERE live), coalesce(sum(bytes), 0)::bigint FROM responses
+SELECT
+    (SELECT count(*) FROM responses WHERE live)
+    - (SELECT count(*) FROM runs WHERE ended_at IS NULL),
+    (SELECT coalesce(sum(bytes), 0)::bigint FROM responses WHERE live)
+    + (SELECT coalesce(sum(bytes), 0)::bigint FROM responses WHERE NOT live)
 
 -- drop_run_of
-DELETE FROM runs USING responses AS r
-WHERE r.seq = $1 AND runs.tenant = r.tenant AND runs.id = r.id
+WITH gone AS (
+    DELETE FROM runs USING responses AS r
+    WHERE r.seq = $1 AND runs.tenant = r.tenant AND runs.id = r.id RETURNING r.tenant, r.id
+)
+DELETE FROM holds USING gone WHERE holds.tenant = gone.tenant AND holds.holder = gone.id
+
+-- forget_owners
+DELETE FROM owners WHERE heard_at < now() - interval '1 day'
 
 -- put_conversation
 INSERT INTO conversations (tenant, id, body) VALUES ($1, $2, $3)
@@ -109,115 +135,131 @@ ON CONFLICT DO NOTHING
 WITH free AS (
     SELECT seq, owner AS had FROM runs
     WHERE ended_at IS NULL AND model = ANY ($2::text[]) AND (
-        owner IS NULL
-        OR (owner <> $1 AND beat_at <= now() - $4::float8 * interval '1 second')
+        owner IS NULL OR (
+            owner <> $1 AND claimed_at <= now() - $4::float8 * interval '1 second'
+            AND NOT EXISTS (
+                SELECT FROM owners
+                WHERE name = runs.owner AND heard_at > now() - $4::float8 * interval '1 second'
+            )
+        )
     )
     ORDER BY seq LIMIT $3 FOR UPDATE SKIP LOCKED
 ), taken AS (
-    UPDATE runs SET owner = $1, beat_at = now(), epoch = epoch + 1, attempts = attempts + 1
+    UPDATE runs SET owner = $1, claimed_at = now(), epoch = epoch + 1, attempts = attempts + 1
     FROM free WHERE runs.seq = free.seq
     RETURNING runs.seq, tenant, id, model, request, prompt, epoch, attempts, free.had
 ), held AS (
-    UPDATE holds SET owner = $1, beat_at = now() FROM taken WHERE holds.holder = taken.id
+    UPDATE holds SET owner = $1 FROM taken
+    WHERE holds.tenant = taken.tenant AND holds.holder = taken.id
+), heard AS (
+    INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()
 )
-SELECT tenant, id, model, request, prompt, epoch, attempts, $1 AS owner, had
-FROM taken ORDER BY seq
+SELECT tenant, id, model, request, prompt, epoch, attempts, had FROM taken ORDER BY seq
 
 -- beat
-WITH held AS (UPDATE holds SET beat_at = now() WHERE owner = $1)
-UPDATE runs SET beat_at = now() WHERE owner = $1 AND ended_at IS NULL
+INSERT INTO owners (name) VALUES ($1) ON CONFLICT (name) DO UPDATE SET heard_at = now()
 
 -- release
-WITH let_go AS (
+WITH mine AS (
+    SELECT seq FROM runs WHERE owner = $1 AND ended_at IS NULL ORDER BY seq FOR UPDATE
+), let_go AS (
     DELETE FROM holds WHERE owner = $1 AND NOT EXISTS (
-        SELECT 1 FROM runs WHERE runs.id = holds.holder AND runs.ended_at IS NULL
+        SELECT FROM runs
+        WHERE runs.tenant = holds.tenant AND runs.id = holds.holder AND runs.ended_at IS NULL
     )
 )
-UPDATE runs SET owner = NULL WHERE owner = $1 AND ended_at IS NULL
+UPDATE runs SET owner = NULL FROM mine WHERE runs.seq = mine.seq
 
 -- seize
-WITH it AS (
-    SELECT seq, owner AS had FROM runs
-    WHERE tenant = $1 AND id = $2 AND ended_at IS NULL FOR UPDATE
-)
-UPDATE runs SET owner = '', beat_at = now(), epoch = epoch + 1, attempts = attempts + 1
-FROM it WHERE runs.seq = it.seq
-RETURNING tenant, id, model, request, prompt, epoch, attempts, '' AS owner, it.had
+UPDATE runs SET owner = '', claimed_at = now(), epoch = epoch + 1, attempts = attempts + 1
+WHERE tenant = $1 AND id = $2 AND ended_at IS NULL
+RETURNING tenant, id, model, request, prompt, epoch, attempts
 
 -- append
-WITH given AS (
-    SELECT * FROM unnest(
-        $1::text[], $2::text[], $3::int[], $4::int[], $5::int[], $6::bytea[], $7::bytea[]
-    ) AS g (tenant, id, epoch, first, count, lines, tokens)
-), mine AS (
-    SELECT DISTINCT r.seq, r.tenant, r.id, r.attempts FROM given AS g JOIN runs AS r
-    ON r.tenant = g.tenant AND r.id = g.id AND r.epoch = g.epoch AND r.ended_at IS NULL
+WITH asked AS (
+    SELECT * FROM unnest($2::text[], $3::text[], $4::int[])
+    WITH ORDINALITY AS a (tenant, id, epoch, place)
+), mine AS MATERIALIZED (
+    SELECT r.seq, a.place FROM asked AS a
+    JOIN runs AS r ON r.tenant = a.tenant AND r.id = a.id AND r.epoch = a.epoch
+    WHERE r.ended_at IS NULL ORDER BY r.seq FOR NO KEY UPDATE OF r
 ), kept AS (
     INSERT INTO batches (run, first, count, lines, tokens)
-    SELECT m.seq, g.first, g.count, g.lines, g.tokens
-    FROM given AS g JOIN mine AS m ON m.tenant = g.tenant AND m.id = g.id
+    SELECT m.seq, b.first, b.count, b.lines, b.tokens
+    FROM unnest($5::bigint[], $6::int[], $7::int[], $8::bytea[], $9::bytea[])
+    AS b (place, first, count, lines, tokens) JOIN mine AS m USING (place)
     ON CONFLICT DO NOTHING
 ), spoken AS (
-    -- never waits: whoever takes a run away holds its row, and waits for us
-    UPDATE runs SET attempts = 0 WHERE seq IN (
-        SELECT r.seq FROM runs AS r WHERE r.seq IN (SELECT seq FROM mine WHERE attempts > 0)
-        FOR UPDATE SKIP LOCKED
-    )
+    UPDATE runs SET attempts = 0 FROM mine WHERE runs.seq = mine.seq AND runs.attempts <> 0
+), said AS (
+    SELECT coalesce(array_agg(place), '{}') AS places, string_agg(seq::text, ',') AS grown
+    FROM mine
 )
-SELECT tenant, id, seq FROM mine
-
--- append_alone
-SELECT pg_advisory_xact_lock_shared($1, hashtext(o)) FROM unnest($2::text[]) AS g (o)
-
--- take_from
-SELECT pg_advisory_xact_lock($1, hashtext(o)) FROM unnest($2::text[]) AS g (o) ORDER BY o
+SELECT places, CASE WHEN grown IS NOT NULL THEN pg_notify('antiphon', CASE
+    WHEN length(grown) < 7900 THEN format('{"by":"%s","grown":[%s]}', $1::text, grown)
+    ELSE format('{"by":"%s","all":true}', $1::text)
+END) END FROM said
 
 -- end_run
-UPDATE runs SET ended_at = 0, owner = NULL
+UPDATE runs SET ended_at = 0, owner = NULL, request = '', prompt = ''
 WHERE tenant = $1 AND id = $2 AND epoch = $3 AND ended_at IS NULL RETURNING seq
 
 -- forget_hold
-DELETE FROM holds WHERE holder = $1
+DELETE FROM holds WHERE tenant = $1 AND holder = $2
 
 -- history
 SELECT b.first, b.count, b.lines, b.tokens
 FROM batches AS b JOIN runs AS r ON r.seq = b.run
 WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
 
--- run
-SELECT r.seq, coalesce(b.first + b.count, 0), r.ended_at IS NOT NULL
-FROM runs AS r LEFT JOIN LATERAL (
-    SELECT first, count FROM batches WHERE run = r.seq ORDER BY first DESC LIMIT 1
-) AS b ON TRUE
-WHERE r.tenant = $1 AND r.id = $2
-
--- runs
-SELECT r.tenant, r.id, r.seq, coalesce(b.first + b.count, 0)
-FROM runs AS r JOIN unnest($1::text[], $2::text[]) AS g (tenant, id)
-ON r.tenant = g.tenant AND r.id = g.id
-LEFT JOIN LATERAL (
-    SELECT first, count FROM batches WHERE run = r.seq ORDER BY first DESC LIMIT 1
-) AS b ON TRUE
-
 -- events
-SELECT b.first, b.count, b.lines, ''::bytea FROM batches AS b
-WHERE b.run = $1 AND b.first >= (
-    SELECT coalesce(max(first), 0) FROM batches WHERE run = $1 AND first <= $2
-) ORDER BY b.first LIMIT $3
+SELECT
+    r.ended_at IS NOT NULL
+    AND NOT EXISTS (SELECT FROM batches AS n WHERE n.run = r.seq AND n.first > $4::int),
+    b.first, b.count, b.lines, ''::bytea
+FROM runs AS r LEFT JOIN batches AS b
+    ON b.run = r.seq AND b.first <= $4::int AND b.first + b.count > $3::int
+    AND b.first >= coalesce(
+        (SELECT max(a.first) FROM batches AS a WHERE a.run = r.seq AND a.first <= $3::int), 0
+    )
+WHERE r.tenant = $1 AND r.id = $2 ORDER BY b.first
+
+-- followed
+SELECT a.place, r.seq, coalesce((
+    SELECT b.first + b.count - 1 FROM batches AS b WHERE b.run = r.seq
+    ORDER BY b.first DESC LIMIT 1
+), -1)
+FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS a (tenant, id, place)
+JOIN runs AS r ON r.tenant = a.tenant AND r.id = a.id
 
 -- news
-SELECT b.run, b.first, b.count, b.lines
+SELECT g.run, b.first, b.count, b.lines
 FROM unnest($1::bigint[], $2::int[]) AS g (run, after)
-JOIN batches AS b ON b.run = g.run AND b.first > g.after
-ORDER BY b.run, b.first
+-- with a limit, for each run is then looked up by itself, whatever the planner knows of the table
+CROSS JOIN LATERAL (
+    SELECT first, count, lines FROM batches WHERE run = g.run AND first > g.after
+    ORDER BY first LIMIT 1000
+) AS b
 
 -- hold
-INSERT INTO holds (tenant, conversation, holder, owner) VALUES ($1, $2, $3, $4)
-ON CONFLICT (tenant, conversation) DO UPDATE
-    SET holder = excluded.holder, owner = excluded.owner, beat_at = now()
-    WHERE holds.holder = excluded.holder
-    OR holds.beat_at <= now() - $5::float8 * interval '1 second'
-RETURNING holder
+WITH held AS (
+    INSERT INTO holds (tenant, conversation, holder, owner) VALUES ($1, $2, $3, $4)
+    ON CONFLICT (tenant, conversation) DO UPDATE
+    SET holder = excluded.holder, owner = excluded.owner
+    WHERE holds.holder = excluded.holder OR NOT (EXISTS (
+        SELECT FROM owners
+        WHERE name = holds.owner AND heard_at > now() - $5::float8 * interval '1 second'
+    ) OR EXISTS (
+        SELECT FROM runs
+        WHERE runs.tenant = holds.tenant AND runs.id = holds.holder
+        AND runs.ended_at IS NULL AND runs.owner IS NULL
+    ))
+    RETURNING holder
+), heard AS (
+    INSERT INTO owners (name) SELECT $4 FROM held
+    ON CONFLICT (name) DO UPDATE SET heard_at = now()
+)
+SELECT holder FROM held
 
 -- let_go
 DELETE FROM holds WHERE tenant = $1 AND conversation = $2 AND holder = $3
