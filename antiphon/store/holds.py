@@ -35,12 +35,23 @@ class Holds:
         #: Holder and owner, by tenant and conversation.
         self._held: dict[tuple[str, str], tuple[str, str]] = {}
 
+    def holder(self, tenant: str, conversation_id: str) -> str:
+        """Which response has it; empty if none."""
+        return self._held.get((tenant, conversation_id), ("", ""))[0]
+
     def hold(
-        self, tenant: str, conversation_id: str, holder: str, owner: str, lease_s: float
+        self,
+        tenant: str,
+        conversation_id: str,
+        holder: str,
+        owner: str,
+        *,
+        lease_s: float,
+        waiting: str | None,
     ) -> bool:
-        """False: another response has it, whose owner is alive."""
+        """False: another response has it, whose owner is alive, or which is ``waiting`` for one."""
         had, by = self._held.get((tenant, conversation_id), (holder, owner))
-        if had != holder and by in self._owners.alive(lease_s):
+        if had != holder and (had == waiting or by in self._owners.alive(lease_s)):
             return False
         self._held[tenant, conversation_id] = (holder, owner)
         self._owners.hear(owner)

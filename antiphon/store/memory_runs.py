@@ -86,6 +86,8 @@ class MemoryRuns:
         self, owner: str, models: Collection[str], *, limit: int, lease_s: float
     ) -> tuple[Claim, ...]:
         self._check()
+        if limit < 1:
+            return ()
         self._owners.hear(owner)
         alive = {owner, *self._owners.alive(lease_s)}
         claims: list[Claim] = []
@@ -181,7 +183,17 @@ class MemoryRuns:
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
         self._check()
-        return self._holds.hold(tenant, conversation_id, holder, owner, lease_s)
+        had = self._holds.holder(tenant, conversation_id)
+        run = self._runs.get((tenant, had))
+        waits = run is not None and run.ended_at is None and run.owner is None
+        return self._holds.hold(
+            tenant,
+            conversation_id,
+            holder,
+            owner,
+            lease_s=lease_s,
+            waiting=had if waits else None,
+        )
 
     async def let_go(self, tenant: str, conversation_id: str, holder: str) -> None:
         self._holds.let_go(tenant, conversation_id, holder)

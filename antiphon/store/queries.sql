@@ -126,6 +126,9 @@ UPDATE runs SET next = ?, attempts = 0 WHERE seq = ?
 -- end_run
 UPDATE runs SET ended_at = 0, owner = NULL WHERE seq = ?
 
+-- drop_job
+DELETE FROM jobs WHERE run = ?
+
 -- drop_run
 DELETE FROM runs WHERE tenant = ? AND id = ?
 

@@ -145,7 +145,9 @@ class RunStore(Protocol):
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
         """Hold a conversation for the response ``holder``. False: another response has it, whose
-        owner is alive. A hold passes on with the claim of its run. It may come before ``begin``."""
+        owner is alive or whose run waits for one. A hold passes on with the claim of its run; where
+        one process has the store it need not outlive it, so whoever goes on with a run asks again.
+        It may come before ``begin``."""
 
     async def let_go(self, tenant: str, conversation_id: str, holder: str) -> None:
         """Give the hold back, if it is still this one's."""

@@ -70,6 +70,8 @@ class SqliteRuns:
     async def claim(
         self, owner: str, models: Collection[str], *, limit: int, lease_s: float
     ) -> tuple[Claim, ...]:
+        if limit < 1:
+            return ()
         self._owners.hear(owner)
         alive = {owner, *self._owners.alive(lease_s)}
 
@@ -78,7 +80,7 @@ class SqliteRuns:
                 free = (
                     (run, had) for run, model, had in runs if had not in alive and model in models
                 )
-                found = list(islice(free, max(0, limit)))
+                found = list(islice(free, limit))
             return [(self._take(connection, run, owner), had) for run, had in found]
 
         def told(taken: list[_Taken]) -> None:
@@ -158,6 +160,7 @@ class SqliteRuns:
                 return False
             self._add(connection, run[0], batch)
             connection.execute(self._queries["end_run"], (run[0],))
+            connection.execute(self._queries["drop_job"], (run[0],))
             keep(connection)
             return True
 
@@ -186,7 +189,16 @@ class SqliteRuns:
     async def hold(
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
-        return self._holds.hold(tenant, conversation_id, holder, owner, lease_s)
+        had = self._holds.holder(tenant, conversation_id)
+        waits = had not in ("", holder) and await self._waits(tenant, had)
+        return self._holds.hold(
+            tenant,
+            conversation_id,
+            holder,
+            owner,
+            lease_s=lease_s,
+            waiting=had if waits else None,
+        )
 
     async def let_go(self, tenant: str, conversation_id: str, holder: str) -> None:
         self._holds.let_go(tenant, conversation_id, holder)
@@ -209,6 +221,11 @@ class SqliteRuns:
             connection.execute(self._queries["expire_runs"], (before,))
 
     # --- within ----------------------------------------------------------------------------------
+
+    async def _waits(self, tenant: str, response_id: str) -> bool:
+        """It has a run that nobody works on yet."""
+        rows = await self._database.rows("run", (tenant, response_id), tuple)
+        return any(row[3] is None and row[4] is None for row in rows)
 
     def _take(self, connection: sqlite3.Connection, run: int, owner: str) -> Claim:
         connection.execute(self._queries["take_run"], (owner, run))
