@@ -7,11 +7,12 @@ migrations.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager, suppress
-from typing import Any
-from urllib.parse import urlsplit
+from hashlib import sha256
+from typing import Any, TypeVar
 
+import msgspec
 import structlog
 
 from antiphon.errors import RunError, SetupError
@@ -20,29 +21,44 @@ from .sql import migrations, queries
 
 __all__ = ["Cluster", "Transaction", "key"]
 
+_T = TypeVar("_T")
+
 _log = structlog.get_logger(__name__)
 
-#: Held while migrations are applied, and while a sweep runs.
-_MIGRATING, _SWEEPING = 0x616E7401, 0x616E7402
+#: Held while migrations are applied.
+_MIGRATING = 0x616E7401
 _CHANNEL = "antiphon"
 _TIMEOUT_S = 30.0
 _RETRY_S, _RETRY_MAX_S = 0.1, 5.0
+#: How often the connection that listens is asked whether it is still one.
+_ALIVE_S = 10.0
+#: Bytes of rows from which on they are decoded in a thread.
+_HEAVY = 1 << 18
+#: Characters of ids that an index surely takes.
+_LONGEST = 512
+_BEGIN = """
+CREATE SCHEMA IF NOT EXISTS antiphon;
+CREATE TABLE IF NOT EXISTS antiphon.migrations (name TEXT PRIMARY KEY)
+"""
 
 
 def key(text: str) -> str:
-    """A text that PostgreSQL takes: it has no U+0000, which ids of clients may."""
-    return text.replace("\0", "\ufffd")
+    """An id as PostgreSQL has it. Clients may give ids that no index takes, or with a U+0000, which
+    its texts have not: these go by their digest."""
+    if len(text) <= _LONGEST and "\0" not in text:
+        return text
+    return "sha256 " + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
 class Cluster:
-    """One database, for this process. Made by ``open``; ``heard`` is told what others notify, and
-    ``deaf`` that something may have been missed."""
+    """One database, for this process. Made by ``open``."""
 
     def __init__(self, driver: Any, pool: Any, url: str) -> None:
         self._driver = driver
         self._pool = pool
         self._url = url
         self._listening: asyncio.Task[None] | None = None
+        self._certain: set[asyncio.Task[Any]] = set()
         self._closed = False
         self._begun = 0
         self._idle = asyncio.Event()
@@ -60,6 +76,7 @@ class Cluster:
                 'PostgreSQL needs an extra: pip install "antiphon[postgres]".'
             ) from None
         place = _place(url)
+        pool: Any = None
         try:
             pool = await asyncpg.create_pool(
                 url,
@@ -67,20 +84,22 @@ class Cluster:
                 max_size=connections,
                 command_timeout=_TIMEOUT_S,
                 timeout=_TIMEOUT_S,
+                init=_enter,
+                reset=_as_it_is,
                 server_settings={"application_name": "antiphon"},
             )
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError, ValueError) as error:
-            raise SetupError(f"PostgreSQL at {place} cannot be used: {_line(error)}") from None
-        cluster = cls(asyncpg, pool, url)
-        try:
-            await cluster._migrate(place)
-        except (asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            await pool.close()
-            raise SetupError(f"PostgreSQL at {place} cannot be used: {_line(error)}") from None
-        except BaseException:
-            await pool.close()
+            async with pool.acquire() as connection:
+                await _migrate(connection, place)
+        except BaseException as error:
+            if pool is not None:
+                pool.terminate()
+            if isinstance(error, ValueError) and not isinstance(error, asyncpg.InterfaceError):
+                # What it complains of may be a piece of a password.
+                raise SetupError(f"PostgreSQL{place} cannot be used: its URL is none.") from None
+            if isinstance(error, (asyncpg.PostgresError, asyncpg.InterfaceError, OSError)):
+                raise SetupError(f"PostgreSQL{place} cannot be used: {_line(error)}") from None
             raise
-        return cluster
+        return cls(asyncpg, pool, url)
 
     # --- asking ----------------------------------------------------------------------------------
 
@@ -90,6 +109,21 @@ class Cluster:
             found: list[Any] = await self._pool.fetch(self.queries[name], *arguments)
             return found
 
+    async def shaped(
+        self, shape: Callable[[Sequence[Any]], _T], name: str, *arguments: Any
+    ) -> list[_T]:
+        """The rows of a query as values; a long chain is no pause of the loop."""
+        rows = await self.rows(name, *arguments)
+        weight = sum(len(value) for row in rows for value in row if isinstance(value, bytes))
+
+        def work() -> list[_T]:
+            return [shape(row) for row in rows]
+
+        try:
+            return await asyncio.to_thread(work) if weight > _HEAVY else work()
+        except msgspec.MsgspecError as error:
+            raise RunError("The store could not be read.") from error
+
     @asynccontextmanager
     async def transaction(self) -> AsyncIterator[Transaction]:
         """All or nothing."""
@@ -97,9 +131,17 @@ class Cluster:
             async with self._pool.acquire() as connection, connection.transaction():
                 yield Transaction(connection, self.queries)
 
-    async def only_one(self, inside: Transaction) -> bool:
-        """Whether this transaction is the one that sweeps, of all processes."""
-        return bool(await inside.value_of("SELECT pg_try_advisory_xact_lock($1)", _SWEEPING))
+    async def surely(self, work: Coroutine[Any, Any, _T]) -> _T:
+        """Do this to its end even if nobody waits for it any more: what was kept has to be told."""
+        task = asyncio.create_task(work)
+        self._certain.add(task)
+        task.add_done_callback(self._done)
+        return await asyncio.shield(task)
+
+    def _done(self, task: asyncio.Task[Any]) -> None:
+        self._certain.discard(task)
+        if not task.cancelled():
+            task.exception()  # it was raised to whoever waited, if anybody did
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -112,8 +154,9 @@ class Cluster:
         except (
             self._driver.PostgresError,
             self._driver.InterfaceError,
+            self._driver.InternalClientError,
             OSError,
-            TimeoutError,
+            UnicodeError,
         ) as error:
             raise RunError("The store does not answer.") from error
         finally:
@@ -124,58 +167,54 @@ class Cluster:
     # --- listening -------------------------------------------------------------------------------
 
     def listen(self, heard: Callable[[str], None], deaf: Callable[[], None]) -> None:
-        """From now on, through outages."""
+        """From now on, through outages. ``heard`` is told what is notified, ``deaf`` that something
+        may have been missed."""
         self._listening = asyncio.create_task(self._listen_on(heard, deaf), name="listen")
 
     async def _listen_on(self, heard: Callable[[str], None], deaf: Callable[[], None]) -> None:
         wait = _RETRY_S
+
+        def hearing() -> None:
+            nonlocal wait
+            wait = _RETRY_S
+            deaf()  # what was said before was said to nobody
+
         while True:
             try:
-                await self._listen_once(heard, deaf)
-                wait = _RETRY_S
-            except (self._driver.PostgresError, self._driver.InterfaceError, OSError) as error:
+                await self._listen_once(heard, hearing)
+            except (
+                self._driver.PostgresError,
+                self._driver.InterfaceError,
+                self._driver.InternalClientError,
+                OSError,
+            ) as error:
                 _log.warning("notices of other processes are not heard", error=_line(error))
             await asyncio.sleep(wait)
             wait = min(2 * wait, _RETRY_MAX_S)
 
-    async def _listen_once(self, heard: Callable[[str], None], deaf: Callable[[], None]) -> None:
+    async def _listen_once(self, heard: Callable[[str], None], hearing: Callable[[], None]) -> None:
         """Until the connection is lost."""
-        connection = await self._driver.connect(self._url, timeout=_TIMEOUT_S)
+        connection = await self._driver.connect(
+            self._url, timeout=_TIMEOUT_S, command_timeout=_ALIVE_S
+        )
         lost = asyncio.Event()
         try:
             connection.add_termination_listener(lambda _: lost.set())
             await connection.add_listener(_CHANNEL, lambda *notice: heard(notice[3]))
-            deaf()  # what was said before was said to nobody
-            await lost.wait()
+            hearing()
+            while not lost.is_set():
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(_ALIVE_S):
+                        await lost.wait()
+                if not lost.is_set():  # a peer that vanished says nothing, so it is asked
+                    await connection.execute("SELECT 1")
         finally:
-            with suppress(Exception):
-                await connection.close(timeout=1)
-
-    # --- coming and going ------------------------------------------------------------------------
-
-    async def _migrate(self, place: str) -> None:
-        async with self._pool.acquire() as connection:
-            await connection.execute("SELECT pg_advisory_lock($1)", _MIGRATING)
-            try:
-                await connection.execute(
-                    "CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)"
-                )
-                applied = {row[0] for row in await connection.fetch("SELECT name FROM migrations")}
-                known = migrations("postgres_migrations")
-                if applied - {name for name, _ in known}:
-                    raise SetupError(
-                        f"PostgreSQL at {place} was used by a newer version of Antiphon."
-                    )
-                for name, script in known:
-                    if name not in applied:
-                        async with connection.transaction():
-                            await connection.execute(script)
-                            await connection.execute("INSERT INTO migrations VALUES ($1)", name)
-            finally:
-                await connection.execute("SELECT pg_advisory_unlock($1)", _MIGRATING)
+            connection.terminate()
 
     async def close(self) -> None:
         """Finish what was begun; later calls raise."""
+        if self._certain:  # tasks that may not have begun yet
+            await asyncio.wait(set(self._certain), timeout=_TIMEOUT_S)
         if self._closed:
             return
         self._closed = True
@@ -206,16 +245,40 @@ class Transaction:
         """The first column of its first row, or None."""
         return await self._connection.fetchval(self._queries[name], *arguments)
 
-    def value_of(self, query: str, *arguments: Any) -> Awaitable[Any]:
-        """The same of a query that has no name."""
-        found: Awaitable[Any] = self._connection.fetchval(query, *arguments)
-        return found
+
+async def _enter(connection: Any) -> None:
+    """A new connection: the tables are in a schema of their own, apart from what else is there."""
+    await connection.execute("SET search_path TO antiphon")
+
+
+async def _as_it_is(connection: Any) -> None:
+    """A connection that is given back: nothing was changed that would have to be undone."""
+
+
+async def _migrate(connection: Any, place: str) -> None:
+    """Apply what has not been applied, all of it or nothing, one process after the other."""
+    async with connection.transaction():
+        await connection.execute("SELECT pg_advisory_xact_lock($1)", _MIGRATING)
+        if not await connection.fetchval("SELECT to_regclass('antiphon.migrations')::oid"):
+            await connection.execute(_BEGIN)
+        applied = {row[0] for row in await connection.fetch("SELECT name FROM migrations")}
+        known = migrations("postgres_migrations")
+        if applied - {name for name, _ in known}:
+            raise SetupError(f"PostgreSQL{place} was used by a newer version of Antiphon.")
+        for name, script in known:
+            if name not in applied:
+                await connection.execute(script)
+                await connection.execute("INSERT INTO migrations VALUES ($1)", name)
 
 
 def _place(url: str) -> str:
-    """Where the database is, without who asks and how they prove it."""
-    parts = urlsplit(url)
-    return (parts.netloc.rpartition("@")[2] or "localhost") + parts.path
+    """Where the database is, without who asks and how they prove it: what cannot be told apart from
+    a password is not shown."""
+    rest = url.partition("://")[2]
+    address, at, _ = rest.partition("?")
+    if at and "@" in rest.rpartition("?")[2]:
+        return ""
+    return " at " + (address.rpartition("@")[2] or "localhost")
 
 
 def _line(error: BaseException) -> str:

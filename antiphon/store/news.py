@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antiphon.errors import RunError
 
-from .cluster import Cluster
+from .cluster import Cluster, key
 from .rows import batch_of
 from .runs import Batch, Listener
 from .tails import Tails
@@ -69,16 +69,22 @@ class News:
         self._tails = tails
         self._name = name
         self._listener: Listener | None = None
+        self._begun = False
         self._followed: dict[_Key, _Followed] = {}
         self._grown: set[int] = set()
         self._all = False
         self._fetching: asyncio.Task[None] | None = None
 
-    def start(self, listener: Listener) -> None:
-        """Hear from now on, and tell the listener what concerns it."""
-        begun, self._listener = self._listener is not None, listener
-        if not begun:
+    def begin(self) -> None:
+        """Hear from now on."""
+        if not self._begun:
+            self._begun = True
             self._cluster.listen(self._heard, self._deaf)
+
+    def tell(self, listener: Listener) -> None:
+        """Tell this listener what concerns it."""
+        self._listener = listener
+        self.begin()
 
     async def close(self) -> None:
         """Hear no more."""
@@ -119,9 +125,11 @@ class News:
             self.queued()
         self.lost(notice.lost)
         self._tails.touch(notice.over)
+        if not (notice.grown or notice.all) or not self._tails.followed():
+            return
         self._grown.update(notice.grown)
         self._all = self._all or notice.all
-        if (notice.grown or notice.all) and self._tails.followed() and self._fetching is None:
+        if self._fetching is None:
             self._fetching = asyncio.create_task(self._fetch_on(), name="news")
 
     def _deaf(self) -> None:
@@ -146,32 +154,32 @@ class News:
         wanted = set(self._tails.followed())
         for gone in self._followed.keys() - wanted:
             del self._followed[gone]
-        await self._meet([key for key in wanted if key not in self._followed])
+        await self._meet([each for each in wanted if each not in self._followed])
         rows = {
-            followed.row: (key, followed)
-            for key, followed in self._followed.items()
+            followed.row: (name, followed)
+            for name, followed in self._followed.items()
             if grown is None or followed.row in grown
         }
         if not rows:
             return
         lasts = [followed.last for _, followed in rows.values()]
         for row, *columns in await self._cluster.rows("news", list(rows), lasts):
-            key, followed = rows[row]
-            batch = batch_of((*columns, b""))
-            if batch.first == followed.last + 1:
-                followed.last = batch.last
-                self._tails.put(*key, batch)
-            elif batch.last > followed.last:  # the one before is not there to be seen yet
-                self._tails.touch([key])
+            name, followed = rows[row]
+            self._pass_on(name, followed, batch_of(columns))
 
-    async def _meet(self, keys: list[_Key]) -> None:
+    def _pass_on(self, name: _Key, followed: _Followed, batch: Batch) -> None:
+        if batch.first == followed.last + 1:
+            self._tails.put(*name, batch)
+        elif batch.last > followed.last:  # not what is next: readers look for themselves
+            self._tails.touch([name])
+        followed.last = max(followed.last, batch.last)
+
+    async def _meet(self, names: list[_Key]) -> None:
         """Runs that are followed since the last look: from here on their tails are fed; what came
         before, their readers read."""
-        if not keys:
+        if not names:
             return
-        tenants, names = zip(*keys, strict=True)
-        for tenant, name, row, number in await self._cluster.rows(
-            "runs", list(tenants), list(names)
-        ):
-            self._followed[tenant, name] = _Followed(row, number - 1)
-            self._tails.touch([(tenant, name)])
+        tenants, ids = zip(*((tenant, key(name)) for tenant, name in names), strict=True)
+        for place, row, last in await self._cluster.rows("followed", tenants, ids):
+            self._followed[names[place - 1]] = _Followed(row, last)
+            self._tails.touch([names[place - 1]])

@@ -30,9 +30,10 @@ class PostgresStore:
         self.runs = PostgresRuns(cluster, _keep)
 
     @classmethod
-    async def open(cls, url: str) -> PostgresStore:
-        """Connect, and make or bring up to date the tables. Raises ``SetupError``."""
-        return cls(await Cluster.open(url))
+    async def open(cls, url: str, *, connections: int = 10) -> PostgresStore:
+        """Connect, and make or bring up to date the tables. ``connections``: at most so many at a
+        time, and one that listens. Raises ``SetupError``."""
+        return cls(await Cluster.open(url, connections=connections))
 
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
@@ -41,27 +42,30 @@ class PostgresStore:
             await _keep(inside, tenant, stored, conversation)
 
     async def load(self, tenant: str, response_id: str) -> StoredResponse | None:
-        found = await self._cluster.rows("load", tenant, key(response_id))
-        return stored_of(found[0]) if found else None
+        found = await self._cluster.shaped(stored_of, "load", tenant, key(response_id))
+        return found[0] if found else None
 
     async def chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
-        found = await self._cluster.rows("chain", tenant, key(response_id))
-        return tuple(map(stored_of, found)) or None
+        found = await self._cluster.shaped(stored_of, "chain", tenant, key(response_id))
+        return tuple(found) or None
 
     async def item(self, tenant: str, item_id: str) -> Item | None:
-        held = await self._cluster.rows("item", tenant, key(item_id))
+        held = await self._cluster.shaped(items_of, "item", tenant, key(item_id))
         if not held:
-            talked = await self._cluster.rows("conversation_item", tenant, key(item_id))
-            return item_of(talked[0]) if talked else None
-        return next((item for item in items_of(held[0]) if item.id == item_id), None)
+            talked = await self._cluster.shaped(item_of, "conversation_item", tenant, key(item_id))
+            return talked[0] if talked else None
+        return next((item for item in held[0] if item.id == item_id), None)
 
     async def delete(self, tenant: str, response_id: str) -> bool:
+        return await self._cluster.surely(self._delete(tenant, response_id))
+
+    async def _delete(self, tenant: str, response_id: str) -> bool:
         async with self._cluster.transaction() as inside:
-            row = await inside.value("bury", tenant, key(response_id))
+            await inside.rows("freeing")
+            row = await inside.value("row_of", tenant, key(response_id))
             if row is None:
                 return False
-            await inside.rows("drop_run_of", row)
-            await _free(inside, row)
+            await _expire(inside, row)
             await self.runs.tell(inside, over=[(tenant, response_id)])
         self.runs.touch(tenant, response_id)
         return True
@@ -70,45 +74,50 @@ class PostgresStore:
         expired = 0
         while True:  # in steps, so that no row is locked for long
             async with self._cluster.transaction() as inside:
-                if not await self._cluster.only_one(inside):
+                if not await inside.value("sweeping"):
                     return expired
+                await inside.rows("freeing")
                 step = await self._sweep(inside, retention, now)
             expired += step
             if step < _SWEEP:
                 return expired
 
     async def _sweep(self, inside: Transaction, retention: Retention, now: int) -> int:
+        await inside.rows("forget_owners")
         await inside.rows("see_ended", now)
         if retention.max_log_age_s is not None:
             await inside.rows("expire_runs", int(now - retention.max_log_age_s))
-        lapsed = [row[0] for row in await inside.rows("lapsed", now, _SWEEP)]
-        for row in lapsed:
-            await _bury(inside, row)
-        if len(lapsed) == _SWEEP:
-            return _SWEEP
-        return len(lapsed) + await self._expire(inside, retention, now, _SWEEP - len(lapsed))
+        lapsed = await inside.rows("lapsed", now, _SWEEP)
+        for (row,) in lapsed:
+            await _expire(inside, row)
+        left = _SWEEP - len(lapsed)
+        return len(lapsed) + (await self._bound(inside, retention, now, left) if left else 0)
 
-    async def _expire(self, inside: Transaction, retention: Retention, now: int, most: int) -> int:
-        ((count, size),) = await inside.rows("totals")
+    async def _bound(self, inside: Transaction, retention: Retention, now: int, most: int) -> int:
+        count, size = 0, 0
+        if retention.max_responses is not None or retention.max_bytes is not None:
+            ((count, size),) = await inside.rows("totals")
         oldest = await inside.rows("oldest", most)
         for expired, (row, created_at) in enumerate(oldest):
             if not retention.over(age_s=now - created_at, responses=count, bytes=size):
                 return expired
             count -= 1
-            size -= await _bury(inside, row)
+            size -= await _expire(inside, row)
         return len(oldest)
 
     async def put_conversation(
         self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()
     ) -> None:
         async with self._cluster.transaction() as inside:
-            row = (tenant, conversation.id, encode(conversation))
+            row = (tenant, key(conversation.id), encode(conversation))
             await inside.rows("put_conversation", *row)
             await _append(inside, tenant, conversation.id, items)
 
     async def conversation(self, tenant: str, conversation_id: str) -> Conversation | None:
-        found = await self._cluster.rows("conversation", tenant, key(conversation_id))
-        return conversation_of(found[0]) if found else None
+        found = await self._cluster.shaped(
+            conversation_of, "conversation", tenant, key(conversation_id)
+        )
+        return found[0] if found else None
 
     async def drop_conversation(self, tenant: str, conversation_id: str) -> bool:
         return bool(await self._cluster.rows("drop_conversation", tenant, key(conversation_id)))
@@ -118,8 +127,9 @@ class PostgresStore:
             return await _append(inside, tenant, conversation_id, items)
 
     async def conversation_items(self, tenant: str, conversation_id: str) -> tuple[Item, ...]:
-        found = await self._cluster.rows("conversation_items", tenant, key(conversation_id))
-        return tuple(map(item_of, found))
+        return tuple(
+            await self._cluster.shaped(item_of, "conversation_items", tenant, key(conversation_id))
+        )
 
     async def remove_item(self, tenant: str, conversation_id: str, item_id: str) -> bool:
         async with self._cluster.transaction() as inside:
@@ -166,21 +176,8 @@ async def _append(
     return row is not None
 
 
-async def _bury(inside: Transaction, row: int) -> int:
-    await inside.rows("bury_row", row)
-    await inside.rows("drop_run_of", row)
-    return await _free(inside, row)
-
-
-async def _free(inside: Transaction, row: int) -> int:
-    """Drop a row nobody can name and nobody builds on, then its parent likewise. Returns the bytes
-    that this freed."""
-    freed = 0
-    at: int | None = row
-    while at is not None:
-        gone = await inside.rows("free", at)
-        if not gone:
-            break
-        freed += int(gone[0][0])
-        at = gone[0][1]
-    return freed
+async def _expire(inside: Transaction, row: int) -> int:
+    """Forget a response with its run; and, of it and of those it builds on, what nobody can name
+    and nobody builds on. Returns the bytes that this freed."""
+    await inside.rows("drop_run_of", row)  # first, as whoever ends a run begins with it
+    return int(await inside.value("expire", row))

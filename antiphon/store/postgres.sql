@@ -233,11 +233,11 @@ FROM unnest($1::text[], $2::text[]) WITH ORDINALITY AS a (tenant, id, place)
 JOIN runs AS r ON r.tenant = a.tenant AND r.id = a.id
 
 -- news
-SELECT g.run, b.first, b.count, b.lines
-FROM unnest($1::bigint[], $2::int[]) AS g (run, after)
+SELECT a.run, b.first, b.count, b.lines, ''::bytea
+FROM unnest($1::bigint[], $2::int[]) AS a (run, last)
 -- with a limit, for each run is then looked up by itself, whatever the planner knows of the table
 CROSS JOIN LATERAL (
-    SELECT first, count, lines FROM batches WHERE run = g.run AND first > g.after
+    SELECT first, count, lines FROM batches WHERE run = a.run AND first > a.last
     ORDER BY first LIMIT 1000
 ) AS b
 

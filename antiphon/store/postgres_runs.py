@@ -19,8 +19,8 @@ from .tails import Tail, Tails
 
 __all__ = ["PostgresRuns"]
 
-#: Rows of a log read in one step, whatever the limit.
-_ROWS = 1_000
+#: No event has a number beyond.
+_LAST = 2**31 - 1
 #: The lock that an owner shares among its appends, and that is taken from it with a run. One lock
 #: an append: to lock the row of every run would write as much again as the events do.
 _APPENDING = 0x616E74
@@ -37,11 +37,12 @@ class PostgresRuns:
         self._news = News(cluster, self._tails, self._name)
 
     async def begin(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
-        row = (job.tenant, job.id, job.model, job.request, job.prompt)
         async with self._cluster.transaction() as inside:
             await self._keep(inside, job.tenant, stored, listed=False)
-            run = await inside.value("begin_run", *row)
-            await inside.rows("add_batch", run, *_columns(batch))
+            run = await inside.value(
+                "begin_run", job.tenant, job.id, job.model, job.request, job.prompt
+            )
+            await self._add(inside, run, batch)
             await self._notify(inside, Notice(queued=True))
         self._news.queued()
 
@@ -52,14 +53,14 @@ class PostgresRuns:
             return ()
         async with self._cluster.transaction() as inside:
             rows = await inside.rows("claim", owner, list(models), limit, lease_s)
-            claims = tuple(claim_of(tuple(row)[:8]) for row in rows)
-            had = [row["had"] for row in rows]
+            claims = tuple(claim_of(tuple(row)[:7]) for row in rows)
             lost = [
                 (claim.job.id, claim.epoch)
-                for claim, owner in zip(claims, had, strict=True)
-                if owner
+                for claim, row in zip(claims, rows, strict=True)
+                if row["had"]
             ]
-            await self._take_away(inside, lost, had)
+            if lost:
+                await self._notify(inside, Notice(lost=tuple(lost)))
         self._news.lost(lost)
         return claims
 
@@ -77,32 +78,31 @@ class PostgresRuns:
             rows = await inside.rows("seize", tenant, key(response_id))
             if not rows:
                 return None
-            claim = claim_of(tuple(rows[0])[:8])
-            lost = [(claim.job.id, claim.epoch)]
-            await self._take_away(inside, lost, [rows[0]["had"]])
+            claim = claim_of(rows[0])
+            lost = ((claim.job.id, claim.epoch),)
+            await self._notify(inside, Notice(lost=lost))
         self._news.lost(lost)
         return claim
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
-        jobs = [append.claim.job for append in appends]
-        batches = [append.batch for append in appends]
-        owners = sorted({append.claim.owner for append in appends})
-        async with self._cluster.transaction() as inside:
-            await inside.rows("append_alone", _APPENDING, owners)
-            mine = await inside.rows(
-                "append",
-                [job.tenant for job in jobs],
-                [job.id for job in jobs],
-                [append.claim.epoch for append in appends],
-                *map(list, zip(*map(_columns, batches), strict=True)),
-            )
-            if mine:
-                await self._notify(inside, Notice(grown=tuple(row["seq"] for row in mine)))
-        held = {(row["tenant"], row["id"]) for row in mine}
-        for job, batch in zip(jobs, batches, strict=True):
-            if (job.tenant, job.id) in held:
-                self._news.kept_here(job.tenant, job.id, batch)
-        return frozenset(job.id for job in jobs if (job.tenant, job.id) not in held)
+        return await self._cluster.surely(self._append(appends)) if appends else frozenset()
+
+    async def _append(self, appends: Sequence[Append]) -> frozenset[str]:
+        places: dict[tuple[str, str, int], int] = {}
+        whose: list[int] = []
+        for append in appends:
+            job = append.claim.job
+            claim = (job.tenant, job.id, append.claim.epoch)
+            whose.append(places.setdefault(claim, len(places) + 1))
+        batches = zip(*(_columns(append.batch) for append in appends), strict=True)
+        found = await self._cluster.rows(
+            "append", self._name, *zip(*places, strict=True), whose, *batches
+        )
+        kept = set(found[0][0])
+        for place, append in zip(whose, appends, strict=True):
+            if place in kept:
+                self._news.kept_here(append.claim.job.tenant, append.claim.job.id, append.batch)
+        return frozenset(name for (_, name, _), place in places.items() if place not in kept)
 
     async def end(
         self,
@@ -113,26 +113,35 @@ class PostgresRuns:
         conversation: str | None = None,
         expires_at: int | None = None,
     ) -> bool:
-        job = claim.job
+        return await self._cluster.surely(self._end(claim, stored, batch, conversation, expires_at))
+
+    async def _end(
+        self,
+        claim: Claim,
+        stored: StoredResponse,
+        batch: Batch,
+        conversation: str | None,
+        expires_at: int | None,
+    ) -> bool:
+        tenant, name = claim.job.tenant, claim.job.id
         async with self._cluster.transaction() as inside:
-            run = await inside.value("end_run", job.tenant, job.id, claim.epoch)
+            run = await inside.value("end_run", tenant, name, claim.epoch)
             if run is None:
                 return False
-            if batch.count:
-                await inside.rows("add_batch", run, *_columns(batch))
+            await self._add(inside, run, batch)
             await self._keep(
                 inside,
-                job.tenant,
+                tenant,
                 stored,
                 conversation,
                 expires_at=expires_at,
                 listed=stored.response.store,
             )
-            await inside.rows("forget_hold", job.id)
-            await self.tell(inside, over=[(job.tenant, job.id)])
+            await inside.rows("forget_hold", tenant, name)
+            await self.tell(inside, over=[(tenant, name)])
         if batch.count:
-            self._news.kept_here(job.tenant, job.id, batch)
-        self.touch(job.tenant, job.id)
+            self._news.kept_here(tenant, name, batch)
+        self.touch(tenant, name)
         return True
 
     async def history(self, claim: Claim) -> tuple[Batch, ...]:
@@ -140,24 +149,16 @@ class PostgresRuns:
         return tuple(map(batch_of, rows))
 
     async def events(self, tenant: str, response_id: str, after: int, *, limit: int) -> Page | None:
-        runs = await self._cluster.rows("run", tenant, key(response_id))
-        if not runs:
+        # A number of events beyond ``after`` is a number of the log: no event is left out.
+        first, last = min(after + 1, _LAST), min(after + limit, _LAST)
+        rows = await self._cluster.rows("events", tenant, key(response_id), first, last)
+        if not rows:
             return None
-        run, end, ended = runs[0]
-        found: list[Batch] = []
-        at, count = after + 1, 0
-        while at < end and count < limit:
-            rows = await self._cluster.rows("events", run, at, min(limit - count, _ROWS))
-            if not rows:
-                break
-            for batch in map(batch_of, rows):
-                if count < limit:
-                    found.append(batch)
-                    count += batch.count
-            at = found[-1].last + 1
-        return Page(tuple(found), ended=ended and at >= end)
+        batches = tuple(batch_of(row[1:]) for row in rows if row[1] is not None)
+        return Page(batches, ended=rows[0][0])
 
     def follow(self, tenant: str, response_id: str) -> Tail:
+        self._news.begin()
         return self._tails.follow(tenant, response_id)
 
     async def hold(
@@ -170,7 +171,7 @@ class PostgresRuns:
         await self._cluster.rows("let_go", tenant, key(conversation_id), holder)
 
     def listen(self, listener: Listener) -> None:
-        self._news.start(listener)
+        self._news.tell(listener)
 
     async def close(self) -> None:
         """No more news."""
@@ -186,20 +187,12 @@ class PostgresRuns:
         """The followers here, that something happened to their run."""
         self._tails.touch([(tenant, response_id)])
 
-    async def _take_away(
-        self,
-        inside: Transaction,
-        lost: Sequence[tuple[str, int]],
-        owners: Sequence[str | None],
-    ) -> None:
-        """The runs have a new epoch; their owners may be about to append under the old one. Those
-        appends end before this transaction does, and later ones see what it did."""
-        if lost:
-            await inside.rows("take_from", _APPENDING, sorted({o for o in owners if o}))
-            await self._notify(inside, Notice(lost=tuple(lost)))
-
     async def _notify(self, inside: Transaction, notice: Notice) -> None:
         await inside.rows("notify", notice.written(self._name))
+
+    async def _add(self, inside: Transaction, run: int, batch: Batch) -> None:
+        if batch.count:
+            await inside.rows("add_batch", run, *_columns(batch))
 
 
 def _columns(batch: Batch) -> tuple[int, int, bytes, bytes]:

@@ -225,7 +225,7 @@ async def test_a_newer_database_is_left_alone(database: Postgres) -> None:
     url = await database.fresh()
     await (await open_store(url)).close()
     connection = await asyncpg.connect(url)
-    await connection.execute("INSERT INTO migrations VALUES ('9999_later')")
+    await connection.execute("INSERT INTO antiphon.migrations VALUES ('9999_later')")
     await connection.close()
     with pytest.raises(SetupError, match="newer version"):
         await open_store(url)

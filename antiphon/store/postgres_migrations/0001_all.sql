@@ -16,7 +16,9 @@ CREATE TABLE responses (
 );
 CREATE UNIQUE INDEX responses_by_id ON responses (tenant, id);
 CREATE INDEX responses_by_parent ON responses (tenant, parent) WHERE parent IS NOT NULL;
-CREATE INDEX responses_by_age ON responses (created_at, seq) WHERE live;
+-- With their bytes, so that a sweep adds them up without a look at the rows.
+CREATE INDEX responses_by_age ON responses (created_at, seq) INCLUDE (bytes) WHERE live;
+CREATE INDEX responses_buried ON responses (seq) INCLUDE (bytes) WHERE NOT live;
 CREATE INDEX responses_by_expiry ON responses (expires_at) WHERE expires_at IS NOT NULL AND live;
 
 CREATE TABLE items (
@@ -45,6 +47,9 @@ CREATE TABLE conversation_items (
 CREATE UNIQUE INDEX conversation_items_by_id ON conversation_items (conversation, id);
 CREATE INDEX conversation_items_of_tenant ON conversation_items (tenant, id);
 
+-- Who works on runs, and when it last gave a sign of life.
+CREATE TABLE owners (name TEXT PRIMARY KEY, heard_at TIMESTAMPTZ NOT NULL DEFAULT now());
+
 CREATE TABLE runs (
     seq BIGINT GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
     tenant TEXT NOT NULL,
@@ -52,8 +57,9 @@ CREATE TABLE runs (
     model TEXT NOT NULL,
     request BYTEA NOT NULL,
     prompt BYTEA NOT NULL,
+    -- Empty: seized, to be ended by somebody who has no name.
     owner TEXT,
-    beat_at TIMESTAMPTZ NOT NULL DEFAULT now(),
+    claimed_at TIMESTAMPTZ,
     epoch INTEGER NOT NULL DEFAULT 0,
     -- Claims since something was last appended.
     attempts INTEGER NOT NULL DEFAULT 0,
@@ -65,7 +71,7 @@ CREATE INDEX runs_unended ON runs (seq) WHERE ended_at IS NULL;
 CREATE INDEX runs_owned ON runs (owner) WHERE ended_at IS NULL;
 CREATE INDEX runs_ended ON runs (ended_at) WHERE ended_at IS NOT NULL;
 
--- Without a reference to their run: to check it would lock and write that row for every batch.
+-- Without a reference to their run: to check it would cost half as much again as to keep a batch.
 CREATE TABLE batches (
     run BIGINT NOT NULL,
     first INTEGER NOT NULL,
@@ -77,7 +83,7 @@ CREATE TABLE batches (
 
 CREATE FUNCTION drop_batches() RETURNS trigger LANGUAGE plpgsql AS $$
 BEGIN
-    DELETE FROM batches WHERE run = old.seq;
+    DELETE FROM antiphon.batches WHERE run = old.seq;
     RETURN NULL;
 END
 $$;
@@ -88,10 +94,9 @@ CREATE TABLE holds (
     conversation TEXT NOT NULL,
     holder TEXT NOT NULL,
     owner TEXT NOT NULL,
-    beat_at TIMESTAMPTZ NOT NULL DEFAULT now(),
     PRIMARY KEY (tenant, conversation)
 );
 CREATE INDEX holds_by_owner ON holds (owner);
-CREATE INDEX holds_by_holder ON holds (holder);
+CREATE INDEX holds_by_holder ON holds (tenant, holder);
 
 CREATE TABLE secrets (name TEXT PRIMARY KEY, value BYTEA NOT NULL);
