@@ -24,7 +24,7 @@ __all__ = ["MemoryRuns"]
 
 _Key = tuple[str, str]
 
-_last = attrgetter("last")
+_first, _last = attrgetter("first"), attrgetter("last")
 
 #: Owns what was seized: it is about to end, unless who seized it dies.
 _NOBODY = ""
@@ -167,14 +167,11 @@ class MemoryRuns:
         run = self._runs.get((tenant, response_id))
         if run is None:
             return None
-        found: list[Batch] = []
-        count = 0
-        for batch in run.batches[bisect_right(run.batches, after, key=_last) :]:
-            if count >= limit:
-                return Page(tuple(found), ended=False)
-            found.append(replace(batch, tokens=b""))
-            count += batch.count
-        return Page(tuple(found), ended=run.ended_at is not None)
+        # A number of events beyond ``after`` is a number of the log: no event is left out.
+        begin = bisect_right(run.batches, after, key=_last)
+        end = bisect_right(run.batches, after + limit, key=_first)
+        found = tuple(replace(batch, tokens=b"") for batch in run.batches[begin:end])
+        return Page(found, ended=run.ended_at is not None and end >= len(run.batches))
 
     def follow(self, tenant: str, response_id: str) -> Tail:
         return self._tails.follow(tenant, response_id)

@@ -23,6 +23,8 @@ __all__ = ["SqliteRuns"]
 
 #: Owns what was seized: it is about to end, unless who seized it dies.
 _NOBODY = ""
+#: No number of an event is larger.
+_LAST = 2**31 - 1
 
 
 #: A claim, and who had the run before.
@@ -177,7 +179,7 @@ class SqliteRuns:
 
     async def events(self, tenant: str, response_id: str, after: int, *, limit: int) -> Page | None:
         def work(connection: sqlite3.Connection) -> Page | None:
-            asked = (after + 1, tenant, response_id)
+            asked = (min(after + 1, _LAST), tenant, response_id)
             with closing(connection.execute(self._queries["events"], asked)) as rows:
                 return _page(rows, after, limit)
 
@@ -261,13 +263,12 @@ class SqliteRuns:
 def _page(rows: Iterable[tuple[Any, ...]], after: int, limit: int) -> Page | None:
     """Of rows (ended, first, count, lines), no more of which are read than it takes."""
     found: list[Batch] = []
-    count, over = 0, None
-    for ended, first, size, lines in rows:
+    over = None
+    for ended, first, count, lines in rows:
         over = bool(ended)
-        if first is None or first + size - 1 <= after:
+        if first is None or first + count - 1 <= after:
             continue
-        if count >= limit:
+        if first > after + limit:  # a number of events is a number of the log: none is left out
             return Page(tuple(found), ended=False)
-        found.append(Batch(first=first, count=size, lines=lines))
-        count += size
+        found.append(Batch(first=first, count=count, lines=lines))
     return None if over is None else Page(tuple(found), ended=over)

@@ -126,6 +126,10 @@ async def reads_from_any_number_in_pages(store: Store) -> None:
     await store.runs.append([Append(claim, batch(n, 2)) for n in range(2, 40, 2)])
     for after in range(-1, 42):
         assert await numbers(store, after=after) == list(range(after + 1, 40))
+    for after, limit, last in ((-1, 1, 1), (-1, 4, 3), (4, 1, 5), (4, 2, 7), (38, 9, 39)):
+        found = await numbers(store, after=after, limit=limit)
+        assert found == list(range(after + 1, last + 1)), "whole batches, and no more than it takes"
+    assert await numbers(store, after=2**70) == []
     at = -1
     while more := await numbers(store, after=at, limit=5):
         assert 5 <= len(more) <= 6 or more[-1] == 39
