@@ -86,12 +86,20 @@ def followers() -> Iterator[Line]:
                 what=f"PostgreSQL: age of an event read at {name} process, p99",
                 value=heard.p99_s * 1000,
                 unit="ms",
-                at_most=60 if name == "another" else None,
                 note=f"median {heard.median_s * 1000:.1f} ms of {heard.events} events;"
                 f" CPU {cpu[0]:.1f} s and {cpu[1]:.1f} s",
             )
-        added = (ages["another"].median_s - ages["its own"].median_s) * 1000
-        yield Line(what="PostgreSQL: added by the other process, median", value=added, unit="ms")
+        own, far = ages["its own"], ages["another"]
+        for what, added, limit in (
+            ("median", far.median_s - own.median_s, None),
+            ("p99", far.p99_s - own.p99_s, 60),
+        ):
+            yield Line(
+                what=f"PostgreSQL: added by the other process, {what}",
+                value=added * 1000,
+                unit="ms",
+                at_most=limit,
+            )
 
 
 def many() -> Iterator[Line]:
