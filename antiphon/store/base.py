@@ -93,8 +93,8 @@ class Store(Protocol):
     async def sweep(self, retention: Retention, now: int) -> int:
         """Expire what is over the bounds (``now`` in unix seconds, compared with ``created_at``)
         and free what no descendant needs; responses whose own time to expire has come; the events
-        of runs that ended longer ago than ``max_log_age_s``. Responses of runs that go on are left
-        alone. Afterwards the bounds hold. Returns how many responses expired."""
+        of runs that ended longer ago than ``max_log_age_s``. Responses of runs that go on are
+        counted, and left alone. Afterwards the bounds hold. Returns how many responses expired."""
 
     async def put_conversation(
         self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()

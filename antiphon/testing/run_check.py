@@ -234,6 +234,17 @@ async def forgets_logs_in_time_and_never_what_runs(store: Store) -> None:
     assert await numbers(store, "b") == [0, 1]
 
 
+async def counts_what_runs_among_what_it_may_keep(store: Store) -> None:
+    await store.save("t", turn("old", created_at=1))
+    await begun(store, "a")
+    await store.save("t", turn("new", created_at=2_000))
+    assert await store.sweep(Retention(max_responses=2), 3_000) == 1
+    assert await store.load("t", "resp_old") is None
+    assert await store.load("t", "resp_a") is not None
+    assert await store.sweep(Retention(max_responses=1), 3_000) == 1
+    assert await store.load("t", "resp_new") is None
+
+
 async def deletes_a_run_with_its_response(store: Store) -> None:
     claim = await begun(store)
     with store.runs.follow("t", "resp_a") as tail:
@@ -325,6 +336,7 @@ CHECKS: Mapping[str, Check] = {
         tells_followers_that_a_run_is_over_or_gone,
         hides_the_items_of_what_runs_or_is_not_stored,
         forgets_logs_in_time_and_never_what_runs,
+        counts_what_runs_among_what_it_may_keep,
         deletes_a_run_with_its_response,
         adds_a_turn_to_its_conversation_and_lets_it_go,
         begins_a_run_of_one_id_once,
