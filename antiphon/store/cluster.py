@@ -169,6 +169,8 @@ class Cluster:
     def listen(self, heard: Callable[[str], None], deaf: Callable[[], None]) -> None:
         """From now on, through outages. ``heard`` is told what is notified, ``deaf`` that something
         may have been missed."""
+        if self._closed:
+            return
         self._listening = asyncio.create_task(self._listen_on(heard, deaf), name="listen")
 
     async def _listen_on(self, heard: Callable[[str], None], deaf: Callable[[], None]) -> None:
@@ -209,7 +211,8 @@ class Cluster:
                 if not lost.is_set():  # a peer that vanished says nothing, so it is asked
                     await connection.execute("SELECT 1")
         finally:
-            connection.terminate()
+            with suppress(Exception):
+                await connection.close(timeout=1)
 
     async def close(self) -> None:
         """Finish what was begun; later calls raise."""

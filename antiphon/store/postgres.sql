@@ -36,6 +36,7 @@ SELECT r.input, r.output FROM items AS i JOIN responses AS r ON r.seq = i.respon
 WHERE i.tenant = $1 AND i.id = $2 AND r.live ORDER BY r.seq DESC LIMIT 1
 
 -- freeing
+-- One at a time: of two that free the last children of a response, neither would see it unneeded.
 SELECT pg_advisory_xact_lock(1634628610)
 
 -- sweeping
@@ -74,8 +75,7 @@ SELECT seq FROM responses WHERE live AND expires_at <= $1 LIMIT $2
 
 -- totals
 SELECT
-    (SELECT count(*) FROM responses WHERE live)
-    - (SELECT count(*) FROM runs WHERE ended_at IS NULL),
+    (SELECT count(*) FROM responses WHERE live),
     (SELECT coalesce(sum(bytes), 0)::bigint FROM responses WHERE live)
     + (SELECT coalesce(sum(bytes), 0)::bigint FROM responses WHERE NOT live)
 
@@ -176,6 +176,8 @@ WHERE tenant = $1 AND id = $2 AND ended_at IS NULL
 RETURNING tenant, id, model, request, prompt, epoch, attempts
 
 -- append
+-- One statement, one notice: commits that notify wait for one another. The rows of the runs are
+-- locked: who takes a run away waits until this is there, and what comes later is refused.
 WITH asked AS (
     SELECT * FROM unnest($2::text[], $3::text[], $4::int[])
     WITH ORDINALITY AS a (tenant, id, epoch, place)
@@ -188,6 +190,7 @@ WITH asked AS (
     SELECT m.seq, b.first, b.count, b.lines, b.tokens
     FROM unnest($5::bigint[], $6::int[], $7::int[], $8::bytea[], $9::bytea[])
     AS b (place, first, count, lines, tokens) JOIN mine AS m USING (place)
+    WHERE b.count > 0
     ON CONFLICT DO NOTHING
 ), spoken AS (
     UPDATE runs SET attempts = 0 FROM mine WHERE runs.seq = mine.seq AND runs.attempts <> 0

@@ -21,9 +21,6 @@ __all__ = ["PostgresRuns"]
 
 #: No event has a number beyond.
 _LAST = 2**31 - 1
-#: The lock that an owner shares among its appends, and that is taken from it with a run. One lock
-#: an append: to lock the row of every run would write as much again as the events do.
-_APPENDING = 0x616E74
 
 
 class PostgresRuns:
@@ -177,7 +174,7 @@ class PostgresRuns:
         """No more news."""
         await self._news.close()
 
-    # --- telling others --------------------------------------------------------------------------
+    # --- telling ---------------------------------------------------------------------------------
 
     async def tell(self, inside: Transaction, *, over: Sequence[tuple[str, str]]) -> None:
         """Other processes, that these runs are over or gone."""

@@ -95,7 +95,7 @@ def batch_of(row: Row) -> Batch:
 
 
 def claim_of(row: Row) -> Claim:
-    """Of tenant, id, model, request, prompt, epoch, attempts and, where it matters, owner."""
-    tenant, name, model, request, prompt, epoch, attempts, *owner = row
+    """Of tenant, id, model, request, prompt, epoch, attempts."""
+    tenant, name, model, request, prompt, epoch, attempts = row
     job = Job(tenant=tenant, id=name, model=model, request=request, prompt=prompt)
-    return Claim(job=job, epoch=epoch, attempts=attempts, owner="".join(owner))
+    return Claim(job=job, epoch=epoch, attempts=attempts)

@@ -34,13 +34,12 @@ class Job(Struct, frozen=True, kw_only=True):
 
 
 class Claim(Struct, frozen=True, kw_only=True):
-    """The right of an ``owner`` to work on a run, until somebody raises its epoch. ``attempts``:
-    how often it has been claimed, this time included, since something was last appended to it."""
+    """The right to work on a run, until somebody raises its epoch. ``attempts``: how often it has
+    been claimed, this time included, since something was last appended to it."""
 
     job: Job
     epoch: int
     attempts: int = 1
-    owner: str = ""
 
 
 class Batch(Struct, frozen=True, kw_only=True):

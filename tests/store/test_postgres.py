@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from antiphon.errors import RunError, SetupError
+from antiphon.errors import RunError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.runs import Append
@@ -16,8 +16,6 @@ from antiphon.store.tails import Tail
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, begun, ended, job, queued
 from antiphon.testing.store_check import turn
-from antiphon.wire.conversations import Conversation
-from antiphon.wire.items import InputText, Message
 
 
 class Told:
@@ -184,56 +182,3 @@ async def test_only_one_sweeps_at_a_time(database: Postgres) -> None:
             *(store.sweep(Retention(max_age_s=10), 1_000) for store in (one, other) * 3)
         )
         assert sum(swept) == 50
-
-
-async def test_characters_that_postgresql_has_not(database: Postgres) -> None:
-    async with two(database) as (store, _, _):
-        said = Message(id="msg_\0", role="user", content=(InputText(text="a\0b"),))
-        await store.save("t", turn("a", added=(said,)))
-        assert await store.item("t", "msg_\0") == said
-        loaded = await store.load("t", "resp_a")
-        assert loaded is not None and said in loaded.input
-        assert await store.load("t", "resp_\0") is None
-        assert await store.conversation("t", "\0") is None
-        await store.put_conversation("t", Conversation(id="conv_a", created_at=1), (said,))
-        assert await store.conversation_items("t", "conv_a") == (said,)
-        assert await store.remove_item("t", "conv_a", "msg_\0") is True
-
-
-@pytest.mark.parametrize(
-    ("url", "says"),
-    [
-        ("postgresql://u:secret@127.0.0.1:1/d", "127.0.0.1:1/d"),
-        ("postgresql://u:secret@127.0.0.1:port/d", "cannot be used"),
-    ],
-)
-async def test_where_it_cannot_be_it_is_told_in_a_line(url: str, says: str) -> None:
-    with pytest.raises(SetupError) as refused:
-        await open_store(url)
-    told = str(refused.value)
-    assert says in told and "secret" not in told and "\n" not in told
-
-
-async def test_a_database_that_is_not_there_is_named(database: Postgres) -> None:
-    with pytest.raises(SetupError, match="nothing_here"):
-        await open_store(database.url("nothing_here"))
-
-
-async def test_a_newer_database_is_left_alone(database: Postgres) -> None:
-    import asyncpg
-
-    url = await database.fresh()
-    await (await open_store(url)).close()
-    connection = await asyncpg.connect(url)
-    await connection.execute("INSERT INTO antiphon.migrations VALUES ('9999_later')")
-    await connection.close()
-    with pytest.raises(SetupError, match="newer version"):
-        await open_store(url)
-
-
-async def test_migrations_are_applied_once_by_whoever_comes_first(database: Postgres) -> None:
-    url = await database.fresh()
-    stores = await asyncio.gather(*(open_store(url) for _ in range(6)))
-    await stores[0].save("t", turn("a"))
-    assert all([await store.load("t", "resp_a") == turn("a") for store in stores])
-    await asyncio.gather(*(store.close() for store in stores))

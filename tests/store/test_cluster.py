@@ -1,0 +1,308 @@
+"""A PostgreSQL database as it is, not as it should be: rights, addresses, outages, odd texts."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import asyncpg
+import pytest
+
+from antiphon.errors import RunError, SetupError
+from antiphon.store import open_store
+from antiphon.store.cluster import key
+from antiphon.store.runs import Append
+from antiphon.store.sql import migrations, queries
+from antiphon.testing.postgres import Postgres, postgres
+from antiphon.testing.run_check import batch, begun, ended
+from antiphon.testing.store_check import turn
+from antiphon.wire.conversations import Conversation
+from antiphon.wire.items import InputText, Message
+
+ROOT = Path(__file__).parents[2]
+#: Says each event's number once it is kept.
+APPENDING = """
+import asyncio, sys
+from antiphon.store import open_store
+from antiphon.store.runs import Append
+from antiphon.testing.run_check import batch, begun
+
+async def main():
+    store = await open_store(sys.argv[1])
+
+    async def append(name, claim):
+        for n in range(2, 100000):
+            assert not await store.runs.append((Append(claim, batch(n)),))
+            print(f"{name} {n}", flush=True)
+
+    claims = {name: await begun(store, name) for name in "abcd"}
+    await asyncio.gather(*(append(*each) for each in claims.items()))
+
+asyncio.run(main())
+"""
+
+
+@asynccontextmanager
+async def connected(url: str) -> AsyncIterator[Any]:
+    """A connection of the test's own."""
+    connection = await asyncpg.connect(url)
+    try:
+        yield connection
+    finally:
+        await connection.close()
+
+
+# --- addresses, rights, versions -----------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("url", "says"),
+    [
+        ("postgresql://u:secret@127.0.0.1:1/d", "127.0.0.1:1/d"),
+        ("postgresql://u:secret@127.0.0.1:port/d", "its URL is none"),
+        ("postgresql://u:sec/secret@127.0.0.1:1/d", "127.0.0.1:1/d cannot be used"),
+        ("postgresql://u:sec?secret@127.0.0.1:1/d", "PostgreSQL cannot be used"),
+        ("postgresql://127.0.0.1:1/d?user=u&password=x@secret", "PostgreSQL cannot be used"),
+        ("postgresql://u:secret@[127.0.0.1:1/d", "its URL is none"),
+        ("postgres://u:secret@127.0.0.1:1/d?sslmode=odd", "sslmode"),
+    ],
+)
+async def test_where_it_cannot_be_it_is_told_in_a_line(url: str, says: str) -> None:
+    with pytest.raises(SetupError) as refused:
+        await open_store(url)
+    told = str(refused.value)
+    assert says in told and "sec" not in told.replace("second", "") and "\n" not in told
+
+
+async def test_a_database_that_is_not_there_is_named(database: Postgres) -> None:
+    with pytest.raises(SetupError, match="nothing_here"):
+        await open_store(database.url("nothing_here"))
+
+
+async def test_what_is_not_installed_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "asyncpg", None)
+    with pytest.raises(SetupError, match=r"pip install \"antiphon\[postgres\]\""):
+        await open_store("postgresql://127.0.0.1:1/d")
+
+
+async def test_rights_that_are_missing_are_told_and_only_needed_once(database: Postgres) -> None:
+    url = await database.fresh()
+    guest = url.replace("postgres@", "guest@")
+    async with connected(url) as connection:
+        await connection.execute("CREATE ROLE guest LOGIN")
+        with pytest.raises(SetupError, match="permission denied for database") as refused:
+            await open_store(guest)
+        assert "\n" not in str(refused.value)
+        await (await open_store(url)).close()
+        await connection.execute(
+            "GRANT USAGE ON SCHEMA antiphon TO guest;"
+            "GRANT SELECT, INSERT, UPDATE, DELETE ON ALL TABLES IN SCHEMA antiphon TO guest"
+        )
+        store = await open_store(guest)  # there is nothing left to make
+        await store.save("t", turn("a"))
+        assert await store.load("t", "resp_a") == turn("a")
+        await store.close()
+        await connection.execute("DROP OWNED BY guest; DROP ROLE guest")
+
+
+async def test_tables_of_others_are_left_alone(database: Postgres) -> None:
+    url = await database.fresh()
+    async with connected(url) as connection:
+        for table in ("migrations", "responses", "runs"):
+            await connection.execute(f"CREATE TABLE {table} (theirs INTEGER)")
+        store = await open_store(url)
+        await store.save("t", turn("a"))
+        await store.close()
+        assert await connection.fetch("SELECT * FROM public.responses") == []
+
+
+async def test_a_newer_database_is_left_alone(database: Postgres) -> None:
+    url = await database.fresh()
+    await (await open_store(url)).close()
+    async with connected(url) as connection:
+        await connection.execute("INSERT INTO antiphon.migrations VALUES ('9999_later')")
+    with pytest.raises(SetupError, match="newer version"):
+        await open_store(url)
+
+
+async def test_migrations_are_applied_once_by_whoever_comes_first(database: Postgres) -> None:
+    url = await database.fresh()
+    stores = await asyncio.gather(*(open_store(url) for _ in range(6)))
+    await stores[0].save("t", turn("a"))
+    assert all([await store.load("t", "resp_a") == turn("a") for store in stores])
+    await asyncio.gather(*(store.close() for store in stores))
+    async with connected(url) as connection:
+        applied = await connection.fetch("SELECT name FROM antiphon.migrations ORDER BY name")
+    assert [name for (name,) in applied] == [name for name, _ in migrations("postgres_migrations")]
+
+
+async def test_every_query_finds_its_rows_by_an_index(database: Postgres) -> None:
+    url = await database.fresh()
+    await (await open_store(url)).close()
+    async with connected(url) as connection:
+        await connection.execute("SET search_path TO antiphon; SET enable_seqscan TO off")
+        await connection.execute("SET plan_cache_mode TO force_generic_plan")
+        for name, query in queries("postgres.sql").items():
+            await connection.execute(f"PREPARE asked AS {query}")
+            count = len(set(re.findall(r"\$\d+", query)))
+            given = f"({', '.join(['NULL'] * count)})" if count else ""
+            plan = await connection.fetch(f"EXPLAIN EXECUTE asked{given}")
+            walked = [line for (line,) in plan if "Seq Scan" in line]
+            assert name == "forget_owners" or not walked, (name, walked)
+            await connection.execute("DEALLOCATE asked")
+
+
+# --- odd texts -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["msg_\0", "\0", "𝄞" * 1024, "x" * 1024], ids=len)
+async def test_ids_that_no_index_takes(database: Postgres, name: str) -> None:
+    store = await open_store(await database.fresh())
+    said = Message(id=name, role="user", content=(InputText(text="a\0b"),))
+    await store.save("t", turn("a", added=(said,)))
+    loaded = await store.load("t", "resp_a")
+    assert loaded is not None and said in loaded.input
+    assert await store.item("t", name) == said
+    assert await store.item("t", name[:-1] + "?") is None
+    assert await store.load("t", name) is None
+    assert await store.conversation("t", name) is None
+    assert await store.runs.events("t", name, -1, limit=1) is None
+    assert await store.runs.seize("t", name) is None
+    await store.put_conversation("t", Conversation(id="conv_a", created_at=1), (said,))
+    await store.add_items("t", "conv_a", (said,))
+    assert await store.conversation_items("t", "conv_a") == (said,)
+    assert await store.remove_item("t", "conv_a", name) is True
+    await store.close()
+
+
+def test_ids_stay_apart() -> None:
+    odd = ["a\0", "a\0\0", "a\ufffd", "a", "x" * 512, "x" * 513, "x" * 514]
+    assert len({key(text) for text in odd}) == len(odd)
+    assert key("resp_a") == "resp_a"
+
+
+async def test_what_is_no_text_is_refused_and_nothing_else(database: Postgres) -> None:
+    store = await open_store(await database.fresh())
+    with pytest.raises(RunError):
+        await store.save("\ud800", turn("a"))
+    with pytest.raises(RunError):
+        await store.load("t", "\ud800")
+    await store.save("t", turn("a"))
+    assert await store.load("t", "resp_a") == turn("a")
+    await store.close()
+
+
+async def test_what_cannot_be_read_back_is_an_error_of_the_run(database: Postgres) -> None:
+    url = await database.fresh()
+    store = await open_store(url)
+    await store.save("t", turn("a"))
+    async with connected(url) as connection:
+        await connection.execute("UPDATE antiphon.responses SET body = '{'")
+    with pytest.raises(RunError, match=r"^The store could not be read\.$"):
+        await store.load("t", "resp_a")
+    await store.close()
+
+
+async def test_a_heavy_chain_is_read_whole(database: Postgres) -> None:
+    store = await open_store(await database.fresh())
+    for n in range(6):
+        await store.save("t", turn(str(n), str(n - 1) if n else None, text="y" * 50_000))
+    chain = await store.chain("t", "resp_5")
+    assert chain is not None and [stored.response.id for stored in chain] == [
+        f"resp_{n}" for n in range(6)
+    ]
+    await store.close()
+
+
+# --- outages -------------------------------------------------------------------------------------
+
+
+async def test_a_kill_costs_nothing_that_was_announced(database: Postgres) -> None:
+    url = await database.fresh()
+    await (await open_store(url)).close()
+    asked = [sys.executable, "-c", APPENDING, url]
+    with subprocess.Popen(asked, cwd=ROOT, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        told = [await asyncio.to_thread(child.stdout.readline) for _ in range(200)]
+        child.send_signal(signal.SIGKILL)
+        told += [line for line in child.stdout if line.endswith("\n")]
+        child.wait(30)
+    store = await open_store(url)
+    for name in "abcd":
+        page = await store.runs.events("t", f"resp_{name}", -1, limit=1_000_000)
+        assert page is not None
+        kept = [n for each in page.batches for n in range(each.first, each.last + 1)]
+        announced = max((int(line.split()[1]) for line in told if line[0] == name), default=1)
+        assert kept == list(range(len(kept))) and kept[-1] >= announced
+    await store.close()
+
+
+async def test_a_server_that_was_killed_is_used_again() -> None:
+    with postgres() as server:
+        store = await open_store(await server.fresh())
+        claim = await begun(store)
+        with store.runs.follow("t", "resp_a") as tail:
+            await asyncio.to_thread(server.stop)
+            for work in (
+                store.runs.append((Append(claim, batch(2)),)),
+                store.save("t", turn("b")),
+                store.load("t", "resp_a"),
+                store.runs.claim("two", ["m"], limit=1, lease_s=60),
+            ):
+                with pytest.raises(RunError, match="does not answer"):
+                    await work
+            tail.dirty = False
+            await asyncio.to_thread(server.start)
+            async with asyncio.timeout(30):
+                await tail.wait()  # it hears again: what was said meanwhile has to be read
+            assert tail.dirty
+        assert await store.runs.append((Append(claim, batch(2)),)) == frozenset()
+        assert await store.runs.end(claim, ended("a"), batch(3)) is True
+        await store.close()
+
+
+async def test_a_connection_that_was_cut_is_opened_again(database: Postgres) -> None:
+    url = await database.fresh()
+    store = await open_store(url)
+    await begun(store)
+    async with connected(url) as connection, asyncio.timeout(30):
+        with store.runs.follow("t", "resp_a") as tail:
+            await tail.wait()  # it hears
+            tail.dirty = False
+            await connection.execute(
+                "SELECT pg_terminate_backend(pid) FROM pg_stat_activity"
+                " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+            )
+            await tail.wait()
+            assert tail.dirty
+    await store.save("t", turn("b"))
+    await store.close()
+
+
+async def test_who_is_not_waited_for_is_told_all_the_same(database: Postgres) -> None:
+    store = await open_store(await database.fresh())
+    claim = await begun(store)
+    async with asyncio.timeout(30):
+        with store.runs.follow("t", "resp_a") as tail:
+            await tail.wait()  # it hears
+            tail.dirty = False
+            appending = asyncio.create_task(store.runs.append((Append(claim, batch(2)),)))
+            await asyncio.sleep(0)
+            appending.cancel()
+            await tail.wait()
+            found = tail.take(1)
+            assert found is not None and found.first == 2
+            ending = asyncio.create_task(store.runs.end(claim, ended("a"), batch(3)))
+            await asyncio.sleep(0)
+            ending.cancel()
+            await store.close()
+            while not tail.dirty:
+                tail.take(99)
+                await tail.wait()
