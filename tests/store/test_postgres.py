@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
+import asyncpg
 import pytest
 
 from antiphon.errors import RunError
@@ -13,7 +14,7 @@ from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.runs import Append
 from antiphon.store.tails import Tail
-from antiphon.testing.postgres import Postgres
+from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begun, ended, job, queued
 from antiphon.testing.store_check import turn
 
@@ -115,6 +116,23 @@ async def test_who_is_not_heard_of_loses_its_runs(database: Postgres) -> None:
         assert await other.runs.append((Append(taken, batch(2)),)) == frozenset()
 
 
+async def test_a_takeover_that_is_under_way_fences_an_append(database: Postgres) -> None:
+    url = await database.fresh()
+    store = await open_store(url)
+    claim = await begun(store)
+    connection = await asyncpg.connect(url)
+    async with asyncio.timeout(60):
+        async with connection.transaction():
+            await connection.execute("UPDATE antiphon.runs SET epoch = epoch + 1")
+            appending = asyncio.create_task(store.runs.append((Append(claim, batch(2)),)))
+            waits = "SELECT count(*) FROM pg_stat_activity WHERE wait_event_type = 'Lock'"
+            while not appending.done() and not await connection.fetchval(waits):
+                await asyncio.sleep(0)
+        assert await appending == {"resp_a"}
+    await connection.close()
+    await store.close()
+
+
 async def test_no_run_goes_to_two(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         for n in range(40):
@@ -159,7 +177,12 @@ async def test_a_hold_passes_on_with_its_run(database: Postgres) -> None:
         assert await one.runs.hold("t", "conv_a", "resp_b", "x", lease_s=0), "its owner is dead"
 
 
-async def test_a_server_that_comes_back_is_used_again(database: Postgres) -> None:
+async def test_a_server_that_comes_back_is_used_again() -> None:
+    with postgres() as database:
+        await goes_down_and_comes_back(database)
+
+
+async def goes_down_and_comes_back(database: Postgres) -> None:
     async with two(database) as (one, other, told):
         claim = await begun(one)
         await one.runs.append((Append(claim, batch(2)),))
@@ -182,3 +205,110 @@ async def test_only_one_sweeps_at_a_time(database: Postgres) -> None:
             *(store.sweep(Retention(max_age_s=10), 1_000) for store in (one, other) * 3)
         )
         assert sum(swept) == 50
+
+
+async def rows_of(url: str, query: str) -> int:
+    """The number that a query of the test's own finds."""
+    connection = await asyncpg.connect(url)
+    try:
+        return int(await connection.fetchval(query))
+    finally:
+        await connection.close()
+
+
+async def test_a_follower_is_fed_without_reading(database: Postgres) -> None:
+    """What another process appends comes by itself, in order; the store is read to begin with."""
+    async with two(database) as (one, other, _):
+        claim = await begun(one)
+        with other.runs.follow("t", "resp_a") as tail:
+            last, fed = 1, 0
+            for n in range(2, 40):
+                await one.runs.append((Append(claim, batch(n)),))
+                while last < n:
+                    if (found := tail.take(last)) is not None:
+                        assert found.first == last + 1 and found.tokens == b""
+                        last, fed = found.last, fed + 1
+                    elif tail.dirty:
+                        tail.dirty = False
+                        page = await other.runs.events("t", "resp_a", last, limit=99)
+                        assert page is not None
+                        last = page.batches[-1].last if page.batches else last
+                    else:
+                        await tail.wait()
+            assert fed >= 37, "read instead"
+
+
+async def test_siblings_that_go_at_once_leave_nothing(database: Postgres) -> None:
+    url = await database.fresh()
+    one, other = await open_store(url), await open_store(url)
+    for n in range(20):
+        await one.save("t", turn(f"p{n}"))
+        for child in "abcd":
+            await one.save("t", turn(f"{child}{n}", f"p{n}"))
+        await one.delete("t", f"resp_p{n}")
+        await asyncio.gather(
+            *(
+                store.delete("t", f"resp_{c}{n}")
+                for c, store in zip("abcd", (one, other) * 2, strict=True)
+            )
+        )
+    assert await rows_of(url, "SELECT count(*) FROM antiphon.responses") == 0
+    assert await rows_of(url, "SELECT count(*) FROM antiphon.items") == 0
+    await one.close()
+    await other.close()
+
+
+async def test_a_run_that_goes_while_it_speaks_leaves_nothing(database: Postgres) -> None:
+    """Appends, ends, cancels and deletes that meet: each is whole, none waits for another's end."""
+    url = await database.fresh()
+    one, other = await open_store(url), await open_store(url)
+    async with asyncio.timeout(60):
+        for n in range(25):
+            claim = await begun(one, str(n))
+            await one.runs.hold("t", f"conv_{n}", f"resp_{n}", "one", lease_s=60)
+            appended, ended_, deleted, _, _ = await asyncio.gather(
+                one.runs.append((Append(claim, batch(2)),)),
+                one.runs.end(claim, ended(str(n)), batch(3)),
+                other.delete("t", f"resp_{n}"),
+                other.sweep(Retention(max_age_s=10), 0),
+                one.runs.beat("one"),
+            )
+            assert deleted and appended in (frozenset(), {f"resp_{n}"}) and ended_ in (True, False)
+            assert await one.load("t", f"resp_{n}") is None
+            assert await one.runs.hold("t", f"conv_{n}", "resp_x", "x", lease_s=60)
+    for table in ("responses", "runs", "batches", "items"):
+        assert await rows_of(url, f"SELECT count(*) FROM antiphon.{table}") == 0, table
+    await one.close()
+    await other.close()
+
+
+async def test_what_needs_no_more_is_not_kept(database: Postgres) -> None:
+    url = await database.fresh()
+    store = await open_store(url)
+    claim = await begun(store)
+    kept = "SELECT sum(length(request) + length(prompt)) FROM antiphon.runs"
+    assert await rows_of(url, kept) > 0
+    await store.runs.end(claim, ended("a"), batch(2))
+    assert await rows_of(url, kept) == 0
+    await store.close()
+
+
+async def test_an_append_of_more_runs_than_a_notice_names(database: Postgres) -> None:
+    async with two(database) as (one, other, _):
+        for n in range(3_000):
+            await one.runs.begin(job(str(n)), queued(str(n)), batch(0))
+        claims = await one.runs.claim("one", ["m"], limit=3_000, lease_s=60)
+        with other.runs.follow("t", "resp_2999") as tail:
+            for n in range(1, 4):
+                await one.runs.append([Append(claim, batch(n)) for claim in claims])
+            last = 0
+            while last < 3:
+                if (found := tail.take(last)) is not None:
+                    last = found.last
+                elif tail.dirty:
+                    tail.dirty = False
+                    page = await other.runs.events("t", "resp_2999", last, limit=99)
+                    assert page is not None
+                    last = page.batches[-1].last if page.batches else last
+                else:
+                    await tail.wait()
