@@ -150,6 +150,8 @@ class Preparer:
     async def count(self, tenant: str, request: InputTokens) -> int:
         """How many tokens the model would see: the same rendering."""
         asked = request.as_create()
+        if asked.conversation is not None:
+            await self._conversations.retrieve(tenant, asked.conversation.id)
         model = self._models.find(asked.model)
         tools = visible_tools(asked, self._policy.unavailable_tools)
         context = await self._context(tenant, asked, model)

@@ -1,0 +1,101 @@
+"""What belongs to one tenant does not exist for another: on every route there is."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import io
+import itertools
+from typing import Any
+
+import httpx
+import pytest
+
+from antiphon.backends.scripted import Scripted
+from antiphon.http.app import create_app
+from antiphon.http.guard import Access, Key
+from antiphon.logs import open_log
+from antiphon.runs.service import Policy, Service
+from antiphon.store.base import Store
+from tests.conformance.line import Wire
+from tests.runs.served import OneModel
+
+#: Shared by all tenants of a server.
+SHARED = ("/v1/models", "/v1/prompts")
+BODIES: dict[str, Any] = {
+    "/v1/conversations/{conversation_id}": {"metadata": {}},
+    "/v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "x"}]},
+}
+
+
+class Served:
+    """A server with two tenants."""
+
+    def __init__(self, store: Store) -> None:
+        numbers = itertools.count(1)
+        keys = tuple(
+            Key(name=name, tenant=name, sha256=hashlib.sha256(f"key-{name}".encode()).hexdigest())
+            for name in ("mine", "theirs")
+        )
+
+        def ids(prefix: str) -> str:
+            return f"{prefix}_{next(numbers)}"
+
+        self.service = Service(
+            OneModel(Scripted(["one"])),
+            store,
+            policy=Policy(keepalive_s=0),
+            clock=lambda: 1_700_000_000,
+            ids=ids,
+        )
+        self.service.start()
+        self.app = create_app(self.service, Access(keys=keys), ids=ids, log=open_log(io.StringIO()))
+        self.routes: list[Any] = self.app._app._app._app.routes  # type: ignore[attr-defined]
+
+    def client(self, name: str) -> httpx.AsyncClient:
+        return httpx.AsyncClient(
+            transport=httpx.ASGITransport(self.app),
+            base_url="http://localhost",
+            headers={"authorization": f"Bearer key-{name}"},
+        )
+
+
+@pytest.mark.requirement("API-TENANTS-ROUTES")
+async def test_no_route_shows_what_is_foreign(stores: Store) -> None:
+    served = Served(stores)
+    async with asyncio.timeout(30), served.client("mine") as mine, served.client("theirs") as thief:
+        talk = (await mine.post("/v1/conversations", json={})).json()["id"]
+        asked = {"model": "scripted", "input": "x"}
+        plain = (await mine.post("/v1/responses", json=asked)).json()
+        queued = (await mine.post("/v1/responses", json={**asked, "background": True})).json()
+        added = {"items": [{"role": "user", "content": "x"}]}
+        page = (await mine.post(f"/v1/conversations/{talk}/items", json=added)).json()
+        item = page["data"][0]["id"]
+        tried = 0
+        for route in served.routes:
+            if "{" not in route.path or route.path.startswith(SHARED):
+                continue
+            for response in (plain["id"], queued["id"]):
+                path = route.path.format(response_id=response, conversation_id=talk, item_id=item)
+                for method in route.methods - {"HEAD"}:
+                    answer = await thief.request(method, path, json=BODIES.get(route.path))
+                    assert answer.status_code == 404, (method, path, answer.text)
+                    tried += 1
+        assert tried >= 22
+        for field, status in (
+            ({"previous_response_id": plain["id"]}, 400),
+            ({"conversation": talk}, 404),
+            ({"input": [{"type": "item_reference", "id": item}]}, 404),
+        ):
+            for path in ("/v1/responses", "/v1/responses/input_tokens"):
+                answer = await thief.post(path, json={**asked, **field})
+                assert answer.status_code == status, (path, field, answer.text)
+        stream = await thief.get(f"/v1/responses/{queued['id']}", params={"stream": "true"})
+        assert stream.status_code == 404
+        async with Wire(served.app, authorization="Bearer key-theirs") as wire:
+            wire.send({"type": "response.create", **asked, "previous_response_id": plain["id"]})
+            assert (await wire.event())["error"]["code"] == "previous_response_not_found"
+        assert (await mine.get(f"/v1/responses/{plain['id']}")).status_code == 200
+        assert (await mine.get(f"/v1/conversations/{talk}/items/{item}")).status_code == 200
+    await served.service.drain(0)
+    await stores.close()
