@@ -7,6 +7,8 @@ import random
 from antiphon.store import open_store
 from antiphon.store.base import Retention
 from antiphon.store.memory import MemoryStore
+from antiphon.store.runs import Append
+from antiphon.testing.run_check import batch, begun, ended
 from antiphon.testing.store_check import turn
 
 
@@ -23,6 +25,24 @@ async def test_what_is_gone_takes_no_memory() -> None:
     assert store._rows and store._children and store._holders
     await store.sweep(Retention(max_responses=0), 80)
     assert not store._rows and not store._children and not store._holders
+
+
+async def test_runs_that_are_gone_take_no_memory() -> None:
+    store = MemoryStore()
+    for n in range(9):
+        name = str(n)
+        await store.runs.hold("t", f"conv_{n}", f"resp_{n}", "one", lease_s=60)
+        claim = await begun(store, name)
+        with store.runs.follow("t", f"resp_{n}"):
+            await store.runs.append((Append(claim, batch(2)),))
+        if n % 3 == 0:
+            await store.delete("t", f"resp_{n}")
+        else:
+            await store.runs.end(claim, ended(name), batch(3))
+    await store.sweep(Retention(max_log_age_s=1), 10)
+    assert store.runs._runs
+    await store.sweep(Retention(max_log_age_s=1), 12)
+    assert not store.runs._runs and not store.runs._tails._tails and not store.runs._holds._held
 
 
 async def test_two_stores_in_memory_are_two() -> None:

@@ -14,11 +14,14 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.errors import RunError, SetupError
 from antiphon.store.base import Retention
+from antiphon.store.runs import Append
 from antiphon.store.sql import migrations
 from antiphon.store.sqlite import SqliteStore
+from antiphon.testing.run_check import batch, begun, ended, job, queued
 from antiphon.testing.store_check import turn
 from antiphon.wire.conversations import Conversation
 
@@ -42,9 +45,35 @@ asyncio.run(main())
 """
 
 
-def saving(path: Path, label: str) -> subprocess.Popen[str]:
+APPENDING = """
+import asyncio, sys
+from pathlib import Path
+from antiphon.store.runs import Append
+from antiphon.store.sqlite import SqliteStore
+from antiphon.testing.run_check import batch, job, queued
+
+async def main():
+    store = await SqliteStore.open(Path(sys.argv[1]))
+    for k in range(4):
+        name = f"{sys.argv[2]}_{k}"
+        await store.runs.begin(job(name), queued(name), batch(0, 2))
+    claims = await store.runs.claim(sys.argv[2], ["m"], limit=99, lease_s=3600)
+    async def go_on(claims):
+        at = [(await store.runs.history(claim))[-1].last + 1 for claim in claims]
+        while True:
+            batches = [batch(n, 1, b"tokn") for n in at]
+            await store.runs.append(list(map(Append, claims, batches)))
+            print(*(f"{claim.job.id}:{n}" for claim, n in zip(claims, at)), flush=True)
+            at = [n + 1 for n in at]
+    await asyncio.gather(go_on(claims[:1]), go_on(claims[1:2]), go_on(claims[2:]))
+
+asyncio.run(main())
+"""
+
+
+def saving(path: Path, label: str, script: str = SAVING) -> subprocess.Popen[str]:
     return subprocess.Popen(
-        [sys.executable, "-c", SAVING, str(path), label],
+        [sys.executable, "-c", script, str(path), label],
         cwd=ROOT,
         stdout=subprocess.PIPE,
         text=True,
@@ -70,6 +99,124 @@ async def test_a_kill_costs_nothing_that_was_announced(tmp_path: Path) -> None:
     connection = sqlite3.connect(path)
     assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
     connection.close()
+
+
+async def test_a_kill_costs_no_event_that_was_kept_and_the_runs_go_on(tmp_path: Path) -> None:
+    path, dice = tmp_path / "a.db", random.Random(4)
+    announced: dict[str, int] = {}
+    for round_ in range(3):
+        with saving(path, f"r{round_}", APPENDING) as child:
+            assert child.stdout is not None
+            lines = [child.stdout.readline() for _ in range(dice.randint(20, 200))]
+            child.send_signal(signal.SIGKILL)
+            lines += child.stdout.read().splitlines(keepends=True)
+            child.wait(30)
+        for line in lines:
+            if line.endswith("\n"):
+                announced |= {name: int(n) for name, n in map(_split, line.split())}
+    store = await SqliteStore.open(path)
+    taken = {
+        claim.job.id: claim
+        for claim in await store.runs.claim("two", ["m"], limit=99, lease_s=3_600)
+    }
+    assert len(taken) == 12 and announced and announced.keys() <= taken.keys()
+    for name, claim in taken.items():
+        history = await store.runs.history(claim)
+        number = history[-1].last + 1
+        assert [each.first for each in history] == [0, *range(2, number)], "a gap, or a double"
+        assert all(each == batch(each.first, 1, b"tokn") for each in history[1:])
+        assert number > announced.get(name, -1), "it was kept, and is gone"
+        assert claim.epoch == {"r0": 4, "r1": 3, "r2": 2}[name.split("_")[1]]
+        assert not await store.runs.append((Append(claim, batch(number)),))
+    await store.close()
+    with closing(sqlite3.connect(path)) as connection:
+        assert connection.execute("PRAGMA integrity_check").fetchone() == ("ok",)
+
+
+def _split(word: str) -> tuple[str, str]:
+    name, _, number = word.partition(":")
+    return name, number
+
+
+async def test_nobody_lives_in_a_file_that_was_just_opened(tmp_path: Path) -> None:
+    path = tmp_path / "a.db"
+    store = await SqliteStore.open(path)
+    claim = await begun(store)
+    await begun(store, "b")
+    assert await store.runs.seize("t", "resp_b") is not None
+    await store.close()
+    store = await SqliteStore.open(path)
+    taken = await store.runs.claim("two", ["m"], limit=9, lease_s=3_600)
+    assert [(each.job.id, each.epoch) for each in taken] == [("resp_a", 2), ("resp_b", 3)]
+    assert await store.runs.append((Append(claim, batch(2)),)) == {"resp_a"}
+    await store.close()
+
+
+async def test_what_is_kept_is_told_though_nobody_waits_for_it(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    claim, gone = await begun(store), await begun(store, "b")
+    await store.runs.hold("t", "conv_a", "resp_a", "one", lease_s=3_600)
+    with store.runs.follow("t", "resp_a") as tail, store.runs.follow("t", "resp_b") as other:
+        for work in (
+            store.runs.append((Append(claim, batch(2)),)),
+            store.runs.end(claim, ended("a"), batch(3)),
+            store.delete("t", gone.job.id),
+        ):
+            task = asyncio.ensure_future(work)
+            await asyncio.sleep(0)
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        await store.save("t", turn("later"))  # what was begun before is there
+        page = await store.runs.events("t", "resp_a", -1, limit=9)
+        assert page is not None and page.ended
+        assert [each and each.first for each in (tail.take(1), tail.take(2))] == [2, 3]
+        assert tail.dirty and other.dirty
+    assert await store.runs.hold("t", "conv_a", "resp_c", "one", lease_s=3_600) is True
+    await store.close()
+
+
+async def test_a_run_writes_what_it_says_not_what_it_was_asked(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    asked = replace(job("a"), prompt=b"tokn" * 250_000)
+    await store.runs.begin(asked, queued("a"), batch(0))
+    (claim,) = await store.runs.claim("one", ["m"], limit=1, lease_s=60)
+    assert claim.job == asked
+    for n in range(1, 100):
+        await store.runs.append((Append(claim, batch(n)),))
+    assert sum(file.stat().st_size for file in tmp_path.iterdir()) < 5_000_000
+    await store.runs.end(claim, ended("a"), batch(100))
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
+        assert connection.execute("SELECT count(*) FROM jobs").fetchone() == (0,)
+
+
+async def test_a_page_of_a_log_costs_the_page(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    claim = await begun(store)
+    await store.runs.append([Append(claim, batch(n)) for n in range(2, 5_000)])
+    steps: list[None] = []
+    store._database._reader.set_progress_handler(lambda: steps.append(None), 100)
+    page = await store.runs.events("t", "resp_a", 3_000, limit=10)
+    store._database._reader.set_progress_handler(None, 0)
+    assert page is not None and [each.first for each in page.batches] == list(range(3_001, 3_011))
+    assert len(steps) < 10, "a thousand instructions for ten rows"
+    await store.close()
+
+
+async def test_a_log_goes_with_its_run(tmp_path: Path) -> None:
+    store = await SqliteStore.open(tmp_path / "a.db")
+    claims = [await begun(store, name) for name in "abc"]
+    await store.runs.append([Append(claim, batch(2)) for claim in claims])
+    await store.delete("t", "resp_a")
+    for claim in claims[1:]:
+        await store.runs.end(claim, ended(claim.job.id[-1]), batch(3))
+    await store.sweep(Retention(max_log_age_s=1), 1_000)
+    await store.delete("t", "resp_b")
+    await store.sweep(Retention(max_log_age_s=1), 1_002)
+    await store.close()
+    with closing(sqlite3.connect(tmp_path / "a.db")) as connection:
+        for table in ("runs", "jobs", "batches"):
+            assert connection.execute(f"SELECT count(*) FROM {table}").fetchone() == (0,)
 
 
 async def test_one_process_at_a_time(tmp_path: Path) -> None:
