@@ -294,7 +294,7 @@ async def keeps_a_batch_whole(store: Store) -> None:
     assert (await store.runs.history(claim))[-1] == large
 
 
-async def keeps_tenants_apart(store: Store) -> None:
+async def keeps_the_runs_of_tenants_apart(store: Store) -> None:
     mine = await begun(store)
     yours = await begun(store, tenant="u")
     await store.runs.append((Append(mine, batch(2)),))
@@ -341,7 +341,7 @@ CHECKS: Mapping[str, Check] = {
         adds_a_turn_to_its_conversation_and_lets_it_go,
         begins_a_run_of_one_id_once,
         keeps_a_batch_whole,
-        keeps_tenants_apart,
+        keeps_the_runs_of_tenants_apart,
         takes_many_runs_at_once,
         keeps_one_secret_for_all,
     )
