@@ -36,7 +36,7 @@ from antiphon.wire.body import Limits as BodyLimits
 
 __all__ = ["Serving", "address", "run"]
 
-_SWEEP_S = 600
+_SWEEP_S = 60
 
 
 class Serving(Struct, frozen=True, kw_only=True):
@@ -191,7 +191,7 @@ def _retention(settings: Settings) -> Retention:
 
 
 class _Sweeper:
-    """Expires what the store may no longer keep: at the start, and every ten minutes."""
+    """Expires what the store may no longer keep: at the start, and every minute."""
 
     def __init__(self, store: Store, retention: Retention, log: Any) -> None:
         self._store = store

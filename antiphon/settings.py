@@ -185,7 +185,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     store: Annotated[
         str,
         _storage(
-            "Where responses are kept: a SQLite file, or `memory:`.",
+            "Where responses are kept: a SQLite file, `memory:`, or `postgresql://…` for several"
+            " servers.",
             default="~/.local/share/antiphon/responses.db",
         ),
     ] = field(default_factory=lambda: str(_home("XDG_DATA_HOME", ".local/share") / "responses.db"))

@@ -20,6 +20,7 @@ from typing import Any, TypeVar
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from antiphon.errors import SetupError
 
@@ -221,7 +222,8 @@ class _Server(uvicorn.Server):
         for server in self.servers:
             server.close()
         for connection in list(self.server_state.connections):
-            connection.shutdown()
+            if not isinstance(connection, WebSocketsSansIOProtocol):  # those are cut at once
+                connection.shutdown()
         await self._end_runs()
         await super().shutdown(sockets)
 

@@ -93,6 +93,8 @@ class Preparer:
         self._store = store
         self._conversations = conversations
         self._supervisor = supervisor
+        #: Of background runs, which are given back rather than failed when the server stops.
+        self._unattended = Supervisor()
         self._policy = policy
         self._seal = seal
         self._prompts = prompts
@@ -210,9 +212,8 @@ class Preparer:
         reply: Reply
         try:
             await self._conversations.resume(job.tenant, request.conversation, job.id)
-            reply, parent = await self._resumed(claim, request, tokens)
-            if log.items or log.open:
-                _check_continues(tokens)
+            begun = bool(log.items or log.open)
+            reply, parent = await self._resumed(claim, request, tokens, begun=begun)
         except (RequestError, RunError) as error:
             reply = _Broken(RunError(error.message))
         except Exception:
@@ -229,7 +230,7 @@ class Preparer:
             expires_at=self.expiry(stored.response),
         )
         work = replace(self._work(reply, stored.input, _nothing), parent=parent, keepalive_s=0)
-        return Ready(Run(writer, work, self._supervisor, recorder=recorder), entry)
+        return Ready(Run(writer, work, self._unattended, recorder=recorder), entry)
 
     def expiry(self, response: Response) -> Callable[[], int | None]:
         """When a background response that was not to be stored is forgotten, once it has ended."""
@@ -238,7 +239,7 @@ class Preparer:
         return lambda: int(self._clock() + self._policy.unstored_s)
 
     async def _resumed(
-        self, claim: Claim, request: CreateResponse, tokens: array[int]
+        self, claim: Claim, request: CreateResponse, tokens: array[int], *, begun: bool
     ) -> tuple[Reply, Kept | None]:
         job = claim.job
         waiting = self._waiting.pop(job.id, None)
@@ -252,10 +253,12 @@ class Preparer:
             job.tenant, resolved.request, model, job.id, lead=resolved.lead
         )
         reply = prepared.reply
-        if job.prompt or tokens:
+        if job.prompt or tokens or begun:
             prompt = array("I")
             prompt.frombytes(job.prompt)
             reply = reply.resumed(Begun(tuple(prompt), tuple(tokens)))
+        if begun and not tokens:
+            raise CannotContinue("this model does not tell its tokens")
         return reply, prepared.context.kept
 
     def _work(
@@ -332,11 +335,6 @@ def restored(
 
 async def _nothing() -> None:
     """The store gives back what a background run holds, in the step that ends it."""
-
-
-def _check_continues(tokens: array[int]) -> None:
-    if not tokens:
-        raise CannotContinue("this model does not tell its tokens")
 
 
 class _Broken:

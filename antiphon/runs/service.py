@@ -6,6 +6,7 @@ runs belong to who drives them; background runs go through the store to whoever 
 
 from __future__ import annotations
 
+import asyncio
 import secrets
 from collections.abc import AsyncGenerator, Awaitable, Callable
 
@@ -139,9 +140,7 @@ class Service:
     async def drain(self, grace_s: float) -> None:
         """Start nothing more and see the runs to their end. Background runs that do not reach it
         are given back."""
-        self._supervisor.stop()
-        await self._background.drain(grace_s)
-        await self._supervisor.drain(grace_s)
+        await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
 
     # --- runs ------------------------------------------------------------------------------------
 

@@ -319,3 +319,40 @@ def test_a_conversation_is_compacted_and_goes_on(client: OpenAI) -> None:
     before = client.responses.input_tokens.count(model=MODEL, input=talk).input_tokens
     after = client.responses.input_tokens.count(model=MODEL, input=more).input_tokens
     assert after < before / 2
+
+
+# --- over a WebSocket, and in the background -----------------------------------------------------
+
+
+@pytest.mark.requirement("API-WEBSOCKET")
+async def test_a_connection_chains_what_is_not_stored(server: Server) -> None:
+    previous: str | None = None
+    async with (
+        asyncio.timeout(60),
+        AsyncOpenAI(base_url=server.url, api_key="none", max_retries=0) as asking,
+        asking.responses.connect() as connection,
+    ):
+        for said in ("Say hi.", "Again."):
+            given: Any = {"previous_response_id": previous} if previous else {}
+            await connection.response.create(
+                model="smollm2", input=said, store=False, max_output_tokens=8, **given
+            )
+            async for event in connection:
+                assert event.type != "error", event
+                if event.type in ("response.completed", "response.incomplete"):
+                    break
+            assert event.response.previous_response_id == previous  # type: ignore[union-attr]
+            previous = event.response.id  # type: ignore[union-attr]
+
+
+@pytest.mark.requirement("API-BACKGROUND")
+def test_a_background_response_is_streamed_again(client: OpenAI) -> None:
+    queued = client.responses.create(
+        model="smollm2", input="Count to ten.", background=True, max_output_tokens=24
+    )
+    assert queued.status == "queued"
+    live = list(client.responses.retrieve(queued.id, stream=True))
+    again = list(client.responses.retrieve(queued.id, stream=True, starting_after=3))
+    assert [event.sequence_number for event in live] == list(range(len(live)))
+    assert again == live[4:]
+    assert client.responses.retrieve(queued.id).output_text == live[-1].response.output_text  # type: ignore[union-attr]
