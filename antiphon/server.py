@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
+import random
 import secrets
 import sys
 import time
@@ -32,6 +33,7 @@ from antiphon.seal import Key, Seal
 from antiphon.settings import Settings
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
+from antiphon.webhooks.deliver import Deliveries, Sender
 from antiphon.wire.body import Limits as BodyLimits
 
 __all__ = ["Serving", "address", "run"]
@@ -74,6 +76,15 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             ids=_new_id,
         )
         await stack.enter_async_context(_Sweeper(store, _retention(settings), log))
+        if settings.webhook_url is not None:
+            sender = Sender.open(
+                settings.webhook_url,
+                settings.webhook_secrets,
+                private=settings.webhook_allow_private,
+            )
+            await stack.enter_async_context(
+                Deliveries(store.runs, sender, clock=_clock, chance=random.random)
+            )
         service.start()
         url = address(settings.host, sockets[0].getsockname()[1])
 
@@ -141,6 +152,7 @@ def _policy(settings: Settings) -> Policy:
         unavailable_tools=settings.unavailable_tools,
         reasoning_events=settings.reasoning_events,
         broken_seals=settings.broken_seals,
+        webhooks=settings.webhook_url is not None,
         lease=Lease(lease_s=settings.lease_s, places=settings.max_background),
     )
 

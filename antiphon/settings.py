@@ -47,6 +47,7 @@ _Penalty = Annotated[float, Meta(gt=0)]
 _server = partial(declare, group="Server")
 _models = partial(declare, group="Models")
 _storage = partial(declare, group="Storage")
+_hooks = partial(declare, group="Webhooks")
 _access = partial(declare, group="Access")
 _limits = partial(declare, group="Limits")
 _answers = partial(declare, group="Responses")
@@ -214,6 +215,21 @@ class Settings(Struct, frozen=True, kw_only=True):
     retention_bytes: Annotated[
         int, _storage("The most bytes of responses kept; 0 for no limit.", ge=0)
     ] = 0
+
+    webhook_url: Annotated[
+        str | None, _hooks("Where the ends of background responses are told. Unset: nowhere.")
+    ] = None
+    webhook_secrets: Annotated[
+        tuple[str, ...],
+        _hooks(
+            "What deliveries are signed with: `whsec_` and base64. Several while one is replaced.",
+            flag=None,
+            secret=True,
+        ),
+    ] = ()
+    webhook_allow_private: Annotated[
+        bool, _hooks("Let `webhook_url` be on this machine or its network, also without TLS.")
+    ] = False
 
     keys: Annotated[
         tuple[Key, ...],

@@ -27,6 +27,7 @@ MAY: dict[str, set[str]] = {
     "backends": {*ROOTS, "wire", "stream", "dialects", "engines"},
     "tools": {*ROOTS, "wire", "stream", "dialects", "engines", "backends"},
     "store": {"errors", "wire"},
+    "webhooks": {"errors", "store"},
     "runs": {*ROOTS, "seal", "wire", "stream", "backends", "tools", "store"},
     "http": {*ROOTS, "wire", "stream", "runs", "__init__"},
     # around it

@@ -16,8 +16,9 @@ import structlog
 
 from antiphon.errors import RunError
 from antiphon.store.base import StoredResponse
-from antiphon.store.runs import Append, Batch, Claim, RunStore
+from antiphon.store.runs import Append, Batch, Claim, Letter, RunStore
 from antiphon.wire.events import Event
+from antiphon.wire.response import Response
 
 from .lines import encoded
 from .run import Left, Outlet
@@ -86,6 +87,7 @@ class Entry(Outlet):
         *,
         conversation: str | None,
         expires_at: Callable[[], int | None],
+        letter: Callable[[Response], Letter | None],
     ) -> None:
         self._journal = journal
         self._store = store
@@ -94,6 +96,7 @@ class Entry(Outlet):
         self._told = len(sampled)
         self._conversation = conversation
         self._expires_at = expires_at
+        self._letter = letter
         self._events: list[Event] = []
         self._in_flight = 0
         self._lost = False
@@ -120,6 +123,7 @@ class Entry(Outlet):
         self._events.extend(events)
         batch = self._batch()
         self._in_flight = batch.count
+        letter = self._letter(stored.response)
         ended = not self._lost and await persistently(
             lambda: self._store.end(
                 self.claim,
@@ -127,6 +131,7 @@ class Entry(Outlet):
                 batch,
                 conversation=self._conversation if _said(stored) else None,
                 expires_at=self._expires_at(),
+                letter=letter,
             )
         )
         if not ended:

@@ -42,7 +42,8 @@ class Models(Protocol):
 
 class Policy(Struct, frozen=True, kw_only=True):
     """What the operator decided about runs. Times in seconds; None = no limit. ``unstored_s``: how
-    long a background response with ``store: false`` can be fetched after its end."""
+    long a background response with ``store: false`` can be fetched after its end. ``webhooks``: the
+    ends of background responses are to be told."""
 
     keepalive_s: float = 15.0
     timeout_s: float | None = None
@@ -50,5 +51,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     reasoning_events: str = "openai"
     broken_seals: str = "drop"
     unstored_s: float = 600.0
+    webhooks: bool = False
     lease: Lease = Lease()
     reraise: bool = False

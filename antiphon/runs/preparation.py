@@ -19,7 +19,7 @@ from antiphon.conversation import Begun, Kept
 from antiphon.errors import CannotContinue, RequestError, RunError
 from antiphon.seal import Seal
 from antiphon.store.base import Store, StoredResponse
-from antiphon.store.runs import Batch, Claim, Job
+from antiphon.store.runs import Batch, Claim, Job, Letter
 from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
@@ -228,6 +228,7 @@ class Preparer:
             recorder.sampled,
             conversation=request.conversation.id if request.conversation else None,
             expires_at=self.expiry(stored.response),
+            letter=self.letter,
         )
         work = replace(self._work(reply, stored.input, _nothing), parent=parent, keepalive_s=0)
         return Ready(Run(writer, work, self._unattended, recorder=recorder), entry)
@@ -237,6 +238,21 @@ class Preparer:
         if response.store:
             return lambda: None
         return lambda: int(self._clock() + self._policy.unstored_s)
+
+    def letter(self, response: Response) -> Letter | None:
+        """What the receiver of webhooks is told of the end, if there is one. Types and form are
+        OpenAI's."""
+        if not self._policy.webhooks:
+            return None
+        name, now = self._ids("evt"), self._clock()
+        body = {
+            "id": name,
+            "object": "event",
+            "created_at": int(now),
+            "type": f"response.{response.status}",
+            "data": {"id": response.id},
+        }
+        return Letter(name, _encode(body), now)
 
     async def _resumed(
         self, claim: Claim, request: CreateResponse, tokens: array[int], *, begun: bool

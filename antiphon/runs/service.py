@@ -245,6 +245,7 @@ class Service:
             StoredResponse(response=response, input=stored.input),
             Batch(first=number, count=len(events), lines=encoded(events)),
             expires_at=self._preparer.expiry(response)(),
+            letter=self._preparer.letter(response),
         )
 
     async def _prepared(

@@ -17,7 +17,7 @@ from antiphon.errors import RunError
 
 from .base import StoredResponse
 from .holds import Holds, Owners
-from .runs import Append, Batch, Claim, Job, Listener, Page
+from .runs import Append, Batch, Claim, Due, Job, Letter, Listener, Page
 from .tails import Tail, Tails
 
 __all__ = ["MemoryRuns"]
@@ -68,6 +68,7 @@ class MemoryRuns:
         self._keep = keep
         self._check = check
         self._runs: dict[_Key, _Run] = {}
+        self._letters: dict[str, tuple[Letter, int]] = {}
         self._owners = Owners()
         self._holds = Holds(self._owners)
         self._tails = Tails()
@@ -139,6 +140,7 @@ class MemoryRuns:
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
+        letter: Letter | None = None,
     ) -> bool:
         self._check()
         run = self._mine(claim)
@@ -146,6 +148,8 @@ class MemoryRuns:
             return False
         run.ended_at = 0
         self._add(run, batch)
+        if letter is not None:
+            self._letters[letter.id] = (letter, 0)
         self._keep(
             claim.job.tenant,
             stored,
@@ -156,6 +160,24 @@ class MemoryRuns:
         self._holds.forget(claim.job.tenant, claim.job.id)
         self._tails.touch([(claim.job.tenant, claim.job.id)])
         return True
+
+    async def due(self, now: float, until: float, *, limit: int) -> tuple[Due, ...]:
+        self._check()
+        there = [(kept, tried) for kept, tried in self._letters.values() if kept.due_at <= now]
+        there.sort(key=lambda pair: pair[0].due_at)
+        for letter, tried in there[:limit]:
+            self._letters[letter.id] = (replace(letter, due_at=until), tried + 1)
+        return tuple(Due(letter.id, letter.body, tried + 1) for letter, tried in there[:limit])
+
+    async def postpone(self, letter_id: str, until: float) -> None:
+        self._check()
+        if letter_id in self._letters:
+            letter, tried = self._letters[letter_id]
+            self._letters[letter_id] = (replace(letter, due_at=until), tried)
+
+    async def settle(self, letter_id: str) -> None:
+        self._check()
+        self._letters.pop(letter_id, None)
 
     async def history(self, claim: Claim) -> tuple[Batch, ...]:
         self._check()

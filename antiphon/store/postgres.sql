@@ -275,3 +275,17 @@ DELETE FROM runs WHERE ended_at < $1
 
 -- notify
 SELECT pg_notify('antiphon', $1)
+
+-- add_letter
+INSERT INTO letters (id, body, due_at) VALUES ($1, $2, $3) ON CONFLICT DO NOTHING
+
+-- due
+UPDATE letters SET due_at = $2, attempts = attempts + 1 WHERE id IN (
+    SELECT id FROM letters WHERE due_at <= $1 ORDER BY due_at LIMIT $3 FOR UPDATE SKIP LOCKED
+) RETURNING id, body, attempts
+
+-- postpone_letter
+UPDATE letters SET due_at = $2 WHERE id = $1
+
+-- settle_letter
+DELETE FROM letters WHERE id = $1

@@ -14,7 +14,7 @@ from .base import StoredResponse
 from .cluster import Cluster, Transaction, key
 from .news import News, Notice
 from .rows import batch_of, claim_of
-from .runs import Append, Batch, Claim, Job, Listener, Page
+from .runs import Append, Batch, Claim, Due, Job, Letter, Listener, Page
 from .tails import Tail, Tails
 
 __all__ = ["PostgresRuns"]
@@ -109,8 +109,11 @@ class PostgresRuns:
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
+        letter: Letter | None = None,
     ) -> bool:
-        return await self._cluster.surely(self._end(claim, stored, batch, conversation, expires_at))
+        return await self._cluster.surely(
+            self._end(claim, stored, batch, conversation, expires_at, letter)
+        )
 
     async def _end(
         self,
@@ -119,6 +122,7 @@ class PostgresRuns:
         batch: Batch,
         conversation: str | None,
         expires_at: int | None,
+        letter: Letter | None,
     ) -> bool:
         tenant, name = claim.job.tenant, claim.job.id
         async with self._cluster.transaction() as inside:
@@ -135,11 +139,22 @@ class PostgresRuns:
                 listed=stored.response.store,
             )
             await inside.rows("forget_hold", tenant, name)
+            if letter is not None:
+                await inside.rows("add_letter", letter.id, letter.body, letter.due_at)
             await self.tell(inside, over=[(tenant, name)])
         if batch.count:
             self._news.kept_here(tenant, name, batch)
         self.touch(tenant, name)
         return True
+
+    async def due(self, now: float, until: float, *, limit: int) -> tuple[Due, ...]:
+        return tuple(Due(*row) for row in await self._cluster.rows("due", now, until, limit))
+
+    async def postpone(self, letter_id: str, until: float) -> None:
+        await self._cluster.rows("postpone_letter", letter_id, until)
+
+    async def settle(self, letter_id: str) -> None:
+        await self._cluster.rows("settle_letter", letter_id)
 
     async def history(self, claim: Claim) -> tuple[Batch, ...]:
         rows = await self._cluster.rows("history", claim.job.tenant, claim.job.id)

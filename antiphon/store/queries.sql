@@ -152,3 +152,18 @@ UPDATE runs SET ended_at = ? WHERE ended_at = 0
 
 -- expire_runs
 DELETE FROM runs WHERE ended_at < ?
+
+-- add_letter
+INSERT OR IGNORE INTO letters (id, body, due_at) VALUES (?, ?, ?)
+
+-- due_letters
+SELECT id, body, attempts FROM letters WHERE due_at <= ? ORDER BY due_at LIMIT ?
+
+-- try_letter
+UPDATE letters SET due_at = ?, attempts = attempts + 1 WHERE id = ?
+
+-- postpone_letter
+UPDATE letters SET due_at = ? WHERE id = ?
+
+-- settle_letter
+DELETE FROM letters WHERE id = ?

@@ -15,7 +15,7 @@ from msgspec import Struct
 from .base import StoredResponse
 from .tails import Tail
 
-__all__ = ["Append", "Batch", "Claim", "Job", "Listener", "Page", "RunStore"]
+__all__ = ["Append", "Batch", "Claim", "Due", "Job", "Letter", "Listener", "Page", "RunStore"]
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -62,6 +62,22 @@ class Append(Struct, frozen=True):
 
     claim: Claim
     batch: Batch
+
+
+class Letter(Struct, frozen=True):
+    """What somebody elsewhere is to be told: an id of its own, a body, and when (unix seconds)."""
+
+    id: str
+    body: bytes
+    due_at: float
+
+
+class Due(Struct, frozen=True):
+    """A letter to be delivered now, the ``attempts``-th time."""
+
+    id: str
+    body: bytes
+    attempts: int
 
 
 class Page(Struct, frozen=True):
@@ -122,11 +138,22 @@ class RunStore(Protocol):
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
+        letter: Letter | None = None,
     ) -> bool:
         """The run's last events (``batch.count`` may be 0) and its response in its terminal state,
         in one step, with what ``Store.save`` does for ``conversation``; its hold is given back.
-        ``expires_at`` (unix seconds): the response is forgotten then. False, and nothing kept: the
+        ``expires_at`` (unix seconds): the response is forgotten then. ``letter`` is kept until it
+        is settled. False, and nothing kept: the
         run was lost."""
+
+    async def due(self, now: float, until: float, *, limit: int) -> tuple[Due, ...]:
+        """Letters due at ``now``, oldest first. Nobody else is given them before ``until``."""
+
+    async def postpone(self, letter_id: str, until: float) -> None:
+        """It is due again then."""
+
+    async def settle(self, letter_id: str) -> None:
+        """It need not be delivered any more."""
 
     async def history(self, claim: Claim) -> tuple[Batch, ...]:
         """All of a run's batches, with their tokens: what whoever goes on with it has to know."""

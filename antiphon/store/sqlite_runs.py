@@ -16,7 +16,7 @@ from .base import StoredResponse
 from .database import Database
 from .holds import Holds, Owners
 from .rows import batch_of, claim_of
-from .runs import Append, Batch, Claim, Job, Listener, Page
+from .runs import Append, Batch, Claim, Due, Job, Letter, Listener, Page
 from .tails import Tail, Tails
 
 __all__ = ["SqliteRuns"]
@@ -147,6 +147,7 @@ class SqliteRuns:
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
+        letter: Letter | None = None,
     ) -> bool:
         keep = self._keep(
             claim.job.tenant,
@@ -164,6 +165,9 @@ class SqliteRuns:
             connection.execute(self._queries["end_run"], (run[0],))
             connection.execute(self._queries["drop_job"], (run[0],))
             keep(connection)
+            if letter is not None:
+                row = (letter.id, letter.body, letter.due_at)
+                connection.execute(self._queries["add_letter"], row)
             return True
 
         def told(ended: bool) -> None:
@@ -172,6 +176,29 @@ class SqliteRuns:
                 self.forget(claim.job.tenant, claim.job.id)
 
         return await self._database.write(work, then=told)
+
+    async def due(self, now: float, until: float, *, limit: int) -> tuple[Due, ...]:
+        def work(connection: sqlite3.Connection) -> tuple[Due, ...]:
+            rows = connection.execute(self._queries["due_letters"], (now, limit)).fetchall()
+            for row in rows:
+                connection.execute(self._queries["try_letter"], (until, row[0]))
+            return tuple(Due(name, body, attempts + 1) for name, body, attempts in rows)
+
+        if not await self._database.rows("due_letters", (now, 1), lambda row: row[0]):
+            return ()
+        return await self._database.write(work)
+
+    async def postpone(self, letter_id: str, until: float) -> None:
+        await self._done("postpone_letter", (until, letter_id))
+
+    async def settle(self, letter_id: str) -> None:
+        await self._done("settle_letter", (letter_id,))
+
+    async def _done(self, query: str, arguments: tuple[Any, ...]) -> None:
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(self._queries[query], arguments)
+
+        await self._database.write(work)
 
     async def history(self, claim: Claim) -> tuple[Batch, ...]:
         key = (claim.job.tenant, claim.job.id)

@@ -36,13 +36,13 @@ async def stores(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
 
 
 @pytest.fixture
-async def serve(store: Store) -> AsyncIterator[Serve]:
+async def serve() -> AsyncIterator[Serve]:
     """``serve(script)``: texts, deltas, an engine or a backend; further arguments are the policy's.
     Every server is stopped at the end."""
     servers: list[Server] = []
 
-    def start(script: Any = "Hello there!", *, on: Store = store, **policy: Any) -> Server:
-        servers.append(Server(backend_of(script), on, **policy))
+    def start(script: Any = "Hello there!", *, on: Store | None = None, **policy: Any) -> Server:
+        servers.append(Server(backend_of(script), on or MemoryStore(), **policy))
         return servers[-1]
 
     yield start

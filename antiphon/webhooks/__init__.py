@@ -1,0 +1,1 @@
+"""Webhooks: telling another server that a background response is over."""
