@@ -328,6 +328,7 @@ BENCHES: dict[str, Bench] = {
     "idle": idle,
     "model": model,
     "turns": turns,
+    "long": state.turns,
     "appends": state.appends,
     "followers": state.followers,
     "many": state.many,

@@ -19,9 +19,9 @@ from antiphon.testing.postgres import Postgres, postgres
 
 from .follow import Heard, Plan, follow
 from .servers import Process, running
-from .table import Line
+from .table import Line, median
 
-__all__ = ["appends", "followers", "many", "takeover"]
+__all__ = ["appends", "followers", "many", "takeover", "turns"]
 
 
 @contextmanager
@@ -67,6 +67,59 @@ async def _append(url: str) -> tuple[float, float]:
     spent = (time.process_time() - cpu) / count * 1e6
     await store.close()
     return rate, spent
+
+
+def turns() -> Iterator[Line]:
+    """A conversation of 500 turns over SQLite, the model aside: what turn 500 costs, and adds."""
+    with tempfile.TemporaryDirectory() as folder:
+        times, sizes = asyncio.run(_turns(f"sqlite:{Path(folder) / 'bench.db'}"))
+    late, early = median(times[495:500]), median(times[3:8])
+    yield Line(
+        what="SQLite: time of turn 500 against turn 5",
+        value=late / early,
+        unit="x",
+        note=f"{late * 1000:.2f} to {early * 1000:.2f} ms",
+    )
+    yield Line(
+        what="SQLite: bytes that turn 500 adds against turn 5",
+        value=sizes[499] / sizes[4],
+        unit="x",
+        at_most=1.05,
+        note=f"{sizes[499]} to {sizes[4]}",
+    )
+
+
+async def _turns(url: str) -> tuple[list[float], list[int]]:
+    import secrets
+
+    from antiphon.backends.scripted import Scripted
+    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.runs.service import Policy, Service
+    from antiphon.store import open_store
+    from antiphon.wire.decode import create_response
+
+    store = await open_store(url)
+    served = ServedModel(name="scripted", backend=Scripted(["a short answer"]), created=0)
+    service = Service(
+        Catalog((served,)),
+        store,
+        policy=Policy(keepalive_s=0),
+        clock=time.time,
+        ids=lambda prefix: f"{prefix}_{secrets.token_hex(24)}",
+    )
+    times: list[float] = []
+    sizes: list[int] = []
+    previous: str | None = None
+    for _ in range(505):
+        body = {"model": "scripted", "input": "a short question", "previous_response_id": previous}
+        begun = time.perf_counter()
+        run = await service.create("t", create_response(json.dumps(body).encode()))
+        previous = (await run.drive()).id
+        times.append(time.perf_counter() - begun)
+        stored = await store.load("t", previous)
+        sizes.append(len(msgspec.json.encode(stored)))
+    await store.close()
+    return times, sizes
 
 
 def followers() -> Iterator[Line]:

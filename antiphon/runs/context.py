@@ -19,6 +19,7 @@ from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 
+from .chains import Chains
 from .recall import Recalled
 from .recent import Recent
 
@@ -66,6 +67,7 @@ async def assemble(
     conversation_id: str | None = None,
     recall: Recall,
     recent: Recent | None = None,
+    chains: Chains,
     ids: Ids,
 ) -> Context:
     """The past is a chain of responses, stored or ``recent``, or a conversation, never both.
@@ -75,7 +77,7 @@ async def assemble(
     chain: tuple[StoredResponse, ...] = ()
     if previous_response_id is not None:
         chain = recent.chain(previous_response_id) or () if recent is not None else ()
-        chain = chain or await _chain(store, tenant, previous_response_id)
+        chain = chain or await _chain(chains, tenant, previous_response_id)
     past = history(chain)
     if conversation_id is not None:
         past = await store.conversation_items(tenant, conversation_id)
@@ -92,8 +94,8 @@ async def assemble(
     )
 
 
-async def _chain(store: Store, tenant: str, response_id: str) -> tuple[StoredResponse, ...]:
-    chain = await store.chain(tenant, response_id)
+async def _chain(chains: Chains, tenant: str, response_id: str) -> tuple[StoredResponse, ...]:
+    chain = await chains.of(tenant, response_id)
     if chain is None:
         raise _no_previous(response_id)
     if not chain[-1].response.store:  # kept for a while, because it was made in the background

@@ -30,6 +30,7 @@ from antiphon.wire.response import Response
 
 from .asked import echo, options, visible_tools
 from .background import Ready
+from .chains import Chains
 from .compaction import Question, answer, compact
 from .context import Context, assemble, history
 from .conversations import Conversations
@@ -98,6 +99,7 @@ class Preparer:
         self._policy = policy
         self._seal = seal
         self._prompts = prompts
+        self._chains = Chains(store)
         self._kinds = kinds
         self._clock = clock
         self._ids = ids
@@ -333,6 +335,7 @@ class Preparer:
                 refuse=self._policy.broken_seals == "refuse",
             ),
             recent=recent,
+            chains=self._chains,
             ids=self._ids,
         )
 
