@@ -251,7 +251,7 @@ def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-_SERVING = ("Server", "Models", "Storage", "Access", "Limits", "Responses")
+_SERVING = ("Server", "Models", "Storage", "Webhooks", "Access", "Limits", "Responses")
 
 COMMANDS: Mapping[str, Command] = {
     "serve": Command(
