@@ -43,7 +43,9 @@ class Observed:
     def saw(self, batch: tuple[Event, ...]) -> None:
         """These went to the client."""
         self.events += len(batch)
-        if self.first is None and any(type(event) in _DELTAS for event in batch):
+        if self.first is not None:
+            return
+        if any(type(event) in _DELTAS for event in batch):
             self.first = self._clock()
 
 

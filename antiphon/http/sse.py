@@ -44,4 +44,5 @@ def framed(lines: Iterable[bytes]) -> bytes:
 
 def frames(events: Iterable[Event]) -> bytes:
     """The events, one frame each. JSON has no raw line ends, so a frame is two lines."""
-    return b"".join([_HEADS[type(event)] + _encode(event) + b"\n\n" for event in events])
+    pieces = [_HEADS[type(event)] + _encode(event) + b"\n\n" for event in events]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
