@@ -73,8 +73,8 @@ def test_they_are_always_those_of_the_store(steps: list[tuple[str, int, int]], r
         for what, one, other in steps:
             name = f"resp_{one}"
             if what == "save" and one not in saved:
-                saved.add(one)
                 await store.save("t", turn(str(one), str(other) if other in saved else None))
+                saved.add(one)
             elif what == "delete":
                 await store.delete("t", name)
             else:
