@@ -63,6 +63,9 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
         store = await open_store(settings.store)
         stack.push_async_callback(store.close)
         seal = await _seal(settings, store)
+        sender = _sender(settings)
+        if sender is not None:
+            stack.push_async_callback(sender.close)
         with bar() as progress:
             models = await catalog.load(settings, progress, now=int(_clock()))
         stack.push_async_callback(models.close)
@@ -76,12 +79,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             ids=_new_id,
         )
         await stack.enter_async_context(_Sweeper(store, _retention(settings), log))
-        if settings.webhook_url is not None:
-            sender = Sender.open(
-                settings.webhook_url,
-                settings.webhook_secrets,
-                private=settings.webhook_allow_private,
-            )
+        if sender is not None:
             await stack.enter_async_context(
                 Deliveries(store.runs, sender, clock=_clock, chance=random.random)
             )
@@ -161,6 +159,14 @@ async def _seal(settings: Settings, store: Store) -> Seal:
     """The operator's keys, or the one that all who use this store share."""
     keys = [Key.parse(text) for text in settings.seal_keys]
     return Seal(keys or [Key.of(await store.secret("seal", Key.fresh().secret))])
+
+
+def _sender(settings: Settings) -> Sender | None:
+    if settings.webhook_url is None:
+        return None
+    return Sender.open(
+        settings.webhook_url, settings.webhook_secrets, private=settings.webhook_allow_private
+    )
 
 
 def _access(settings: Settings) -> guard.Access:

@@ -112,6 +112,13 @@ def test_a_switch_can_be_turned_off_again(invoke: Invoke, monkeypatch: pytest.Mo
     assert "allow_unauthenticated = false" in invoke("settings", "--no-allow-unauthenticated")[1]
 
 
+def test_secrets_of_webhooks_are_hidden(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("ANTIPHON_WEBHOOK_SECRETS", "whsec_CANARY")
+    code, out, _ = invoke("settings")
+    assert code == 0 and "CANARY" not in out
+    assert tomllib.loads(out)["webhook_secrets"] == "hidden"
+
+
 # --- refusals ------------------------------------------------------------------------------------
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import json
 import os
 import signal
 import threading
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import openai
 import pytest
 
 from antiphon import server as module
@@ -22,6 +24,7 @@ from antiphon.server import Serving, address, run
 from antiphon.settings import Key, Model, Settings
 from antiphon.store.base import Retention
 from antiphon.store.memory import MemoryStore
+from tests.webhooks.receiver import SECRETS, Receiver
 
 WAIT_S = 20
 MODELS = {"echo": Model(source="Hello there.", engine="scripted")}
@@ -188,6 +191,47 @@ async def test_the_store_is_swept_at_the_start_within_its_bounds(
 
     await served(use, retention_days=2, retention_responses=5, retention_bytes=0)
     assert swept == [Retention(max_age_s=172_800, max_responses=5, max_bytes=None)]
+
+
+@pytest.mark.requirement("API-WEBHOOKS")
+async def test_ends_in_the_background_are_told_those_in_the_stop_too() -> None:
+    receiver = Receiver(204)
+
+    async def use(client: httpx.AsyncClient, serving: Serving) -> None:
+        for _ in range(2):
+            body = {"input": "hi", "background": True}
+            names.append((await client.post("responses", json=body)).json()["id"])
+
+    names: list[str] = []
+    async with receiver.listening():
+        await served(
+            use,
+            webhook_url=receiver.url,
+            webhook_secrets=SECRETS,
+            webhook_allow_private=True,
+        )
+    assert receiver.count == 2
+    heard = [receiver.heard.get_nowait() for _ in names]
+    with openai.OpenAI(api_key="none", webhook_secret=SECRETS[1]) as client:
+        events = [client.webhooks.unwrap(each.body.decode(), each.headers) for each in heard]
+    assert {event.type for event in events} == {"response.completed"}
+    assert {json.loads(each.body)["data"]["id"] for each in heard} == set(names)
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"webhook_url": "http://hook.example"}, "https://"),
+        ({"webhook_url": "https://169.254.169.254/", "webhook_secrets": SECRETS}, "private"),
+        ({"webhook_url": "https://hook.example"}, "webhook_secrets"),
+    ],
+)
+async def test_webhooks_that_cannot_be_are_refused_before_models_are_fetched(
+    fields: dict[str, Any], said: str
+) -> None:
+    bad = {"bad": Model(source="nowhere.gguf")}
+    with pytest.raises(SetupError, match=said):
+        await run(Settings(port=0, store="memory:", models=bad, **fields), lambda serving: None)
 
 
 async def test_a_seal_key_that_is_none_is_refused_at_the_start() -> None:

@@ -143,14 +143,14 @@ class RunStore(Protocol):
         """The run's last events (``batch.count`` may be 0) and its response in its terminal state,
         in one step, with what ``Store.save`` does for ``conversation``; its hold is given back.
         ``expires_at`` (unix seconds): the response is forgotten then. ``letter`` is kept until it
-        is settled. False, and nothing kept: the
-        run was lost."""
+        is settled, whatever becomes of the response. False, and nothing kept: the run was lost."""
 
     async def due(self, now: float, until: float, *, limit: int) -> tuple[Due, ...]:
-        """Letters due at ``now``, oldest first. Nobody else is given them before ``until``."""
+        """Letters due at ``now``; those that waited longest, if there are more. Nobody is given
+        them again before ``until``."""
 
     async def postpone(self, letter_id: str, until: float) -> None:
-        """It is due again then."""
+        """It is due again then. Nothing, if it is settled."""
 
     async def settle(self, letter_id: str) -> None:
         """It need not be delivered any more."""

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import AntiphonError
 from antiphon.store.base import Retention, Store, StoredResponse
-from antiphon.store.runs import Append, Batch, Claim, Job
+from antiphon.store.runs import Append, Batch, Claim, Due, Job, Letter
 from antiphon.wire.conversations import Conversation
 
 from .store_check import turn
@@ -316,6 +316,48 @@ async def takes_many_runs_at_once(store: Store) -> None:
         assert await numbers(store, name) == [0, 1, 2, 3, 4, 5]
 
 
+async def gives_a_letter_to_one_at_a_time_until_it_is_settled(store: Store) -> None:
+    claim, due = await begun(store), store.runs.due
+    body = bytes(range(256))
+    await store.runs.end(claim, ended("a"), batch(2), letter=Letter("evt_a", body, 100.5))
+    await store.delete("t", "resp_a")  # it is told all the same
+    assert await due(100.25, 160, limit=9) == ()
+    found = await asyncio.gather(*(due(100.5, 160, limit=9) for _ in range(4)))
+    assert sorted(map(len, found)) == [0, 0, 0, 1]
+    assert sum(found, ()) == (Due("evt_a", body, 1),)
+    assert await due(159.75, 200, limit=9) == ()
+    assert await due(160, 220, limit=9) == (Due("evt_a", body, 2),)  # who had it is dead
+    await store.runs.postpone("evt_a", 300)
+    assert await due(299.75, 400, limit=9) == ()
+    assert await due(300, 360, limit=9) == (Due("evt_a", body, 3),)
+    await store.runs.settle("evt_a")
+    await store.runs.postpone("evt_a", 0)
+    assert await due(1e12, 1e12, limit=9) == ()
+
+
+async def gives_letters_that_waited_longest_first(store: Store) -> None:
+    for name, at in (("a", 30.0), ("b", 10.0), ("c", 20.0)):
+        letter = Letter(f"evt_{name}", b"{}", at)
+        await store.runs.end(await begun(store, name), ended(name), batch(2), letter=letter)
+    first = await store.runs.due(50, 90, limit=2)
+    assert {each.id for each in first} == {"evt_b", "evt_c"}
+    assert [each.id for each in await store.runs.due(50, 90, limit=2)] == ["evt_a"]
+
+
+async def keeps_no_letter_of_a_run_that_was_lost(store: Store) -> None:
+    claim = await begun(store)
+    seized = await store.runs.seize("t", "resp_a")
+    assert seized is not None
+    assert not await store.runs.end(
+        claim, ended("a"), batch(2), letter=Letter("evt_1", b"late", 1.0)
+    )
+    assert await store.runs.due(9, 9, limit=9) == ()
+    assert await store.runs.end(
+        seized, ended("a"), batch(2), letter=Letter("evt_2", b"cancelled", 1.0)
+    )
+    assert await store.runs.due(9, 19, limit=9) == (Due("evt_2", b"cancelled", 1),)
+
+
 async def keeps_one_secret_for_all(store: Store) -> None:
     first = await store.secret("seal", b"one\0")
     assert first == b"one\0"
@@ -343,6 +385,9 @@ CHECKS: Mapping[str, Check] = {
         keeps_a_batch_whole,
         keeps_the_runs_of_tenants_apart,
         takes_many_runs_at_once,
+        gives_a_letter_to_one_at_a_time_until_it_is_settled,
+        gives_letters_that_waited_longest_first,
+        keeps_no_letter_of_a_run_that_was_lost,
         keeps_one_secret_for_all,
     )
 }

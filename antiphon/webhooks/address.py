@@ -1,22 +1,28 @@
 """Where a request may go: never to this machine or its network, unless the operator allows it.
 
-What is checked is the address that is connected to, not the name: a name may mean another address
-a moment later.
+What is checked is the address of each socket that is made: a name may mean another address a moment
+later, and there are more ways to write an address than one.
 """
 
 from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from typing import Any
+from urllib.parse import urlsplit
 
 from antiphon.errors import SetupError
 
-__all__ = ["Guarded", "Refused", "check_url", "is_public"]
+__all__ = ["Refused", "check_url", "is_public", "sockets"]
 
-#: Resolves host, port and family to what aiohttp's resolvers give.
-Resolve = Callable[[str, int, socket.AddressFamily], Awaitable[list[Any]]]
+#: What aiohttp wants a socket for: family, type, protocol, name, and the address as the family
+#: writes it, the host first.
+Wanted = tuple[Any, Any, int, str, tuple[Any, ...]]
+
+_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+#: All that IANA has given out for unicast beyond one's own network.
+_GLOBAL = ipaddress.IPv6Network("2000::/3")
 
 
 class Refused(OSError):
@@ -31,28 +37,41 @@ def is_public(address: str) -> bool:
         return False
     if isinstance(found, ipaddress.IPv6Address):
         inner = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]
-        if inner is not None:
-            found = inner
-        elif found in _NAT64:
-            found = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if inner is None and found in _NAT64:
+            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+        if inner is None:
+            return found in _GLOBAL and found.is_global
+        found = inner
     return found.is_global and not found.is_multicast
 
 
-_NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
+def sockets(*, private: bool) -> Callable[[Wanted], socket.socket]:
+    """What makes the sockets of aiohttp's connector. It raises ``Refused`` for an address that is
+    not public, unless ``private`` ones are allowed."""
+
+    def made(wanted: Wanted) -> socket.socket:
+        family, kind, protocol, _, (host, *_) = wanted
+        if not private and not is_public(str(host)):
+            raise Refused("not a public address")
+        return socket.socket(family, kind, protocol)
+
+    return made
 
 
 def check_url(url: str, *, private: bool) -> None:
     """Raises ``SetupError`` for a URL that nothing can be sent to safely. ``private``: addresses
     of this machine and its network are allowed, and ``http`` with them."""
-    from urllib.parse import urlsplit
-
-    parts = urlsplit(url)
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError as error:
+        raise SetupError(f"webhook_url is not a URL: {error}.") from None
     if parts.scheme != "https" and not (private and parts.scheme == "http"):
         raise SetupError(f"webhook_url must begin with https://, not {parts.scheme or 'nothing'}.")
-    if not parts.hostname or parts.username or parts.password:
+    if not host or port == 0 or parts.username is not None or parts.password is not None:
         raise SetupError("webhook_url must name a host, and no user or password.")
-    if not private and _is_literal(parts.hostname) and not is_public(parts.hostname):
-        raise SetupError(f"webhook_url must not be a private address: {parts.hostname}.")
+    if not private and _is_literal(host) and not is_public(host):
+        raise SetupError(f"webhook_url must not be a private address: {host}.")
 
 
 def _is_literal(host: str) -> bool:
@@ -61,24 +80,3 @@ def _is_literal(host: str) -> bool:
     except ValueError:
         return False
     return True
-
-
-class Guarded:
-    """A resolver for aiohttp that gives public addresses only, or raises ``Refused``."""
-
-    def __init__(self, inner: Any, *, private: bool) -> None:
-        self._inner = inner
-        self._private = private
-
-    async def resolve(
-        self, host: str, port: int = 0, family: socket.AddressFamily = socket.AF_INET
-    ) -> list[Any]:
-        """What the name means now, every address of it checked."""
-        found: list[Any] = await self._inner.resolve(host, port, family)
-        if not self._private and not all(is_public(each["host"]) for each in found):
-            raise Refused(f"{host} is a private address")
-        return found
-
-    async def close(self) -> None:
-        """Done."""
-        await self._inner.close()

@@ -16,61 +16,71 @@ import structlog
 from antiphon.errors import RunError, SetupError
 from antiphon.store.runs import Due, RunStore
 
-from .address import Guarded, Refused, check_url
+from .address import Refused, check_url, sockets
 from .sign import Secret, signed
 
-__all__ = ["SCHEDULE_S", "Deliveries", "Sender"]
+__all__ = ["SCHEDULE_S", "TRYING_S", "Deliveries", "Sender"]
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds to wait after each failure, before some chance is added; then it is given up. About the
+#: Seconds to wait after each failure, give or take a tenth; then it is given up. About the
 #: schedule that Standard Webhooks recommends: two days in all.
 SCHEDULE_S = (5.0, 30.0, 120.0, 600.0, 3600.0, 14_400.0, 36_000.0, 57_600.0, 57_600.0)
-_TIMEOUT_S = 15.0
 #: A delivery that is being tried is nobody else's for so long.
-_TRYING_S = 60
-_LOOK_S = 1.0
+TRYING_S = 60.0
+#: Seconds an answer may take; well within ``TRYING_S``.
+_ANSWER_S = 15.0
+#: Seconds between looks at the store, and seconds that a stop waits for what is being sent.
+_LOOK_S, _STOP_S = 1.0, 5.0
 _AT_ONCE = 8
 _GONE = 410
 
 
 class Sender:
-    """Sends to one URL. Made by ``open``; ``resolver`` is aiohttp's, unless a test gives one."""
+    """Sends to one URL. Made by ``open``, inside an event loop."""
 
-    def __init__(self, session: Any, url: str, secrets: Sequence[Secret], private: bool) -> None:
+    def __init__(self, session: Any, url: str, secrets: Sequence[Secret]) -> None:
         self._session = session
         self._url = url
         self._secrets = secrets
-        self._private = private
 
     @classmethod
     def open(
-        cls, url: str, secrets: Sequence[str], *, private: bool = False, resolver: Any = None
+        cls,
+        url: str,
+        secrets: Sequence[str],
+        *,
+        private: bool = False,
+        answer_s: float = _ANSWER_S,
+        resolver: Any = None,
     ) -> Sender:
-        """Raises ``SetupError``: a URL or a secret that cannot be, or a missing extra."""
+        """``private``: the URL may be on this machine or its network. ``resolver``: aiohttp's,
+        unless one is given. Raises ``SetupError``: a URL or a secret that cannot be, or a missing
+        extra."""
+        check_url(url, private=private)
+        keys = [Secret(secret) for secret in secrets]
+        if not keys:
+            raise SetupError("Webhooks need a secret: set webhook_secrets.")
         try:
             import aiohttp
         except ImportError:
             raise SetupError('Webhooks need an extra: pip install "antiphon[webhooks]".') from None
-        check_url(url, private=private)
-        if not secrets:
-            raise SetupError("Webhooks need a secret: set webhook_secrets.")
-        guarded: Any = Guarded(resolver or aiohttp.ThreadedResolver(), private=private)
-        connector = aiohttp.TCPConnector(
-            resolver=guarded,
-            use_dns_cache=False,
-            limit=_AT_ONCE,
-            force_close=True,
-        )
         session = aiohttp.ClientSession(
-            connector=connector,
-            timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
+            connector=aiohttp.TCPConnector(
+                resolver=resolver or aiohttp.ThreadedResolver(),
+                socket_factory=sockets(private=private),
+                use_dns_cache=False,
+                force_close=True,
+            ),
+            cookie_jar=aiohttp.DummyCookieJar(),
+            timeout=aiohttp.ClientTimeout(total=answer_s),
             headers={"user-agent": "antiphon-webhooks"},
         )
-        return cls(session, url, [Secret(secret) for secret in secrets], private)
+        return cls(session, url, keys)
 
     async def send(self, id: str, body: bytes, at: int) -> int:
-        """The status of the answer; 0: there was none, or the address is refused."""
+        """The status of the answer, whose body is not read; 0: there was none, or the address is
+        refused."""
         import aiohttp
 
         headers = signed(self._secrets, id, at, body)
@@ -79,10 +89,11 @@ class Sender:
                 self._url, data=body, headers=headers, allow_redirects=False
             ) as answer:
                 return int(answer.status)
-        except Refused as error:
-            _log.warning("a webhook was not sent", webhook=id, error=str(error))
-        except (aiohttp.ClientError, OSError, TimeoutError) as error:
-            _log.info("a webhook was not taken", webhook=id, error=type(error).__name__)
+        except (aiohttp.ClientError, OSError, ValueError) as error:
+            if isinstance(error.__cause__, Refused):
+                _log.warning("a webhook was not sent", webhook=id, error=str(error.__cause__))
+            else:
+                _log.info("a webhook was not taken", webhook=id, error=type(error).__name__)
         return 0
 
     async def close(self) -> None:
@@ -92,7 +103,7 @@ class Sender:
 
 class Deliveries:
     """Entered, it delivers what is due, of this process and of others. ``clock`` gives unix
-    seconds, ``chance`` a number from 0 to 1."""
+    seconds, ``chance`` a number from 0 to 1. ``look_s``: seconds between looks at the store."""
 
     def __init__(
         self,
@@ -108,6 +119,7 @@ class Deliveries:
         self._clock = clock
         self._chance = chance
         self._look_s = look_s
+        self._stopping = asyncio.Event()
 
     async def __aenter__(self) -> Deliveries:
         self._task = asyncio.create_task(self._deliver_on(), name="webhooks")
@@ -119,32 +131,57 @@ class Deliveries:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        """What is due now is still tried, for a moment: runs that ended in the stop are told of.
+        What is cut short is due again a minute later."""
+        self._stopping.set()
+        await asyncio.wait((self._task,), timeout=_STOP_S)
         self._task.cancel()
         with suppress(asyncio.CancelledError):
             await self._task
-        await self._sender.close()
 
     async def _deliver_on(self) -> None:
         while True:
-            try:
-                now = self._clock()
-                due = await self._store.due(now, now + _TRYING_S, limit=_AT_ONCE)
-                await asyncio.gather(*(self._deliver(each) for each in due))
-            except RunError as error:
-                _log.warning("webhooks could not be looked up", error=error.message)
-                due = ()
-            if len(due) < _AT_ONCE:
-                await asyncio.sleep(self._look_s)
+            last = self._stopping.is_set()
+            if await self._deliver_due():
+                continue
+            if last:
+                return
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._look_s):
+                    await self._stopping.wait()
+
+    async def _deliver_due(self) -> bool:
+        """Some of it; whether there may be more."""
+        try:
+            now = self._clock()
+            due = await self._store.due(now, now + TRYING_S, limit=_AT_ONCE)
+            async with asyncio.TaskGroup() as group:
+                for each in due:
+                    group.create_task(self._deliver(each))
+            return len(due) == _AT_ONCE
+        except RunError as error:
+            _log.warning("webhooks could not be looked up", error=error.message)
+        except Exception:
+            _log.exception("webhooks could not be looked up")
+        return False
 
     async def _deliver(self, due: Due) -> None:
-        status = await self._sender.send(due.id, due.body, int(self._clock()))
+        """One delivery's trouble is not another's. What comes to no end here is due again."""
+        try:
+            status = await self._sender.send(due.id, due.body, int(self._clock()))
+            await self._conclude(due, status)
+        except RunError as error:
+            _log.warning("a webhook was not noted", webhook=due.id, error=error.message)
+        except Exception:
+            _log.exception("a webhook could not be delivered", webhook=due.id)
+
+    async def _conclude(self, due: Due, status: int) -> None:
         if 200 <= status < 300 or status == _GONE:
             await self._store.settle(due.id)
-            return
-        if due.attempts > len(SCHEDULE_S):
+        elif due.attempts > len(SCHEDULE_S):
             _log.error("a webhook was given up", webhook=due.id, attempts=due.attempts)
             await self._store.settle(due.id)
-            return
-        wait = SCHEDULE_S[due.attempts - 1] * (0.9 + 0.2 * self._chance())
-        _log.info("a webhook will be tried again", webhook=due.id, status=status, wait_s=int(wait))
-        await self._store.postpone(due.id, self._clock() + wait)
+        else:
+            wait = SCHEDULE_S[due.attempts - 1] * (0.9 + 0.2 * self._chance())
+            _log.info("a webhook is tried again", webhook=due.id, status=status, wait_s=int(wait))
+            await self._store.postpone(due.id, self._clock() + wait)
