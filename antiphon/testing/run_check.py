@@ -335,13 +335,17 @@ async def gives_a_letter_to_one_at_a_time_until_it_is_settled(store: Store) -> N
     assert await due(1e12, 1e12, limit=9) == ()
 
 
-async def gives_letters_that_waited_longest_first(store: Store) -> None:
-    for name, at in (("a", 30.0), ("b", 10.0), ("c", 20.0)):
-        letter = Letter(f"evt_{name}", b"{}", at)
-        await store.runs.end(await begun(store, name), ended(name), batch(2), letter=letter)
-    first = await store.runs.due(50, 90, limit=2)
-    assert {each.id for each in first} == {"evt_b", "evt_c"}
-    assert [each.id for each in await store.runs.due(50, 90, limit=2)] == ["evt_a"]
+async def gives_letters_to_many_at_once_the_oldest_first(store: Store) -> None:
+    ids = {f"evt_{n}" for n in range(40)}
+    for n in range(40):
+        letter = Letter(f"evt_{n}", b"{}", 40.0 - n)
+        await store.runs.end(await begun(store, f"{n}"), ended(f"{n}"), batch(2), letter=letter)
+    given = [each.id for each in await store.runs.due(50, 90, limit=2)]
+    assert set(given) == {"evt_39", "evt_38"}
+    for _ in ids:  # each round gives away some, to some
+        found = await asyncio.gather(*(store.runs.due(50, 90, limit=3) for _ in range(8)))
+        given += [each.id for some in found for each in some]
+    assert len(given) == len(ids) and set(given) == ids
 
 
 async def keeps_no_letter_of_a_run_that_was_lost(store: Store) -> None:
@@ -386,7 +390,7 @@ CHECKS: Mapping[str, Check] = {
         keeps_the_runs_of_tenants_apart,
         takes_many_runs_at_once,
         gives_a_letter_to_one_at_a_time_until_it_is_settled,
-        gives_letters_that_waited_longest_first,
+        gives_letters_to_many_at_once_the_oldest_first,
         keeps_no_letter_of_a_run_that_was_lost,
         keeps_one_secret_for_all,
     )
