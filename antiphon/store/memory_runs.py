@@ -240,7 +240,7 @@ class MemoryRuns:
             if run.ended_at == 0:
                 run.ended_at = now
             if run.ended_at is not None and before is not None and run.ended_at < before:
-                self.drop(key)
+                del self._runs[key]
 
     # --- within ----------------------------------------------------------------------------------
 

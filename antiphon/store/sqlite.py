@@ -65,19 +65,21 @@ class SqliteStore:
         return next(item for item in held[0] if item.id == item_id)
 
     async def delete(self, tenant: str, response_id: str) -> bool:
-        def work(connection: sqlite3.Connection) -> bool:
-            row = connection.execute(self._queries["row_of"], (tenant, response_id)).fetchone()
+        key = (tenant, response_id)
+
+        def work(connection: sqlite3.Connection) -> tuple[bool, bool]:
+            row = connection.execute(self._queries["row_of"], key).fetchone()
             if row is None or not connection.execute(self._queries["bury"], row).rowcount:
-                return False
-            connection.execute(self._queries["drop_run"], (tenant, response_id))
+                return False, False
+            ran = connection.execute(self._queries["drop_run"], key).rowcount > 0
             self._free(connection, row[0])
-            return True
+            return True, ran
 
-        def told(gone: bool) -> None:
-            if gone:
-                self.runs.forget(tenant, response_id)
+        def told(gone: tuple[bool, bool]) -> None:
+            if gone[1]:
+                self.runs.forget(*key)
 
-        return await self._database.write(work, then=told)
+        return (await self._database.write(work, then=told))[0]
 
     async def sweep(self, retention: Retention, now: int) -> int:
         log_age_s = retention.max_log_age_s

@@ -278,7 +278,9 @@ class Agreement(RuleBasedStateMachine):
 
     @rule(tenant=TENANTS, talk=NAMES, name=NAMES, owner=OWNERS, lease_s=LEASES)
     def hold(self, tenant: str, talk: str, name: str, owner: str, lease_s: float) -> None:
-        self.run_all("hold", tenant, f"conv_{talk}", f"resp_{name}", owner, lease_s=lease_s)
+        kept = self.all("load", tenant, f"resp_{name}")
+        if kept is None or kept.response.status == "queued":  # what is over holds nothing
+            self.run_all("hold", tenant, f"conv_{talk}", f"resp_{name}", owner, lease_s=lease_s)
 
     @rule(tenant=TENANTS, talk=NAMES, name=NAMES)
     def let_go(self, tenant: str, talk: str, name: str) -> None:
