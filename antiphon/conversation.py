@@ -49,7 +49,9 @@ class Options(Struct, frozen=True, kw_only=True):
 
     ``logprobs``: None = none, 0 = of the sampled token, n = with n alternatives.
     ``truncate``: drop the oldest items rather than refuse a conversation that is too long.
-    ``template`` goes to the chat template as it is.
+    ``template`` goes to the chat template as it is. ``thinking_budget``: the most tokens of
+    thinking. ``priority``, ``cache_salt``, ``adapter``, ``trace`` and ``extra`` are for the engine
+    (``engines.base.Sampling``).
     """
 
     tools: tuple[Tool, ...] = ()
@@ -72,3 +74,10 @@ class Options(Struct, frozen=True, kw_only=True):
     truncate: bool = False
     cache_key: str | None = None
     template: Mapping[str, Any] = {}
+    thinking_budget: int | None = None
+    ignore_eos: bool = False
+    cache_salt: str | None = None
+    priority: int | None = None
+    adapter: str | None = None
+    trace: Mapping[str, str] = {}
+    extra: Mapping[str, Any] = {}

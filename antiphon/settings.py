@@ -62,7 +62,7 @@ class Model(Struct, frozen=True, kw_only=True):
         str,
         declare(
             "Where it is: a GGUF file, a folder with one, `hf:owner/repo/file.gguf`,"
-            " `owner/repo:Q4_K_M`."
+            " `owner/repo:Q4_K_M`; a Hugging Face folder; the URL of an upstream."
         ),
     ]
     engine: Annotated[str, declare("What runs it.")] = "llama"
@@ -95,6 +95,31 @@ class Model(Struct, frozen=True, kw_only=True):
     tool_format: Annotated[
         str | None, declare("How it writes tool calls. Unset: found by its chat template.")
     ] = None
+    dialect: Annotated[
+        Literal["chat", "harmony"] | None,
+        declare("How it is spoken to. Unset: harmony for gpt-oss, else its chat template."),
+    ] = None
+    vocabulary: Annotated[
+        Path | None,
+        declare("A folder with `o200k_base.tiktoken`, for gpt-oss. Unset: the one of a package."),
+    ] = None
+    projector: Annotated[
+        Path | None, declare("The picture encoder of a GGUF model (`mmproj-….gguf`).")
+    ] = None
+    adapters: Annotated[
+        dict[str, str],
+        declare("LoRA adapters: the name a request asks for → its file.", kind="a table"),
+    ] = {}
+    upstream_model: Annotated[
+        str | None, declare("What an upstream calls the model. Unset: its only or first one.")
+    ] = None
+    api_key: Annotated[
+        str | None, declare("The key for an upstream; `$NAME` takes it from the environment.")
+    ] = None
+    engine_options: Annotated[
+        dict[str, Any],
+        declare("What its engine is given besides, by the engine's own names.", kind="a table"),
+    ] = {}
     max_output_tokens: Annotated[
         _Count | None, declare("The most tokens of an answer, where a request gives none.")
     ] = None

@@ -14,6 +14,7 @@ __all__ = [
     "Alternative",
     "Chunk",
     "Constraint",
+    "Image",
     "ModelCard",
     "Prompt",
     "TokenLogprob",
@@ -26,18 +27,29 @@ class Constraint(Struct, frozen=True):
 
     One language for all: a JSON schema is ``start: %json {…}``, a regex ``start: /…/``. Engines
     that do not speak it apply ``llguidance`` masks. Unless it is ``needed`` it only makes the reply
-    better: engines without grammars leave it out.
+    better: engines without grammars leave it out. ``schema``: where the grammar says no more than
+    that the whole continuation is JSON of this schema, for engines that know schemas alone.
     """
 
     lark: str
     needed: bool = True
+    schema: Mapping[str, Any] | None = None
+
+
+class Image(Struct, frozen=True):
+    """An image in a prompt: its encoded bytes, what they are (``image/png``), and the index of the
+    prompt's ids before which it stands."""
+
+    content: bytes
+    mime: str
+    at: int
 
 
 class Prompt(Struct, frozen=True):
-    """Token ids to continue. ``images`` (bytes) are those the ids have placeholders for."""
+    """Token ids to continue, and the images between them, in order."""
 
     ids: tuple[int, ...]
-    images: tuple[bytes, ...] = ()
+    images: tuple[Image, ...] = ()
 
 
 class Alternative(Struct, frozen=True):

@@ -101,7 +101,7 @@ async def test_an_unknown_engine_is_refused_with_those_there_are() -> None:
 
 
 async def test_engines_of_others_come_from_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("theirs", "antiphon.catalog:_scripted", "antiphon.engines")
+    point = EntryPoint("theirs", "antiphon.factories:_scripted", "antiphon.engines")
     monkeypatch.setattr(module, "entry_points", lambda group: EntryPoints([point]))
     loaded = await load(Settings(models={"m": Model(source="Hi.", engine="theirs")}))
     assert isinstance(loaded.find("m").backend, Scripted)

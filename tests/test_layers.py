@@ -38,7 +38,8 @@ MAY: dict[str, set[str]] = {
     "hub": {"errors"},
     "pull": {"errors", "hub", "engines"},
     "chat": {"errors"},
-    "catalog": {*ROOTS, "backends", "dialects", "engines", "options", "pull", "settings"},
+    "factories": {*ROOTS, "backends", "dialects", "engines", "options", "pull", "settings"},
+    "catalog": {*ROOTS, "backends", "factories", "pull", "settings"},
 }
 #: Composition and test doubles know the parts they put together.
 COMPOSE = {"server", "cli", "__main__", "testing"}

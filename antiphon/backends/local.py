@@ -41,6 +41,8 @@ _NEEDS: tuple[_Need, ...] = (
     _Need("repetition_penalty", lambda can: can.penalties, (None, 1)),
     _Need("logit_bias", lambda can: can.logit_bias, ({},)),
     _Need("seed", lambda can: can.seed),
+    _Need("priority", lambda can: can.priority),
+    _Need("cache_salt", lambda can: can.cache_salt),
 )
 #: Options whose name is the same in ``Sampling``.
 _SAME = (
@@ -55,6 +57,12 @@ _SAME = (
     "logit_bias",
     "logprobs",
     "cache_key",
+    "cache_salt",
+    "priority",
+    "adapter",
+    "trace",
+    "extra",
+    "ignore_eos",
 )
 #: What model files call a recommended value (``general.sampling.*`` of GGUF, generation_config of
 #: Hugging Face) → the option.

@@ -36,6 +36,10 @@ class Parser(Protocol):
         """How many of the sampled tokens so far were thinking."""
 
     @property
+    def thinking(self) -> bool:
+        """True while the open item is thinking."""
+
+    @property
     def done(self) -> bool:
         """True once the rest of the output cannot matter (one call was allowed, and it is over):
         the backend then stops the engine."""
@@ -50,6 +54,9 @@ class Rendered(Struct, frozen=True, kw_only=True):
     #: Where the model's turn ends besides the tokenizer's own end ids.
     stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
+    #: What ends thinking and begins the answer, put behind what was sampled where a budget is used
+    #: up. Empty: this model's thinking cannot be ended.
+    unthink: tuple[int, ...] = ()
 
 
 class Dialect(Protocol):

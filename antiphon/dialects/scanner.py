@@ -83,6 +83,10 @@ class Parser:
 
     # --- the contract -----------------------------------------------------------------------------
 
+    @property
+    def thinking(self) -> bool:
+        return self._state == THINKING
+
     def feed(self, chunk: Chunk) -> Iterable[Delta]:
         if chunk.ids:
             self._sink.sampled(chunk.ids)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 
@@ -18,6 +18,8 @@ class Sampling(Struct, frozen=True, kw_only=True):
     ``logprobs``: None = none, 0 = of the sampled token, n = with n alternatives.
     ``stop`` strings end the continuation and are not part of it.
     ``stop_ids`` end it too; the id itself is yielded, as the end-of-turn token is.
+    ``priority``: lower is sooner, as in vLLM. ``adapter``: the name of one of the engine's
+    ``Capabilities.adapters``. ``extra``: what the engine alone knows, by its own names.
     """
 
     max_tokens: int
@@ -37,10 +39,21 @@ class Sampling(Struct, frozen=True, kw_only=True):
     ignore_eos: bool = False
     #: Requests with the same key share a prefix; an engine may place them accordingly.
     cache_key: str | None = None
+    #: Prefixes are shared only among requests with the same salt.
+    cache_salt: str | None = None
+    priority: int | None = None
+    adapter: str | None = None
+    #: W3C trace context of the request (``traceparent``, ``tracestate``).
+    trace: Mapping[str, str] = {}
+    extra: Mapping[str, Any] = {}
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):
-    """What an engine can do; the rest is refused by name before a run."""
+    """What an engine can do; the rest is refused by name before a run.
+
+    ``constraints``: any grammar. ``schemas``: only ``Constraint.schema``. ``adapters``: names of
+    its LoRA adapters. ``extra``: names it takes in ``Sampling.extra``; None for any.
+    """
 
     max_logprobs: int | None = None
     constraints: bool = False
@@ -49,6 +62,11 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     seed: bool = False
     logit_bias: bool = False
     penalties: bool = False
+    schemas: bool = False
+    priority: bool = False
+    cache_salt: bool = False
+    adapters: frozenset[str] = frozenset()
+    extra: frozenset[str] | None = frozenset()
 
 
 class Engine(Protocol):

@@ -100,6 +100,10 @@ class Reader:
     def reasoning_tokens(self) -> int:
         return self._inner.reasoning_tokens
 
+    @property
+    def thinking(self) -> bool:
+        return self._inner.thinking
+
     def feed(self, chunk: Chunk) -> Iterable[Delta]:
         return self._change(list(self._inner.feed(chunk)))
 

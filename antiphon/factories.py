@@ -1,0 +1,134 @@
+"""How the backend of a model is made of its settings: one function an engine, one table of them.
+
+It knows which engine goes with which dialect; heavy imports lie inside the functions. It knows no
+requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from importlib.metadata import entry_points
+from pathlib import Path
+
+from antiphon.backends.base import Backend
+from antiphon.dialects.base import Dialect
+from antiphon.engines.base import Engine
+from antiphon.errors import SetupError
+from antiphon.options import nearest
+from antiphon.pull import Progress, pull
+from antiphon.settings import Model, Settings
+
+__all__ = ["ENGINES", "Factory", "factory"]
+
+#: Makes the backend of one model: its name, its settings, the general ones, whom to tell of
+#: downloads. Raises ``SetupError``.
+Factory = Callable[[str, Model, Settings, Progress | None], Awaitable[Backend]]
+
+
+async def _llama(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
+    """llama.cpp in this process, spoken to through the model's chat template."""
+    from antiphon.engines.llama import load as load_engine
+
+    engine = await load_engine(
+        await _file(model.source, settings.cache_dir, progress),
+        name=name,
+        threads=model.threads or settings.threads,
+        context_size=model.context_size,
+        parallel=model.parallel,
+        gpu_layers=model.gpu_layers,
+    )
+    return await _local(engine, model)
+
+
+async def _scripted(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """No model at all: says the text that is its source, whatever it is asked. ``wait_s`` of its
+    template's arguments: seconds before each word."""
+    from antiphon.backends.scripted import Scripted
+
+    wait_s = float(model.template_kwargs.get("wait_s", 0))
+    return Scripted((model.source,), wait_s=wait_s, tokens=True)
+
+
+#: Engine → what makes its backend. Others come from entry points of the same group.
+ENGINES: Mapping[str, Factory] = {"llama": _llama, "scripted": _scripted}
+_GROUP = "antiphon.engines"
+
+
+def factory(name: str, kind: str) -> Factory:
+    if kind in ENGINES:
+        return ENGINES[kind]
+    installed = entry_points(group=_GROUP)
+    if kind not in installed.names:
+        known = (*ENGINES, *installed.names)
+        raise SetupError(
+            f"model {name}: there is no engine {kind!r}{nearest(kind, known)}"
+            f" (there are: {', '.join(known)})"
+        )
+    found: Factory = installed[kind].load()
+    return found
+
+
+async def _local(engine: Engine, model: Model) -> Backend:
+    """The engine with the dialect of its model; it is closed again if there is none."""
+    from antiphon.backends.local import Local
+
+    try:
+        return Local(engine, _dialect(engine, model))
+    except BaseException:
+        await engine.close()
+        raise
+
+
+def _dialect(engine: Engine, model: Model) -> Dialect:
+    from antiphon.dialects.chat import Dialect as Chat
+
+    return Chat(
+        engine.card,
+        engine.tokenizer,
+        template=_text(model.template) if model.template else None,
+        reasoning_format=model.reasoning_format,
+        tool_format=model.tool_format,
+        settings=model.template_kwargs,
+    )
+
+
+async def _file(source: str, cache: Path, progress: Progress | None) -> Path:
+    """The GGUF file a source stands for."""
+    path = Path(source).expanduser()
+    if path.is_dir():
+        return _only_gguf(path)
+    return await pull(str(path) if path.is_file() else source, cache, progress)
+
+
+def _only_gguf(folder: Path) -> Path:
+    # "mmproj" files are picture encoders; of a model in several files the first one stands for all.
+    files = sorted(
+        file
+        for file in folder.glob("*.gguf")
+        if "mmproj" not in file.name.lower() and _is_first(file.name)
+    )
+    if len(files) == 1:
+        return files[0]
+    if files:
+        offered = ", ".join(file.name for file in files)
+        raise SetupError(f"{folder} holds several models: name one of {offered}")
+    if (folder / "config.json").is_file():
+        raise SetupError(
+            f"{folder} is a Hugging Face folder of weights for the engine 'transformers', which"
+            " this version does not have: convert the model to GGUF for the engine 'llama'"
+        )
+    raise SetupError(f"{folder} holds no GGUF file")
+
+
+def _is_first(name: str) -> bool:
+    numbered = name.rsplit("-of-", 1)
+    return len(numbered) == 1 or numbered[0].endswith("-00001")
+
+
+def _text(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise SetupError(f"The template {path} cannot be read: {error}") from None
