@@ -12,7 +12,7 @@ import re
 import tomllib
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar, get_args, get_type_hints
+from typing import Any, Literal, TypeVar, get_args, get_origin, get_type_hints
 
 import msgspec
 from msgspec import NODEFAULT, Meta, Struct, inspect
@@ -230,8 +230,15 @@ def _bare(info: inspect.Type) -> inspect.Type:
 def _kind(info: inspect.Type, hint: Any) -> str:
     bare = _bare(info)
     if isinstance(bare, inspect.LiteralType):  # which sorts them
-        return " or ".join(json.dumps(value) for value in get_args(hint.__origin__))
+        return " or ".join(json.dumps(value) for value in _values(hint))
     return _WORDS[type(bare)](bare)
+
+
+def _values(hint: Any) -> tuple[Any, ...]:
+    """Those of the literal within a hint, in the order they were written."""
+    if get_origin(hint) is Literal:
+        return get_args(hint)
+    return next((found for arm in get_args(hint) if (found := _values(arm))), ())
 
 
 def _bounds(noun: str) -> Callable[[Any], str]:

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon import catalog as module
+from antiphon import factories as module
 from antiphon.backends.scripted import Scripted
 from antiphon.catalog import Catalog, load
 from antiphon.errors import NotFound, SetupError
