@@ -32,7 +32,7 @@ types: $(DEV) ## mypy, strict
 	$(BIN)/mypy
 
 test: $(DEV) ## every test, or ARGS="tests/stream -k writer"
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
 golden: $(DEV) ## write the golden files again; look at the diff, it is the change
 	$(BIN)/pytest tests/golden --golden $(ARGS)
