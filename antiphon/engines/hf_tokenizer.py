@@ -1,0 +1,220 @@
+"""A Hugging Face tokenizer: ``tokenizer.json``, run by the library ``tokenizers``.
+
+What the library does not offer is added here: the bytes of a single token, and text that cannot
+spell a special token. It knows nothing of templates and of generating.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import threading
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import SetupError
+
+__all__ = ["FastTokenizer", "require"]
+
+_BYTE = re.compile(r"<0x([0-9A-F]{2})>")
+_BLANK = "▁"  # what SentencePiece writes for a blank
+
+
+class _Added(Struct):
+    id: int
+    content: str
+
+
+class _Step(Struct):
+    """One decoder, or several in a row."""
+
+    type: str = ""
+    decoders: list[_Step] = []
+
+
+class _File(Struct):
+    """What is read of ``tokenizer.json`` besides what the library reads."""
+
+    added_tokens: list[_Added] = []
+    decoder: _Step | None = None
+
+
+def require() -> None:
+    """Raise ``SetupError`` unless the library is installed."""
+    try:
+        import tokenizers  # noqa: F401
+    except ImportError:
+        raise SetupError(
+            'Hugging Face tokenizers need a package: pip install "antiphon[upstream]"'
+        ) from None
+
+
+class FastTokenizer:
+    """``tokens.Tokenizer`` of the ``tokenizer.json`` at ``path``. Thread-safe.
+
+    ``ends``: ids or literals of the tokens that end a turn or a text; unknown ones are left out.
+    ``size``: how many ids the model has, where its vocabulary is padded beyond the tokenizer's.
+    Raises ``SetupError`` when the file cannot be read, or is of a kind that is not supported.
+    """
+
+    def __init__(self, path: Path, *, ends: Iterable[int | str] = (), size: int = 0) -> None:
+        require()
+        try:
+            self._source = path.read_bytes()
+            self._text = self._source.decode()
+            head = msgspec.json.decode(self._text, type=_File)
+        except (OSError, ValueError) as error:
+            raise SetupError(f"{path} cannot be read: {error}") from None
+        self._library = _open(self._text, path)
+        self._plain: Any = None
+        self._making = threading.Lock()
+        self._special = MappingProxyType(
+            # Gemma adds runs of line feeds and blanks: text like any other.
+            {each.content: each.id for each in head.added_tokens if not _is_white(each.content)}
+        )
+        self._literal = _any_of(self._special)
+        self._spell = _speller(head.decoder, path)
+        self._pieces = {each.id: each.content.encode() for each in head.added_tokens}
+        self._taken = frozenset(self._special.values())
+        highest = max(self._library.get_vocab(with_added_tokens=True).values(), default=-1)
+        self._size = max(highest + 1, size)
+        self._end_ids = self._ids_of(ends)
+
+    @property
+    def special(self) -> Mapping[str, int]:
+        return self._special
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        return self._end_ids
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def fingerprint(self) -> str:
+        """Of the file: other files give other ids."""
+        return hashlib.sha256(self._source).hexdigest()[:32]
+
+    @property
+    def first(self) -> int | None:
+        """The id that the tokenizer itself puts before every text (BOS), if it does."""
+        bare = self._library.encode("a", add_special_tokens=False).ids
+        whole: list[int] = self._library.encode("a", add_special_tokens=True).ids
+        return whole[0] if whole[:1] != bare[:1] else None
+
+    def id_of(self, literal: str) -> int | None:
+        found: int | None = self._library.token_to_id(literal)
+        return found
+
+    def literal(self, token: int | None) -> str | None:
+        """How a special token is spelled."""
+        return None if token is None else self.piece(token).decode("utf-8", "replace") or None
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        if not text.isascii():
+            text = text.encode("utf-8", "replace").decode()  # half a surrogate pair
+        library = self._library
+        if not special and self._literal.search(text):
+            library = self._without_special()
+        ids: list[int] = library.encode(text, add_special_tokens=False).ids
+        if special or self._taken.isdisjoint(ids):
+            return ids
+        return self._in_pieces(text)
+
+    def _without_special(self) -> Any:
+        """The same, blind to special tokens; made when the first text spells one, because it takes
+        as much memory again. The library can be blind only to what is marked special."""
+        with self._making:
+            if self._plain is None:
+                parts = msgspec.json.decode(self._text, type=dict[str, msgspec.Raw])
+                added = msgspec.json.decode(parts["added_tokens"])
+                for each in added:
+                    each["special"] = not _is_white(each["content"])
+                parts["added_tokens"] = msgspec.Raw(msgspec.json.encode(added))
+                plain = _open(msgspec.json.encode(parts).decode())
+                plain.encode_special_tokens = True
+                self._plain = plain
+        return self._plain
+
+    def _in_pieces(self, text: str) -> list[int]:
+        """A vocabulary that holds its special tokens as words: cut inside each of them."""
+        ids: list[int] = []
+        start = 0
+        for found in (*self._literal.finditer(text), None):
+            cut = len(text) if found is None else found.start() + 1
+            ids += self._without_special().encode(text[start:cut], add_special_tokens=False).ids
+            start = cut
+        return ids
+
+    def piece(self, token: int) -> bytes:
+        piece = self._pieces.get(token)
+        if piece is None:
+            spelled = self._library.id_to_token(token) if 0 <= token < self._size else None
+            piece = self._pieces[token] = b"" if spelled is None else self._spell(spelled)
+        return piece
+
+    def _ids_of(self, ends: Iterable[int | str]) -> frozenset[int]:
+        found = (self.id_of(end) if isinstance(end, str) else end for end in ends)
+        return frozenset(id for id in found if id is not None and 0 <= id < self._size)
+
+
+def _open(text: str, path: Path | None = None) -> Any:
+    import tokenizers
+
+    try:
+        library = tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises nothing more special
+        raise SetupError(f"{path} is no tokenizer that can be read: {error}") from None
+    library.no_truncation()
+    library.no_padding()
+    return library
+
+
+def _is_white(text: str) -> bool:
+    return not text.replace(_BLANK, " ").strip()
+
+
+def _any_of(literals: Iterable[str]) -> re.Pattern[str]:
+    longest_first = sorted(literals, key=len, reverse=True)
+    return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+
+
+# --- how a vocabulary spells bytes ---------------------------------------------------------------
+
+
+def _speller(decoder: _Step | None, path: Path) -> Callable[[str], bytes]:
+    steps = [] if decoder is None else [decoder, *decoder.decoders]
+    kinds = {step.type for step in steps} - {"Sequence"}
+    if "ByteLevel" in kinds:
+        return _ByteLevel().spell
+    if unknown := kinds - {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}:
+        raise SetupError(f"{path}: tokenizers of the kind {min(unknown)} are not supported.")
+    return _spell_sentence_piece if kinds else str.encode
+
+
+def _spell_sentence_piece(spelled: str) -> bytes:
+    byte = _BYTE.fullmatch(spelled)
+    return spelled.replace(_BLANK, " ").encode() if byte is None else bytes.fromhex(byte[1])
+
+
+class _ByteLevel:
+    """GPT-2's way: every byte has a printable character that stands for it."""
+
+    def __init__(self) -> None:
+        printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+        others = [byte for byte in range(256) if byte not in printable]
+        self._bytes = {chr(byte): byte for byte in printable}
+        self._bytes |= {chr(256 + place): byte for place, byte in enumerate(others)}
+
+    def spell(self, spelled: str) -> bytes:
+        try:
+            return bytes(self._bytes[char] for char in spelled)
+        except KeyError:
+            return spelled.encode()  # a token that was added as it is
