@@ -151,6 +151,7 @@ def _policy(settings: Settings) -> Policy:
         reasoning_events=settings.reasoning_events,
         broken_seals=settings.broken_seals,
         webhooks=settings.webhook_url is not None,
+        max_files_bytes=settings.max_files_bytes or None,
         lease=Lease(lease_s=settings.lease_s, places=settings.max_background),
     )
 
@@ -190,6 +191,7 @@ def _access(settings: Settings) -> guard.Access:
 def _limits(settings: Settings) -> guard.Limits:
     return guard.Limits(
         max_body_bytes=settings.max_body_bytes,
+        max_file_bytes=settings.max_file_bytes,
         max_running=settings.max_running,
         max_waiting=settings.max_waiting,
         requests_per_minute=settings.requests_per_minute or None,

@@ -21,6 +21,7 @@ from .compaction import Compact
 from .conversations import Conversations
 from .errors import Errors, error_reply, unknown_url
 from .exchange import Exchanges
+from .files import Files
 from .gate import Gate
 from .guard import Access, Guard, Limits
 from .health import Health
@@ -91,6 +92,7 @@ def _routes(
     responses = Responses(service, limits)
     talks = Conversations(service, limits)
     prompts = Prompts(service, access, limits)
+    files = Files(service, limits)
     models = Models(service)
     health = Health(service, metrics)
     one = "/v1/responses/{response_id}"
@@ -113,6 +115,11 @@ def _routes(
         Route(talk + "/items", talks.add, methods=["POST"]),
         Route(talk + "/items/{item_id}", talks.item, methods=["GET"]),
         Route(talk + "/items/{item_id}", talks.remove, methods=["DELETE"]),
+        Route("/v1/files", files.create, methods=["POST"]),
+        Route("/v1/files", files.list, methods=["GET"]),
+        Route("/v1/files/{file_id}", files.retrieve, methods=["GET"]),
+        Route("/v1/files/{file_id}", files.delete, methods=["DELETE"]),
+        Route("/v1/files/{file_id}/content", files.content, methods=["GET"]),
         Route("/v1/prompts", prompts.create, methods=["POST"]),
         Route("/v1/prompts", prompts.list, methods=["GET"]),
         Route("/v1/prompts/{prompt_id}", prompts.one, methods=["GET"]),

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 import io
 import zlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 
 import zstandard
 from starlette.types import Receive, Scope
@@ -16,7 +16,7 @@ from antiphon.errors import InvalidRequest, TooLarge
 
 from .exchange import ClientLeft, header
 
-__all__ = ["read"]
+__all__ = ["pieces", "read", "too_large"]
 
 #: A frame that needs a bigger window than this (the format's recommended bound is 8 MiB) is
 #: refused rather than given the memory it asks for.
@@ -29,9 +29,7 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
     Raises ``TooLarge`` as soon as that is certain (from the declared length, if there is one),
     ``InvalidRequest`` for an encoding we do not read, ``ClientLeft``.
     """
-    declared = header(scope, b"content-length")
-    if declared is not None and declared.isdigit() and int(declared) > limit:
-        raise _too_large(limit)
+    _check_declared(scope, limit)
     encoding = (header(scope, b"content-encoding") or b"identity").decode("latin-1").strip().lower()
     inflate = _INFLATE.get(encoding)
     if inflate is None and encoding not in ("identity", ""):
@@ -39,7 +37,7 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
             f"Unsupported content-encoding: '{encoding}'. Use gzip, deflate, zstd or none.",
             code="unsupported_content_encoding",
         )
-    body = await _collect(receive, limit)
+    body = await _collect(_received(receive, limit))
     if inflate is None:
         return body
     try:
@@ -50,28 +48,46 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
             f"The request body is not valid {encoding}.", code="invalid_content_encoding"
         ) from None
     if len(body) > limit:
-        raise _too_large(limit)
+        raise too_large(limit)
     return body
 
 
-async def _collect(receive: Receive, limit: int) -> bytes:
-    message = await receive()
-    pieces: list[bytes] = []
-    size = 0
-    while True:
+async def pieces(scope: Scope, receive: Receive, limit: int) -> AsyncGenerator[bytes, None]:
+    """The body as it comes, which is not inflated. Raises as ``read`` does."""
+    _check_declared(scope, limit)
+    if (header(scope, b"content-encoding") or b"identity").strip().lower() != b"identity":
+        raise InvalidRequest("A form must not be compressed.", code="unsupported_content_encoding")
+    async for piece in _received(receive, limit):
+        yield piece
+
+
+def _check_declared(scope: Scope, limit: int) -> None:
+    declared = header(scope, b"content-length")
+    if declared is not None and declared.isdigit() and int(declared) > limit:
+        raise too_large(limit)
+
+
+async def _received(receive: Receive, limit: int) -> AsyncGenerator[bytes, None]:
+    size, more = 0, True
+    while more:
+        message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientLeft
         piece = message.get("body", b"")
         size += len(piece)
         if size > limit:
-            raise _too_large(limit)
-        pieces.append(piece)
-        if not message.get("more_body", False):
-            return piece if len(pieces) == 1 else b"".join(pieces)
-        message = await receive()
+            raise too_large(limit)
+        yield piece
+        more = message.get("more_body", False)
 
 
-def _too_large(limit: int) -> TooLarge:
+async def _collect(received: AsyncGenerator[bytes, None]) -> bytes:
+    pieces = [piece async for piece in received]
+    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+
+def too_large(limit: int) -> TooLarge:
+    """The refusal of a body over ``limit`` bytes."""
     return TooLarge(
         f"The request body is larger than this server takes ({limit} bytes).",
         code="request_too_large",

@@ -58,9 +58,10 @@ class Access(Struct, frozen=True, kw_only=True):
 class Limits(Struct, frozen=True, kw_only=True):
     """How much the rim takes in. ``requests_per_minute`` is per key, where a key has none of its
     own (per server without keys); None = no limit. A queue that is full answers 429. ``body``: how
-    much of what the JSON in a body may hold."""
+    much of what the JSON in a body may hold. ``max_file_bytes``: of an uploaded file."""
 
     max_body_bytes: int = 64 * 2**20
+    max_file_bytes: int = 64 * 2**20
     body: BodyLimits = BodyLimits()
     max_running: int = 256
     max_waiting: int = 1024

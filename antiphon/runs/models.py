@@ -43,7 +43,7 @@ class Models(Protocol):
 class Policy(Struct, frozen=True, kw_only=True):
     """What the operator decided about runs. Times in seconds; None = no limit. ``unstored_s``: how
     long a background response with ``store: false`` can be fetched after its end. ``webhooks``: the
-    ends of background responses are to be told."""
+    ends of background responses are to be told. ``max_files_bytes``: of all files of a tenant."""
 
     keepalive_s: float = 15.0
     timeout_s: float | None = None
@@ -52,5 +52,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     broken_seals: str = "drop"
     unstored_s: float = 600.0
     webhooks: bool = False
+    max_files_bytes: int | None = None
     lease: Lease = Lease()
     reraise: bool = False

@@ -30,6 +30,7 @@ from .background import Background
 from .compaction import compacted
 from .context import Context, history
 from .conversations import Conversations
+from .files import Files
 from .lines import decoded, encoded, split
 from .models import Models, Policy, ServedModel
 from .pages import Cut, page
@@ -97,6 +98,8 @@ class Service:
         self.conversations = Conversations(
             store, clock=clock, ids=ids, owner=self._owner, lease_s=policy.lease.lease_s
         )
+        #: What clients keep here to be named in requests.
+        self.files = Files(store, clock=clock, ids=ids, most=policy.max_files_bytes)
         #: Stored prompts that requests may refer to.
         self.prompts = prompts or Prompts()
         self._preparer = Preparer(

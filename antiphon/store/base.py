@@ -15,6 +15,7 @@ from antiphon.wire.items import Item
 from antiphon.wire.response import Response
 
 if TYPE_CHECKING:
+    from .files import FileStore
     from .runs import RunStore
 
 __all__ = ["Retention", "Store", "StoredResponse", "TurnTokens"]
@@ -67,6 +68,10 @@ class Store(Protocol):
     def runs(self) -> RunStore:
         """The background runs kept in the same place."""
 
+    @property
+    def files(self) -> FileStore:
+        """The files kept in the same place."""
+
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
     ) -> None:
@@ -93,8 +98,9 @@ class Store(Protocol):
     async def sweep(self, retention: Retention, now: int) -> int:
         """Expire what is over the bounds (``now`` in unix seconds, compared with ``created_at``)
         and free what no descendant needs; responses whose own time to expire has come; the events
-        of runs that ended longer ago than ``max_log_age_s``. Responses of runs that go on are
-        counted, and left alone. Afterwards the bounds hold. Returns how many responses expired."""
+        of runs that ended longer ago than ``max_log_age_s``; files whose time has come. Responses
+        of runs that go on are counted, and left alone. Afterwards the bounds hold. Returns how many
+        responses expired."""
 
     async def put_conversation(
         self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()

@@ -13,6 +13,7 @@ from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
 
 from .base import Retention, StoredResponse
+from .memory_files import MemoryFiles
 from .memory_runs import MemoryRuns
 
 __all__ = ["MemoryStore"]
@@ -63,6 +64,7 @@ class MemoryStore:
         self._order = 0
         self._closed = False
         self.runs = MemoryRuns(self._keep, self._check)
+        self.files = MemoryFiles(self._check)
 
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
@@ -134,6 +136,7 @@ class MemoryStore:
     async def sweep(self, retention: Retention, now: int) -> int:
         self._check()
         log_age_s = retention.max_log_age_s
+        self.files.expire(now)
         self.runs.expire(int(now - log_age_s) if log_age_s is not None else None, now)
         lapsed = [
             key

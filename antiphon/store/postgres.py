@@ -13,6 +13,7 @@ from antiphon.wire.items import Item
 
 from .base import Retention, StoredResponse
 from .cluster import Cluster, Transaction, key
+from .postgres_files import PostgresFiles
 from .postgres_runs import PostgresRuns
 from .rows import conversation_of, encode, item_of, items_of, response_row, stored_of
 
@@ -28,6 +29,7 @@ class PostgresStore:
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
         self.runs = PostgresRuns(cluster, _keep)
+        self.files = PostgresFiles(cluster)
 
     @classmethod
     async def open(cls, url: str, *, connections: int = 10) -> PostgresStore:
@@ -84,6 +86,7 @@ class PostgresStore:
 
     async def _sweep(self, inside: Transaction, retention: Retention, now: int) -> int:
         await inside.rows("forget_owners")
+        await self.files.expire(inside, now)
         await inside.rows("see_ended", now)
         if retention.max_log_age_s is not None:
             await inside.rows("expire_runs", int(now - retention.max_log_age_s))

@@ -289,3 +289,43 @@ UPDATE letters SET due_at = $2 WHERE id = $1
 
 -- settle_letter
 DELETE FROM letters WHERE id = $1
+
+-- filing
+-- One at a time for each tenant: of two that fit alone, both together may not.
+SELECT pg_advisory_xact_lock(1634628612, hashtext($1))
+
+-- put_file
+INSERT INTO files (tenant, id, purpose, bytes, expires_at, body) VALUES ($1, $2, $3, $4, $5, $6)
+RETURNING seq
+
+-- put_content
+INSERT INTO contents (file, content) VALUES ($1, $2)
+
+-- file_bytes
+SELECT coalesce(sum(bytes), 0)::bigint FROM files WHERE tenant = $1
+
+-- file
+SELECT body FROM files WHERE tenant = $1 AND id = $2
+
+-- file_row
+SELECT seq FROM files WHERE tenant = $1 AND id = $2
+
+-- content
+SELECT c.content FROM files AS f JOIN contents AS c ON c.file = f.seq
+WHERE f.tenant = $1 AND f.id = $2
+
+-- files_newest
+SELECT body FROM files WHERE tenant = $1 AND ($2::text IS NULL OR purpose = $2)
+AND (expires_at IS NULL OR expires_at > $3) AND ($4::bigint IS NULL OR seq < $4)
+ORDER BY seq DESC LIMIT $5
+
+-- files_oldest
+SELECT body FROM files WHERE tenant = $1 AND ($2::text IS NULL OR purpose = $2)
+AND (expires_at IS NULL OR expires_at > $3) AND ($4::bigint IS NULL OR seq > $4)
+ORDER BY seq LIMIT $5
+
+-- drop_file
+DELETE FROM files WHERE tenant = $1 AND id = $2 RETURNING seq
+
+-- expire_files
+DELETE FROM files WHERE expires_at <= $1

@@ -167,3 +167,38 @@ UPDATE letters SET due_at = ? WHERE id = ?
 
 -- settle_letter
 DELETE FROM letters WHERE id = ?
+
+-- put_file
+INSERT INTO files (tenant, id, purpose, bytes, expires_at, body) VALUES (?, ?, ?, ?, ?, ?)
+
+-- put_content
+INSERT INTO contents (file, content) VALUES (?, ?)
+
+-- file_bytes
+SELECT coalesce(sum(bytes), 0) FROM files WHERE tenant = ?
+
+-- file
+SELECT body FROM files WHERE tenant = ? AND id = ?
+
+-- file_row
+SELECT seq FROM files WHERE tenant = ? AND id = ?
+
+-- content
+SELECT c.content FROM files AS f JOIN contents AS c ON c.file = f.seq
+WHERE f.tenant = ? AND f.id = ?
+
+-- files_newest
+SELECT body FROM files WHERE tenant = ? AND (? IS NULL OR purpose = ?)
+AND (expires_at IS NULL OR expires_at > ?) AND (? IS NULL OR seq < ?)
+ORDER BY seq DESC LIMIT ?
+
+-- files_oldest
+SELECT body FROM files WHERE tenant = ? AND (? IS NULL OR purpose = ?)
+AND (expires_at IS NULL OR expires_at > ?) AND (? IS NULL OR seq > ?)
+ORDER BY seq LIMIT ?
+
+-- drop_file
+DELETE FROM files WHERE tenant = ? AND id = ?
+
+-- expire_files
+DELETE FROM files WHERE expires_at <= ?

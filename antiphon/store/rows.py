@@ -11,6 +11,7 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.wire.conversations import Conversation
+from antiphon.wire.files import File
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response
 
@@ -22,6 +23,8 @@ __all__ = [
     "claim_of",
     "conversation_of",
     "encode",
+    "file_of",
+    "file_row",
     "item_of",
     "items_of",
     "response_row",
@@ -31,6 +34,7 @@ __all__ = [
 encode = msgspec.json.Encoder().encode
 _decode_response = msgspec.json.Decoder(Response).decode
 _decode_conversation = msgspec.json.Decoder(Conversation).decode
+_decode_file = msgspec.json.Decoder(File).decode
 _decode_item = msgspec.json.Decoder(Item).decode
 _decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
 
@@ -86,6 +90,17 @@ def item_of(row: Row) -> Item:
 def conversation_of(row: Row) -> Conversation:
     """Of a body."""
     return _decode_conversation(row[0])
+
+
+def file_row(tenant: str, file: File) -> tuple[Any, ...]:
+    """tenant, id, purpose, bytes, expires_at, body."""
+    expires_at = None if file.expires_at is msgspec.UNSET else file.expires_at
+    return (tenant, file.id, file.purpose, file.bytes, expires_at, encode(file))
+
+
+def file_of(row: Row) -> File:
+    """Of a body."""
+    return _decode_file(row[0])
 
 
 def batch_of(row: Row) -> Batch:

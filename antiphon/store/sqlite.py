@@ -16,6 +16,7 @@ from antiphon.wire.items import Item
 from .base import Retention, StoredResponse
 from .database import Database
 from .rows import conversation_of, encode, item_of, items_of, response_row, stored_of
+from .sqlite_files import SqliteFiles
 from .sqlite_runs import SqliteRuns
 
 __all__ = ["SqliteStore"]
@@ -31,6 +32,7 @@ class SqliteStore:
         self._database = database
         self._queries = database.queries
         self.runs = SqliteRuns(database, self._keep)
+        self.files = SqliteFiles(database)
 
     @classmethod
     async def open(cls, path: Path) -> SqliteStore:
@@ -85,6 +87,7 @@ class SqliteStore:
         log_age_s = retention.max_log_age_s
         before = int(now - log_age_s) if log_age_s is not None else None
         await self._database.write(lambda connection: self.runs.expire(connection, before, now))
+        await self._database.write(lambda connection: self.files.expire(connection, now))
         expired = 0
         for step in (self._lapse, self._expire):  # in steps, so that other writes come between them
             while True:

@@ -69,6 +69,8 @@ async def test_no_route_shows_what_is_foreign(stores: Store) -> None:
         plain = (await mine.post("/v1/responses", json=asked)).json()
         queued = (await mine.post("/v1/responses", json={**asked, "background": True})).json()
         added = {"items": [{"role": "user", "content": "x"}]}
+        form = {"files": {"file": ("a.txt", b"x")}, "data": {"purpose": "user_data"}}
+        file = (await mine.post("/v1/files", **form)).json()["id"]
         page = (await mine.post(f"/v1/conversations/{talk}/items", json=added)).json()
         item = page["data"][0]["id"]
         tried = 0
@@ -76,7 +78,9 @@ async def test_no_route_shows_what_is_foreign(stores: Store) -> None:
             if "{" not in route.path or route.path.startswith(SHARED):
                 continue
             for response in (plain["id"], queued["id"]):
-                path = route.path.format(response_id=response, conversation_id=talk, item_id=item)
+                path = route.path.format(
+                    response_id=response, conversation_id=talk, item_id=item, file_id=file
+                )
                 for method in route.methods - {"HEAD"}:
                     answer = await thief.request(method, path, json=BODIES.get(route.path))
                     assert answer.status_code == 404, (method, path, answer.text)

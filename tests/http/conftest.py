@@ -16,6 +16,7 @@ from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
 from antiphon.runs.conversations import Conversations
+from antiphon.runs.files import Files
 from antiphon.runs.pages import Cut
 from antiphon.runs.prompts import Prompts
 from antiphon.runs.run import Outlet
@@ -110,6 +111,7 @@ class FakeService:
         self.drained: list[float] = []
         self.created = asyncio.Event()
         self.prompts = Prompts()
+        self.files = Files(MemoryStore(), clock=lambda: 1000.0, ids=counted())
         self.conversations = Conversations(MemoryStore(), clock=lambda: 1000.0, ids=counted())
 
     def models(self) -> tuple[FakeModel, ...]:

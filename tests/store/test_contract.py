@@ -12,6 +12,7 @@ from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.testing.claim_check import CHECKS as CLAIM_CHECKS
+from antiphon.testing.file_check import CHECKS as FILE_CHECKS
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import CHECKS as RUN_CHECKS
 from antiphon.testing.store_check import CHECKS, check_store
@@ -27,7 +28,7 @@ async def opened(kind: str, request: pytest.FixtureRequest) -> Store:
     return await open_store(await database.fresh())
 
 
-EVERY = {**CHECKS, **RUN_CHECKS, **CLAIM_CHECKS}
+EVERY = {**CHECKS, **RUN_CHECKS, **CLAIM_CHECKS, **FILE_CHECKS}
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
@@ -46,7 +47,8 @@ async def test_the_battery_runs_every_check() -> None:
     async def opened() -> AsyncIterator[Store]:
         yield await open_store("memory:")
 
-    assert len(EVERY) == len(CHECKS) + len(RUN_CHECKS) + len(CLAIM_CHECKS), "two of one name"
+    batteries = (CHECKS, RUN_CHECKS, CLAIM_CHECKS, FILE_CHECKS)
+    assert len(EVERY) == sum(map(len, batteries)), "two of one name"
     assert [name async for name in check_store(opened, EVERY)] == list(EVERY)
     assert [name async for name in check_store(opened)] == list(CHECKS)
 

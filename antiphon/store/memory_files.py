@@ -1,0 +1,76 @@
+"""Files in memory: the reference of their contract."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+from msgspec import UNSET
+
+from antiphon.wire.files import File
+
+from .files import Listing
+
+__all__ = ["MemoryFiles"]
+
+
+class MemoryFiles:
+    """``FileStore`` over a dictionary. ``check`` raises where the store is closed."""
+
+    def __init__(self, check: Callable[[], None]) -> None:
+        self._check = check
+        self._files: dict[tuple[str, str], tuple[File, bytes]] = {}
+
+    async def put(
+        self, tenant: str, file: File, content: bytes, *, most: int | None = None
+    ) -> bool:
+        self._check()
+        held = sum(each.bytes for each in self._of(tenant))
+        if most is not None and held + file.bytes > most:
+            return False
+        self._files[(tenant, file.id)] = (file, content)
+        return True
+
+    async def get(self, tenant: str, file_id: str) -> File | None:
+        self._check()
+        found = self._files.get((tenant, file_id))
+        return found[0] if found is not None else None
+
+    async def content(self, tenant: str, file_id: str) -> bytes | None:
+        self._check()
+        found = self._files.get((tenant, file_id))
+        return found[1] if found is not None else None
+
+    async def page(self, tenant: str, listing: Listing) -> tuple[File, ...] | None:
+        self._check()
+        files = self._of(tenant)
+        if listing.newest_first:
+            files.reverse()
+        start = 0
+        if listing.after is not None:
+            if (tenant, listing.after) not in self._files:
+                return None
+            start = next(n for n, file in enumerate(files, 1) if file.id == listing.after)
+        there = (file for file in files[start:] if _shown(file, listing))
+        return tuple(islice(there, listing.limit))
+
+    async def delete(self, tenant: str, file_id: str) -> bool:
+        self._check()
+        return self._files.pop((tenant, file_id), None) is not None
+
+    def expire(self, now: int) -> None:
+        """Forget what was to be kept until now."""
+        for key, (file, _) in list(self._files.items()):
+            if _lapsed(file, now):
+                del self._files[key]
+
+    def _of(self, tenant: str) -> list[File]:
+        return [file for (owner, _), (file, _) in self._files.items() if owner == tenant]
+
+
+def _shown(file: File, listing: Listing) -> bool:
+    return listing.purpose in (None, file.purpose) and not _lapsed(file, listing.now)
+
+
+def _lapsed(file: File, now: int) -> bool:
+    return file.expires_at is not UNSET and file.expires_at <= now

@@ -1,0 +1,74 @@
+"""Files in SQLite: what they are in one table, what is in them in another."""
+
+from __future__ import annotations
+
+import sqlite3
+
+from antiphon.wire.files import File
+
+from .database import Database
+from .files import Listing
+from .rows import file_of, file_row
+
+__all__ = ["SqliteFiles"]
+
+
+class SqliteFiles:
+    """``FileStore`` over a database."""
+
+    def __init__(self, database: Database) -> None:
+        self._database = database
+        self._queries = database.queries
+
+    async def put(
+        self, tenant: str, file: File, content: bytes, *, most: int | None = None
+    ) -> bool:
+        row = file_row(tenant, file)
+
+        def work(connection: sqlite3.Connection) -> bool:
+            (held,) = connection.execute(self._queries["file_bytes"], (tenant,)).fetchone()
+            if most is not None and held + file.bytes > most:
+                return False
+            place = connection.execute(self._queries["put_file"], row).lastrowid
+            connection.execute(self._queries["put_content"], (place, content))
+            return True
+
+        return await self._database.write(work)
+
+    async def get(self, tenant: str, file_id: str) -> File | None:
+        found = await self._database.rows("file", (tenant, file_id), file_of)
+        return found[0] if found else None
+
+    async def content(self, tenant: str, file_id: str) -> bytes | None:
+        found = await self._database.rows("content", (tenant, file_id), lambda row: bytes(row[0]))
+        return found[0] if found else None
+
+    async def page(self, tenant: str, listing: Listing) -> tuple[File, ...] | None:
+        after = None
+        if listing.after is not None:
+            key = (tenant, listing.after)
+            found = await self._database.rows("file_row", key, lambda row: int(row[0]))
+            if not found:
+                return None
+            after = found[0]
+        query = "files_newest" if listing.newest_first else "files_oldest"
+        arguments = (
+            tenant,
+            listing.purpose,
+            listing.purpose,
+            listing.now,
+            after,
+            after,
+            listing.limit,
+        )
+        return tuple(await self._database.rows(query, arguments, file_of))
+
+    async def delete(self, tenant: str, file_id: str) -> bool:
+        query, key = self._queries["drop_file"], (tenant, file_id)
+        return await self._database.write(
+            lambda connection: connection.execute(query, key).rowcount > 0
+        )
+
+    def expire(self, connection: sqlite3.Connection, now: int) -> None:
+        """Forget what was to be kept until now, within a write."""
+        connection.execute(self._queries["expire_files"], (now,))

@@ -1,0 +1,51 @@
+"""From the fields of an upload's form to values, or to a 400 with the name of what is wrong."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+from .faults import bad_type, bad_value, missing, out_of_range
+from .files import PURPOSES, ExpiresAfter
+
+__all__ = ["UploadFields", "upload_fields"]
+
+_SECONDS = (3600, 2_592_000)  # an hour, 30 days: OpenAI's bounds
+
+
+class UploadFields(Struct, frozen=True):
+    """What stands beside the file in the form of ``POST /files``."""
+
+    purpose: str
+    expires_after: ExpiresAfter | None
+
+
+def upload_fields(form: Mapping[str, str]) -> UploadFields:
+    """Objects are written as clients do: ``expires_after[seconds]``. Raises ``InvalidRequest``."""
+    purpose = form.get("purpose")
+    if not purpose:
+        raise missing("purpose")
+    if purpose not in PURPOSES:
+        raise bad_value("purpose", purpose, PURPOSES)
+    return UploadFields(purpose, _expires_after(form))
+
+
+def _expires_after(form: Mapping[str, str]) -> ExpiresAfter | None:
+    anchor, seconds = form.get("expires_after[anchor]"), form.get("expires_after[seconds]")
+    if anchor is None and seconds is None:
+        return None
+    if anchor is None:
+        raise missing("expires_after.anchor")
+    if seconds is None:
+        raise missing("expires_after.seconds")
+    if anchor != "created_at":
+        raise bad_value("expires_after.anchor", anchor, ("created_at",))
+    if not re.fullmatch(r"-?[0-9]{1,18}", seconds):
+        raise bad_type("expires_after.seconds", "an integer", "a string")
+    least, most = _SECONDS
+    if not least <= int(seconds) <= most:
+        sign, bound = (">=", least) if int(seconds) < least else ("<=", most)
+        raise out_of_range("expires_after.seconds", "integer", int(seconds), sign, str(bound))
+    return ExpiresAfter(anchor="created_at", seconds=int(seconds))

@@ -1,0 +1,231 @@
+"""Files by the official client, over every store."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from openai import AsyncOpenAI
+
+from antiphon.errors import RequestError
+from antiphon.http.app import create_app
+from antiphon.http.guard import Access, Key, Limits
+from antiphon.http.multipart import read
+from antiphon.store.base import Store
+from tests.conformance.conftest import Serve
+from tests.conformance.served import NOW, Server
+from tests.http.conftest import counted
+
+Clients = Callable[..., AsyncOpenAI]
+
+
+@pytest.fixture
+async def client_of() -> AsyncIterator[Clients]:
+    """``client_of(app)``: the official client of an app in this process."""
+    made: list[httpx.AsyncClient] = []
+
+    def make(app: Any, key: str = "none") -> AsyncOpenAI:
+        made.append(httpx.AsyncClient(transport=httpx.ASGITransport(app)))
+        return AsyncOpenAI(
+            base_url="http://localhost/v1", api_key=key, max_retries=0, http_client=made[-1]
+        )
+
+    yield make
+    for each in made:
+        await each.aclose()
+
+
+@pytest.mark.requirement("FILE-OBJECT")
+async def test_files_as_the_official_client_has_them(
+    stores: Store, serve: Serve, client_of: Clients
+) -> None:
+    async with asyncio.timeout(20):
+        client = client_of(serve(on=stores).app)
+        content = bytes(range(256)) * 9_000  # more than is held in memory while it comes
+        first = await client.files.create(file=("Ünder/a 1.bin", content), purpose="user_data")
+        assert first.object == "file" and first.id.startswith("file-")
+        assert (first.bytes, first.created_at) == (len(content), NOW)
+        assert (first.filename, first.purpose) == ("a 1.bin", "user_data")
+        assert first.expires_at is None and "expires_at" not in first.model_dump(exclude_unset=True)
+        second = await client.files.create(file=("b.png", b"\x89PNG"), purpose="vision")
+        assert await client.files.retrieve(first.id) == first
+        read = await client.files.content(first.id)
+        assert read.content == content
+        assert read.response.headers["content-disposition"].startswith("attachment;")
+        assert [file.id async for file in client.files.list(limit=1)] == [second.id, first.id]
+        assert [file.id async for file in client.files.list(order="asc")] == [first.id, second.id]
+        assert [file.id async for file in client.files.list(purpose="vision")] == [second.id]
+        gone = await client.files.delete(first.id)
+        assert (gone.id, gone.deleted, gone.object) == (first.id, True, "file")
+        for ask in (client.files.retrieve, client.files.content, client.files.delete):
+            with pytest.raises(openai.NotFoundError) as refused:
+                await ask(first.id)
+            assert refused.value.body["message"] == f"No such File object: {first.id}"  # type: ignore[index]
+        with pytest.raises(openai.BadRequestError, match="No such File object"):
+            await client.files.list(after=first.id)
+
+
+@pytest.mark.requirement("FILE-TENANTS")
+async def test_a_foreign_file_is_none(stores: Store, serve: Serve, client_of: Clients) -> None:
+    keys = tuple(
+        Key(name=name, tenant=name, sha256=hashlib.sha256(name.encode()).hexdigest())
+        for name in ("mine", "theirs")
+    )
+    server = serve(on=stores)
+    app = create_app(server.service, Access(keys=keys), ids=counted(), log=_Log())
+    mine, thief = client_of(app, "mine"), client_of(app, "theirs")
+    async with asyncio.timeout(20):
+        file = await mine.files.create(file=("a.txt", b"secret"), purpose="user_data")
+        for ask in (thief.files.retrieve, thief.files.content, thief.files.delete):
+            with pytest.raises(openai.NotFoundError):
+                await ask(file.id)
+        assert [each async for each in thief.files.list()] == []
+        assert (await mine.files.content(file.id)).content == b"secret"
+
+
+@pytest.mark.requirement("FILE-EXPIRY")
+async def test_a_file_goes_when_its_time_has_come(serve: Serve, client_of: Clients) -> None:
+    server = serve()
+    client = client_of(server.app)
+    short = await client.files.create(
+        file=("a.txt", b"a"),
+        purpose="user_data",
+        expires_after={"anchor": "created_at", "seconds": 3600},
+    )
+    assert short.expires_at == NOW + 3600
+    batch = await client.files.create(file=("b.txt", b"b"), purpose="batch")
+    assert batch.expires_at == NOW + 30 * 86_400
+    server.service.files._clock = lambda: NOW + 3600
+    with pytest.raises(openai.NotFoundError):
+        await client.files.content(short.id)
+    assert [file.id async for file in client.files.list()] == [batch.id]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param", "code"),
+    [
+        ({}, "purpose", "missing_required_parameter"),
+        ({"purpose": "CANARY"}, "purpose", "invalid_value"),
+        (
+            {"purpose": "vision", "expires_after[anchor]": "created_at"},
+            "expires_after.seconds",
+            "missing_required_parameter",
+        ),
+        (
+            {"purpose": "vision", "expires_after[seconds]": "3600"},
+            "expires_after.anchor",
+            "missing_required_parameter",
+        ),
+        (
+            {
+                "purpose": "vision",
+                "expires_after[anchor]": "created_at",
+                "expires_after[seconds]": "3599",
+            },
+            "expires_after.seconds",
+            "integer_below_min_value",
+        ),
+        (
+            {
+                "purpose": "vision",
+                "expires_after[anchor]": "created_at",
+                "expires_after[seconds]": "x",
+            },
+            "expires_after.seconds",
+            "invalid_type",
+        ),
+        (
+            {
+                "purpose": "vision",
+                "expires_after[anchor]": "now",
+                "expires_after[seconds]": "3600",
+            },
+            "expires_after.anchor",
+            "invalid_value",
+        ),
+    ],
+)
+@pytest.mark.requirement("FILE-FORMS")
+async def test_what_is_wrong_with_a_form_is_named(
+    serve: Serve, fields: dict[str, str], param: str, code: str
+) -> None:
+    server = serve()
+    answer = await server.client.post("/v1/files", data=fields, files={"file": ("a", b"x")})
+    assert answer.status_code == 400, answer.text
+    assert (answer.json()["error"]["param"], answer.json()["error"]["code"]) == (param, code)
+    assert await _listed(server) == []
+
+
+@pytest.mark.requirement("FILE-FORMS")
+async def test_a_form_without_a_file_is_refused(serve: Serve) -> None:
+    server = serve()
+    for answer in (
+        await server.client.post("/v1/files", json={"purpose": "vision"}),
+        await server.client.post("/v1/files", data={"file": "x", "purpose": "vision"}),
+        await server.client.post("/v1/files", files={"purpose": (None, "vision")}),
+        await server.client.post("/v1/files", files=[("file", ("a", b"x")), ("b", ("b", b"x"))]),
+        await server.client.post(
+            "/v1/files", content=b"--x\r\n", headers={"content-type": "multipart/form-data"}
+        ),
+        await server.client.post(
+            "/v1/files",
+            files={"file": ("a", b"x")},
+            headers={"content-encoding": "gzip"},
+        ),
+    ):
+        assert answer.status_code == 400, answer.text
+    assert await _listed(server) == []
+
+
+@pytest.mark.requirement("FILE-LIMITS")
+async def test_neither_one_file_nor_all_may_be_too_large(serve: Serve, client_of: Clients) -> None:
+    server = serve(max_files_bytes=150)
+    app = create_app(server.service, limits=Limits(max_file_bytes=100), ids=counted(), log=_Log())
+    client = client_of(app)
+    for size in (101, 1_000_000, 3_000_000):
+        with pytest.raises(openai.APIStatusError) as refused:
+            await client.files.create(file=("a", b"x" * size), purpose="vision")
+        assert (refused.value.status_code, refused.value.code) == (413, "request_too_large")
+    await client.files.create(file=("a", b"x" * 100), purpose="vision")
+    with pytest.raises(openai.BadRequestError) as full:
+        await client.files.create(file=("b", b"x" * 51), purpose="vision")
+    assert full.value.code == "storage_limit_exceeded"
+    assert [file.filename async for file in client.files.list()] == ["a"]
+
+
+@given(st.binary(max_size=200), st.binary(max_size=20))
+@pytest.mark.requirement("FILE-FORMS")
+async def test_whatever_a_form_holds_it_is_a_form_or_refused(body: bytes, boundary: bytes) -> None:
+    messages = [
+        {"type": "http.request", "body": body[:50], "more_body": True},
+        {"type": "http.request", "body": b"--" + boundary + b"\r\n" + body[50:]},
+    ]
+    kind = b"multipart/form-data; boundary=" + boundary
+    scope = {"type": "http", "headers": [(b"content-type", kind)]}
+
+    async def receive() -> Any:
+        return messages.pop(0)
+
+    try:
+        form = await read(scope, receive, file="file", limit=100)
+    except RequestError:
+        return
+    assert form.filename and len(form.content) <= 100
+
+
+class _Log:
+    """Says nothing."""
+
+    def __getattr__(self, name: str) -> Callable[..., None]:
+        return lambda *_, **__: None
+
+
+async def _listed(server: Server) -> list[Any]:
+    return list((await server.client.get("/v1/files")).json()["data"])
