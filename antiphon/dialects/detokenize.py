@@ -10,8 +10,9 @@ from collections import deque
 from collections.abc import Mapping
 
 from antiphon.tokens import Tokenizer, TokenLogprob
+from antiphon.wire.items import Logprob, TopLogprob
 
-__all__ = ["Detokenizer", "Origins"]
+__all__ = ["Detokenizer", "Origins", "wire_logprob"]
 
 
 class Detokenizer:
@@ -57,3 +58,17 @@ class Origins:
             if over > start:
                 found.append(logprob)
         return found
+
+
+def wire_logprob(tokenizer: Tokenizer, found: TokenLogprob) -> Logprob:
+    """How a token's log-probability stands on the wire."""
+    piece = tokenizer.piece(found.id)
+    return Logprob(
+        token=piece.decode("utf-8", "replace"),
+        bytes=tuple(piece),
+        logprob=found.logprob,
+        top_logprobs=tuple(
+            TopLogprob(token=other.decode("utf-8", "replace"), bytes=tuple(other), logprob=p)
+            for other, p in ((tokenizer.piece(top.id), top.logprob) for top in found.top)
+        ),
+    )

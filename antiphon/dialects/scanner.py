@@ -11,10 +11,9 @@ from collections.abc import Iterable, Mapping
 
 from antiphon.stream.deltas import Delta, Reason
 from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
-from antiphon.wire.items import Logprob, TopLogprob
 
 from .calls import Call, ToolShape
-from .detokenize import Detokenizer, Origins
+from .detokenize import Detokenizer, Origins, wire_logprob
 from .formats import START, TEXT, THINKING, ReasoningFormat, ToolFormat
 from .lexer import QUOTE, Lexer, is_special, without_marks
 from .readers import Reader, reader_for
@@ -296,7 +295,10 @@ class Parser:
         return text
 
     def _say(self, text: str, start: int | None = None) -> None:
-        self._sink.say(text, [self._wire(found) for found in self._tokens(text, start) if found])
+        logprobs = [
+            wire_logprob(self._tokenizer, found) for found in self._tokens(text, start) if found
+        ]
+        self._sink.say(text, logprobs)
 
     def _think(self, text: str, start: int | None = None) -> None:
         self.reasoning_tokens += len(self._tokens(text, start))
@@ -307,15 +309,3 @@ class Parser:
         if start is None:
             start = self._position - len(text)
         return self._origins.take(start, self._position)
-
-    def _wire(self, found: TokenLogprob) -> Logprob:
-        piece = self._tokenizer.piece(found.id)
-        return Logprob(
-            token=piece.decode("utf-8", "replace"),
-            bytes=tuple(piece),
-            logprob=found.logprob,
-            top_logprobs=tuple(
-                TopLogprob(token=other.decode("utf-8", "replace"), bytes=tuple(other), logprob=p)
-                for other, p in ((self._tokenizer.piece(top.id), top.logprob) for top in found.top)
-            ),
-        )

@@ -90,6 +90,14 @@ class Sink:
         )
         return text, said, logprobs
 
+    def open(self, item: Message | Reasoning) -> None:
+        """An item whose text is written as it stands, by ``write``."""
+        self._opened("message" if isinstance(item, Message) else "reasoning", item)
+
+    def write(self, text: str, logprobs: _Logprobs = ()) -> None:
+        """Some of what was opened."""
+        self._out.append(Text(text, tuple(logprobs)))
+
     def part(self) -> None:
         """Markup of thinking stands here."""
         self._is_first = False

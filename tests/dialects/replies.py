@@ -140,8 +140,8 @@ def _shell(item: Any) -> dict[str, Any]:
     match item:
         case Reasoning():
             return {"reasoning": ""}
-        case Message(role="assistant", content=()):
-            return {"message": ""}
+        case Message(role="assistant", content=(), phase=phase):
+            return {"message": ""} if phase is UNSET else {"message": "", "phase": phase}
         case CustomToolCall(call_id=call_id, name=name, namespace=namespace, input=""):
             call = {"custom": name, "input": ""}
         case FunctionCall(call_id=call_id, name=name, namespace=namespace, arguments=""):
