@@ -1,13 +1,12 @@
 """One generation of the embedded engine: from llama.cpp's thread to the event loop.
 
-Reads the binding's events on the thread that runs the generation, and hands chunks over in as few
-wake-ups as the consumer's pace allows. It knows nothing of prompts or of how requests are written.
+Reads the binding's events on the thread that runs the generation, and hands chunks over. It knows
+nothing of prompts or of how requests are written.
 """
 
 from __future__ import annotations
 
 import asyncio
-import threading
 from collections import deque
 from collections.abc import AsyncGenerator
 from typing import Any
@@ -16,6 +15,7 @@ import msgspec
 from msgspec import Struct, field
 
 from antiphon.engines.base import Sampling
+from antiphon.engines.handover import Handover
 from antiphon.engines.stops import StopStrings
 from antiphon.engines.withheld import Withheld
 from antiphon.errors import BackendError
@@ -83,7 +83,6 @@ class Stream:
         withheld: Withheld,
         sampling: Sampling,
     ) -> None:
-        self._loop = loop
         self._tokenizer = tokenizer
         self._withheld = withheld
         self._sampling = sampling
@@ -96,10 +95,8 @@ class Stream:
         self._begun = False
         self._ended = False
         # Shared between the two threads:
-        self._lock = threading.Lock()
-        self._ready: list[Chunk | BackendError] = []
+        self._handover = Handover(loop)
         self._aborted = False
-        self._woken = asyncio.Event()
 
     # --- on the event loop ---
 
@@ -107,21 +104,9 @@ class Stream:
         """Stop within one token. The thread ends on its own."""
         self._aborted = True
 
-    async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
+    def __aiter__(self) -> AsyncGenerator[Chunk, None]:
         """What is there, joined, as soon as something is. Raises ``BackendError``."""
-        while True:
-            await self._woken.wait()
-            self._woken.clear()
-            with self._lock:
-                ready, self._ready = self._ready, []
-            chunk = _joined([each for each in ready if isinstance(each, Chunk)])
-            if chunk is not None:
-                yield chunk
-                if chunk.finish:
-                    return
-            for each in ready:
-                if isinstance(each, BackendError):
-                    raise each
+        return self._handover.__aiter__()
 
     # --- on the generation's thread ---
 
@@ -205,28 +190,5 @@ class Stream:
         return ids, tokens if self._sampling.logprobs is not None else ()
 
     def _hand_over(self, item: Chunk | BackendError) -> None:
-        with self._lock:
-            waiting = bool(self._ready)
-            self._ready.append(item)
-        if waiting:  # a wake-up is on its way already
-            return
-        try:
-            self._loop.call_soon_threadsafe(self._woken.set)
-        except RuntimeError:  # the loop was closed: nobody will read
+        if not self._handover.give(item):
             self._aborted = True
-
-
-def _joined(chunks: list[Chunk]) -> Chunk | None:
-    """What came since the consumer last looked, as one chunk."""
-    if len(chunks) <= 1:
-        return chunks[0] if chunks else None
-    last = chunks[-1]
-    cached = [c.cached_tokens for c in chunks if c.cached_tokens is not None]
-    return Chunk(
-        ids=tuple(id for c in chunks for id in c.ids),
-        logprobs=tuple(p for c in chunks for p in c.logprobs),
-        finish=last.finish,
-        cached_tokens=cached[0] if cached else None,
-        stop_text=last.stop_text,
-        tail=last.tail,
-    )
