@@ -21,6 +21,7 @@ MAY: dict[str, set[str]] = {
     "__init__": set(),
     # the way of a request
     "wire": {"errors"},
+    "compat": {"errors", "wire"},
     "stream": {"errors", "wire"},
     "dialects": {*ROOTS, "wire", "stream"},
     "engines": {*ROOTS, "wire", "stream", "dialects"},
@@ -29,7 +30,7 @@ MAY: dict[str, set[str]] = {
     "store": {"errors", "wire"},
     "webhooks": {"errors", "store"},
     "runs": {*ROOTS, "seal", "wire", "stream", "backends", "tools", "store"},
-    "http": {*ROOTS, "wire", "stream", "runs", "__init__"},
+    "http": {*ROOTS, "wire", "stream", "compat", "runs", "__init__"},
     # around it
     "logs": {"errors"},
     "options": {"errors"},

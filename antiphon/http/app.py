@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.stream.writer import Ids
 
+from .chat_completions import ChatCompletions
 from .compaction import Compact
 from .conversations import Conversations
 from .errors import Errors, error_reply, unknown_url
@@ -89,6 +90,7 @@ def _routes(
 ) -> list[Route | WebSocketRoute]:
     create = Create(service, gate, metrics, clock, limits)
     compact = Compact(service, gate, metrics, clock, limits)
+    chats = ChatCompletions(service, gate, metrics, clock, limits)
     responses = Responses(service, limits)
     talks = Conversations(service, limits)
     prompts = Prompts(service, access, limits)
@@ -107,6 +109,7 @@ def _routes(
         Route(one, responses.delete, methods=["DELETE"]),
         Route(one + "/cancel", responses.cancel, methods=["POST"]),
         Route(one + "/input_items", responses.input_items, methods=["GET"]),
+        Route("/v1/chat/completions", chats, methods=["POST"]),
         Route("/v1/conversations", talks.create, methods=["POST"]),
         Route(talk, talks.retrieve, methods=["GET"]),
         Route(talk, talks.update, methods=["POST"]),

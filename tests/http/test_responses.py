@@ -126,11 +126,20 @@ async def test_tools_that_were_left_out_are_reported(rim: Any, service: Any, str
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_the_run_ends_when_its_client_leaves(rim: Any, service: Any, stream: bool) -> None:
+@pytest.mark.parametrize(
+    ("path", "ask"),
+    [
+        ("/v1/responses", ASK),
+        ("/v1/chat/completions", {"messages": [{"role": "user", "content": "hi"}]}),
+    ],
+)
+async def test_the_run_ends_when_its_client_leaves(
+    rim: Any, service: Any, path: str, ask: dict[str, Any], stream: bool
+) -> None:
     service.script = {"step": asyncio.Semaphore(0)}
     here = rim()
     told = asyncio.Event()
-    body = json.dumps({**ASK, "stream": stream}).encode()
+    body = json.dumps({**ask, "stream": stream}).encode()
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
     sent: list[Any] = []
 
@@ -146,7 +155,7 @@ async def test_the_run_ends_when_its_client_leaves(rim: Any, service: Any, strea
     scope = {
         "type": "http",
         "method": "POST",
-        "path": "/v1/responses",
+        "path": path,
         "query_string": b"",
         "headers": [],
     }

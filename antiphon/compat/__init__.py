@@ -1,0 +1,1 @@
+"""Other APIs in terms of this one: their requests become ours, our responses become theirs."""

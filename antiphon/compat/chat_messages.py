@@ -1,0 +1,233 @@
+"""Messages of the Chat Completions API become input items, as a client of ours would write them.
+
+One message may be several items: thinking, a text, calls. It checks the shapes that only this API
+has; what is in them is for ``wire.decode`` to check.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from antiphon.errors import InvalidRequest
+from antiphon.wire.body import Limits
+from antiphon.wire.faults import bad_type, bad_value, empty, kind_of, missing
+from antiphon.wire.shape import Json, array, fields_of, tag_of
+
+from .paths import Paths
+
+__all__ = ["read_messages"]
+
+_CALLS = ("function", "custom")
+
+
+def read_messages(raw: Any, path: str, paths: Paths, limits: Limits) -> list[Json]:
+    """The items of ``messages``. Raises ``InvalidRequest``."""
+    messages = array(raw, path, limits.items)
+    if not messages:
+        raise empty(path, messages)
+    reader = _Reader(paths, limits)
+    for index, message in enumerate(messages):
+        reader.read(message, f"{path}[{index}]")
+    return reader.items
+
+
+class _Reader:
+    def __init__(self, paths: Paths, limits: Limits) -> None:
+        self.items: list[Json] = []
+        self._paths = paths
+        self._limits = limits
+        #: The client's id of a call → ours, and whether its input is free text. Clients give the
+        #: same id again in a later turn.
+        self._calls: dict[str, tuple[str, bool]] = {}
+        self._count = 0
+        #: The last call of the API's first form, which has no ids.
+        self._legacy = ""
+
+    def read(self, raw: Any, path: str) -> None:
+        fields = fields_of(raw, path)
+        role = fields.get("role")
+        if role is None:
+            raise missing(f"{path}.role")
+        if not isinstance(role, str):
+            raise bad_type(f"{path}.role", "a string", kind_of(role))
+        read = _ROLES.get(role)
+        if read is None:
+            raise bad_value(f"{path}.role", role, _ROLES)
+        read(self, fields, path)
+
+    def _add(self, item: Json, path: str, **renamed: str) -> None:
+        ours = f"input[{len(self.items)}]"
+        self._paths.add(ours, path)
+        for field, theirs in renamed.items():
+            self._paths.add(f"{ours}.{field}", f"{path}.{theirs}")
+        self.items.append(item)
+
+    # --- roles -----------------------------------------------------------------------------------
+
+    def _given(self, fields: Json, path: str) -> None:
+        """What the user, the developer or the system says."""
+        if "content" not in fields:
+            raise missing(f"{path}.content")
+        content = _content(fields["content"], f"{path}.content", _GIVEN, self._limits)
+        self._add({"type": "message", "role": fields["role"], "content": content}, path)
+
+    def _said(self, fields: Json, path: str) -> None:
+        """What the model said: every part of it is optional, but not all of them."""
+        before = len(self.items)
+        thought = fields.get("reasoning_content", fields.get("reasoning"))
+        if thought:
+            if not isinstance(thought, str):
+                raise bad_type(f"{path}.reasoning_content", "a string", kind_of(thought))
+            part = {"type": "reasoning_text", "text": thought}
+            self._add({"type": "reasoning", "content": [part]}, f"{path}.reasoning_content")
+        content = _content(fields.get("content", []), f"{path}.content", _SAID, self._limits)
+        if refusal := fields.get("refusal"):
+            parts = [{"type": "output_text", "text": content}] if isinstance(content, str) else []
+            content = [*(parts or content), {"type": "refusal", "refusal": refusal}]
+        if content:
+            self._add({"type": "message", "role": "assistant", "content": content}, path)
+        calls = array(fields.get("tool_calls", []), f"{path}.tool_calls", self._limits.parts)
+        for index, call in enumerate(calls):
+            self._call(call, f"{path}.tool_calls[{index}]")
+        if "function_call" in fields:
+            self._legacy_call(fields["function_call"], f"{path}.function_call")
+        if len(self.items) == before and "content" not in fields:
+            raise missing(f"{path}.content")
+
+    def _answered(self, fields: Json, path: str) -> None:
+        """What a tool gave."""
+        for name in ("tool_call_id", "content"):
+            if name not in fields:
+                raise missing(f"{path}.{name}")
+        call_id = fields["tool_call_id"]
+        if not isinstance(call_id, str):
+            raise bad_type(f"{path}.tool_call_id", "a string", kind_of(call_id))
+        ours, custom = self._calls.get(call_id, (call_id, False))
+        self._output(ours, "custom" if custom else "function", fields, path)
+
+    def _answered_legacy(self, fields: Json, path: str) -> None:
+        """What a function gave, in the API's first form."""
+        for name in ("name", "content"):
+            if name not in fields:
+                raise missing(f"{path}.{name}")
+        if not self._legacy:
+            raise InvalidRequest(
+                "A message with the role 'function' must follow one with a 'function_call'.",
+                param=path,
+                code="invalid_value",
+            )
+        self._output(self._legacy, "function", fields, path)
+        self._legacy = ""
+
+    def _output(self, call_id: str, kind: str, fields: Json, path: str) -> None:
+        output = _content(fields["content"], f"{path}.content", _GIVEN, self._limits)
+        tag = "custom_tool_call_output" if kind == "custom" else "function_call_output"
+        item = {"type": tag, "call_id": call_id, "output": output}
+        self._add(item, path, call_id="tool_call_id", output="content")
+
+    # --- calls -----------------------------------------------------------------------------------
+
+    def _call(self, raw: Any, path: str) -> None:
+        fields = fields_of(raw, path)
+        kind = tag_of({"type": "function", **fields}, path, _CALLS)
+        if "id" not in fields:
+            raise missing(f"{path}.id")
+        if not isinstance(fields["id"], str):
+            raise bad_type(f"{path}.id", "a string", kind_of(fields["id"]))
+        if kind not in fields:
+            raise missing(f"{path}.{kind}")
+        asked = fields_of(fields[kind], f"{path}.{kind}")
+        ours = self._named(fields["id"], custom=kind == "custom")
+        told = {"input": asked.get("input")} if kind == "custom" else _arguments(asked)
+        tag = "custom_tool_call" if kind == "custom" else "function_call"
+        item = {"type": tag, "call_id": ours, "name": asked.get("name"), **told}
+        self._add(item, f"{path}.{kind}")
+
+    def _legacy_call(self, raw: Any, path: str) -> None:
+        asked = fields_of(raw, path)
+        self._count += 1
+        self._legacy = f"call_{self._count}"
+        name = asked.get("name")
+        item = {"type": "function_call", "call_id": self._legacy, "name": name, **_arguments(asked)}
+        self._add(item, path)
+
+    def _named(self, theirs: str, *, custom: bool) -> str:
+        """Our id of a call: the client's, unless another call has it."""
+        self._count += 1
+        ours = f"{theirs}#{self._count}" if theirs in self._calls else theirs
+        self._calls[theirs] = (ours, custom)
+        return ours
+
+
+def _arguments(asked: Json) -> Json:
+    """Calls without arguments come with none, and with an empty text."""
+    return {"arguments": asked.get("arguments") or "{}"}
+
+
+_ROLES: Mapping[str, Callable[[_Reader, Json, str], None]] = {
+    "system": _Reader._given,
+    "developer": _Reader._given,
+    "user": _Reader._given,
+    "assistant": _Reader._said,
+    "tool": _Reader._answered,
+    "function": _Reader._answered_legacy,
+}
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def _content(
+    raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]], limits: Limits
+) -> str | list[Json]:
+    if isinstance(raw, str):
+        return raw
+    parts = array(raw, path, limits.parts, "a string or an array")
+    return [_part(part, f"{path}[{index}]", kinds) for index, part in enumerate(parts)]
+
+
+def _part(raw: Any, path: str, kinds: Mapping[str, Callable[[Json, str], Json]]) -> Json:
+    fields = fields_of(raw, path)
+    return kinds[tag_of(fields, path, kinds)](fields, path)
+
+
+def _inner(fields: Json, name: str, path: str) -> Json:
+    """What a part holds under its own name."""
+    if name not in fields:
+        raise missing(f"{path}.{name}")
+    return fields_of(fields[name], f"{path}.{name}")
+
+
+def _image(fields: Json, path: str) -> Json:
+    if isinstance(fields.get("image_url"), str):  # a form that many clients send
+        return {"type": "input_image", "image_url": fields["image_url"]}
+    image = _inner(fields, "image_url", path)
+    if "url" not in image:
+        raise missing(f"{path}.image_url.url")
+    detail = {"detail": image["detail"]} if "detail" in image else {}
+    return {"type": "input_image", "image_url": image["url"], **detail}
+
+
+def _file(fields: Json, path: str) -> Json:
+    return {**_inner(fields, "file", path), "type": "input_file"}
+
+
+def _video(fields: Json, path: str) -> Json:
+    video = _inner(fields, "video_url", path)
+    if "url" not in video:
+        raise missing(f"{path}.video_url.url")
+    return {"type": "input_video", "video_url": video["url"]}
+
+
+_GIVEN: Mapping[str, Callable[[Json, str], Json]] = {
+    "text": lambda fields, path: {**fields, "type": "input_text"},
+    "image_url": _image,
+    "input_audio": lambda fields, path: fields,
+    "file": _file,
+    "video_url": _video,
+}
+_SAID: Mapping[str, Callable[[Json, str], Json]] = {
+    "text": lambda fields, path: {**fields, "type": "output_text"},
+    "refusal": lambda fields, path: fields,
+}

@@ -1,0 +1,164 @@
+"""Requests of the Chat Completions API: whatever arrives is a request or a short refusal."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.compat.chat_request import Chat, chat_request
+from antiphon.compat.paths import Paths
+from antiphon.errors import InvalidRequest
+from antiphon.wire import items as it
+from tests.wire.test_fuzz import JSON, in_good_form, mutated, searching
+
+CALLS = [
+    {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}},
+    {"id": "call_2", "type": "custom", "custom": {"name": "g", "input": "x"}},
+]
+PARTS: list[dict[str, Any]] = [
+    {"type": "text", "text": "hi"},
+    {"type": "image_url", "image_url": {"url": "data:image/png;base64,eA==", "detail": "low"}},
+    {"type": "image_url", "image_url": "data:image/png;base64,eA=="},
+    {"type": "input_audio", "input_audio": {"data": "eA==", "format": "wav"}},
+    {"type": "file", "file": {"filename": "a.txt", "file_data": "data:text/plain;base64,eA=="}},
+    {"type": "video_url", "video_url": {"url": "data:video/mp4;base64,eA=="}},
+]
+MESSAGES: list[dict[str, Any]] = [
+    {"role": "system", "content": "be brief"},
+    {"role": "developer", "content": [{"type": "text", "text": "be kind"}]},
+    {"role": "user", "content": PARTS, "name": "ada"},
+    {
+        "role": "assistant",
+        "content": [{"type": "text", "text": "x"}, {"type": "refusal", "refusal": "no"}],
+        "reasoning_content": "hmm",
+        "refusal": "no",
+        "tool_calls": CALLS,
+        "annotations": [],
+        "audio": None,
+    },
+    {"role": "tool", "tool_call_id": "call_1", "content": "x"},
+    {"role": "tool", "tool_call_id": "call_2", "content": [{"type": "text", "text": "x"}]},
+    {"role": "assistant", "content": None, "function_call": {"name": "f", "arguments": "{}"}},
+    {"role": "function", "name": "f", "content": "x"},
+]
+GRAMMAR = {"type": "grammar", "grammar": {"syntax": "regex", "definition": "a+"}}
+SAMPLE: dict[str, Any] = {
+    "model": "tiny",
+    "messages": MESSAGES,
+    "tools": [
+        {"type": "function", "function": {"name": "f", "parameters": {}, "strict": True}},
+        {"type": "custom", "custom": {"name": "g", "format": GRAMMAR}},
+    ],
+    "tool_choice": {"type": "function", "function": {"name": "f"}},
+    "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": {}}},
+    "reasoning_effort": "low",
+    "verbosity": "low",
+    "logprobs": True,
+    "top_logprobs": 2,
+    "max_completion_tokens": 5,
+    "stop": ["a"],
+    "logit_bias": {"1": 2},
+    "n": 1,
+    "stream": True,
+    "stream_options": {"include_usage": True, "include_obfuscation": False},
+    "store": False,
+    "metadata": {"a": "b"},
+}
+LEGACY = {
+    "functions": [{"name": "f", "parameters": {}}],
+    "function_call": {"name": "f"},
+    "max_tokens": 5,
+}
+
+
+def read(value: Any) -> Chat | None:
+    try:
+        return chat_request(json.dumps(value).encode())
+    except InvalidRequest as error:
+        in_good_form(error)
+        assert not (error.param or "").startswith("input")
+        return None
+
+
+@searching
+@given(JSON)
+def test_any_json(value: Any) -> None:
+    read(value)
+
+
+@searching
+@given(mutated(SAMPLE))
+def test_anything_like_a_request(value: Any) -> None:
+    read(value)
+
+
+@searching
+@given(mutated({"messages": MESSAGES, **LEGACY}))
+def test_anything_like_a_request_in_the_first_form(value: Any) -> None:
+    read(value)
+
+
+@searching
+@given(st.sampled_from(MESSAGES).flatmap(mutated))
+def test_anything_like_a_message(value: Any) -> None:
+    read({"messages": [*MESSAGES, value]})
+
+
+def test_everything_a_client_can_say_is_read() -> None:
+    chat = read(SAMPLE)
+    assert chat is not None and chat.include_usage and not chat.legacy
+    request = chat.request
+    assert request.store is False and request.stream is True
+    assert request.include == ("message.output_text.logprobs",) and request.top_logprobs == 2
+    assert request.text is not None and request.text.verbosity == "low"
+    assert request.text.format.__struct_config__.tag == "json_schema"
+    assert request.reasoning is not None and request.reasoning.effort == "low"
+    items = request.input or ()
+    assert [type(item) for item in items] == [
+        it.Message,
+        it.Message,
+        it.Message,
+        it.Reasoning,
+        it.Message,
+        it.FunctionCall,
+        it.CustomToolCall,
+        it.FunctionCallOutput,
+        it.CustomToolCallOutput,
+        it.FunctionCall,
+        it.FunctionCallOutput,
+    ]
+    user = items[2]
+    assert isinstance(user, it.Message) and [
+        part.__struct_config__.tag for part in user.content
+    ] == [
+        "input_text",
+        "input_image",
+        "input_image",
+        "input_audio",
+        "input_file",
+        "input_video",
+    ]
+
+
+def test_an_id_that_is_given_again_is_another_call() -> None:
+    called = {"role": "assistant", "tool_calls": CALLS[:1]}
+    answered = {"role": "tool", "tool_call_id": "call_1", "content": "x"}
+    chat = read({"messages": [called, answered, called, answered]})
+    assert chat is not None
+    ids = [item.call_id for item in chat.request.input or () if hasattr(item, "call_id")]
+    assert ids[0] == ids[1] == "call_1"
+    assert ids[2] == ids[3] != "call_1"
+
+
+def test_the_longest_known_path_is_put_into_the_clients_words() -> None:
+    paths = Paths(input="messages")
+    paths.add("input[1]", "messages[0].tool_calls[0].function")
+    assert paths.theirs("input") == "messages"
+    assert paths.theirs("input[0].role") == "messages[0].role"
+    assert paths.theirs("input[1].name") == "messages[0].tool_calls[0].function.name"
+    assert paths.theirs("input[11]") == "messages[11]"
+    assert paths.theirs("inputs") == "inputs"
+    assert paths.theirs("model") == "model"

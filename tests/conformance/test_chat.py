@@ -1,0 +1,570 @@
+"""The Chat Completions API, driven by the official client; what a client of it must find."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import AsyncOpenAI
+from openai.types.chat import ChatCompletion, ChatCompletionChunk
+from pydantic import BaseModel
+
+from antiphon.backends.scripted import Scripted
+from antiphon.engines.base import Capabilities
+from antiphon.errors import BackendError
+from antiphon.stream.deltas import Close, Finish, Open, Text
+from antiphon.testing.engine import ScriptedEngine
+from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
+from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Server, engine, local
+
+Json = dict[str, Any]
+HI: Json = {"messages": [{"role": "user", "content": "hi"}]}
+WEATHER: Json = {
+    "type": "function",
+    "function": {
+        "name": "get_weather",
+        "parameters": {"type": "object", "properties": {"city": {"type": "string"}}},
+    },
+}
+CALL = '<tool_call>{"name": "get_weather", "arguments": {"city": "Rome"}}</tool_call>'
+USAGE = Usage(
+    input_tokens=5,
+    input_tokens_details=InputTokensDetails(cached_tokens=2),
+    output_tokens=4,
+    output_tokens_details=OutputTokensDetails(reasoning_tokens=1),
+    total_tokens=9,
+)
+
+
+@pytest.fixture
+async def clients() -> AsyncIterator[Callable[[Server], AsyncOpenAI]]:
+    made: list[AsyncOpenAI] = []
+
+    def make(server: Server) -> AsyncOpenAI:
+        transport = httpx.ASGITransport(server.app)
+        made.append(
+            AsyncOpenAI(
+                base_url="http://localhost/v1",
+                api_key="none",
+                max_retries=0,
+                http_client=httpx.AsyncClient(transport=transport),
+            )
+        )
+        return made[-1]
+
+    yield make
+    for client in made:
+        await client.close()
+
+
+Clients = Callable[[Server], AsyncOpenAI]
+
+
+async def plain(server: Server, **body: Any) -> Json:
+    """An answer, read strictly by the official client's types."""
+    reply = await server.client.post("/v1/chat/completions", json={"model": "tiny", **HI, **body})
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["content-type"] == "application/json"
+    ChatCompletion.model_validate_json(reply.content, strict=True)
+    answer: Json = reply.json()
+    return answer
+
+
+async def chunks(server: Server, **body: Any) -> list[Json]:
+    """A stream, frame by frame, each read strictly by the official client's types."""
+    body = {"model": "tiny", "stream": True, **HI, **body}
+    reply = await server.client.post("/v1/chat/completions", json=body)
+    assert reply.status_code == 200, reply.text
+    assert reply.headers["content-type"].startswith("text/event-stream")
+    *frames, last, rest = reply.text.split("\n\n")
+    assert (last, rest) == ("data: [DONE]", "")
+    found = [json.loads(frame.removeprefix("data: ")) for frame in frames]
+    for frame in frames:
+        # of calls in a stream the client's types list those of functions alone
+        if not frame.startswith('data: {"error"') and '"custom":' not in frame:
+            ChatCompletionChunk.model_validate_json(frame.removeprefix("data: "), strict=True)
+    return found
+
+
+async def refused(server: Server, **body: Any) -> Json:
+    body = {"model": "tiny", **HI, **body}
+    reply = await server.client.post("/v1/chat/completions", json=body)
+    error: Json = reply.json()["error"]
+    assert set(error) == {"message", "type", "param", "code"}
+    return {"status": reply.status_code, **error}
+
+
+async def accumulated(client: AsyncOpenAI, **body: Any) -> Any:
+    """What the official client's accumulator makes of the stream."""
+    async with client.chat.completions.stream(model="tiny", **HI, **body) as stream:
+        async for _ in stream:
+            pass
+        return await stream.get_final_completion()
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("CC-ANSWER")
+async def test_a_text(serve: Serve) -> None:
+    answer = await plain(serve("Hello there!"))
+    assert answer["object"] == "chat.completion" and answer["model"] == "tiny"
+    assert answer["id"].startswith("chatcmpl-") and answer["created"]
+    (choice,) = answer["choices"]
+    assert choice["message"] == {"role": "assistant", "content": "Hello there!", "refusal": None}
+    assert (choice["index"], choice["finish_reason"], choice["logprobs"]) == (0, "stop", None)
+    assert answer["usage"]["total_tokens"] == 3
+
+
+@pytest.mark.requirement("CC-STREAM")
+async def test_a_stream_of_a_text(serve: Serve) -> None:
+    first, *middle, last = await chunks(serve("Hello there!"))
+    assert first["choices"][0]["delta"] == {"role": "assistant", "content": ""}
+    assert [one["choices"][0]["delta"] for one in middle] == [
+        {"content": "Hello"},
+        {"content": " there!"},
+    ]
+    assert last["choices"] == [{"delta": {}, "index": 0, "logprobs": None, "finish_reason": "stop"}]
+    assert {one["id"] for one in (first, *middle, last)} == {first["id"]}
+    assert "usage" not in last
+
+
+SAID: tuple[Any, ...] = (
+    Open(Reasoning()),
+    Text("Hmm."),
+    Close(),
+    Open(Message(role="assistant", content=())),
+    Text("Let me look."),
+    Close(),
+    Open(FunctionCall(call_id="call_1", name="get_weather", arguments="")),
+    Text('{"city":'),
+    Text(' "Rome"}'),
+    Close(),
+    Open(CustomToolCall(call_id="call_2", name="note", input="")),
+    Text("buy milk"),
+    Close(),
+    Finish("stop", USAGE),
+)
+
+
+@pytest.mark.requirement("CC-ONE-MESSAGE")
+async def test_thinking_text_and_calls_are_one_message(serve: Serve, clients: Clients) -> None:
+    server = serve([SAID])
+    answer = await plain(server, tools=[WEATHER])
+    (choice,) = answer["choices"]
+    assert choice["finish_reason"] == "tool_calls"
+    assert choice["message"] == {
+        "role": "assistant",
+        "content": "Let me look.",
+        "refusal": None,
+        "reasoning_content": "Hmm.",
+        "tool_calls": [
+            {
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'},
+            },
+            {"id": "call_2", "type": "custom", "custom": {"name": "note", "input": "buy milk"}},
+        ],
+    }
+    assert answer["usage"] == {
+        "prompt_tokens": 5,
+        "completion_tokens": 4,
+        "total_tokens": 9,
+        "prompt_tokens_details": {"cached_tokens": 2},
+        "completion_tokens_details": {"reasoning_tokens": 1},
+    }
+
+
+@pytest.mark.requirement("CC-CALL-DELTAS")
+@pytest.mark.requirement("CC-USAGE")
+async def test_a_stream_of_calls(serve: Serve) -> None:
+    said = await chunks(serve([SAID]), stream_options={"include_usage": True})
+    *told, usage = said
+    assert usage["choices"] == [] and usage["usage"]["total_tokens"] == 9
+    assert all(one["usage"] is None for one in told)
+    deltas = [one["choices"][0]["delta"] for one in told]
+    assert [delta for delta in deltas if "tool_calls" not in delta] == [
+        {"role": "assistant", "content": ""},
+        {"reasoning_content": "Hmm."},
+        {"content": "Let me look."},
+        {},
+    ]
+    assert [delta["tool_calls"] for delta in deltas if "tool_calls" in delta] == [
+        [
+            {
+                "index": 0,
+                "id": "call_1",
+                "type": "function",
+                "function": {"name": "get_weather", "arguments": ""},
+            }
+        ],
+        [{"index": 0, "function": {"arguments": '{"city":'}}],
+        [{"index": 0, "function": {"arguments": ' "Rome"}'}}],
+        [{"index": 1, "id": "call_2", "type": "custom", "custom": {"name": "note", "input": ""}}],
+        [{"index": 1, "custom": {"input": "buy milk"}}],
+    ]
+
+
+async def test_the_official_client_accumulates_the_same(serve: Serve, clients: Clients) -> None:
+    server = serve([SAID[:10] + SAID[-1:]])
+    whole = (await plain(server, tools=[WEATHER]))["choices"][0]
+    final = (await accumulated(clients(server), tools=[WEATHER])).choices[0]
+    assert final.finish_reason == whole["finish_reason"] == "tool_calls"
+    assert final.message.content == whole["message"]["content"]
+    (call,) = final.message.tool_calls
+    assert call.function.arguments == whole["message"]["tool_calls"][0]["function"]["arguments"]
+    assert call.id == "call_1"
+
+
+@pytest.mark.requirement("CC-FUNCTIONS")
+async def test_calls_in_the_first_form_of_the_api(serve: Serve) -> None:
+    server = serve([SAID[:10]])
+    body: Json = {"functions": [WEATHER["function"]], "function_call": "auto"}
+    (choice,) = (await plain(server, **body))["choices"]
+    said = {"name": "get_weather", "arguments": '{"city": "Rome"}'}
+    assert choice["finish_reason"] == "function_call"
+    assert choice["message"]["function_call"] == said and "tool_calls" not in choice["message"]
+    deltas = [one["choices"][0]["delta"] for one in await chunks(server, **body)]
+    pieces = [delta["function_call"] for delta in deltas if "function_call" in delta]
+    assert pieces[0] == {"name": "get_weather", "arguments": ""}
+    assert "".join(piece["arguments"] for piece in pieces) == said["arguments"]
+
+
+@pytest.mark.requirement("CC-FINISH")
+@pytest.mark.parametrize(
+    ("reason", "finish"), [("length", "length"), ("content_filter", "content_filter")]
+)
+async def test_why_it_ends(serve: Serve, reason: Any, finish: str) -> None:
+    server = serve(
+        [(Open(Message(role="assistant", content=())), Text("Hel"), Finish(reason, USAGE))]
+    )
+    assert (await plain(server))["choices"][0]["finish_reason"] == finish
+    assert (await chunks(server))[-1]["choices"][0]["finish_reason"] == finish
+
+
+async def test_a_refusal_of_the_model(serve: Serve) -> None:
+    said = (
+        Open(Message(role="assistant", content=())),
+        Text("I will not.", channel="refusal"),
+        Close(),
+    )
+    server = serve([said])
+    (choice,) = (await plain(server))["choices"]
+    assert choice["message"]["refusal"] == "I will not." and choice["message"]["content"] is None
+    deltas = [one["choices"][0]["delta"] for one in await chunks(server)]
+    assert {"refusal": "I will not."} in deltas
+
+
+@pytest.mark.requirement("CC-LOGPROBS")
+async def test_log_probabilities(serve: Serve) -> None:
+    server = serve(engine(["Hi"]))
+    (choice,) = (await plain(server, logprobs=True, top_logprobs=2))["choices"]
+    content = choice["logprobs"]["content"]
+    assert [one["token"] for one in content] == ["H", "i"]
+    assert len(content[0]["top_logprobs"]) == 2 and content[0]["bytes"] == [72]
+    streamed = await chunks(server, logprobs=True, top_logprobs=2)
+    found = [one["choices"][0]["logprobs"] for one in streamed]
+    assert [one for each in found if each for one in each["content"]] == content
+
+
+# --- what is asked -------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("CC-MESSAGES")
+async def test_a_conversation_with_calls_reaches_the_model(serve: Serve) -> None:
+    played = engine(["Sunny."])
+    call = {
+        "id": "call_0",
+        "type": "function",
+        "function": {"name": "get_weather", "arguments": '{"city": "Rome"}'},
+    }
+    asked = {"role": "assistant", "content": None, "tool_calls": [call]}
+    turns = [
+        {"role": "system", "content": "Be brief."},
+        {"role": "user", "content": [{"type": "text", "text": "Rome?"}]},
+        {**asked, "reasoning_content": "Look it up."},
+        {"role": "tool", "tool_call_id": "call_0", "content": "sun"},
+        {"role": "assistant", "content": "Sunny."},
+        {"role": "user", "content": "And now?", "name": "ada"},
+        asked,  # the same id again
+        {"role": "tool", "tool_call_id": "call_0", "content": [{"type": "text", "text": "rain"}]},
+    ]
+    await plain(serve(played), messages=turns, tools=[WEATHER])
+    prompt = played.text(played.requests[0][0])
+    order = ["Be brief.", "Rome?", "Look it up.", "sun", "Sunny.", "And now?", "rain"]
+    places = [prompt.index(word) for word in order]
+    assert places == sorted(places)
+    assert prompt.count("<tool_call>\n") == 2
+
+
+async def test_the_first_form_of_calls_reaches_the_model(serve: Serve) -> None:
+    played = engine(["Sunny."])
+    turns = [
+        {"role": "user", "content": "Rome?"},
+        {"role": "assistant", "function_call": {"name": "get_weather", "arguments": "{}"}},
+        {"role": "function", "name": "get_weather", "content": "sun and wind"},
+    ]
+    await plain(serve(played), messages=turns, functions=[WEATHER["function"]])
+    assert "sun and wind" in played.text(played.requests[0][0])
+
+
+async def test_options_reach_the_engine(serve: Serve) -> None:
+    played = engine(["Hello END of it"])
+    answer = await plain(
+        serve(played),
+        max_completion_tokens=50,
+        temperature=0.5,
+        top_p=0.9,
+        presence_penalty=0.1,
+        frequency_penalty=0.2,
+        seed=7,
+        stop="END",
+        logit_bias={"5": -100},
+        top_k=3,
+        min_p=0.1,
+        repetition_penalty=1.2,
+        user="ada",
+        metadata={"a": "b"},
+        service_tier="auto",
+        n=1,
+        modalities=["text"],
+        store=False,
+    )
+    (_, sampling) = played.requests[0]
+    assert (sampling.max_tokens, sampling.temperature, sampling.top_p) == (50, 0.5, 0.9)
+    assert (sampling.presence_penalty, sampling.frequency_penalty) == (0.1, 0.2)
+    assert (sampling.seed, sampling.stop, sampling.logit_bias) == (7, ("END",), {5: -100})
+    assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (3, 0.1, 1.2)
+    assert answer["choices"][0]["message"]["content"] == "Hello "
+
+
+@pytest.mark.requirement("CC-FORMAT")
+async def test_structured_output_is_parsed_by_the_client(serve: Serve, clients: Clients) -> None:
+    class City(BaseModel):
+        name: str
+
+    played = engine(['{"name": "Rome"}'])
+    client = clients(serve(played))
+    answer = await client.chat.completions.parse(model="tiny", **HI, response_format=City)
+    assert answer.choices[0].message.parsed == City(name="Rome")
+    (_, sampling) = played.requests[0]
+    assert sampling.constraint is not None and sampling.constraint.needed
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        "required",
+        {"type": "function", "function": {"name": "get_weather"}},
+        {
+            "type": "allowed_tools",
+            "allowed_tools": {
+                "mode": "required",
+                "tools": [{"type": "function", "function": {"name": "get_weather"}}],
+            },
+        },
+    ],
+)
+async def test_a_call_can_be_demanded(serve: Serve, choice: Any) -> None:
+    played = engine([CALL])
+    answer = await plain(serve(played), tools=[WEATHER], tool_choice=choice)
+    assert answer["choices"][0]["finish_reason"] == "tool_calls"
+    constraint = played.requests[0][1].constraint
+    assert constraint is not None and constraint.needed
+
+
+async def test_effort_and_template_arguments_reach_the_template(serve: Serve) -> None:
+    played = engine(["x"])
+    played.card = type(played.card)(
+        **{
+            **{name: getattr(played.card, name) for name in played.card.__struct_fields__},
+            "chat_template": "{{ messages[0].content }} {{ reasoning_effort }} {{ colour }}",
+        }
+    )
+    body = {"reasoning_effort": "high", "chat_template_kwargs": {"colour": "red"}}
+    await plain(serve(local(played)), **body)
+    assert "hi high red" in played.text(played.requests[0][0])
+
+
+@pytest.mark.requirement("CC-STATELESS")
+async def test_nothing_is_stored(serve: Serve) -> None:
+    server = serve("Hello")
+    answer = await plain(server)
+    id = answer["id"].replace("chatcmpl-", "resp_")
+    assert (await server.get(f"responses/{id}")).status_code == 404
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+USER: Json = {"role": "user", "content": "hi"}
+IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,x", "detail": "huge"}}
+
+
+@pytest.mark.requirement("CC-ERRORS")
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"messages": None}, "messages", "missing_required_parameter"),
+        ({"messages": []}, "messages", "empty_array"),
+        ({"messages": "hi"}, "messages", "invalid_type"),
+        ({"messages": [5]}, "messages[0]", "invalid_type"),
+        ({"messages": [{"content": "hi"}]}, "messages[0].role", "missing_required_parameter"),
+        ({"messages": [{"role": "boss"}]}, "messages[0].role", "invalid_value"),
+        ({"messages": [{"role": ["user"]}]}, "messages[0].role", "invalid_type"),
+        ({"messages": [{"role": "user"}]}, "messages[0].content", "missing_required_parameter"),
+        (
+            {"messages": [USER, {"role": "assistant"}]},
+            "messages[1].content",
+            "missing_required_parameter",
+        ),
+        (
+            {"messages": [{"role": "user", "content": 5}]},
+            "messages[0].content",
+            "invalid_type",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "smell"}]}]},
+            "messages[0].content[0].type",
+            "invalid_value",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]},
+            "messages[0].content[0].text",
+            "invalid_type",
+        ),
+        (
+            {"messages": [{"role": "user", "content": [IMAGE]}]},
+            "messages[0].content[0].detail",
+            "invalid_value",
+        ),
+        (
+            {"messages": [USER, {"role": "tool", "content": "x"}]},
+            "messages[1].tool_call_id",
+            "missing_required_parameter",
+        ),
+        (
+            {"messages": [USER, {"role": "tool", "tool_call_id": "a", "content": "x"}]},
+            "messages",
+            None,
+        ),
+        (
+            {
+                "messages": [
+                    USER,
+                    {"role": "assistant", "tool_calls": [{"id": "a", "function": {"name": 5}}]},
+                ]
+            },
+            "messages[1].tool_calls[0].function.name",
+            "invalid_type",
+        ),
+        (
+            {"messages": [USER, {"role": "function", "name": "f", "content": ""}]},
+            "messages[1]",
+            "invalid_value",
+        ),
+        ({"n": 2}, "n", "unsupported_parameter"),
+        ({"store": True}, "store", "unsupported_parameter"),
+        ({"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
+        ({"audio": {}}, "audio", "unsupported_parameter"),
+        ({"guided_json": {}}, "guided_json", "unsupported_parameter"),
+        ({"input": "hi"}, "input", "unsupported_parameter"),
+        ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"),
+        ({"max_tokens": 0}, "max_tokens", "integer_below_min_value"),
+        ({"max_completion_tokens": "5"}, "max_completion_tokens", "invalid_type"),
+        (
+            {"max_tokens": 5, "max_completion_tokens": 5},
+            "max_tokens",
+            "mutually_exclusive_parameters",
+        ),
+        ({"temperature": 3}, "temperature", "decimal_above_max_value"),
+        ({"top_logprobs": 2}, "top_logprobs", None),
+        ({"logprobs": 2}, "logprobs", "invalid_type"),
+        ({"logprobs": True, "top_logprobs": 21}, "top_logprobs", "integer_above_max_value"),
+        ({"response_format": {"type": "yaml"}}, "response_format.type", "invalid_value"),
+        (
+            {"response_format": {"type": "json_schema"}},
+            "response_format.json_schema",
+            "missing_required_parameter",
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"schema": {}}}},
+            "response_format.json_schema.name",
+            "missing_required_parameter",
+        ),
+        ({"reasoning_effort": "huge"}, "reasoning_effort", "invalid_value"),
+        ({"verbosity": "loud"}, "verbosity", "invalid_value"),
+        ({"tools": [{"type": "function"}]}, "tools[0].function", "missing_required_parameter"),
+        ({"tools": [{"type": "web_search"}]}, "tools[0].type", "invalid_value"),
+        (
+            {"tools": [{"type": "function", "function": {"name": "a b"}}]},
+            "tools[0].function.name",
+            "invalid_value",
+        ),
+        (
+            {"functions": [{"name": "a b"}]},
+            "functions[0].name",
+            "invalid_value",
+        ),
+        ({"tools": [WEATHER], "functions": []}, "tools", "mutually_exclusive_parameters"),
+        (
+            {"tools": [WEATHER], "tool_choice": {"type": "function", "function": {"name": "x"}}},
+            "tool_choice.function",
+            None,
+        ),
+        ({"tool_choice": "required"}, "tool_choice", None),
+        ({"stream_options": {"include_usage": True}}, "stream_options", None),
+        (
+            {"stream": True, "stream_options": {"include_usage": 1}},
+            "stream_options.include_usage",
+            "invalid_type",
+        ),
+        ({"model": "nope"}, "model", "model_not_found"),
+    ],
+)
+async def test_what_is_wrong_is_named_as_the_client_wrote_it(
+    serve: Serve, body: Json, param: str, code: str | None
+) -> None:
+    error = await refused(serve(engine(["x"])), **body)
+    assert error["status"] == (404 if code == "model_not_found" else 400)
+    assert (error["param"], error["code"]) == (param, code)
+    assert "input[" not in error["message"] and "text.format" not in error["message"]
+
+
+async def test_a_prompt_that_is_too_long(serve: Serve) -> None:
+    error = await refused(serve(engine(["x"])), messages=[{"role": "user", "content": "x" * 9000}])
+    assert (error["param"], error["code"]) == ("messages", "context_length_exceeded")
+
+
+async def test_what_the_engine_cannot_do(serve: Serve) -> None:
+    server = serve(local(ScriptedEngine(capabilities=Capabilities())))
+    assert (await refused(server, logprobs=True))["param"] == "logprobs"
+    assert (await refused(server, seed=1))["param"] == "seed"
+
+
+async def test_a_failure_before_the_first_word(serve: Serve, clients: Clients) -> None:
+    server = serve([BackendError("The engine is gone.")])
+    error = await refused(server)
+    assert (error["status"], error["message"]) == (500, "The engine is gone.")
+    with pytest.raises(openai.APIError, match="The engine is gone"):
+        await accumulated(clients(server))
+
+
+@pytest.mark.requirement("CC-FAILURE")
+async def test_a_failure_in_a_stream_ends_it(serve: Serve) -> None:
+    said = await chunks(serve([BackendError("The engine is gone.")]))
+    assert said[-1]["error"]["message"] == "The engine is gone."
+    assert set(said[-1]["error"]) == {"message", "type", "param", "code"}
+
+
+async def test_silence_is_filled_with_comments(serve: Serve) -> None:
+    server = serve(Scripted(("Hello there!",), wait_s=0.05), keepalive_s=0.02)
+    body = {"model": "tiny", "stream": True, **HI}
+    reply = await server.client.post("/v1/chat/completions", json=body)
+    assert ": keepalive\n\n" in reply.text and reply.text.startswith("data: ")
