@@ -32,6 +32,8 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     backend: Backend
     created: int
     defaults: Mapping[str, Any] = {}
+    #: Effort → the most tokens of thinking.
+    thinking_budgets: Mapping[str, int] = {}
 
     @property
     def context_size(self) -> int | None:
@@ -83,6 +85,7 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
                 backend=backend,
                 created=now,
                 defaults=_defaults(backend, model),
+                thinking_budgets=model.thinking_budgets,
             )
             models.append(served)
         catalog = Catalog(tuple(models), settings.default_model)

@@ -10,6 +10,7 @@ from typing import Any
 
 from msgspec import Struct
 
+from antiphon.wire.extensions import Guide
 from antiphon.wire.items import Item
 from antiphon.wire.response import ReasoningConfig, TextConfig
 from antiphon.wire.tools import Tool, ToolChoice
@@ -50,14 +51,16 @@ class Options(Struct, frozen=True, kw_only=True):
     ``logprobs``: None = none, 0 = of the sampled token, n = with n alternatives.
     ``truncate``: drop the oldest items rather than refuse a conversation that is too long.
     ``template`` goes to the chat template as it is. ``thinking_budget``: the most tokens of
-    thinking. ``priority``, ``cache_salt``, ``adapter``, ``trace`` and ``extra`` are for the engine
-    (``engines.base.Sampling``).
+    thinking. ``guide``: a grammar the answer obeys, in place of a format. ``stop_shown``: the stop
+    string that ends an answer is part of it. ``priority``, ``cache_salt``, ``adapter``, ``trace``
+    and ``extra`` are for the engine (``engines.base.Sampling``).
     """
 
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
     parallel_tool_calls: bool = True
     text: TextConfig = TextConfig()
+    guide: Guide | None = None
     reasoning: ReasoningConfig | None = None
     max_output_tokens: int | None = None
     temperature: float | None = None
@@ -76,6 +79,7 @@ class Options(Struct, frozen=True, kw_only=True):
     template: Mapping[str, Any] = {}
     thinking_budget: int | None = None
     ignore_eos: bool = False
+    stop_shown: bool = False
     cache_salt: str | None = None
     priority: int | None = None
     adapter: str | None = None

@@ -150,6 +150,7 @@ def _policy(settings: Settings) -> Policy:
         unavailable_tools=settings.unavailable_tools,
         reasoning_events=settings.reasoning_events,
         broken_seals=settings.broken_seals,
+        summary_model=settings.summary_model,
         webhooks=settings.webhook_url is not None,
         max_files_bytes=settings.max_files_bytes or None,
         lease=Lease(lease_s=settings.lease_s, places=settings.max_background),

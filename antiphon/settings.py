@@ -95,6 +95,14 @@ class Model(Struct, frozen=True, kw_only=True):
     tool_format: Annotated[
         str | None, declare("How it writes tool calls. Unset: found by its chat template.")
     ] = None
+    thinking_budgets: Annotated[
+        dict[str, _Limit],
+        declare(
+            "The most tokens of thinking for an effort (`low = 512`), for models that know no"
+            " levels; a request's `thinking_token_budget` stands over it.",
+            kind="a table",
+        ),
+    ] = {}
     dialect: Annotated[
         Literal["chat", "harmony"] | None,
         declare("How it is spoken to. Unset: harmony for gpt-oss, else its chat template."),
@@ -335,6 +343,13 @@ class Settings(Struct, frozen=True, kw_only=True):
             " `response.reasoning.*`."
         ),
     ] = "openai"
+    summary_model: Annotated[
+        str | None,
+        _answers(
+            "The model that summarises thinking where a request asks for it"
+            " (`reasoning.summary`). Unset: the one that thought."
+        ),
+    ] = None
     keepalive_s: Annotated[
         float, _answers("Seconds of silence after which a stream says `keepalive`.", gt=0)
     ] = 15
@@ -460,8 +475,7 @@ def _check_names(settings: Settings) -> None:
             other = owners.setdefault(called, name)
             if other != name:
                 raise SetupError(f"models {other} and {name} are both called {called!r}")
-    default = settings.default_model
-    if default is not None and default not in owners:
-        raise SetupError(
-            f"default_model {literal(default)} is not served{nearest(default, owners)}"
-        )
+    for option in ("default_model", "summary_model"):
+        named = getattr(settings, option)
+        if named is not None and named not in owners:
+            raise SetupError(f"{option} {literal(named)} is not served{nearest(named, owners)}")

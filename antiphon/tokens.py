@@ -27,8 +27,8 @@ class Constraint(Struct, frozen=True):
 
     One language for all: a JSON schema is ``start: %json {…}``, a regex ``start: /…/``. Engines
     that do not speak it apply ``llguidance`` masks. Unless it is ``needed`` it only makes the reply
-    better: engines without grammars leave it out. ``schema``: where the grammar says no more than
-    that the whole continuation is JSON of this schema, for engines that know schemas alone.
+    better: engines without grammars leave it out. ``schema``: where JSON of this schema, and
+    nothing else, is a way to obey: for engines that know schemas alone.
     """
 
     lark: str

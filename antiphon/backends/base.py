@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.stream.deltas import Delta
 
-__all__ = ["Backend", "Reply", "singly"]
+__all__ = ["Backend", "Reply", "Spelling", "singly"]
 
 
 class Reply(Protocol):
@@ -53,6 +53,14 @@ class Backend(Protocol):
         cannot be honoured, ``context_length_exceeded`` among it."""
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Spelling(Protocol):
+    """A backend that knows the tokens of its model."""
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """What the ids stand for, control tokens by their literals."""
 
 
 async def singly(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGenerator[Delta, None]:

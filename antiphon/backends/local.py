@@ -7,7 +7,8 @@ engine samples through the dialect's parser. It knows neither templates nor form
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping
+from array import array
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -107,8 +108,15 @@ class Local:
         if constraint is not None and not self._engine.capabilities.constraints:
             if constraint.needed:
                 raise _cannot_constrain(options)
-            rendered = replace(rendered, constraint=None)
-        return LocalReply(self._engine, rendered, self._sampling(rendered, options), dropped)
+            rendered = replace(rendered, constraint=None, answer_constraint=None)
+        return LocalReply(
+            self._engine,
+            rendered,
+            self._sampling(rendered, options),
+            dropped,
+            budget=options.thinking_budget,
+            shown=options.stop if options.stop_shown else (),
+        )
 
     def _render(
         self, conversation: Conversation, options: Options
@@ -149,6 +157,10 @@ class Local:
             constraint=rendered.constraint,
         )
 
+    def spell(self, ids: Sequence[int]) -> str:
+        """What the ids stand for, control tokens by their literals."""
+        return b"".join(map(self._engine.tokenizer.piece, ids)).decode("utf-8", "replace")
+
     async def close(self) -> None:
         await self._engine.close()
 
@@ -162,12 +174,19 @@ class LocalReply:
         rendered: Rendered,
         sampling: Sampling,
         dropped: tuple[str, ...],
+        *,
         begun: tuple[int, ...] = (),
+        budget: int | None = None,
+        shown: tuple[str, ...] = (),
     ) -> None:
         self._engine = engine
         self._rendered = rendered
         self._sampling = sampling
         self._begun = begun
+        self._budget = budget if rendered.unthink else None
+        self._shown = shown
+        #: The thinking was cut short.
+        self._thought = False
         self.dropped = dropped
 
     @property
@@ -188,29 +207,59 @@ class LocalReply:
             sampling = replace(sampling, constraint=None)
         prompt = Prompt(begun.prompt, rendered.prompt.images)
         rendered = replace(rendered, prompt=prompt)
-        return LocalReply(self._engine, rendered, sampling, self.dropped, begun.sampled)
+        return LocalReply(
+            self._engine,
+            rendered,
+            sampling,
+            self.dropped,
+            begun=begun.sampled,
+            budget=self._budget,
+            shown=self._shown,
+        )
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Generate. The engine is stopped as soon as the rest of its output cannot matter."""
         parser = self._rendered.parser
-        sampled, cached = len(self._begun), 0
+        sampled, cached = array("I", self._begun), 0
         known: tuple[Delta, ...] = ()
         reason = self._caught_up()
-        prompt, sampling = self._continuation()
-        if reason is None:
+        while reason is None:
+            if self._has_thought_enough:
+                sampled.extend(self._rendered.unthink)
+                yield tuple(parser.feed(Chunk(self._rendered.unthink)))
+                self._thought = True
+            prompt, sampling = self._continuation(sampled)
+            if sampling.max_tokens < 1:
+                reason, known = "length", ()
+                break
             async with aclosing(self._engine.generate(prompt, sampling)) as chunks:
                 async for chunk in chunks:
-                    sampled += len(chunk.ids)
-                    cached = chunk.cached_tokens if chunk.cached_tokens is not None else cached
-                    known = tuple(parser.feed(chunk))
+                    sampled.extend(chunk.ids)
+                    # what a later call finds in the cache is what this one put there
+                    if chunk.cached_tokens is not None and not self._thought:
+                        cached = chunk.cached_tokens
+                    known = tuple(parser.feed(self._with_stop(chunk)))
                     reason = _reason(chunk, parser.done)
                     if reason is not None:
                         break
                     if known:
                         yield known
-        if reason is None:
-            raise BackendError("The engine stopped without saying why.")
-        yield (*known, *parser.finish(reason), Finish(reason, self._usage(sampled, cached)))
+                    if self._has_thought_enough:
+                        break
+                else:
+                    raise BackendError("The engine stopped without saying why.")
+        yield (*known, *parser.finish(reason), Finish(reason, self._usage(len(sampled), cached)))
+
+    def _with_stop(self, chunk: Chunk) -> Chunk:
+        """The chunk with the stop string that ended it, where that is part of the answer."""
+        if chunk.stop_text in self._shown:
+            return replace(chunk, tail=chunk.tail + (chunk.stop_text or ""))
+        return chunk
+
+    @property
+    def _has_thought_enough(self) -> bool:
+        parser, budget = self._rendered.parser, self._budget
+        return budget is not None and parser.thinking and parser.reasoning_tokens >= budget
 
     def _caught_up(self) -> Reason | None:
         """Bring the parser to where the reply was interrupted: what it says to that has been said.
@@ -223,15 +272,15 @@ class LocalReply:
             return "stop"
         return "length" if len(self._begun) >= self._sampling.max_tokens else None
 
-    def _continuation(self) -> tuple[Prompt, Sampling]:
+    def _continuation(self, sampled: array[int]) -> tuple[Prompt, Sampling]:
         """What the engine is asked: the prompt with the tokens so far, for as many as are left."""
         prompt, sampling = self._rendered.prompt, self._sampling
-        if not self._begun:
+        if not sampled:
             return prompt, sampling
-        left = sampling.max_tokens - len(self._begun)
-        return Prompt((*prompt.ids, *self._begun), prompt.images), replace(
-            sampling, max_tokens=left
-        )
+        sampling = replace(sampling, max_tokens=sampling.max_tokens - len(sampled))
+        if self._thought:
+            sampling = replace(sampling, constraint=self._rendered.answer_constraint)
+        return Prompt((*prompt.ids, *sampled), prompt.images), sampling
 
     def _usage(self, sampled: int, cached: int) -> Usage:
         return Usage(
@@ -257,6 +306,10 @@ def _check(options: Options, can: Capabilities) -> None:
     for need in _NEEDS:
         if getattr(options, need.option) not in need.idle and not need.able(can):
             raise _unsupported(need.option, f"'{need.option}' is not supported with this model.")
+    for name in options.extra:
+        if can.extra is not None and name not in can.extra:
+            field = name if name == "mm_processor_kwargs" else f"vllm_xargs.{name[:64]}"
+            raise _unsupported(field, f"'{field}' is not supported with this model.")
     if options.logprobs is None:
         return
     if can.max_logprobs is None:

@@ -57,6 +57,8 @@ class Rendered(Struct, frozen=True, kw_only=True):
     #: What ends thinking and begins the answer, put behind what was sampled where a budget is used
     #: up. Empty: this model's thinking cannot be ended.
     unthink: tuple[int, ...] = ()
+    #: What the answer behind ``unthink`` must obey: the constraint, its thinking left out.
+    answer_constraint: Constraint | None = None
 
 
 class Dialect(Protocol):

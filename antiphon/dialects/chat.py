@@ -142,7 +142,20 @@ class Dialect:
             constraint=self._grammarian.constraint(options, shown, thinking),
             stop=way.stop,
             stop_ids=way.stop_ids,
+            **self._cut_short(options, shown),
         )
+
+    def _cut_short(self, options: Options, shown: Shown) -> dict[str, Any]:
+        """What goes on where a budget of thinking is used up."""
+        if options.thinking_budget is None or self.reasoning is None:
+            return {}
+        end = f"\n{self.reasoning.close[0]}\n\n"
+        return {
+            "unthink": tuple(self._tokenizer.encode(end, special=True)),
+            "answer_constraint": self._grammarian.constraint(
+                options, shown, thinking=False, thought=True
+            ),
+        }
 
     # --- the prompt ------------------------------------------------------------------------------
 

@@ -15,6 +15,8 @@ from typing import Any
 from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Constraint, Tokenizer
+from antiphon.wire import tools as tl
+from antiphon.wire.extensions import Guide
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .escaped import JSON, PLAIN, Escapes, Unwritable, lark_rules, regex_rule
@@ -56,12 +58,16 @@ class Grammarian:
         self._opening = max((t for t in tools.opens if head.startswith(t)), key=len, default="")
         self._valid = lru_cache(maxsize=512)(check_schema)
 
-    def constraint(self, options: Options, shown: Shown, thinking: bool) -> Constraint | None:
+    def constraint(
+        self, options: Options, shown: Shown, thinking: bool, *, thought: bool = False
+    ) -> Constraint | None:
         """What the next reply must obey; None if it may be anything. ``thinking``: the prompt has
-        opened the thinking. Raises ``InvalidRequest`` for what cannot be enforced."""
+        opened the thinking; ``thought``: it is over. Raises ``InvalidRequest`` for what cannot
+        be enforced."""
         schema = self._format_schema(options)
+        answered = schema is not None or options.guide is not None
         asked = shown.restricted or any(t.strict or t.grammar for t in shown.callable)
-        needed = asked or shown.required or schema is not None
+        needed = asked or shown.required or answered
         # An answer may begin with "{" without being a bare call: that is not for us to forbid.
         better = bool(self._opening) and any(t.strict is None for t in shown.callable)
         if not (needed or better):
@@ -69,15 +75,20 @@ class Grammarian:
         rules = _Rules(shown.required)
         if shown.required:
             body = self._calls(rules, shown, options.parallel_tool_calls)
-        elif schema is not None:
-            answer = rules.add("answer", _json(schema))
-            body = answer
+        elif answered:
+            body = answer = rules.add("answer", self._answer(rules, schema, options.guide))
             if shown.callable:
                 body = f"{answer} | {self._calls(rules, shown, options.parallel_tool_calls)}"
         else:
             body = self._free(rules, shown, options.parallel_tool_calls)
-        start = f"{self._thinking(rules, thinking)}{rules.add('body', body)}"
-        return Constraint(lark=f"start: {start}\n{rules.text()}", needed=needed)
+        before = "" if thought else self._thinking(rules, thinking)
+        start = f"{before}{rules.add('body', body)}"
+        alone = not (shown.required or shown.callable or (thinking and not thought))
+        return Constraint(
+            lark=f"start: {start}\n{rules.text()}",
+            needed=needed,
+            schema=_unguided(schema) if alone and schema is not None else None,
+        )
 
     # --- thinking --------------------------------------------------------------------------------
 
@@ -98,6 +109,16 @@ class Grammarian:
         return rules.add(name, _ANYTHING, f"[suffix={json.dumps(end, ensure_ascii=False)}]")
 
     # --- answers ---------------------------------------------------------------------------------
+
+    def _answer(self, rules: _Rules, schema: Mapping[str, Any] | None, guide: Guide | None) -> str:
+        if schema is not None or guide is None:
+            return _json(schema or {})
+        try:
+            return _written(rules, "g", guide, PLAIN)
+        except Unwritable as reason:
+            raise InvalidRequest(
+                f"Invalid grammar: {reason}", param=guide.path, code="invalid_grammar"
+            ) from None
 
     def _format_schema(self, options: Options) -> Mapping[str, Any] | None:
         match options.text.format:
@@ -185,19 +206,10 @@ class Grammarian:
     def _own(self, rules: _Rules, number: int, tool: ShownTool, escapes: Escapes) -> str:
         """The user's grammar for the input of a custom tool, among our rules."""
         assert tool.grammar is not None
-        prefix = f"u{number}"
         try:
-            if tool.grammar.syntax == "regex":
-                start = prefix
-                own = f"{start}: {regex_rule(tool.grammar.definition, escapes)}"
-            else:
-                own, start = lark_rules(tool.grammar.definition, prefix, escapes)
+            return _written(rules, f"u{number}", tool.grammar, escapes)
         except Unwritable as reason:
             raise _no_grammar(tool, str(reason)) from None
-        if (why := grammar_fault(f"start: {start}\n{own}")) is not None:
-            raise _no_grammar(tool, re.sub(rf"\b{prefix}_[rt]_", "", why))
-        rules.own.append(own)
-        return start
 
     def _parameters(
         self, rules: _Rules, number: int, form: ParameterForm, schema: Mapping[str, Any]
@@ -279,6 +291,18 @@ class _Rules:
         return "\n".join([*self._rules.values(), *self.own])
 
 
+def _written(rules: _Rules, prefix: str, grammar: tl.Grammar | Guide, escapes: Escapes) -> str:
+    """A user's grammar among our rules; the name of its first one. Raises ``Unwritable``."""
+    if grammar.syntax == "regex":
+        start, own = prefix, f"{prefix}: {regex_rule(grammar.definition, escapes)}"
+    else:
+        own, start = lark_rules(grammar.definition, prefix, escapes)
+    if (why := grammar_fault(f"start: {start}\n{own}")) is not None:
+        raise Unwritable(re.sub(rf"\b{prefix}_[rt]_", "", why))
+    rules.own.append(own)
+    return start
+
+
 def _json(schema: Mapping[str, Any]) -> str:
     return "%json " + json.dumps(schema, ensure_ascii=False)
 
@@ -288,6 +312,10 @@ def _guided(schema: Mapping[str, Any], *, lenient: bool = False) -> dict[str, An
     claims to be of does not matter, and might be one that cannot be looked up."""
     said = {key: value for key, value in schema.items() if key != "$schema"}
     return {**said, "x-guidance": {**_LAYOUT, "lenient": lenient}}
+
+
+def _unguided(schema: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in schema.items() if key != "x-guidance"}
 
 
 def _no_grammar(tool: ShownTool, why: str) -> InvalidRequest:

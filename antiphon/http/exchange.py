@@ -17,7 +17,7 @@ from antiphon.runs.run import Left
 from antiphon.stream.writer import Ids
 from antiphon.wire.response import Usage
 
-__all__ = ["ClientLeft", "Exchange", "Exchanges", "exchange_of", "header"]
+__all__ = ["ClientLeft", "Exchange", "Exchanges", "exchange_of", "header", "trace_of"]
 
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}\Z")
 _STARTS = ("http.response.start", "websocket.http.response.start")
@@ -73,6 +73,12 @@ def header(scope: Scope, name: bytes) -> bytes | None:
         if key == name:
             return bytes(value)
     return None
+
+
+def trace_of(scope: Scope) -> dict[str, str]:
+    """The W3C trace context of a request."""
+    found = {name.decode(): header(scope, name) for name in (b"traceparent", b"tracestate")}
+    return {name: value.decode("latin-1") for name, value in found.items() if value}
 
 
 class Exchanges:

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
 from typing import TYPE_CHECKING
 
+from msgspec.structs import replace
 from starlette.requests import Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -24,7 +25,7 @@ from antiphon.wire.response import Response
 from . import bodies, sse
 from .conversations import cut_of
 from .errors import failure_reply
-from .exchange import ClientLeft, Exchange, exchange_of
+from .exchange import ClientLeft, Exchange, exchange_of, trace_of
 from .gate import Gate
 from .guard import Limits
 from .metrics import Metrics, Observed
@@ -64,6 +65,8 @@ class Create:
         exchange = exchange_of(scope)
         body = await bodies.read(scope, receive, self._limits.max_body_bytes)
         request = create_response(body, self._limits.body)
+        if trace := trace_of(scope):
+            request = replace(request, trace=trace)
         if request.background:
             return await self._enqueue(request, scope, receive, send)
         observed = Observed(exchange.started, self._clock)

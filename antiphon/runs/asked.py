@@ -16,7 +16,13 @@ from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
 from antiphon.wire import tools as tl
 from antiphon.wire.request import CreateResponse
-from antiphon.wire.response import PlainFormat, ReasoningConfig, Response, TextConfig
+from antiphon.wire.response import (
+    JsonSchemaFormat,
+    PlainFormat,
+    ReasoningConfig,
+    Response,
+    TextConfig,
+)
 
 __all__ = ["Visible", "completed", "echo", "options", "visible_tools"]
 
@@ -28,9 +34,14 @@ _LOGPROBS = "message.output_text.logprobs"
 _NEUTRAL: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 
 
-def completed(request: CreateResponse, defaults: Mapping[str, Any]) -> CreateResponse:
+def completed(
+    request: CreateResponse, defaults: Mapping[str, Any], budgets: Mapping[str, int] = {}
+) -> CreateResponse:
     """The request with the model's defaults where it says nothing, so that the echo is what was
-    really done."""
+    really done. ``budgets``: effort → the most tokens of thinking."""
+    effort = request.reasoning.effort if request.reasoning is not None else None
+    if effort is not None and effort in budgets:
+        defaults = {**defaults, "thinking_token_budget": budgets[effort]}
     missing = {
         name: value
         for name, value in {**_NEUTRAL, **defaults}.items()
@@ -81,7 +92,8 @@ def options(request: CreateResponse, tools: tuple[tl.Tool, ...]) -> Options:
         tools=tools,
         tool_choice=request.tool_choice or "auto",
         parallel_tool_calls=request.parallel_tool_calls is not False,
-        text=_text(request),
+        text=_format(request),
+        guide=request.structured_outputs.guide if request.structured_outputs else None,
         reasoning=request.reasoning,
         max_output_tokens=request.max_output_tokens,
         temperature=request.temperature,
@@ -98,6 +110,13 @@ def options(request: CreateResponse, tools: tuple[tl.Tool, ...]) -> Options:
         truncate=request.truncation == "auto",
         cache_key=request.prompt_cache_key,
         template=request.chat_template_kwargs or {},
+        thinking_budget=request.thinking_token_budget,
+        ignore_eos=bool(request.ignore_eos),
+        stop_shown=bool(request.include_stop_str_in_output),
+        priority=request.priority,
+        cache_salt=request.cache_salt,
+        trace=request.trace or {},
+        extra={**_given(request, "mm_processor_kwargs"), **(request.vllm_xargs or {})},
     )
 
 
@@ -141,6 +160,22 @@ def echo(request: CreateResponse, *, id: str, model: str, created_at: int) -> Re
 
 def _text(request: CreateResponse) -> TextConfig:
     return request.text or TextConfig(format=PlainFormat())
+
+
+def _format(request: CreateResponse) -> TextConfig:
+    """The format of the answer, wherever the request asks for it."""
+    text, guides = _text(request), request.structured_outputs
+    if guides is None:
+        return text
+    if not isinstance(text.format, PlainFormat):
+        raise InvalidRequest(
+            "Only one of 'text.format' and 'structured_outputs' can be set.",
+            param="structured_outputs",
+            code="invalid_value",
+        )
+    if guides.schema is None:
+        return text
+    return replace(text, format=JsonSchemaFormat(name="output", schema=guides.schema))
 
 
 def _or(value: float | None, default: float) -> float:

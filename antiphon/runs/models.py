@@ -29,6 +29,8 @@ class ServedModel(Protocol):
     def created(self) -> int: ...
     @property
     def defaults(self) -> Mapping[str, Any]: ...
+    @property
+    def thinking_budgets(self) -> Mapping[str, int]: ...
 
 
 class Models(Protocol):
@@ -43,13 +45,15 @@ class Models(Protocol):
 class Policy(Struct, frozen=True, kw_only=True):
     """What the operator decided about runs. Times in seconds; None = no limit. ``unstored_s``: how
     long a background response with ``store: false`` can be fetched after its end. ``webhooks``: the
-    ends of background responses are to be told. ``max_files_bytes``: of all files of a tenant."""
+    ends of background responses are to be told. ``summary_model``: who summarises thinking; None:
+    the model that thought. ``max_files_bytes``: of all files of a tenant."""
 
     keepalive_s: float = 15.0
     timeout_s: float | None = None
     unavailable_tools: str = "ignore"
     reasoning_events: str = "openai"
     broken_seals: str = "drop"
+    summary_model: str | None = None
     unstored_s: float = 600.0
     webhooks: bool = False
     max_files_bytes: int | None = None

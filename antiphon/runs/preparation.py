@@ -24,7 +24,7 @@ from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
-from antiphon.wire.items import InputText, Item, ItemBase, Message
+from antiphon.wire.items import InputText, Item, ItemBase, Message, Reasoning
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
 
@@ -34,6 +34,7 @@ from .chains import Chains
 from .compaction import Question, answer, compact
 from .context import Context, assemble, history
 from .conversations import Conversations
+from .inspected import Inspected
 from .journal import Entry, Journal
 from .lines import decoded, encoded
 from .models import Models, Policy, ServedModel
@@ -43,6 +44,7 @@ from .recent import Recent
 from .recorder import Besides, Recorder
 from .run import Left, Run, Work
 from .sealed import Sealed
+from .summaries import Summarised, Summariser, broke_off, level
 from .supervisor import Supervisor
 
 __all__ = ["Prepared", "Preparer", "restored"]
@@ -128,6 +130,17 @@ class Preparer:
             if context.recalled.triggered
             else await answer(question, sealed, request.context_management or ())
         )
+        asked = None if request.include_reasoning is False else level(request.reasoning)
+        if asked is not None and not context.recalled.triggered:
+            reply = Summarised(reply, self._summariser(model, asked))
+        if request.enable_response_messages or request.return_metrics:
+            reply = Inspected(
+                reply,
+                model.backend,
+                spelled=bool(request.enable_response_messages),
+                timed=bool(request.return_metrics),
+                clock=self._clock,
+            )
         response = echo(
             request,
             id=response_id,
@@ -176,7 +189,9 @@ class Preparer:
             writer,
             replace(work, parent=kept, save=save),
             self._supervisor,
-            recorder=Recorder(writer, besides=self._besides(tenant, request)),
+            recorder=Recorder(
+                writer, besides=self._besides(tenant, request), hides=_hidden(request)
+            ),
             past=past,
             ignored_tools=prepared.ignored_tools,
         )
@@ -215,6 +230,8 @@ class Preparer:
         try:
             await self._conversations.resume(job.tenant, request.conversation, job.id)
             begun = bool(log.items or log.open)
+            if broke_off(log.open):
+                raise CannotContinue("its thinking was being summarised")
             reply, parent = await self._resumed(claim, request, tokens, begun=begun)
         except (RequestError, RunError) as error:
             reply = _Broken(RunError(error.message))
@@ -222,7 +239,9 @@ class Preparer:
             _log.exception("a run could not be prepared", response=job.id)
             reply = _Broken(RunError("The server had an error while processing your request."))
         writer = ResponseWriter.restored(log, ids=self._ids, kinds=self._kinds, number=number)
-        recorder = Recorder(writer, tokens, besides=self._besides(job.tenant, request))
+        recorder = Recorder(
+            writer, tokens, besides=self._besides(job.tenant, request), hides=_hidden(request)
+        )
         entry = Entry(
             journal,
             self._store.runs,
@@ -234,6 +253,11 @@ class Preparer:
         )
         work = replace(self._work(reply, stored.input, _nothing), parent=parent, keepalive_s=0)
         return Ready(Run(writer, work, self._unattended, recorder=recorder), entry)
+
+    def _summariser(self, model: ServedModel, asked: str) -> Summariser:
+        name = self._policy.summary_model
+        by = self._models.find(name) if name is not None else model
+        return Summariser(backend=by.backend, level=asked, defaults=by.defaults)
 
     def expiry(self, response: Response) -> Callable[[], int | None]:
         """When a background response that was not to be stored is forgotten, once it has ended."""
@@ -291,6 +315,7 @@ class Preparer:
             keepalive_s=self._policy.keepalive_s,
             timeout_s=self._policy.timeout_s,
             release=release,
+            fields=reply.fields if isinstance(reply, Inspected) else lambda sampled: {},
             reraise=self._policy.reraise,
         )
 
@@ -350,6 +375,10 @@ def restored(
     for batch in batches:
         tokens.frombytes(batch.tokens)
     return log, tokens, batches[-1].last + 1
+
+
+def _hidden(request: CreateResponse) -> tuple[type[ItemBase], ...]:
+    return (Reasoning,) if request.include_reasoning is False else ()
 
 
 async def _nothing() -> None:

@@ -22,7 +22,7 @@ from antiphon.stream.deltas import (
     Text,
 )
 from antiphon.stream.writer import ItemWriter, ResponseWriter
-from antiphon.wire.items import CustomToolCall, FunctionCall, Item
+from antiphon.wire.items import CustomToolCall, FunctionCall, Item, ItemBase
 from antiphon.wire.response import Usage
 
 __all__ = ["Besides", "Recorder"]
@@ -32,9 +32,20 @@ __all__ = ["Besides", "Recorder"]
 Besides = Callable[[Item], Mapping[str, Any]]
 
 
+class _Unheard:
+    """Where an item is written that nobody is told of."""
+
+    def write(self, *text: object) -> None: ...
+
+    def annotate(self, annotation: object) -> None: ...
+
+    def progress(self, name: str) -> None: ...
+
+
 class Recorder:
     """Records the replies of one run into a response. ``sampled``: the token ids behind what has
-    been written so far, by a run that was interrupted."""
+    been written so far, by a run that was interrupted. ``hides``: kinds of items that are sampled
+    and counted, but not written down."""
 
     def __init__(
         self,
@@ -42,10 +53,14 @@ class Recorder:
         sampled: array[int] | None = None,
         *,
         besides: Besides = lambda item: {},
+        hides: tuple[type[ItemBase], ...] = (),
     ) -> None:
         self._out = out
         self._besides = besides
-        self._item: ItemWriter | None = next(iter(out.open_items), None)
+        self._hides = hides
+        self._item: ItemWriter | _Unheard | None = next(iter(out.open_items), None)
+        if hides and sampled and self._item is None:
+            self._item = _Unheard()  # for all we know, it was interrupted in one of those
         self._last: Item | None = next(reversed(out.items), None)
         self.sampled = array("I") if sampled is None else sampled
         self.reason: Reason | None = None
@@ -61,7 +76,8 @@ class Recorder:
                 self.sampled.extend(delta.ids)
             case Open():
                 self._close()
-                self._item = self._out.open(delta.item)
+                hidden = isinstance(delta.item, self._hides)
+                self._item = _Unheard() if hidden else self._out.open(delta.item)
             case Close():
                 self._close(**delta.result)
             case Annotate():
@@ -81,12 +97,12 @@ class Recorder:
         last = self._last
         return not isinstance(last, FunctionCall | CustomToolCall) or last.status == "incomplete"
 
-    def _open_item(self) -> ItemWriter:
+    def _open_item(self) -> ItemWriter | _Unheard:
         if self._item is None:
             raise BackendError("The model's reply could not be read.")
         return self._item
 
     def _close(self, status: str = "completed", **result: Any) -> None:
-        if (item := self._item) is not None:
+        item, self._item = self._item, None
+        if isinstance(item, ItemWriter):
             self._last = item.close(status, **self._besides(item.value), **result)
-            self._item = None

@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
+from typing import Any
 
 import structlog
 from msgspec import Struct
@@ -55,7 +56,8 @@ class Work(Struct, frozen=True, kw_only=True):
 
     ``parent``: the token ids of the conversation so far. ``save`` is None when nothing is to be
     stored, or the outlet stores it. ``clock`` gives unix seconds. ``release`` gives back what the
-    run holds, before its end is announced. ``reraise`` lets unexpected exceptions through (tests).
+    run holds, before its end is announced. ``fields``: further fields of the response at its end,
+    given the ids sampled. ``reraise`` lets unexpected exceptions through (tests).
     """
 
     reply: Reply
@@ -66,6 +68,7 @@ class Work(Struct, frozen=True, kw_only=True):
     keepalive_s: float
     timeout_s: float | None
     release: Callable[[], Awaitable[None]]
+    fields: Callable[[array[int]], Mapping[str, Any]] = lambda sampled: {}
     reraise: bool = False
 
 
@@ -211,7 +214,11 @@ class Run:
         """Persist, then announce: whoever hears of the end can already build on it."""
         status, reason = self._outcome()
         response = self._writer.settle(
-            status, at=int(self._work.clock()), usage=self.recorder.usage, reason=reason
+            status,
+            at=int(self._work.clock()),
+            usage=self.recorder.usage,
+            reason=reason,
+            **self._work.fields(self.recorder.sampled),
         )
         stored = StoredResponse(response=response, input=self._work.input, tokens=self._tokens())
         if self._work.save is not None:

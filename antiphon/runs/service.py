@@ -260,7 +260,7 @@ class Service:
         request = resolved.request
         model = self._models.find(request.model)
         refuse_unsupported(request)
-        request = completed(request, model.defaults)
+        request = completed(request, model.defaults, model.thinking_budgets)
         response_id = self._ids("resp")
         release = await self.conversations.hold(tenant, request.conversation, response_id)
         try:

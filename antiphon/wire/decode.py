@@ -18,6 +18,8 @@ from .body import DEFAULT_LIMITS, Limits, parse
 from .checks import check
 from .compaction import Compact
 from .conversations import CreateConversation
+from .earlier import earlier_items
+from .extensions import read_generation, read_guides
 from .faults import (
     bad_type,
     empty,
@@ -89,11 +91,24 @@ def create_response(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateRespo
 
 def read_create(raw: Json, limits: Limits = DEFAULT_LIMITS) -> CreateResponse:
     """A request, from its fields. Raises ``InvalidRequest``."""
-    request = _request(raw, CreateResponse, limits)
+    request = _with_earlier(_request(raw, CreateResponse, limits))
     if request.input is None and not request.has_context:
         raise missing("input")
     check(request)
     return request
+
+
+def _with_earlier(request: CreateResponse) -> CreateResponse:
+    """What came before becomes the beginning of the input."""
+    earlier = request.previous_input_messages
+    if earlier is None:
+        return request
+    if request.previous_response_id is not None:
+        raise InvalidRequest(
+            "Only one of 'previous_input_messages' and 'previous_response_id' can be set.",
+            param="previous_response_id",
+        )
+    return replace(request, input=(*earlier, *(request.input or ())), previous_input_messages=None)
 
 
 def input_tokens(body: bytes, limits: Limits = DEFAULT_LIMITS) -> InputTokens:
@@ -183,6 +198,9 @@ def _request(raw: Json, cls: type[_R], limits: Limits) -> _R:
                 param=old,
                 code="unsupported_parameter",
             )
+    if "generation_config" in raw:
+        raw = {**read_generation(raw["generation_config"], "generation_config"), **raw}
+        raw["generation_config"] = {}
     for name, read in _READERS.items():
         if name in raw:
             raw[name] = read(raw[name], name, limits)
@@ -349,4 +367,6 @@ _READERS: Mapping[str, Callable[[Any, str, Limits], Any]] = {
     "stop": _stop,
     "metadata": _metadata,
     "logit_bias": _logit_bias,
+    "previous_input_messages": lambda raw, path, limits: earlier_items(raw, path, limits.items),
+    "structured_outputs": lambda raw, path, _: read_guides(raw, path),
 }

@@ -13,6 +13,7 @@ from msgspec import UNSET, Meta, Struct
 
 from antiphon.errors import InvalidRequest
 
+from .extensions import StructuredOutputs
 from .items import Item
 from .response import (
     ContextManagement,
@@ -122,6 +123,23 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     logit_bias: dict[int, float] | None = None
     chat_template_kwargs: Json | None = None
     client_metadata: Any = None
+    thinking_token_budget: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    structured_outputs: StructuredOutputs | None = None
+    include_reasoning: bool | None = None
+    include_stop_str_in_output: bool | None = None
+    skip_special_tokens: bool | None = None
+    ignore_eos: bool | None = None
+    priority: Annotated[int, Meta(ge=-(2**31), le=2**31 - 1)] | None = None
+    cache_salt: Annotated[str, Meta(min_length=1, max_length=256)] | None = None
+    vllm_xargs: Json | None = None
+    mm_processor_kwargs: Json | None = None
+    generation_config: Json | None = None
+    request_id: _Key | None = None
+    enable_response_messages: bool | None = None
+    return_metrics: bool | None = None
+    previous_input_messages: tuple[Item, ...] | None = None
+    #: W3C trace context, which HTTP brings in headers.
+    trace: dict[str, str] | None = None
 
     @property
     def has_context(self) -> bool:
@@ -198,11 +216,29 @@ FIELDS: Mapping[str, Fate] = {
     "logit_bias": "honoured",
     "chat_template_kwargs": "honoured",
     "client_metadata": "echoed",
+    "thinking_token_budget": "honoured",
+    "structured_outputs": "honoured",
+    "include_reasoning": "honoured",
+    "include_stop_str_in_output": "honoured",
+    "skip_special_tokens": "refused",
+    "ignore_eos": "honoured",
+    "priority": "honoured",
+    "cache_salt": "honoured",
+    "vllm_xargs": "honoured",
+    "mm_processor_kwargs": "honoured",
+    "generation_config": "honoured",
+    "request_id": "hint",
+    "enable_response_messages": "honoured",
+    "return_metrics": "honoured",
+    "previous_input_messages": "honoured",
+    "trace": "hint",
 }
 
 #: Refused fields whose value asks for nothing after all.
 _IDLE: Mapping[str, Callable[[Any], bool]] = {
     "multi_agent": lambda value: not value.get("enabled"),
+    # Answers are made of items: what marks them off is never part of a text.
+    "skip_special_tokens": lambda value: value,
     "image": lambda value: value.get("context_compression") in (None, "auto", "disabled"),
 }
 

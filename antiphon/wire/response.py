@@ -190,3 +190,7 @@ class Response(Struct, frozen=True, kw_only=True):
     access_programs: Json | UnsetType = UNSET
     input_transformations: tuple[InputTransformation, ...] | UnsetType = UNSET
     tool_usage: Json | UnsetType = UNSET
+    #: Extensions: what the model saw and wrote, and the times it took.
+    input_messages: tuple[Json, ...] | UnsetType = UNSET
+    output_messages: tuple[Json, ...] | UnsetType = UNSET
+    metrics: Json | UnsetType = UNSET

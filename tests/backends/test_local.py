@@ -324,3 +324,45 @@ async def test_closing_the_backend_closes_the_engine() -> None:
     played = engine()
     await local(played).close()
     assert played.closed
+
+
+# --- budgets of thinking -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("budget", "thought"), [(0, ""), (1, ""), (3, "ab"), (5, "abcd")])
+async def test_a_budget_ends_the_thinking_and_the_answer_comes(budget: int, thought: str) -> None:
+    played = engine("<think>\nabcdefghijkl\n</think>\n\nYes<|im_end|>", "No<|im_end|>")
+    told = await ask(local(played), user("Hi"), thinking_budget=budget)
+    assert [type(item) for item in told.opened] == [*[Reasoning] * bool(thought), Message]
+    assert told.text == f"{thought}No"
+    first, second = played.requests
+    assert played.tokenizer.special["</think>"] in second[0].ids[len(first[0].ids) :]
+    assert second[0].ids[: len(first[0].ids)] == first[0].ids
+    assert (
+        second[0].ids[len(first[0].ids) :] == told.sampled[: len(second[0].ids) - len(first[0].ids)]
+    )
+    usage = told.finish.usage
+    assert usage.output_tokens == len(told.sampled)
+    assert second[1].max_tokens == first[1].max_tokens - (len(second[0].ids) - len(first[0].ids))
+    assert told.finish.reason == "stop" and played.aborted == 1
+
+
+async def test_a_budget_that_is_not_used_up_changes_nothing() -> None:
+    played = engine("<think>\nabc\n</think>\n\nYes<|im_end|>")
+    told = await ask(local(played), user("Hi"), thinking_budget=100)
+    assert told.text == "abcYes" and len(played.requests) == 1
+
+
+async def test_an_answer_behind_a_budget_is_held_to_its_format() -> None:
+    played = engine("<think>\nabcdef", "{}<|im_end|>")
+    text = TextConfig(format=JsonObjectFormat())
+    await ask(local(played), user("Hi"), thinking_budget=2, text=text)
+    (_, before), (_, behind) = played.requests
+    assert before.constraint is not None and "thought" in before.constraint.lark
+    assert behind.constraint is not None and "thought" not in behind.constraint.lark
+
+
+async def test_no_room_for_an_answer_behind_the_thinking_is_a_cut() -> None:
+    played = engine("<think>\nabcdef")
+    told = await ask(local(played), user("Hi"), thinking_budget=2, max_output_tokens=4)
+    assert told.finish.reason == "length" and len(played.requests) == 1

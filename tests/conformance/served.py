@@ -84,6 +84,7 @@ class Server:
         *,
         seal: Seal | None = None,
         prompts: Prompts | None = None,
+        thinking_budgets: Mapping[str, int] = {},
         **policy: Any,
     ) -> None:
         numbers = itertools.count(1)
@@ -94,7 +95,13 @@ class Server:
         def ids(prefix: str) -> str:
             return f"{prefix}_{next(numbers)}"
 
-        model = ServedModel(name="tiny", aliases=("gpt-5.5",), backend=backend, created=NOW)
+        model = ServedModel(
+            name="tiny",
+            aliases=("gpt-5.5",),
+            backend=backend,
+            created=NOW,
+            thinking_budgets=thinking_budgets,
+        )
         self.service = Service(
             Catalog((model,)),
             store,

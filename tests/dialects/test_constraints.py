@@ -14,6 +14,7 @@ from antiphon.dialects.tools import shown_tools
 from antiphon.errors import InvalidRequest
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Constraint
+from antiphon.wire.extensions import Guide, read_guides
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace, Tool
 from tests.dialects.grammars import Held
@@ -76,6 +77,39 @@ TIME = call("clock", "{}")
 
 
 # --- answers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("guide", "right", "wrong"),
+    [
+        (Guide(syntax="regex", definition="[0-9]{3}", path=""), "123", ("12", "1234", "abc")),
+        (Guide(syntax="lark", definition='start: "a" b\nb: /c+/', path=""), "acc", ("a", "c")),
+        (read_guides({"choice": ["yes", 'n"o']}, "").guide, 'n"o', ("no", "yesyes", "")),
+    ],
+)
+def test_an_answer_can_have_a_grammar_of_its_own(
+    guide: Guide, right: str, wrong: tuple[str, ...]
+) -> None:
+    for before in ("", "<think>Hm.</think>\n\n"):
+        grammar = held(thinks="think", guide=guide)
+        assert grammar.may_write(before + right)
+        assert not any(grammar.may_write(before + text) for text in wrong)
+    with_tools = held(guide=guide, tools=(WEATHER,))
+    assert with_tools.may_write(right) and with_tools.may_write(OSLO)
+    assert not with_tools.may_write("anything")
+
+
+def test_the_schema_alone_is_told_where_it_is_enough() -> None:
+    maker, _ = grammarian(thinks="think")
+
+    def alone(thinking: bool = False, **asked: Any) -> Any:
+        options = Options(text=schema(AGE), **asked)
+        constraint = maker.constraint(options, shown_tools(options, ()), thinking)
+        assert constraint is not None
+        return constraint.schema
+
+    assert alone() == AGE
+    assert alone(thinking=True) is None and alone(tools=(WEATHER,)) is None
 
 
 def test_nothing_is_asked_nothing_is_held() -> None:

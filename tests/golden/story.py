@@ -47,6 +47,7 @@ class Served(Struct):
     context_size: int | None = 4096
     created: int = 0
     defaults: dict[str, Any] = {}
+    thinking_budgets: dict[str, int] = {}
 
     def find(self, name: str | None) -> Served:
         return self

@@ -34,6 +34,7 @@ class OneModel(Struct):
     context_size: int | None = 4096
     created: int = NOW
     defaults: Mapping[str, Any] = {}
+    thinking_budgets: Mapping[str, int] = {}
 
     def find(self, name: str | None) -> OneModel:
         if name in (None, self.name, *self.aliases):

@@ -27,6 +27,7 @@ ASKING: dict[str, Any] = {
     "moderation": {"model": "m"},
     "image": {"context_compression": "enabled"},
     "multi_agent": {"enabled": True},
+    "skip_special_tokens": False,
 }
 REFUSED = [name for name, fate in FIELDS.items() if fate == "refused"]
 

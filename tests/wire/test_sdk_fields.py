@@ -49,6 +49,10 @@ OURS = {
     ("response", "frequency_penalty"): "Open Responses demands it",
     ("response", "context_management"): "echoed once it is supported",
     **{
+        ("response", name): "an extension, given where a request asks for it"
+        for name in ("input_messages", "output_messages", "metrics")
+    },
+    **{
         (f"web_search{version}", "search_content_types"): "one base for all web searches"
         for version in ("", "_2025_08_26")
     },

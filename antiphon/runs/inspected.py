@@ -1,0 +1,88 @@
+"""What a response tells besides, to those who look into a model: the prompt and the output as the
+model saw and wrote them, and how long it took. Named after vLLM's fields.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from antiphon.backends.base import Backend, Reply, Spelling
+from antiphon.conversation import Begun, Kept
+from antiphon.errors import InvalidRequest
+from antiphon.stream.deltas import Delta
+
+__all__ = ["Inspected"]
+
+
+class Inspected:
+    """``Reply`` that is watched. ``spell``: whether the messages are wanted, ``timed``: the times.
+    ``clock`` gives seconds. Raises ``InvalidRequest`` where messages cannot be told."""
+
+    def __init__(
+        self,
+        reply: Reply,
+        backend: Backend,
+        *,
+        spelled: bool,
+        timed: bool,
+        clock: Callable[[], float],
+    ) -> None:
+        if spelled and not isinstance(backend, Spelling):
+            raise InvalidRequest(
+                "Unsupported parameter: 'enable_response_messages' is not supported with this"
+                " model: its tokens are not known here.",
+                param="enable_response_messages",
+                code="unsupported_parameter",
+            )
+        self._reply = reply
+        self._spelling = backend if spelled and isinstance(backend, Spelling) else None
+        self._timed = timed
+        self._clock = clock
+        self._times: list[float] = []
+
+    @property
+    def input_tokens(self) -> int:
+        return self._reply.input_tokens
+
+    @property
+    def kept(self) -> Kept | None:
+        return self._reply.kept
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        return self._reply.dropped
+
+    def resumed(self, begun: Begun) -> Reply:
+        self._reply = self._reply.resumed(begun)
+        return self
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        self._times = [self._clock()]
+        async with aclosing(self._reply.deltas()) as deltas:
+            async for known in deltas:
+                if len(self._times) == 1:
+                    self._times.append(self._clock())
+                yield known
+        self._times.append(self._clock())
+
+    def fields(self, sampled: array[int]) -> Mapping[str, Any]:
+        """Fields of the response, once the reply is over. ``sampled``: the ids of its output."""
+        said: dict[str, Any] = {}
+        if self._spelling is not None and (kept := self.kept) is not None:
+            said["input_messages"] = (_message(self._spelling, kept.ids),)
+            said["output_messages"] = (_message(self._spelling, tuple(sampled)),)
+        if self._timed and len(self._times) == 3:
+            begun, first, ended = self._times
+            said["metrics"] = {
+                "time_to_first_token_ms": round((first - begun) * 1000, 3),
+                "generation_time_ms": round((ended - first) * 1000, 3),
+                "total_time_ms": round((ended - begun) * 1000, 3),
+            }
+        return said
+
+
+def _message(spelling: Spelling, ids: Sequence[int]) -> dict[str, Any]:
+    return {"type": "raw_message_tokens", "message": spelling.spell(ids), "tokens": list(ids)}

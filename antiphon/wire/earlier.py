@@ -1,0 +1,125 @@
+"""``previous_input_messages``: what came before in the words of a model, as vLLM takes it. Messages
+of Chat Completions and of harmony become items. It knows no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from antiphon.errors import InvalidRequest
+
+from . import items as it
+from .faults import bad_type, bad_value, kind_of, missing
+from .shape import array, fields_of
+
+__all__ = ["earlier_items"]
+
+Json = dict[str, Any]
+
+#: These are made anew by each request.
+_REBUILT = frozenset({"system", "developer"})
+_ROLES = ("assistant", "developer", "system", "tool", "user")
+_FUNCTIONS = "functions."
+
+
+def earlier_items(raw: Any, path: str, limit: int) -> tuple[it.Item, ...]:
+    """The items that the messages stand for. Calls are matched with their results by id, or, as
+    harmony has none, by their order. Raises ``InvalidRequest``."""
+    messages = array(raw, path, limit)
+    reader = _Reader()
+    found = [
+        item
+        for at, message in enumerate(messages)
+        for item in reader.items(fields_of(message, f"{path}[{at}]"), f"{path}[{at}]")
+    ]
+    return tuple(found)
+
+
+class _Reader:
+    """Remembers the calls that wait for a result."""
+
+    def __init__(self) -> None:
+        self._open: list[str] = []
+        self._count = 0
+
+    def items(self, message: Json, path: str) -> Iterator[it.Item]:
+        author = message.get("author")
+        fields = {**message, **author} if isinstance(author, dict) else message
+        role = fields.get("role")
+        if role is None:
+            raise missing(f"{path}.role")
+        if not isinstance(role, str):
+            raise bad_type(f"{path}.role", "a string", kind_of(role))
+        if role not in _ROLES:
+            raise bad_value(f"{path}.role", role, _ROLES)
+        text = _text(fields.get("content"), f"{path}.content")
+        if role == "user":
+            yield it.Message(role="user", content=(it.InputText(text=text),))
+        elif role == "tool":
+            yield it.FunctionCallOutput(call_id=self._answered(fields, path), output=text)
+        elif role not in _REBUILT:
+            yield from self._said(fields, text, path)
+
+    def _said(self, fields: Json, text: str, path: str) -> Iterator[it.Item]:
+        recipient = fields.get("recipient")
+        if isinstance(recipient, str) and recipient.startswith(_FUNCTIONS):
+            name = recipient.removeprefix(_FUNCTIONS)
+            yield it.FunctionCall(call_id=self._called(None), name=name, arguments=text)
+            return
+        if fields.get("channel") == "analysis":
+            yield _thought(text)
+            return
+        if isinstance(before := fields.get("reasoning_content"), str) and before:
+            yield _thought(before)
+        if text:
+            yield it.Message(role="assistant", content=(it.OutputText(text=text),))
+        for at, call in enumerate(array(fields.get("tool_calls", []), f"{path}.tool_calls", 128)):
+            yield self._call(call, f"{path}.tool_calls[{at}]")
+
+    def _call(self, raw: Any, path: str) -> it.Item:
+        call = fields_of(raw, path)
+        function = fields_of(call.get("function"), f"{path}.function")
+        for name in ("name", "arguments"):
+            if not isinstance(function.get(name), str):
+                raise bad_type(f"{path}.function.{name}", "a string", kind_of(function.get(name)))
+        id = call.get("id")
+        return it.FunctionCall(
+            call_id=self._called(id if isinstance(id, str) else None),
+            name=function["name"],
+            arguments=function["arguments"],
+        )
+
+    def _called(self, id: str | None) -> str:
+        self._count += 1
+        self._open.append(id or f"call_{self._count}")
+        return self._open[-1]
+
+    def _answered(self, fields: Json, path: str) -> str:
+        id = fields.get("tool_call_id")
+        if isinstance(id, str) and id in self._open:
+            self._open.remove(id)
+            return id
+        if id is None and self._open:
+            return self._open.pop(0)
+        raise InvalidRequest(
+            "This tool message answers no call that came before it.", param=path, code=None
+        )
+
+
+def _thought(text: str) -> it.Item:
+    return it.Reasoning(summary=(), content=(it.ReasoningText(text=text),))
+
+
+def _text(raw: Any, path: str) -> str:
+    """A text, or the texts of parts."""
+    if raw is None or isinstance(raw, str):
+        return raw or ""
+    parts = [raw] if isinstance(raw, dict) else array(raw, path, 1000)
+    said = []
+    for at, part in enumerate(parts):
+        text = fields_of(part, f"{path}[{at}]").get("text", "")
+        if not isinstance(text, str):
+            raise bad_type(f"{path}[{at}].text", "a string", kind_of(text))
+        said.append(text)
+    return "\n".join(said)

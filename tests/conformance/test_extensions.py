@@ -1,0 +1,265 @@
+"""Fields beyond OpenAI's, as vLLM and transformers serve have them: each does what it says or is
+refused by its name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.backends.local import Local
+from antiphon.backends.scripted import Scripted
+from antiphon.conversation import Options
+from antiphon.engines.base import Sampling
+from antiphon.wire import items as it
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Ask, Json, Server, engine, local
+
+
+def asked(server: Server) -> Options:
+    """The options of the last reply."""
+    backend = server.backend
+    assert isinstance(backend, Scripted)
+    return backend.requests[-1][1]
+
+
+# --- guides --------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("VN-43")
+@pytest.mark.parametrize(
+    ("guides", "rule"),
+    [
+        ({"regex": "[0-9]{3}"}, "[0-9]"),
+        ({"choice": ["yes", 'n"o']}, '"yes"'),
+        ({"grammar": 'start: "a" b\nb: /c+/'}, '"a"'),
+        ({"json": {"type": "object", "properties": {"a": {"type": "integer"}}}}, '"integer"'),
+        ({"json": '{"type": "boolean"}'}, '"boolean"'),
+        ({"json_object": True}, '"object"'),
+    ],
+    ids=["regex", "choice", "grammar", "schema", "schema text", "object"],
+)
+async def test_an_answer_can_be_guided(serve: Serve, wait: Ask, guides: Json, rule: str) -> None:
+    played = engine(["7"])
+    answer = await wait(serve(local(played)), structured_outputs=guides)
+    assert answer.ended["text"]["format"] == {"type": "text"}
+    constraint = played.requests[-1][1].constraint
+    assert constraint is not None and constraint.needed and rule in constraint.lark
+    assert (constraint.schema is not None) == ("json" in next(iter(guides)))
+
+
+@pytest.mark.requirement("VN-19")
+@pytest.mark.parametrize(
+    ("guides", "param"),
+    [
+        ({}, "structured_outputs"),
+        ({"regex": "a", "choice": ["a"]}, "structured_outputs"),
+        ({"regex": "(a"}, "structured_outputs.regex"),
+        ({"grammar": "start: nothing"}, "structured_outputs.grammar"),
+        ({"choice": []}, "structured_outputs.choice"),
+        ({"choice": [1]}, "structured_outputs.choice[0]"),
+        ({"json": "{"}, "structured_outputs.json"),
+        ({"structural_tag": "x"}, "structured_outputs.structural_tag"),
+        ("regex", "structured_outputs"),
+    ],
+)
+async def test_a_guide_that_is_none_is_refused(
+    serve: Serve, wait: Ask, guides: Any, param: str
+) -> None:
+    refused = (await wait(serve(local(engine(["7"]))), structured_outputs=guides)).refused
+    assert (refused["http"], refused["param"]) == (400, param)
+
+
+async def test_a_guide_and_a_format_exclude_each_other(serve: Serve, wait: Ask) -> None:
+    refused = await wait(
+        serve(), structured_outputs={"regex": "a"}, text={"format": {"type": "json_object"}}
+    )
+    assert refused.refused["param"] == "structured_outputs"
+
+
+# --- what engines are told -----------------------------------------------------------------------
+
+
+async def test_what_only_engines_know_is_passed_on(serve: Serve, ask: Ask) -> None:
+    server = serve(Scripted())
+    await ask(
+        server,
+        priority=-3,
+        cache_salt="mine",
+        ignore_eos=True,
+        vllm_xargs={"a": 1},
+        mm_processor_kwargs={"b": 2},
+        request_id="r-1",
+    )
+    options = asked(server)
+    assert (options.priority, options.cache_salt, options.ignore_eos) == (-3, "mine", True)
+    assert options.extra == {"a": 1, "mm_processor_kwargs": {"b": 2}}
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [
+        ("priority", 1),
+        ("cache_salt", "a"),
+        ("vllm_xargs", {"a": 1}),
+        ("mm_processor_kwargs", {"a": 1}),
+    ],
+)
+async def test_what_an_engine_does_not_know_is_refused(
+    serve: Serve, wait: Ask, field: str, value: Any
+) -> None:
+    refused = (await wait(serve(local(engine(["7"]))), **{field: value})).refused
+    assert (refused["http"], refused["code"]) == (400, "unsupported_parameter")
+    assert refused["param"].startswith(field)
+
+
+async def test_an_empty_salt_is_none(serve: Serve, wait: Ask) -> None:
+    assert (await wait(serve(), cache_salt="")).refused["param"] == "cache_salt"
+
+
+async def test_trace_context_of_the_request_goes_on(serve: Serve) -> None:
+    server = serve(Scripted())
+    parent = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+    reply = await server.client.post(
+        "/v1/responses",
+        json={"model": "tiny", "input": "hi"},
+        headers={"traceparent": parent, "tracestate": "a=b"},
+    )
+    assert reply.status_code == 200
+    assert asked(server).trace == {"traceparent": parent, "tracestate": "a=b"}
+
+
+async def test_markup_is_never_shown(serve: Serve, wait: Ask) -> None:
+    refused = (await wait(serve(), skip_special_tokens=False)).refused
+    assert refused["param"] == "skip_special_tokens"
+    assert (await wait(serve(), skip_special_tokens=True)).text
+
+
+@pytest.mark.parametrize(("shown", "text"), [(True, "one two STOP"), (False, "one two ")])
+async def test_the_stop_string_can_be_part_of_the_answer(
+    serve: Serve, ask: Ask, shown: bool, text: str
+) -> None:
+    server = serve(local(engine(["one two STOP three"])))
+    answer = await ask(server, stop=["STOP"], include_stop_str_in_output=shown)
+    assert answer.text.strip() == text.strip()
+
+
+@pytest.mark.requirement("HF-2")
+@pytest.mark.parametrize("as_text", [True, False])
+async def test_a_generation_config_is_sampling_by_other_names(
+    serve: Serve, wait: Ask, as_text: bool
+) -> None:
+    server = serve(Scripted())
+    config = {"max_new_tokens": 9, "top_k": 3, "do_sample": False, "temperature": 0.5}
+    given: Any = '{"max_new_tokens": 9, "top_k": 3, "do_sample": false}' if as_text else config
+    await wait(server, generation_config=given, top_p=0.5)
+    options = asked(server)
+    assert (options.max_output_tokens, options.top_k, options.top_p) == (9, 3, 0.5)
+    assert options.temperature == 0
+    refused = (await wait(server, generation_config={"num_beams": 4})).refused
+    assert refused["param"] == "generation_config.num_beams"
+
+
+# --- what came before, and what is told besides --------------------------------------------------
+
+_HARMONY = [
+    {"role": "system", "content": "rebuilt"},
+    {"role": "user", "content": [{"type": "text", "text": "Weather?"}]},
+    {"role": "assistant", "channel": "analysis", "content": "Look it up."},
+    {
+        "role": "assistant",
+        "channel": "commentary",
+        "recipient": "functions.weather",
+        "content": [{"type": "text", "text": '{"city": "Oslo"}'}],
+    },
+    {"author": {"role": "tool", "name": "functions.weather"}, "content": "rain"},
+    {"role": "assistant", "channel": "final", "content": "It rains."},
+]
+_CHAT = [
+    {"role": "developer", "content": "rebuilt"},
+    {"role": "user", "content": "Weather?"},
+    {
+        "role": "assistant",
+        "reasoning_content": "Look it up.",
+        "content": None,
+        "tool_calls": [
+            {"id": "c1", "function": {"name": "weather", "arguments": '{"city": "Oslo"}'}}
+        ],
+    },
+    {"role": "tool", "tool_call_id": "c1", "content": "rain"},
+    {"role": "assistant", "content": "It rains."},
+]
+
+
+@pytest.mark.requirement("VN-33")
+@pytest.mark.parametrize("messages", [_HARMONY, _CHAT], ids=["harmony", "chat"])
+async def test_what_came_before_can_be_said_in_messages(
+    serve: Serve, ask: Ask, messages: Any
+) -> None:
+    backend = Scripted()
+    await ask(serve(backend), previous_input_messages=messages, input="And tomorrow?")
+    items = backend.requests[-1][0].items
+    assert [type(item) for item in items] == [
+        it.Message,
+        it.Reasoning,
+        it.FunctionCall,
+        it.FunctionCallOutput,
+        it.Message,
+        it.Message,
+    ]
+    call, result = items[2], items[3]
+    assert isinstance(call, it.FunctionCall) and isinstance(result, it.FunctionCallOutput)
+    assert call.name == "weather" and call.call_id == result.call_id
+    assert result.output == "rain"
+
+
+@pytest.mark.requirement("VN-13")
+@pytest.mark.parametrize(
+    ("messages", "param"),
+    [
+        ("text", "previous_input_messages"),
+        ([1], "previous_input_messages[0]"),
+        ([{"content": "a"}], "previous_input_messages[0].role"),
+        ([{"role": "king"}], "previous_input_messages[0].role"),
+        ([{"role": "user", "content": 4}], "previous_input_messages[0].content"),
+        ([{"role": "tool", "content": "a"}], "previous_input_messages[0]"),
+        (
+            [{"role": "assistant", "tool_calls": [{"function": {"name": "a"}}]}],
+            "previous_input_messages[0].tool_calls[0].function.arguments",
+        ),
+    ],
+)
+async def test_messages_that_are_none_are_refused(
+    serve: Serve, wait: Ask, messages: Any, param: str
+) -> None:
+    refused = (await wait(serve(), previous_input_messages=messages)).refused
+    assert (refused["http"], refused["param"]) == (400, param)
+    both = await wait(serve(), previous_input_messages=[], previous_response_id="resp_1")
+    assert both.refused["param"] == "previous_response_id"
+
+
+@pytest.mark.requirement("VN-64", "GO-14")
+async def test_prompt_and_output_can_be_told_as_the_model_saw_them(serve: Serve, ask: Ask) -> None:
+    played = engine(["<think>\nHm.\n</think>\n\nHello"])
+    server = serve(local(played))
+    answer = await ask(server, enable_response_messages=True)
+    (given,), (said,) = answer.ended["input_messages"], answer.ended["output_messages"]
+    prompt, sampling = played.requests[-1]
+    assert isinstance(sampling, Sampling)
+    assert given["tokens"] == list(prompt.ids) and given["message"] == played.text(prompt)
+    assert said["tokens"] == played.sampled[-1]
+    assert said["message"].startswith("<think>\nHm.\n</think>\n\nHello")
+    plain = await ask(server)
+    assert "input_messages" not in plain.ended and "metrics" not in plain.ended
+    assert isinstance(server.backend, Local)
+
+
+async def test_a_model_without_known_tokens_cannot_tell_them(serve: Serve, wait: Ask) -> None:
+    refused = (await wait(serve(Scripted()), enable_response_messages=True)).refused
+    assert refused["param"] == "enable_response_messages"
+
+
+@pytest.mark.requirement("TR-10")
+async def test_times_can_be_told(serve: Serve, ask: Ask) -> None:
+    metrics = (await ask(serve(), return_metrics=True)).ended["metrics"]
+    assert set(metrics) == {"time_to_first_token_ms", "generation_time_ms", "total_time_ms"}

@@ -1,0 +1,143 @@
+"""Thinking as clients are shown it: raw, summarised, cut short, or not at all."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.backends.scripted import Scripted
+from antiphon.conversation import Conversation, Options
+from antiphon.errors import InvalidRequest, RunError
+from tests.conformance.conftest import Serve
+from tests.conformance.scripts import call, said, thought
+from tests.conformance.served import Ask
+
+NOTES = "<notes>"
+
+
+def _last(conversation: Conversation) -> str:
+    return "".join(getattr(part, "text", "") for part in conversation.items[-1].content)  # type: ignore[union-attr]
+
+
+def thinker(summary: Any = "**Checking** Twice.", answer: Any = None) -> Scripted:
+    """A model that thinks before it answers, and says ``summary`` when it is shown its notes."""
+
+    def reply(conversation: Conversation, options: Options) -> Any:
+        if NOTES in _last(conversation):
+            return summary
+        return answer or [*thought("Two and ", "two."), *said("Four", ".")]
+
+    return Scripted(reply, tokens=True)
+
+
+@pytest.mark.requirement("API-SUMMARISED")
+async def test_a_summary_stands_between_the_thinking_and_the_answer(serve: Serve, ask: Ask) -> None:
+    server = serve(thinker())
+    answer = await ask(server, reasoning={"effort": "high", "summary": "auto"})
+    reasoning, message = answer.output
+    assert reasoning["content"] == [{"type": "reasoning_text", "text": "Two and two."}]
+    assert reasoning["summary"] == [{"type": "summary_text", "text": "**Checking** Twice."}]
+    assert message["content"][0]["text"] == "Four."
+    assert answer.ended["reasoning"]["summary"] == "auto"
+    if answer.events:
+        types = [event["type"] for event in answer.events]
+        first = types.index("response.reasoning_summary_part.added")
+        assert types[first - 2 : first] == [
+            "response.reasoning_text.done",
+            "response.content_part.done",
+        ]
+        last = types.index("response.reasoning_summary_part.done")
+        assert types[first + 1 : last] == [
+            *["response.reasoning_summary_text.delta"] * 2,
+            "response.reasoning_summary_text.done",
+        ]
+        assert types[last + 1] == "response.output_item.done"
+
+
+async def test_what_was_thought_is_shown_to_the_model_and_how_much_is_wanted(
+    serve: Serve, wait: Ask
+) -> None:
+    backend = thinker()
+    server = serve(backend)
+    lengths = []
+    for level in ("concise", "auto", "detailed"):
+        await wait(server, reasoning={"summary": level})
+        asked, options = backend.requests[-1]
+        assert "Two and two." in _last(asked)
+        assert options.reasoning is not None and options.reasoning.effort == "none"
+        lengths.append(options.max_output_tokens or 0)
+    assert lengths == sorted(set(lengths))
+
+
+async def test_the_older_name_of_the_wish_is_read_too(serve: Serve, wait: Ask) -> None:
+    answer = await wait(serve(thinker()), reasoning={"generate_summary": "concise"})
+    assert answer.output[0]["summary"][0]["text"] == "**Checking** Twice."
+
+
+@pytest.mark.parametrize("reasoning", [None, {}, {"effort": "low"}, {"summary": None}])
+async def test_nobody_is_summarised_unasked(serve: Serve, wait: Ask, reasoning: Any) -> None:
+    backend = thinker()
+    answer = await wait(serve(backend), reasoning=reasoning)
+    assert answer.output[0]["summary"] == [] and len(backend.requests) == 1
+
+
+async def test_each_thinking_of_a_reply_gets_its_own(serve: Serve, ask: Ask) -> None:
+    script = [*thought("One."), *call('{"city": "Oslo"}'), *thought("Two."), *said("Done.")]
+    server = serve(thinker(answer=script))
+    answer = await ask(server, reasoning={"summary": "auto"})
+    kinds = [item["type"] for item in answer.output]
+    assert kinds == ["reasoning", "function_call", "reasoning", "message"]
+    assert all(item["summary"] for item in answer.output if item["type"] == "reasoning")
+
+
+async def test_thinking_without_words_needs_none(serve: Serve, wait: Ask) -> None:
+    backend = thinker(answer=[*thought(), *said("Four.")])
+    answer = await wait(serve(backend), reasoning={"summary": "auto"})
+    assert answer.output[0]["summary"] == [] and len(backend.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "failure",
+    [RunError("The engine broke."), InvalidRequest("too long", param="input"), ""],
+    ids=["run", "request", "silence"],
+)
+async def test_an_answer_does_not_fail_with_its_summary(
+    serve: Serve, ask: Ask, failure: Any
+) -> None:
+    answer = await ask(serve(thinker(failure)), reasoning={"summary": "detailed"})
+    assert answer.ended["status"] == "completed" and answer.text == "Four."
+    assert answer.output[0]["content"][0]["text"] == "Two and two."
+    assert answer.output[0]["summary"] == []
+
+
+# --- thinking nobody wants to see, or not so much of ---------------------------------------------
+
+
+async def test_thinking_can_be_left_out_of_the_output(serve: Serve, ask: Ask) -> None:
+    backend = thinker()
+    answer = await ask(
+        serve(backend), include_reasoning=False, reasoning={"effort": "low", "summary": "auto"}
+    )
+    assert [item["type"] for item in answer.output] == ["message"] and answer.text == "Four."
+    assert len(backend.requests) == 1  # nor summarised
+
+
+@pytest.mark.parametrize(
+    ("body", "budget"),
+    [
+        ({"thinking_token_budget": 7}, 7),
+        ({"thinking_token_budget": 0}, 0),
+        ({"reasoning": {"effort": "low"}}, 2),
+        ({"reasoning": {"effort": "low"}, "thinking_token_budget": 9}, 9),
+        ({"reasoning": {"effort": "high"}}, None),
+        ({}, None),
+    ],
+)
+async def test_a_budget_of_thinking_comes_from_the_request_or_its_effort(
+    serve: Serve, wait: Ask, body: Any, budget: int | None
+) -> None:
+    backend = Scripted()
+    server = serve(backend, thinking_budgets={"low": 2})
+    await wait(server, **body)
+    assert backend.requests[-1][1].thinking_budget == budget
