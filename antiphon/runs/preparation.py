@@ -6,7 +6,7 @@ All that can be refused is refused here, before the run exists. It knows no HTTP
 from __future__ import annotations
 
 from array import array
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
 
 import msgspec
@@ -20,8 +20,6 @@ from antiphon.errors import CannotContinue, RequestError, RunError
 from antiphon.seal import Seal
 from antiphon.store.base import Store, StoredResponse
 from antiphon.store.runs import Batch, Claim, Job, Letter
-from antiphon.stream.deltas import Delta
-from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.wire.items import InputText, Item, ItemBase, Message, Reasoning
@@ -36,18 +34,19 @@ from .context import Context, assemble, history
 from .conversations import Conversations
 from .inspected import Inspected
 from .journal import Entry, Journal
-from .lines import decoded, encoded
+from .lines import encoded
 from .models import Models, Policy, ServedModel
 from .prompts import Prompts
 from .recall import recall
 from .recent import Recent
 from .recorder import Besides, Recorder
+from .restored import Broken, restored
 from .run import Left, Run, Work
 from .sealed import Sealed
 from .summaries import Summarised, Summariser, broke_off, level
 from .supervisor import Supervisor
 
-__all__ = ["Prepared", "Preparer", "restored"]
+__all__ = ["Prepared", "Preparer"]
 
 _log = structlog.get_logger(__name__)
 
@@ -234,10 +233,10 @@ class Preparer:
                 raise CannotContinue("its thinking was being summarised")
             reply, parent = await self._resumed(claim, request, tokens, begun=begun)
         except (RequestError, RunError) as error:
-            reply = _Broken(RunError(error.message))
+            reply = Broken(RunError(error.message))
         except Exception:
             _log.exception("a run could not be prepared", response=job.id)
-            reply = _Broken(RunError("The server had an error while processing your request."))
+            reply = Broken(RunError("The server had an error while processing your request."))
         writer = ResponseWriter.restored(log, ids=self._ids, kinds=self._kinds, number=number)
         recorder = Recorder(
             writer, tokens, besides=self._besides(job.tenant, request), hides=_hidden(request)
@@ -365,39 +364,9 @@ class Preparer:
         )
 
 
-def restored(
-    batches: tuple[Batch, ...], kinds: Mapping[type[ItemBase], Kind]
-) -> tuple[Fold, array[int], int]:
-    """What a log amounts to, the token ids behind it, and the number of the next event."""
-    log, tokens = Fold(kinds), array("I")
-    for event in decoded(batches):
-        log.feed(event)
-    for batch in batches:
-        tokens.frombytes(batch.tokens)
-    return log, tokens, batches[-1].last + 1
-
-
 def _hidden(request: CreateResponse) -> tuple[type[ItemBase], ...]:
     return (Reasoning,) if request.include_reasoning is False else ()
 
 
 async def _nothing() -> None:
     """The store gives back what a background run holds, in the step that ends it."""
-
-
-class _Broken:
-    """``Reply`` of a run that cannot go on."""
-
-    kept = None
-    dropped: tuple[str, ...] = ()
-    input_tokens = 0
-
-    def __init__(self, error: RunError) -> None:
-        self._error = error
-
-    def resumed(self, begun: Begun) -> Reply:
-        return self
-
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        raise self._error
-        yield

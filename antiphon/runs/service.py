@@ -34,9 +34,10 @@ from .files import Files
 from .lines import decoded, encoded, split
 from .models import Models, Policy, ServedModel
 from .pages import Cut, page
-from .preparation import Prepared, Preparer, restored
+from .preparation import Prepared, Preparer
 from .prompts import Prompts
 from .recent import Recent
+from .restored import restored
 from .run import Run
 from .supervisor import Supervisor
 from .warming import Warming
