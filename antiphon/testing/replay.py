@@ -1,0 +1,93 @@
+"""The engine ``replay``: a model that plays scenes, in its own words, over a real dialect.
+
+For tests of clients against a real server: each scene is found by what the prompt contains, each
+of its turns by how often the model has answered since. It is asked as any local model is.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Callable
+from pathlib import Path
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from antiphon.backends.base import Backend
+from antiphon.backends.local import Local
+from antiphon.dialects.chat import Dialect
+from antiphon.errors import BackendError, SetupError
+from antiphon.pull import Progress
+from antiphon.settings import Model, Settings
+from antiphon.tokens import ModelCard
+
+from .engine import Reply, ScriptedEngine
+from .tokenizer import END
+
+__all__ = ["Scene", "replay", "scene_player"]
+
+_ANSWER = "<|im_start|>assistant\n"
+_SPECIAL = ("<|im_start|>", "<|im_end|>")
+#: Coding agents say 60 kB before the user has said a word, and a byte is a token here.
+_CONTEXT_SIZE = 1_000_000
+#: Bytes handed over at a time: a stream of thousands of events shows nothing more than one of
+#: hundreds.
+_CHUNK = 16
+
+
+class Scene(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What is said in the conversations whose prompt contains ``when``. After the last turn it is
+    said again and again; a turn that begins with ``!`` is an engine that fails in these words."""
+
+    turns: Annotated[tuple[str, ...], Meta(min_length=1)]
+    when: str = ""
+
+
+class _File(Struct, frozen=True, forbid_unknown_fields=True):
+    scenes: tuple[Scene, ...]
+
+
+def scene_player(scenes: tuple[Scene, ...]) -> Callable[[str], Reply]:
+    """What to say to a prompt: of the scenes that fit it the one whose ``when`` comes last, and of
+    its turns the one behind those that were answered since."""
+
+    def play(prompt: str) -> Reply:
+        at, scene = max(
+            ((prompt.rfind(scene.when), scene) for scene in scenes if scene.when in prompt),
+            key=lambda found: (len(found[1].when) > 0, found[0]),
+            default=(0, None),
+        )
+        if scene is None:
+            return BackendError("There is no scene for this prompt.")
+        answered = prompt.count(_ANSWER, at) - 1  # the last one begins what is to be said
+        turn = scene.turns[min(max(answered, 0), len(scene.turns) - 1)]
+        return BackendError(turn[1:]) if turn.startswith("!") else turn
+
+    return play
+
+
+async def replay(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
+    """The backend of a model whose source is a TOML file of ``[[scenes]]``. Raises
+    ``SetupError``."""
+    try:
+        read = tomllib.loads(Path(model.source).read_text(encoding="utf-8"))
+        scenes = msgspec.convert(read, _File).scenes
+    except (OSError, ValueError) as error:  # msgspec's and tomllib's errors are ValueErrors
+        raise SetupError(f"model {name}: {model.source} cannot be played: {error}") from None
+    card = ModelCard(
+        name=name,
+        context_size=model.context_size or _CONTEXT_SIZE,
+        eos_token=END,
+        fingerprint="bytes",
+    )
+    engine = ScriptedEngine(scene_player(scenes), special=_SPECIAL, card=card, chunk=_CHUNK)
+    dialect = Dialect(
+        card,
+        engine.tokenizer,
+        template=model.template.read_text(encoding="utf-8") if model.template else None,
+        reasoning_format=model.reasoning_format,
+        tool_format=model.tool_format,
+        settings=model.template_kwargs,
+    )
+    return Local(engine, dialect)
