@@ -7,11 +7,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 from msgspec import Struct
 
 from antiphon.backends.base import Backend
+from antiphon.backends.lazy import Lazy
 from antiphon.errors import NotFound
 from antiphon.factories import factory
 from antiphon.pull import DEFAULT, DEFAULT_SAMPLING, Progress
@@ -24,16 +26,30 @@ _DEFAULTS = ("max_output_tokens", "temperature", "top_p", "top_k", "min_p", "rep
 
 
 class ServedModel(Struct, frozen=True, kw_only=True):
-    """A model that can be asked. ``created``: unix seconds, shown to clients. ``defaults`` stand
-    in for the fields that a request does not give."""
+    """A model that can be asked. ``created``: unix seconds, shown to clients. ``set``: what stands
+    in for the fields that a request does not give, by the operator's will; ``recommended``, by that
+    of the model's makers, where its files do not say."""
 
     name: str
     aliases: tuple[str, ...] = ()
     backend: Backend
     created: int
-    defaults: Mapping[str, Any] = {}
+    set: Mapping[str, Any] = {}
+    recommended: Mapping[str, Any] = {}
     #: Effort → the most tokens of thinking.
     thinking_budgets: Mapping[str, int] = {}
+
+    @property
+    def defaults(self) -> Mapping[str, Any]:
+        """What stands in for the fields that a request does not give."""
+        recommended = self.recommended or self.backend.recommended
+        known = {name: recommended[name] for name in _DEFAULTS if name in recommended}
+        return {**known, **self.set}
+
+    async def ready(self) -> None:
+        """Load it where it is not, which may go on behind this. Raises ``Overloaded``."""
+        if isinstance(self.backend, Lazy):
+            await self.backend.ready()
 
     @property
     def context_size(self) -> int | None:
@@ -77,14 +93,15 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
     async with AsyncExitStack() as stack:
         models: list[ServedModel] = []
         for name, model in settings.models.items():
-            backend = await factory(name, model.engine)(name, model, settings, progress)
+            backend = await _backend(name, model, settings, progress)
             stack.push_async_callback(backend.close)
             served = ServedModel(
                 name=name,
                 aliases=model.aliases,
                 backend=backend,
                 created=now,
-                defaults=_defaults(backend, model),
+                set=_set(model),
+                recommended=DEFAULT_SAMPLING if model.source == DEFAULT else {},
                 thinking_budgets=model.thinking_budgets,
             )
             models.append(served)
@@ -93,14 +110,24 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
     return catalog
 
 
-# --- defaults ------------------------------------------------------------------------------------
+async def _backend(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    made = partial(factory(name, model.engine), name, model, settings)
+    if model.load == "start" and not model.idle_unload_s:
+        return await made(progress)
+    lazy = Lazy(
+        name,
+        lambda: made(None),
+        idle_s=model.idle_unload_s,
+        context_size=model.context_size,
+    )
+    if model.load == "start":
+        await lazy.load()
+    return lazy
 
 
-def _defaults(backend: Backend, model: Model) -> dict[str, Any]:
-    """What the operator set, over what the model's files recommend."""
-    recommended = DEFAULT_SAMPLING if model.source == DEFAULT else backend.recommended
+def _set(model: Model) -> dict[str, Any]:
+    """What the operator set."""
     given = {name: getattr(model, name) for name in _DEFAULTS}
-    return {
-        **{name: recommended[name] for name in _DEFAULTS if name in recommended},
-        **{name: value for name, value in given.items() if value is not None},
-    }
+    return {name: value for name, value in given.items() if value is not None}

@@ -66,6 +66,17 @@ class Model(Struct, frozen=True, kw_only=True):
         ),
     ]
     engine: Annotated[str, declare("What runs it.")] = "llama"
+    load: Annotated[
+        Literal["start", "demand"],
+        declare("When it is loaded: as the server starts, or by its first request."),
+    ] = "start"
+    idle_unload_s: Annotated[
+        float,
+        declare(
+            "Seconds without a request after which it is unloaded, until the next; 0 for never.",
+            ge=0,
+        ),
+    ] = 0
     aliases: Annotated[
         tuple[str, ...],
         declare("More names it answers to. Some clients choose their behaviour by the name."),

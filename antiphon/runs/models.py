@@ -32,6 +32,9 @@ class ServedModel(Protocol):
     @property
     def thinking_budgets(self) -> Mapping[str, int]: ...
 
+    async def ready(self) -> None:
+        """Load it where it is not, which may go on behind this. Raises ``Overloaded``."""
+
 
 class Models(Protocol):
     """The catalog: which models are served."""

@@ -261,6 +261,7 @@ class Service:
         request = resolved.request
         model = self._models.find(request.model)
         refuse_unsupported(request)
+        await model.ready()
         request = completed(request, model.defaults, model.thinking_budgets)
         response_id = self._ids("resp")
         release = await self.conversations.hold(tenant, request.conversation, response_id)
