@@ -20,9 +20,11 @@ from antiphon.dialects.base import Dialect, Rendered
 from antiphon.engines.base import Capabilities, Engine, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta, Finish, Reason
-from antiphon.tokens import Chunk, Prompt
+from antiphon.tokens import Chunk, Constraint, Prompt
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
+from .base import Reply
+from .checked import Checked, form_of
 from .truncation import shortened
 
 __all__ = ["Local", "LocalReply"]
@@ -98,17 +100,35 @@ class Local:
             if generation.get(name) is not None
         }
 
-    async def prepare(self, conversation: Conversation, options: Options) -> LocalReply:
+    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the
         engine or the model cannot do, and where the conversation is too long."""
         _check(options, self._engine.capabilities)
         # Rendering and encoding a long conversation takes longer than others should wait.
         rendered, dropped = await asyncio.to_thread(self._render, conversation, options)
-        constraint = rendered.constraint
-        if constraint is not None and not self._engine.capabilities.constraints:
-            if constraint.needed:
-                raise _cannot_constrain(options)
-            rendered = replace(rendered, constraint=None, answer_constraint=None)
+        if self._can_hold_to(rendered.constraint):
+            return self._reply(rendered, dropped, options)
+        needed = rendered.constraint is not None and rendered.constraint.needed
+        reply = self._reply(_freed(rendered), dropped, options)
+        if not needed:
+            return reply
+        form = None if options.tools and options.tool_choice != "none" else form_of(options)
+        if form is None:
+            raise _cannot_constrain(options)
+
+        async def again(corrected: Conversation) -> Reply:
+            rendered, dropped = await asyncio.to_thread(self._render, corrected, options)
+            return self._reply(_freed(rendered), dropped, options)
+
+        return Checked(reply, form, conversation, again)
+
+    def _can_hold_to(self, constraint: Constraint | None) -> bool:
+        can = self._engine.capabilities
+        if constraint is None or can.constraints:
+            return True
+        return can.schemas and constraint.schema is not None
+
+    def _reply(self, rendered: Rendered, dropped: tuple[str, ...], options: Options) -> LocalReply:
         return LocalReply(
             self._engine,
             rendered,
@@ -295,6 +315,11 @@ class LocalReply:
         )
 
 
+def _freed(rendered: Rendered) -> Rendered:
+    """The same, held to nothing."""
+    return replace(rendered, constraint=None, answer_constraint=None)
+
+
 def _reason(chunk: Chunk, done: bool) -> Reason | None:
     return "stop" if done else chunk.finish
 
@@ -321,7 +346,10 @@ def _check(options: Options, can: Capabilities) -> None:
 
 
 def _cannot_constrain(options: Options) -> InvalidRequest:
-    param = "tool_choice" if options.text.format.__struct_config__.tag == "text" else "text.format"
+    is_text = options.text.format.__struct_config__.tag == "text"
+    param = "tool_choice" if is_text else "text.format"
+    if options.guide is not None:
+        param = options.guide.path
     return _unsupported(param, f"'{param}' is not supported with this model: it has no grammars.")
 
 

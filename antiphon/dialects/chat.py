@@ -274,6 +274,9 @@ def _asides(options: Options) -> list[str]:
             )
         case JsonObjectFormat():
             said.append("Answer with a JSON object.")
+    if (guide := options.guide) is not None:
+        what = "regular expression" if guide.syntax == "regex" else "Lark grammar"
+        said.append(f"Answer with text that matches this {what}:\n{guide.definition}")
     if isinstance(options.text.verbosity, str) and options.text.verbosity in _VERBOSITY:
         said.append(_VERBOSITY[options.text.verbosity])
     return said

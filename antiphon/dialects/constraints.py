@@ -31,13 +31,19 @@ from .schemas import (
 )
 from .tools import Shown, ShownTool
 
-__all__ = ["Grammarian"]
+__all__ = ["Grammarian", "guide_lark"]
 
 #: One way to write JSON: a small model would else put blanks until its tokens run out.
 _LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 #: Calls one after another, at most: a small model would else repeat one until its tokens run out.
 _MOST_CALLS = 16
 _ANYTHING = "/(?s:.*)/"
+
+
+def guide_lark(guide: Guide) -> str:
+    """The grammar of an answer that is guided, alone. Raises ``InvalidRequest``."""
+    rules = _Rules(forced=False)
+    return f"start: {_guide(rules, guide)}\n{rules.text()}"
 
 
 class Grammarian:
@@ -111,14 +117,7 @@ class Grammarian:
     # --- answers ---------------------------------------------------------------------------------
 
     def _answer(self, rules: _Rules, schema: Mapping[str, Any] | None, guide: Guide | None) -> str:
-        if schema is not None or guide is None:
-            return _json(schema or {})
-        try:
-            return _written(rules, "g", guide, PLAIN)
-        except Unwritable as reason:
-            raise InvalidRequest(
-                f"Invalid grammar: {reason}", param=guide.path, code="invalid_grammar"
-            ) from None
+        return _json(schema or {}) if schema is not None or guide is None else _guide(rules, guide)
 
     def _format_schema(self, options: Options) -> Mapping[str, Any] | None:
         match options.text.format:
@@ -289,6 +288,15 @@ class _Rules:
 
     def text(self) -> str:
         return "\n".join([*self._rules.values(), *self.own])
+
+
+def _guide(rules: _Rules, guide: Guide) -> str:
+    try:
+        return _written(rules, "g", guide, PLAIN)
+    except Unwritable as reason:
+        raise InvalidRequest(
+            f"Invalid grammar: {reason}", param=guide.path, code="invalid_grammar"
+        ) from None
 
 
 def _written(rules: _Rules, prefix: str, grammar: tl.Grammar | Guide, escapes: Escapes) -> str:

@@ -179,7 +179,7 @@ async def test_sampling_options_reach_the_engine() -> None:
         ({"logit_bias": {1: 1.0}}, "logit_bias"),
         ({"seed": 1}, "seed"),
         ({"logprobs": 0}, "include"),
-        ({"text": TextConfig(format=JsonObjectFormat())}, "text.format"),
+        ({"text": TextConfig(format=JsonObjectFormat()), "tools": (WEATHER,)}, "text.format"),
         ({"tools": (WEATHER,), "tool_choice": "required"}, "tool_choice"),
     ],
 )

@@ -1,0 +1,213 @@
+"""Answers of a given form from models that nothing holds to it: they are told, their answer is held
+back until it is checked, and they are asked again where it is wrong.
+
+For engines and upstreams without grammars. It knows no engine and no wire.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from contextlib import aclosing
+
+from msgspec.structs import replace
+
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.dialects.schemas import check_schema, check_strict
+from antiphon.errors import CannotContinue, RunError, SetupError
+from antiphon.stream.deltas import Delta, Finish, Open, Sampled, Text
+from antiphon.wire.extensions import Guide
+from antiphon.wire.items import InputText, Item, Message, OutputText
+from antiphon.wire.response import (
+    InputTokensDetails,
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    OutputTokensDetails,
+    Usage,
+)
+
+from .base import Reply, singly
+
+__all__ = ["Checked", "Form", "form_of"]
+
+#: How often a model is asked, the first time included.
+_ATTEMPTS = 3
+_AGAIN = "That answer does not have the right form: {fault} Answer again, and say nothing else."
+_FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
+
+
+class Form:
+    """What an answer must look like: a grammar in llguidance's Lark. Raises ``InvalidRequest`` for
+    one that cannot be read, ``SetupError`` without llguidance."""
+
+    def __init__(self, lark: str, *, is_json: bool) -> None:
+        try:
+            import llguidance
+        except ImportError:
+            raise SetupError('llguidance is not installed: pip install "antiphon[llama]"') from None
+        self._grammar = llguidance.grammar_from("lark", lark)
+        self._matcher = llguidance.LLMatcher
+        self._bytes = llguidance.LLTokenizer("byte")
+        self._is_json = is_json
+
+    def read(self, text: str) -> str:
+        """The answer in ``text``: JSON is found between fences and words. Raises ``ValueError``
+        that says what is wrong."""
+        for candidate in self._candidates(text):
+            if self._obeys(candidate):
+                return candidate
+        raise ValueError(
+            "it is not the JSON that was asked for."
+            if self._is_json
+            else "it does not match the grammar that was given."
+        )
+
+    def _candidates(self, text: str) -> Iterator[str]:
+        yield text
+        yield text.strip()
+        if not self._is_json:
+            return
+        yield from (found.strip() for found in _FENCED.findall(text))
+        decoder = json.JSONDecoder()
+        for opening in re.finditer(r"[{\[]", text):
+            try:
+                _, end = decoder.raw_decode(text, opening.start())
+            except (ValueError, RecursionError):
+                continue
+            yield text[opening.start() : end]
+            return
+
+    def _obeys(self, text: str) -> bool:
+        matcher = self._matcher(self._bytes, self._grammar)
+        ids = list(text.encode("utf-8", "replace"))
+        return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
+
+
+def form_of(options: Options) -> Form | None:
+    """The form of the answer that a request asks for, if any. Raises ``InvalidRequest``."""
+    match options.text.format:
+        case JsonObjectFormat():
+            return Form('start: %json {"type": "object"}', is_json=True)
+        case JsonSchemaFormat(schema=schema, strict=strict):
+            if strict:
+                check_strict(schema, "text.format.schema")
+            known = {key: value for key, value in schema.items() if key != "$schema"}
+            text = json.dumps(known, ensure_ascii=False)
+            check_schema(text, "text.format.schema")
+            return Form(f"start: %json {text}", is_json=True)
+    return None if options.guide is None else _guided(options.guide)
+
+
+def _guided(guide: Guide) -> Form:
+    from antiphon.dialects.constraints import guide_lark
+
+    return Form(guide_lark(guide), is_json=False)
+
+
+class Checked:
+    """``Reply`` that is right or fails. ``prepare`` asks the model, about the conversation with
+    what went wrong behind it the second time. Its tokens are not kept: not all were meant."""
+
+    kept = None
+
+    def __init__(
+        self,
+        reply: Reply,
+        form: Form,
+        conversation: Conversation,
+        prepare: Callable[[Conversation], Awaitable[Reply]],
+    ) -> None:
+        self._reply = reply
+        self._form = form
+        self._conversation = conversation
+        self._prepare = prepare
+        self._used = Usage()
+        self._said = self._fault = ""
+
+    @property
+    def input_tokens(self) -> int:
+        return self._reply.input_tokens
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        return self._reply.dropped
+
+    def resumed(self, begun: Begun) -> Reply:
+        if begun.sampled:
+            raise CannotContinue("its format was checked")
+        return self
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        reply, conversation = self._reply, self._conversation
+        for attempt in range(_ATTEMPTS):
+            if attempt:
+                conversation = _corrected(conversation, self._said, self._fault)
+                reply = await self._prepare(conversation)
+            async with aclosing(self._judged(reply)) as judged:
+                async for delta in judged:
+                    yield (delta,)
+            if not self._fault:
+                return
+        raise RunError(f"The model's answer has not the form that was asked for: {self._fault}")
+
+    async def _judged(self, reply: Reply) -> AsyncGenerator[Delta, None]:
+        """One attempt: messages come when they are right. Behind one that is wrong nothing comes,
+        not even the end."""
+        answer: list[Delta] = []
+        self._fault = ""
+        async with aclosing(singly(reply.deltas())) as deltas:
+            async for delta in deltas:
+                if isinstance(delta, Sampled):
+                    continue
+                if answer and not isinstance(delta, Text):
+                    is_cut = isinstance(delta, Finish) and delta.reason != "stop"
+                    for each in answer if is_cut else self._right(answer):
+                        yield each
+                    answer = []
+                if isinstance(delta, Finish):
+                    self._used = _sum(self._used, delta.usage)
+                    delta = replace(delta, usage=self._used)
+                if self._fault:
+                    continue
+                if answer or (isinstance(delta, Open) and isinstance(delta.item, Message)):
+                    answer.append(delta)
+                else:
+                    yield delta
+
+    def _right(self, answer: list[Delta]) -> list[Delta]:
+        """The message as it is to be said; nothing, and ``_fault``, if it is wrong."""
+        opened, *texts = answer
+        self._said = "".join(text.text for text in texts if isinstance(text, Text))
+        try:
+            right = self._form.read(self._said)
+        except ValueError as fault:
+            self._fault = str(fault)
+            return []
+        return answer if right == self._said else [opened, Text(right)]
+
+
+def _corrected(conversation: Conversation, said: str, fault: str) -> Conversation:
+    """The conversation with the answer that was wrong, and why."""
+    again: tuple[Item, ...] = (
+        Message(id="", role="assistant", content=(OutputText(text=said),)),
+        Message(id="", role="user", content=(InputText(text=_AGAIN.format(fault=fault)),)),
+    )
+    return replace(conversation, items=(*conversation.items, *again), kept=None)
+
+
+def _sum(one: Usage, other: Usage) -> Usage:
+    """All that was used: what was asked again is input again."""
+    return Usage(
+        input_tokens=one.input_tokens + other.input_tokens,
+        input_tokens_details=InputTokensDetails(
+            cached_tokens=one.input_tokens_details.cached_tokens
+            + other.input_tokens_details.cached_tokens
+        ),
+        output_tokens=one.output_tokens + other.output_tokens,
+        output_tokens_details=OutputTokensDetails(
+            reasoning_tokens=one.output_tokens_details.reasoning_tokens
+            + other.output_tokens_details.reasoning_tokens
+        ),
+        total_tokens=one.total_tokens + other.total_tokens,
+    )
