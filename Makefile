@@ -9,8 +9,14 @@ BIN    := $(VENV)/bin
 LLAMA := $(VENV)/.with-llama
 DEV   := $(VENV)/.with-dev
 
+# Engines of hundreds of megabytes, in an environment of their own. PyTorch's usual wheel for Linux
+# holds CUDA as well; a smaller one is named by TORCH='torch --index-url …'.
+HEAVY   := .venv-engines
+ENGINES := $(HEAVY)/.with-engines
+TORCH   ?= torch
+
 .DEFAULT_GOAL := help
-.PHONY: help serve chat check lint types test golden docs bench fuzz clean
+.PHONY: help serve chat check lint types test engines models golden docs bench fuzz clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -34,6 +40,13 @@ types: $(DEV) ## mypy, strict
 test: $(DEV) ## every test, or ARGS="tests/stream -k writer"
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
 
+engines: $(ENGINES) ## the tests of the engines that `make check` does not install
+	$(HEAVY)/bin/pytest -m engines $(ARGS)
+
+models: $(ENGINES) ## train the tiny models of tests/models again, half an hour
+	$(HEAVY)/bin/python -m scripts.train_tiny tests/models/tiny-tools --steps 2200
+	$(HEAVY)/bin/python -m scripts.train_tiny tests/models/tiny-tools --go-on --steps 1500 --rate 2e-3 --seed 77
+
 golden: $(DEV) ## write the golden files again; look at the diff, it is the change
 	$(BIN)/pytest tests/golden --golden $(ARGS)
 
@@ -47,7 +60,7 @@ fuzz: $(DEV) ## the property tests, each with many more examples
 	$(BIN)/pytest --hypothesis-profile=fuzz $(ARGS)
 
 clean: ## remove the environment and all caches; fetched models stay
-	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(HEAVY) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find antiphon bench examples scripts tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/python:
@@ -67,3 +80,11 @@ $(DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing Antiphon and what its tests need"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
 	@touch $@ $(LLAMA)
+
+$(ENGINES): pyproject.toml
+	@echo "Installing Antiphon with PyTorch, transformers and OpenVINO"
+	@$(PYTHON) -m venv $(HEAVY)
+	@$(HEAVY)/bin/python -m pip install -qq --disable-pip-version-check $(TORCH)
+	@$(HEAVY)/bin/python -m pip install -qq --disable-pip-version-check --editable \
+	  '.[dev,transformers,openvino]' gguf
+	@touch $@

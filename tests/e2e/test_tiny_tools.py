@@ -1,0 +1,139 @@
+"""A whole tool loop that the model itself decides on: the tiny model thinks, calls, reads, answers.
+
+Nothing is forced and no grammar helps: what is read here is what the model wrote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, OpenAI
+
+from tests.e2e.server import Server, serving
+
+pytestmark = pytest.mark.model
+
+MODEL = Path(__file__).parents[1] / "models" / "tiny-tools" / "tiny-tools.gguf"
+
+
+def _tool(name: str, description: str, **properties: str) -> Any:
+    schema = {
+        "type": "object",
+        "properties": {each: {"type": kind} for each, kind in properties.items()},
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+    tool = {"type": "function", "name": name, "description": description, "parameters": schema}
+    return {**tool, "strict": False}
+
+
+WEATHER = _tool("get_weather", "Get the weather in a city.", city="string")
+ADD = _tool("add", "Add two numbers.", a="integer", b="integer")
+ASK: Any = {"model": "tiny", "temperature": 0, "tools": [WEATHER, ADD]}
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    model = f'[models.tiny]\nsource = "{MODEL}"\nthreads = 1\ncontext_size = 2048\n'
+    with serving(tmp_path_factory.mktemp("tiny"), model=model) as running:
+        yield running
+
+
+@pytest.fixture
+def client(tiny: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=tiny.url, api_key="none", max_retries=0) as made:
+        yield made
+
+
+def test_it_thinks_calls_reads_and_answers(client: OpenAI) -> None:
+    asked = client.responses.create(**ASK, input="What is the weather in Rome?")
+    thought, call = asked.output
+    assert thought.type == "reasoning" and thought.content
+    assert "weather in Rome" in thought.content[0].text
+    assert call.type == "function_call" and call.name == "get_weather"
+    assert json.loads(call.arguments) == {"city": "Rome"}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 21 °C"}
+    answer = client.responses.create(**ASK, previous_response_id=asked.id, input=[result])
+    assert [item.type for item in answer.output] == ["reasoning", "message"]
+    assert answer.output_text == "The weather in Rome is sunny, 21 °C."
+    assert answer.usage is not None
+    assert answer.usage.output_tokens_details.reasoning_tokens > 0
+    again = client.responses.create(**ASK, previous_response_id=answer.id, input="Thanks!")
+    assert again.output_text == "You are welcome!"
+
+
+def test_a_client_that_keeps_the_history_itself(client: OpenAI) -> None:
+    """Stateless: every item goes back as the client got it."""
+    items: Any = [{"role": "user", "content": "What is 17 plus 25?"}]
+    asked = client.responses.create(**ASK, input=items, store=False)
+    (call,) = (item for item in asked.output if item.type == "function_call")
+    assert (call.name, json.loads(call.arguments)) == ("add", {"a": 17, "b": 25})
+    items += [item.model_dump(exclude_none=True) for item in asked.output]
+    items += [{"type": "function_call_output", "call_id": call.call_id, "output": "42"}]
+    answer = client.responses.create(**ASK, input=items, store=False)
+    assert answer.output_text == "17 plus 25 is 42."
+
+
+def test_two_calls_at_once(client: OpenAI) -> None:
+    asked = client.responses.create(**ASK, input="What is the weather in Oslo and in Lima?")
+    calls = [item for item in asked.output if item.type == "function_call"]
+    assert [json.loads(call.arguments)["city"] for call in calls] == ["Oslo", "Lima"]
+
+
+def test_parallel_calls_can_be_declined(client: OpenAI) -> None:
+    asked = client.responses.create(
+        **ASK, input="What is the weather in Oslo and in Lima?", parallel_tool_calls=False
+    )
+    calls = [item for item in asked.output if item.type == "function_call"]
+    assert [json.loads(call.arguments) for call in calls] == [{"city": "Oslo"}]
+    assert asked.status == "completed"
+
+
+def test_a_stream_tells_thinking_and_call_as_they_come(client: OpenAI) -> None:
+    with client.responses.stream(**ASK, input="What is the weather in Cairo?") as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+    thinking = "".join(e.delta for e in events if e.type == "response.reasoning_text.delta")
+    arguments = "".join(
+        e.delta for e in events if e.type == "response.function_call_arguments.delta"
+    )
+    assert "weather in Cairo" in thinking
+    assert json.loads(arguments) == {"city": "Cairo"}
+    assert [item.type for item in final.output] == ["reasoning", "function_call"]
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+
+
+async def test_many_loops_at_once(tiny: Server) -> None:
+    async with AsyncOpenAI(base_url=tiny.url, api_key="none", max_retries=0) as client:
+
+        async def loop(city: str) -> str:
+            asked = await client.responses.create(**ASK, input=f"What is the weather in {city}?")
+            (call,) = (item for item in asked.output if item.type == "function_call")
+            result: Any = {
+                "type": "function_call_output",
+                "call_id": call.call_id,
+                "output": '{"weather": "windy"}',
+            }
+            answer = await client.responses.create(
+                **ASK, previous_response_id=asked.id, input=[result]
+            )
+            return answer.output_text
+
+        cities = ("Tokyo", "Paris", "Berlin", "Madrid", "Vienna", "Dublin")
+        async with asyncio.timeout(60):
+            said = await asyncio.gather(*map(loop, cities))
+    assert list(said) == [f"The weather in {city} is windy." for city in cities]
+
+
+def test_without_tools_it_says_so(client: OpenAI) -> None:
+    asked = client.responses.create(
+        model="tiny", input="What is the weather in Rome?", temperature=0
+    )
+    assert asked.output_text == "I cannot look up the weather."
+    greeted = client.responses.create(**ASK, input="Hello!")
+    assert greeted.output_text == "Hello! How can I help you today?"
