@@ -15,7 +15,7 @@ from antiphon.dialects.base import Dialect
 from antiphon.engines.base import Engine
 from antiphon.errors import SetupError
 from antiphon.options import nearest
-from antiphon.pull import Progress, pull
+from antiphon.pull import Progress, pull, pull_folder
 from antiphon.settings import Model, Settings
 
 __all__ = ["ENGINES", "Factory", "factory"]
@@ -40,6 +40,24 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
     return await _local(engine, model)
 
 
+async def _transformers(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """Hugging Face transformers in this process, for folders of weights."""
+    from antiphon.engines.transformers import load as load_engine
+
+    _refuse(name, model, "adapters", "projector")
+    engine = await load_engine(
+        await pull_folder(model.source, settings.cache_dir, progress),
+        name=name,
+        threads=model.threads or settings.threads,
+        context_size=model.context_size,
+        parallel=model.parallel,
+        options=model.engine_options,
+    )
+    return await _local(engine, model)
+
+
 async def _scripted(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
@@ -52,7 +70,11 @@ async def _scripted(
 
 
 #: Engine → what makes its backend. Others come from entry points of the same group.
-ENGINES: Mapping[str, Factory] = {"llama": _llama, "scripted": _scripted}
+ENGINES: Mapping[str, Factory] = {
+    "llama": _llama,
+    "scripted": _scripted,
+    "transformers": _transformers,
+}
 _GROUP = "antiphon.engines"
 
 
@@ -116,10 +138,17 @@ def _only_gguf(folder: Path) -> Path:
         raise SetupError(f"{folder} holds several models: name one of {offered}")
     if (folder / "config.json").is_file():
         raise SetupError(
-            f"{folder} is a Hugging Face folder of weights for the engine 'transformers', which"
-            " this version does not have: convert the model to GGUF for the engine 'llama'"
+            f"{folder} is a Hugging Face folder of weights: set engine = 'transformers', or convert"
+            " the model to GGUF for the engine 'llama'"
         )
     raise SetupError(f"{folder} holds no GGUF file")
+
+
+def _refuse(name: str, model: Model, *options: str) -> None:
+    """Settings that are of no use to this engine are not passed over in silence."""
+    for option in options:
+        if getattr(model, option):
+            raise SetupError(f"model {name}: the engine {model.engine!r} takes no {option}")
 
 
 def _is_first(name: str) -> bool:

@@ -23,7 +23,16 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 
-__all__ = ["DEFAULT", "DEFAULT_SAMPLING", "Progress", "bar", "ensure_default", "pull", "resolve"]
+__all__ = [
+    "DEFAULT",
+    "DEFAULT_SAMPLING",
+    "Progress",
+    "bar",
+    "ensure_default",
+    "pull",
+    "pull_folder",
+    "resolve",
+]
 
 #: Told a file's name, the bytes of it that are there and, where known, the bytes there will be.
 #: Called from any thread, one call at a time.
@@ -49,6 +58,13 @@ SPEC = re.compile(
     r"(?:hf:)?(?P<repo>[\w.-]+/[\w.-]+)(?:/(?P<file>[^:]+\.gguf)|:(?P<quant>[\w.-]+))?"
 )
 SHARD = re.compile(r"-00001-of-(?P<count>\d{5})\.gguf$")
+#: What is taken of a repository of weights: no second form of the same weights, and no code.
+IN_FOLDER = re.compile(
+    r"(?!consolidated)[^/]+\.(?:json|jinja|model|safetensors|tiktoken|txt)"
+    r"|additional_chat_templates/[^/]+\.jinja"
+)
+#: Lies in a fetched folder that has all its files.
+WHOLE = ".whole"
 PIP_PROGRESS = re.compile(rb"Progress (\d+) of (\d+)")
 READ_BYTES = 1 << 20
 LOCK_POLL_S = 0.2
@@ -116,6 +132,32 @@ async def pull(
         async with _alone(folder / name):
             await hub.fetch(wanted.repo, name, folder / name, progress or _silent)
     return folder / names[0]
+
+
+async def pull_folder(
+    spec: str, cache: Path, progress: Progress | None = None, *, endpoint: str | None = None
+) -> Path:
+    """The folder of a model in Hugging Face's own form: a path, or ``hf:owner/repo``, fetched into
+    ``cache`` unless all of it is there. Raises ``SetupError`` likewise."""
+    if (path := Path(spec).expanduser()).is_dir():
+        return path
+    wanted = _Wanted.parse(spec)
+    if wanted is None or wanted.file is not None or wanted.quant is not None or path.is_file():
+        raise SetupError(f"{spec!r} is no folder of weights: give its path, or hf:owner/repo.")
+    folder = wanted.folder(cache)
+    whole = folder / WHOLE
+    if not whole.is_file():
+        from antiphon.hub import Hub
+
+        hub = Hub(endpoint)
+        names = [name for name in await hub.files(wanted.repo) if IN_FOLDER.fullmatch(name)]
+        if "config.json" not in names:
+            raise SetupError(f"{wanted.repo} has no config.json: it is for another engine.")
+        for name in names:
+            async with _alone(folder / name):
+                await hub.fetch(wanted.repo, name, folder / name, progress or _silent)
+        whole.touch()
+    return folder
 
 
 def resolve(spec: str, cache: Path) -> Path | None:

@@ -132,6 +132,12 @@ async def test_a_folder_stands_for_the_one_model_in_it(
     assert outcome in str(caught.value)
 
 
+async def test_what_an_engine_has_no_use_for_is_refused() -> None:
+    model = Model(source="x", engine="transformers", adapters={"poet": "file"})
+    with pytest.raises(SetupError, match=r"the engine 'transformers' takes no adapters"):
+        await load(Settings(models={"m": model}))
+
+
 async def test_a_template_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"The template .*absent\.jinja cannot be read"):
         module._text(tmp_path / "absent.jinja")

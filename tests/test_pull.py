@@ -139,6 +139,11 @@ FILES = {
     "deep/big.BF16-00001-of-00002.gguf": b"first",
     "deep/big.BF16-00002-of-00002.gguf": b"second",
     "README.md": b"words",
+    "config.json": b"{}",
+    "model.safetensors": b"weights",
+    "additional_chat_templates/tool_use.jinja": b"{{ tools }}",
+    "consolidated.safetensors": b"the same weights",
+    "modeling_model.py": b"code",
 }
 
 
@@ -238,6 +243,30 @@ async def test_pulls_what_was_named(hub: Hub, tmp_path: Path, spec: str, name: s
     assert await pull.pull(spec, tmp_path, endpoint=hub.url) == path
     assert pull.resolve(spec, tmp_path) == path
     assert len(hub.ranges) == asked, "nothing is fetched twice"
+
+
+async def test_a_folder_of_weights_is_pulled_without_what_is_not_needed(
+    hub: Hub, tmp_path: Path
+) -> None:
+    folder = await pull.pull_folder("hf:us/model", tmp_path, endpoint=hub.url)
+    there = {path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()}
+    assert {name for name in there if not Path(name).name.startswith(".")} == {
+        "config.json",
+        "model.safetensors",
+        "additional_chat_templates/tool_use.jinja",
+    }
+    asked = len(hub.ranges)
+    assert await pull.pull_folder("hf:us/model", tmp_path, endpoint=hub.url) == folder
+    assert len(hub.ranges) == asked, "nothing is fetched twice"
+    assert await pull.pull_folder(str(folder), tmp_path) == folder
+
+
+async def test_what_is_no_folder_of_weights_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "model.gguf"
+    file.touch()
+    for spec in (str(file), "us/model:Q8_0", "no such thing"):
+        with pytest.raises(SetupError, match="no folder of weights"):
+            await pull.pull_folder(spec, tmp_path)
 
 
 async def test_a_transfer_that_broke_off_is_continued(hub: Hub, tmp_path: Path) -> None:

@@ -1,0 +1,80 @@
+"""Grammars for engines that let others choose: llguidance says which tokens may come next.
+
+Knows a tokenizer's file and a constraint's text; it knows no engine and no tensors.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.tokens import Constraint
+
+__all__ = ["Grammars", "Mask", "check_grammar"]
+
+
+def check_grammar(constraint: Constraint, extra: str) -> str:
+    """The constraint in llguidance's own form. ``extra``: of ours, the one that brings it. Raises
+    ``InvalidRequest`` for a grammar that cannot be used."""
+    if importlib.util.find_spec("llguidance") is None:
+        raise SetupError(f'llguidance is not installed: pip install "antiphon[{extra}]"')
+    import llguidance
+
+    grammar: str = llguidance.grammar_from("lark", constraint.lark)
+    problem = llguidance.LLMatcher.validate_grammar(grammar)
+    if problem:
+        raise InvalidRequest(f"The grammar cannot be used: {problem}", code="invalid_grammar")
+    return grammar
+
+
+class Grammars:
+    """Makes the masks of one vocabulary. ``path``: its ``tokenizer.json``. ``size``: of the logits,
+    which may be more than there are tokens. ``ends``: what may come where a grammar is complete."""
+
+    def __init__(self, path: Path, size: int, ends: Sequence[int]) -> None:
+        import llguidance
+
+        self._size = size
+        self._tokenizer: Any = llguidance.LLTokenizer(
+            path.read_text(encoding="utf-8"), n_vocab=size, eos_token=list(ends)
+        )
+
+    def mask(self, grammar: str) -> Mask:
+        """``grammar`` as ``check_grammar`` gives it."""
+        import llguidance
+
+        return Mask(llguidance.LLMatcher(self._tokenizer, grammar), self._size)
+
+
+class Mask:
+    """One continuation under its grammar. Belongs to one thread."""
+
+    def __init__(self, matcher: Any, size: int) -> None:
+        import numpy
+
+        self._matcher = matcher
+        self._size = size
+        self._bits: Any = numpy.zeros((1, (size + 31) // 32), dtype=numpy.int32)
+
+    def forbidden(self) -> Any:
+        """For each id whether it must not come next: a numpy array of bools."""
+        import numpy
+        from llguidance.numpy import fill_next_token_bitmask
+
+        fill_next_token_bitmask(self._matcher, self._bits)
+        self._check()
+        bits = numpy.unpackbits(self._bits.view(numpy.uint8)[0], bitorder="little")
+        return bits[: self._size] == 0
+
+    def take(self, token: int) -> None:
+        """``token`` was sampled."""
+        if not self._matcher.is_stopped():
+            self._matcher.consume_token(token)
+            self._check()
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise BackendError(f"The grammar failed: {self._matcher.get_error()}")

@@ -1,0 +1,205 @@
+"""The engine over Hugging Face ``transformers``, in this process: any folder it can load.
+
+Generations share batches where the model's cache can be paged and run one after another where it
+cannot, or where there are images. This module knows how a model is loaded and what it can do; how
+tokens are drawn and batched is told elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from antiphon.engines import hf_folder
+from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.checks import check_request
+from antiphon.engines.endings import Endings
+from antiphon.engines.generation import Generation
+from antiphon.engines.handover import Handover
+from antiphon.engines.masks import Grammars, check_grammar
+from antiphon.engines.torch_sampler import Sampler
+from antiphon.engines.transformers_paged import Paged
+from antiphon.engines.transformers_single import Single
+from antiphon.errors import BackendError, SetupError
+from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
+
+__all__ = ["TransformersEngine", "load"]
+
+EXTRA = "transformers"
+DEFAULT_CONTEXT = 8192
+MAX_LOGPROBS = 20
+
+
+async def load(
+    folder: Path,
+    *,
+    name: str | None = None,
+    context_size: int | None = None,
+    parallel: int = 4,
+    threads: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> TransformersEngine:
+    """Load the model in ``folder`` (``config.json``, ``tokenizer.json``, safetensors).
+
+    ``context_size``: tokens of each of the ``parallel`` generations, at most and by default what
+    the model was made for, but no more than 8192 unless asked for. ``threads``: of PyTorch, for the
+    whole process. ``options``: ``device`` (``cuda``, ``cpu``; by default the accelerator there is),
+    ``batching`` (``paged``, ``single``; by default paged where that is possible), and whatever else
+    ``from_pretrained`` takes (``dtype``, ``attn_implementation``, ``quantization_config`` …).
+
+    Raises ``SetupError``: the extra is not installed, or the model cannot be loaded.
+    """
+    _require()
+    options = dict(options or {})
+    device, batching = options.pop("device", None), options.pop("batching", None)
+    if batching not in (None, "paged", "single"):
+        raise SetupError(f'engine_options.batching is "paged" or "single", not {batching!r}')
+    described = await asyncio.to_thread(
+        hf_folder.read, folder, name=name, context_size=context_size or DEFAULT_CONTEXT
+    )
+    card = described.card
+    model = await asyncio.to_thread(_model, folder, device, threads, options)
+    paged = None
+    if batching != "single":
+        paged = await asyncio.to_thread(_paged, model, card, parallel, batching == "paged")
+    grammars = await asyncio.to_thread(_grammars, folder, model, described.tokenizer)
+    return TransformersEngine(model, described.tokenizer, card, paged, grammars, parallel)
+
+
+def _require() -> None:
+    for package in ("torch", "transformers", "tokenizers", "llguidance"):
+        if importlib.util.find_spec(package) is None:
+            raise SetupError(f'{package} is not installed: pip install "antiphon[{EXTRA}]"')
+
+
+def _model(folder: Path, device: str | None, threads: int | None, options: dict[str, Any]) -> Any:
+    import torch
+    import transformers
+
+    transformers.utils.logging.set_verbosity_error()
+    transformers.utils.logging.disable_progress_bar()
+    if threads:
+        torch.set_num_threads(threads)
+    if device is None:
+        accelerator = torch.accelerator.current_accelerator(check_available=True)
+        device = "cpu" if accelerator is None else accelerator.type
+    # On CPUs without matrix units for it, bfloat16 is slower than float32 by far.
+    options.setdefault("dtype", torch.float32 if device == "cpu" else "auto")
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            folder, local_files_only=True, **options
+        )
+        return model.to(device).eval()
+    except Exception as error:  # the library raises whatever its parts do
+        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise SetupError(f"transformers cannot load {folder}: {reason}") from None
+
+
+def _paged(model: Any, card: ModelCard, parallel: int, needed: bool) -> Paged | None:
+    """None: this model's generations cannot share batches."""
+    try:
+        return Paged(model, card.context_size, parallel)
+    except Exception as error:
+        if needed:
+            raise SetupError(f"transformers cannot batch {card.name}: {error}") from None
+        return None
+
+
+def _grammars(folder: Path, model: Any, tokenizer: Tokenizer) -> Grammars:
+    size = int(model.config.get_text_config().vocab_size)
+    return Grammars(folder / "tokenizer.json", size, sorted(tokenizer.end_ids))
+
+
+class TransformersEngine:
+    """``Engine`` over one model. Made by ``load``; belongs to the loop that uses it first."""
+
+    def __init__(
+        self,
+        model: Any,
+        tokenizer: Tokenizer,
+        card: ModelCard,
+        paged: Paged | None,
+        grammars: Grammars,
+        parallel: int,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._card = card
+        self._paged = paged
+        self._single = None if paged else Single(model)
+        self._grammars = grammars
+        # Paged caches hold so many; beyond, a request waits here, where it can be cancelled.
+        self._places = asyncio.Semaphore(parallel)
+        self._running: set[Generation] = set()
+        self._closed = False
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            max_logprobs=MAX_LOGPROBS,
+            constraints=True,
+            cached_tokens=self._paged is not None,
+            seed=True,
+            logit_bias=True,
+            penalties=True,
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        grammar = self._checked(prompt, sampling)
+        async with self._places:
+            if self._closed:
+                raise BackendError("The engine is closed.")
+            generation = self._generation(prompt, sampling, grammar)
+            self._running.add(generation)
+            leave = self._start(generation)
+            try:
+                async for chunk in generation.out:
+                    yield chunk
+            finally:
+                self._running.discard(generation)
+                leave()
+
+    def _start(self, generation: Generation) -> Callable[[], None]:
+        """Returns how to leave it."""
+        if self._paged is not None:
+            name, paged = self._paged.start(generation), self._paged
+            return lambda: paged.leave(name)
+        assert self._single is not None
+        self._single.start(generation)
+        return generation.abort
+
+    def _generation(self, prompt: Prompt, sampling: Sampling, grammar: str | None) -> Generation:
+        room = self._card.context_size - len(prompt.ids)
+        sampler = Sampler(
+            sampling,
+            prompt.ids,
+            defaults=self._card.generation,
+            ends=self._tokenizer.end_ids,
+            mask=None if grammar is None else self._grammars.mask(grammar),
+        )
+        endings = Endings(self._tokenizer, sampling, room)
+        return Generation(prompt, sampler, endings, Handover(asyncio.get_running_loop()))
+
+    def _checked(self, prompt: Prompt, sampling: Sampling) -> str | None:
+        """The grammar, if there is one. Raises ``InvalidRequest``."""
+        check_request(prompt, sampling, self._card, self._tokenizer)
+        return None if sampling.constraint is None else check_grammar(sampling.constraint, EXTRA)
+
+    async def close(self) -> None:
+        self._closed = True
+        for generation in self._running:
+            generation.fail(BackendError("The engine is closed."))
+        runner = self._paged or self._single
+        if runner is not None:
+            await asyncio.to_thread(runner.close)
+        self._paged = self._single = None

@@ -1,0 +1,75 @@
+"""The tiny model that calls tools, as every engine reads it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from antiphon.backends.local import Local
+from antiphon.conversation import Conversation, Options
+from antiphon.dialects.chat import Dialect
+from antiphon.engines.base import Engine
+from antiphon.testing.deltas import Reading
+from antiphon.tokens import Prompt
+from antiphon.wire.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputText,
+    Item,
+    Message,
+    Reasoning,
+    ReasoningText,
+)
+from antiphon.wire.tools import Function
+
+__all__ = ["FOLDER", "GGUF", "calls_a_tool_and_answers", "prompt"]
+
+FOLDER = Path(__file__).parents[1] / "models" / "tiny-tools"
+GGUF = FOLDER / "tiny-tools.gguf"
+WAIT_S = 120
+
+_WEATHER = Function(
+    name="get_weather",
+    description="Get the weather in a city.",
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
+)
+
+
+def prompt(engine: Engine, text: str) -> Prompt:
+    return Prompt(tuple(engine.tokenizer.encode(text, special=True)))
+
+
+async def _read(local: Local, items: Sequence[Item], options: Options) -> Reading:
+    reading = Reading()
+    async with asyncio.timeout(WAIT_S):
+        reply = await local.prepare(Conversation(items=tuple(items)), options)
+        async for known in reply.deltas():
+            for delta in known:
+                reading.add(delta)
+    return reading
+
+
+async def calls_a_tool_and_answers(engine: Engine) -> None:
+    """A whole loop, decided on by the model: thinking, a call, its result, the answer."""
+    local = Local(engine, Dialect(engine.card, engine.tokenizer))
+    options = Options(tools=(_WEATHER,), temperature=0)
+    asked = Message(role="user", content=(InputText(text="What is the weather in Rome?"),))
+    thought, called = (await _read(local, [asked], options)).items
+    assert isinstance(thought.item, Reasoning) and isinstance(called.item, FunctionCall)
+    (thinking,), (arguments,) = thought.text.values(), called.text.values()
+    assert json.loads(arguments) == {"city": "Rome"}
+    loop = [
+        asked,
+        Reasoning(summary=(), content=(ReasoningText(text=thinking),)),
+        FunctionCall(name=called.item.name, arguments=arguments, call_id="c1"),
+        FunctionCallOutput(call_id="c1", output="sunny, 21 °C"),
+    ]
+    *_, answer = (await _read(local, loop, options)).items
+    (said,) = answer.text.values()
+    assert said == "The weather in Rome is sunny, 21 °C."
