@@ -69,9 +69,28 @@ async def _scripted(
     return Scripted((model.source,), wait_s=wait_s, tokens=True)
 
 
+async def _chat_completions(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """Any server of Chat Completions, by its address."""
+    from antiphon.backends.connect import chat_completions
+
+    return await chat_completions(
+        name,
+        model.source,
+        key=model.api_key,
+        model=model.upstream_model,
+        context_size=model.context_size,
+        reasoning_format=model.reasoning_format,
+        template=model.template_kwargs,
+        options=model.engine_options,
+    )
+
+
 #: Engine → what makes its backend. Others come from entry points of the same group.
 ENGINES: Mapping[str, Factory] = {
     "llama": _llama,
+    "chat_completions": _chat_completions,
     "scripted": _scripted,
     "transformers": _transformers,
 }

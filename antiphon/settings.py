@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
+from msgspec.structs import replace
 
 from antiphon.errors import SetupError
 from antiphon.options import (
@@ -415,7 +416,18 @@ def load(
         origins[name] = flag
     settings = Settings(**values)
     _check_names(settings)
-    return Loaded(settings, origins)
+    models = {name: _with_key(name, model, environ) for name, model in settings.models.items()}
+    return Loaded(replace(settings, models=models), origins)
+
+
+def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:
+    """The model with its key, where only the variable is named that holds it."""
+    key = model.api_key or ""
+    if not key.startswith("$"):
+        return model
+    if not environ.get(key[1:]):
+        raise SetupError(f"models.{name}.api_key: the environment has no {key[1:]}")
+    return replace(model, api_key=environ[key[1:]])
 
 
 def _from_file(option: Option, value: Any, where: str) -> Any:

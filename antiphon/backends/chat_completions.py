@@ -1,0 +1,296 @@
+"""Any Chat Completions server as a backend: local ones, hosted ones, by address and key.
+
+The conversation becomes messages, what is asked a body, and the stream that comes back deltas.
+Tokens are the upstream's own affair: counts before the answer are estimates.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from antiphon.backends.truncation import shortened
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.dialects.base import Parser
+from antiphon.dialects.tools import Shown, ShownTool, shown_tools
+from antiphon.errors import BackendError, CannotContinue, InvalidRequest
+from antiphon.stream.deltas import Delta
+from antiphon.upstream.client import Upstream
+from antiphon.upstream.refusals import TOO_LONG
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
+from antiphon.wire.tools import Choice
+
+from .chat_flavours import STANDARD, Flavour
+from .chat_messages import messages
+from .chat_reading import Reading
+
+__all__ = ["ChatCompletions", "ChatReply"]
+
+_encode = msgspec.json.Encoder().encode
+
+#: Options that only some servers know; the values that ask for nothing.
+_PARTICULAR: Mapping[str, tuple[Any, ...]] = {
+    "top_k": (None,),
+    "min_p": (None,),
+    "repetition_penalty": (None, 1),
+    "ignore_eos": (False,),
+    "priority": (None,),
+    "cache_salt": (None,),
+    "thinking_budget": (None,),
+    "adapter": (None,),
+}
+#: Bytes of a body that are taken for one token.
+_TOKEN_BYTES = 4
+
+
+class ChatCompletions:
+    """``Backend`` over one model of an upstream, which it owns.
+
+    ``body``: fields that every request gets besides, over ours. ``template``: arguments of the chat
+    template. ``reader``: makes what reads thinking in the content, for servers that leave it there.
+    """
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        model: str,
+        flavour: Flavour,
+        *,
+        context_size: int | None = None,
+        body: Mapping[str, Any] | None = None,
+        template: Mapping[str, Any] | None = None,
+        reader: Callable[[], Parser] | None = None,
+    ) -> None:
+        self.upstream = upstream
+        self.context_size = context_size
+        self.recommended: Mapping[str, Any] = {}
+        self._model = model
+        self._flavour = flavour
+        self._body = body or {}
+        self._template = template or {}
+        self._reader = reader
+
+    async def prepare(self, conversation: Conversation, options: Options) -> ChatReply:
+        """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
+        kind of server does not know."""
+        _check(options, self._flavour)
+        shown = shown_tools(options, conversation.items)
+        return ChatReply(self, conversation, options, shown)
+
+    def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
+        """The body of the request."""
+        flavour = self._flavour
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": messages(
+                conversation,
+                shown,
+                thought=flavour.thought,
+                developer=flavour.developer,
+                origin=self.upstream.root,
+            ),
+            "stream": True,
+            "stream_options": {"include_usage": True},
+            **_sampling(options, flavour),
+            **_tools(options, shown),
+            **_form(options),
+            **_effort(options, flavour),
+        }
+        template = {**self._template, **body.pop("chat_template_kwargs", {}), **options.template}
+        if template:
+            body["chat_template_kwargs"] = template
+        return _encode({**body, **self._body})
+
+    def reading(self, conversation: Conversation, shown: Shown, given: int) -> Reading:
+        """Reads the answer."""
+        return Reading(
+            shown.shapes,
+            taken=(getattr(item, "call_id", None) or "" for item in conversation.items),
+            thinking=None if self._reader is None else self._reader(),
+            origin=self.upstream.root,
+            given=given,
+        )
+
+    async def close(self) -> None:
+        await self.upstream.close()
+
+
+class ChatReply:
+    """``Reply`` of an upstream: nothing has been asked yet."""
+
+    kept = None
+
+    def __init__(
+        self,
+        backend: ChatCompletions,
+        conversation: Conversation,
+        options: Options,
+        shown: Shown,
+    ) -> None:
+        self._backend = backend
+        self._conversation = conversation
+        self._options = options
+        self._shown = shown
+        self._body = backend.written(conversation, options, shown)
+        self.input_tokens = _weight(self._body)
+        self.dropped: tuple[str, ...] = ()
+
+    def resumed(self, begun: Begun) -> ChatReply:
+        if begun.sampled:
+            raise CannotContinue("its model is elsewhere")
+        return self
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Ask, and pass on what is answered. Where the upstream finds the conversation too long and
+        it may be cut, it is asked again with less of it."""
+        while True:
+            try:
+                async with aclosing(self._answered()) as answered:
+                    async for known in answered:
+                        yield known
+                return
+            except BackendError as error:
+                if error.code != TOO_LONG or not self._options.truncate or not self._shorten():
+                    raise
+
+    async def _answered(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        backend = self._backend
+        reading = backend.reading(self._conversation, self._shown, self.input_tokens)
+        upstream, done = backend.upstream, False
+        url = f"{upstream.versioned}/chat/completions"
+        async with aclosing(upstream.stream(url, self._body, self._options.trace)) as batches:
+            async for payloads in batches:
+                done = not payloads
+                known: list[Delta] = []
+                for payload in payloads:
+                    known += reading.feed(payload)
+                if known:
+                    yield tuple(known)
+        yield reading.finish(done=done)
+
+    def _shorten(self) -> bool:
+        """A quarter less; False if that cannot be."""
+        room = self.input_tokens * 3 // 4
+        found = shortened(
+            self._conversation,
+            lambda shorter: (
+                shorter,
+                self._backend.written(shorter, self._options, self._shown),
+            ),
+            lambda formed: _weight(formed[1]) <= room,
+        )
+        if found is None:
+            return False
+        (self._conversation, self._body), dropped = found
+        self.dropped += dropped
+        self.input_tokens = _weight(self._body)
+        return True
+
+
+def _weight(body: bytes) -> int:
+    """Tokens, roughly."""
+    return max(1, len(body) // _TOKEN_BYTES)
+
+
+# --- what is asked -------------------------------------------------------------------------------
+
+
+def _check(options: Options, flavour: Flavour) -> None:
+    for option, idle in _PARTICULAR.items():
+        if getattr(options, option) not in idle and option not in flavour.fields:
+            raise _unsupported(option)
+    if options.extra:
+        raise _unsupported(next(iter(options.extra)))
+    if options.template and not flavour.template:
+        raise _unsupported("chat_template_kwargs")
+
+
+def _unsupported(field: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unsupported parameter: '{field}' is not supported with this model.",
+        param=field,
+        code="unsupported_parameter",
+    )
+
+
+def _sampling(options: Options, flavour: Flavour) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    for option, field in {**STANDARD, **flavour.fields}.items():
+        value = getattr(options, option)
+        if value is not None and value is not False:
+            body[field] = value
+    if options.max_output_tokens is not None:
+        body[flavour.limit] = options.max_output_tokens
+    if options.stop:
+        body["stop"] = options.stop
+    if options.logit_bias:
+        body["logit_bias"] = {str(id): bias for id, bias in options.logit_bias.items()}
+    if options.logprobs is not None:
+        body["logprobs"] = True
+        if options.logprobs:
+            body["top_logprobs"] = options.logprobs
+    if options.cache_key is not None and flavour.developer:
+        body["prompt_cache_key"] = options.cache_key
+    return body
+
+
+def _tools(options: Options, shown: Shown) -> dict[str, Any]:
+    """The tools that may be called: this API has no other way to allow some of them."""
+    if not shown.callable:
+        return {}
+    body: dict[str, Any] = {"tools": [_tool(tool) for tool in shown.callable]}
+    if shown.required:
+        body["tool_choice"] = _choice(options, shown)
+    if not options.parallel_tool_calls:
+        body["parallel_tool_calls"] = False
+    return body
+
+
+def _tool(tool: ShownTool) -> dict[str, Any]:
+    definition = tool.definition()
+    if tool.strict:
+        definition["function"]["strict"] = True
+    return definition
+
+
+def _choice(options: Options, shown: Shown) -> Any:
+    choice = options.tool_choice
+    if isinstance(choice, Choice) and choice.type != "allowed_tools":
+        return {"type": "function", "function": {"name": shown.callable[0].name}}
+    return "required"
+
+
+def _form(options: Options) -> dict[str, Any]:
+    match options.text.format:
+        case JsonObjectFormat():
+            return {"response_format": {"type": "json_object"}}
+        case JsonSchemaFormat() as form:
+            schema = {"name": form.name, "schema": form.schema, "strict": form.strict}
+            if form.description is not None:
+                schema["description"] = form.description
+            return {"response_format": {"type": "json_schema", "json_schema": schema}}
+    return {}
+
+
+def _effort(options: Options, flavour: Flavour) -> dict[str, Any]:
+    """How hard to think. Chat templates have a switch of their own for not at all."""
+    body: dict[str, Any] = {}
+    if options.text.verbosity is not UNSET and flavour.developer:
+        body["verbosity"] = options.text.verbosity
+    effort = None if options.reasoning is None else options.reasoning.effort
+    if effort is None:
+        return body
+    match flavour.effort:
+        case "reasoning":
+            body["reasoning"] = {"effort": effort}
+        case "thinking":
+            body["thinking"] = {"type": "disabled" if effort == "none" else "enabled"}
+        case _:
+            body["reasoning_effort"] = effort
+    if flavour.template:
+        body["chat_template_kwargs"] = {"enable_thinking": effort != "none"}
+    return body

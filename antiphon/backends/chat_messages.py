@@ -1,0 +1,208 @@
+"""A conversation as the messages of Chat Completions.
+
+How turns are grouped and what each kind of item says is told by ``dialects.messages``; here are the
+parts that are no text, which this API has places for, and what an upstream's thinking is called.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from msgspec import UNSET, to_builtins
+from msgspec.structs import replace
+
+from antiphon.conversation import Conversation
+from antiphon.dialects.json_text import dump
+from antiphon.dialects.messages import messages_of
+from antiphon.dialects.tools import Shown
+from antiphon.errors import InvalidRequest
+from antiphon.wire import items as it
+
+__all__ = ["messages"]
+
+Message = dict[str, Any]
+
+#: Stands in a text where a part or a detail was: private characters that nobody means to write.
+_SIGN = re.compile("\U0010ff00(\\d+)\U0010ff01")
+_PLACES = re.compile("[\U0010ff00\U0010ff01]")
+
+
+def messages(
+    conversation: Conversation,
+    shown: Shown,
+    *,
+    thought: Sequence[str] = (),
+    developer: bool = False,
+    origin: str = "",
+) -> list[Message]:
+    """``thought``: the fields in which the upstream takes what the model thought. ``developer``: it
+    knows that role. ``origin``: marks what was kept for it. Raises ``InvalidRequest`` with the path
+    of what it cannot be shown."""
+    writer = _Writer(thought, developer, origin)
+    items = [
+        writer.marked(item, index - conversation.past)
+        for index, item in enumerate(conversation.items)
+    ]
+    told = messages_of(items, shown, past=conversation.past)
+    if conversation.instructions:
+        told.insert(0, {"role": "system", "content": conversation.instructions})
+    return writer.written(told)
+
+
+class _Writer:
+    def __init__(self, thought: Sequence[str], developer: bool, origin: str) -> None:
+        self._thought = thought
+        self._developer = developer
+        self._origin = origin
+        self._kept: list[Any] = []
+        self._behind: list[Any] = []
+
+    # --- items: what is no text leaves a mark ----------------------------------------------------
+
+    def marked(self, item: it.Item, index: int) -> it.Item:
+        path = f"input[{index}]" if index >= 0 else "previous_response_id"
+        if isinstance(item, it.Message):
+            return replace(item, content=self._parts(item.content, f"{path}.content"))
+        if isinstance(item, it.Reasoning):
+            return self._reasoning(item)
+        if isinstance(item, it.ComputerCallOutput):
+            return item
+        output = getattr(item, "output", None)
+        if isinstance(output, tuple) and isinstance(
+            item, it.FunctionCallOutput | it.CustomToolCallOutput
+        ):
+            return replace(item, output=self._parts(output, f"{path}.output"))
+        return item
+
+    def _parts(self, parts: Sequence[Any], path: str) -> tuple[Any, ...]:
+        return tuple(self._part(part, f"{path}[{index}]") for index, part in enumerate(parts))
+
+    def _part(self, part: Any, path: str) -> Any:
+        match part:
+            case it.InputImage():
+                if part.image_url is UNSET:
+                    raise _unreadable("image without its content", path)
+                image = {"url": part.image_url}
+                if part.detail != "auto":
+                    image["detail"] = part.detail
+                return self._mark({"type": "image_url", "image_url": image})
+            case it.InputAudio():
+                sound = to_builtins(part.input_audio)
+                return self._mark({"type": "input_audio", "input_audio": sound})
+            case it.InputVideo():
+                return self._mark({"type": "video_url", "video_url": {"url": part.video_url}})
+            case it.InputFile() if part.file_data is not UNSET and _is_binary(part.file_data):
+                name = "file" if part.filename is UNSET else part.filename
+                file = {"filename": name, "file_data": part.file_data}
+                return self._mark({"type": "file", "file": file})
+            case it.InputText() | it.OutputText():
+                return replace(part, text=_PLACES.sub("", part.text))
+        return part
+
+    def _mark(self, part: Any) -> it.InputText:
+        self._kept.append(part)
+        return it.InputText(text=f"\U0010ff00{len(self._kept) - 1}\U0010ff01")
+
+    def _reasoning(self, item: it.Reasoning) -> it.Reasoning:
+        origin, line, kept = (item.encrypted_content or "").partition("\n")
+        if not (line and origin == self._origin):
+            return item
+        mark = it.ReasoningText(text=self._mark(json.loads(kept)).text)
+        parts = item.content or tuple(it.ReasoningText(text=each.text) for each in item.summary)
+        return replace(item, content=(mark, *parts))
+
+    # --- messages: marks become parts -------------------------------------------------------------
+
+    def written(self, told: list[Message]) -> list[Message]:
+        written: list[Message] = []
+        for message in told:
+            if message["role"] != "tool":
+                self._add_behind(written)
+            self._add(message, written)
+        self._add_behind(written)
+        return written
+
+    def _add_behind(self, written: list[Message]) -> None:
+        """Results are text, one behind the other: what else was in them stands behind them."""
+        if self._behind:
+            written.append({"role": "user", "content": self._behind})
+            self._behind = []
+
+    def _add(self, message: Message, written: list[Message]) -> None:
+        role, content = message["role"], message["content"]
+        if role == "developer" and not self._developer:
+            role = "system"
+        if role == "assistant":
+            self._add_answer(message, written)
+        elif role == "tool":
+            parts = self._split(content)
+            if not isinstance(parts, str):
+                self._behind += [part for part in parts if part["type"] != "text"]
+                content = _texts(parts)
+            written.append(
+                {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content}
+            )
+        elif role == "system" and written and all(each["role"] == "system" for each in written):
+            written[-1]["content"] += f"\n\n{content}"  # many templates take but one
+        else:
+            written.append({"role": role, "content": self._split(content)})
+
+    def _add_answer(self, message: Message, written: list[Message]) -> None:
+        thinking = message.get("reasoning_content", "")
+        details = [each for n in _SIGN.findall(thinking) for each in self._kept[int(n)]]
+        thinking = _SIGN.sub("", thinking).strip("\n")
+        answer: Message = {"role": "assistant", "content": message["content"]}
+        if calls := message.get("tool_calls"):
+            answer["tool_calls"] = [_call(call) for call in calls]
+        nothing = not answer["content"] and not calls
+        if details and nothing and not thinking:
+            last = next((each for each in reversed(written) if each["role"] == "assistant"), None)
+            if last is not None:
+                last["reasoning_details"] = [*last.get("reasoning_details", ()), *details]
+            return
+        if nothing and not self._thought:
+            return
+        if thinking:
+            answer |= dict.fromkeys(self._thought, thinking)
+        if details:
+            answer["reasoning_details"] = details
+        written.append(answer)
+
+    def _split(self, text: str) -> str | list[Message]:
+        """The text, or the parts that its marks stand for with the texts between."""
+        if _SIGN.search(text) is None:
+            return text
+        parts: list[Message] = []
+        for place, piece in enumerate(_SIGN.split(text)):
+            if place % 2:
+                parts.append(self._kept[int(piece)])
+            elif piece := piece.strip("\n"):
+                parts.append({"type": "text", "text": piece})
+        return parts
+
+
+def _texts(parts: list[Message]) -> str:
+    texts = [part["text"] for part in parts if part["type"] == "text"]
+    return "\n".join([*texts, "[The rest of this result follows in the next message.]"])
+
+
+def _call(call: Message) -> Message:
+    function = call["function"]
+    arguments = function["arguments"]
+    text = arguments if isinstance(arguments, str) else dump(arguments)
+    return {**call, "function": {"name": function["name"], "arguments": text}}
+
+
+def _is_binary(data: str) -> bool:
+    """Whether it is a document that only its kind tells how to read; files of text are read."""
+    head = data[:80].lower()
+    return head.startswith("data:application/pdf") or data.startswith("JVBERi0")
+
+
+def _unreadable(what: str, path: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid value: this model cannot be given an {what}.", param=path, code="invalid_value"
+    )

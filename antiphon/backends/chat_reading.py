@@ -1,0 +1,353 @@
+"""A Chat Completions stream becomes deltas, however its server bends the rules. Sans-IO.
+
+Calls may come in turn or mixed, without ids, all under one index, whole or in pieces; the deltas
+tell of one item at a time, so what comes of a later call waits for the one before.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal, cast
+
+import msgspec
+from msgspec import UNSET
+
+from antiphon.dialects.base import Parser
+from antiphon.dialects.calls import Call, ToolShape
+from antiphon.dialects.json_text import Span, dump
+from antiphon.errors import BackendError
+from antiphon.stream.deltas import Channel, Close, Delta, Finish, Open, Reason, Text
+from antiphon.tokens import Chunk as Tokens
+from antiphon.upstream.refusals import complaint, refused
+from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Logprob, Message, Reasoning
+
+from . import chat_chunks as cc
+
+__all__ = ["Reading"]
+
+_Kind = Literal["message", "reasoning", "call"]
+#: Bytes of text that are taken for one token where nobody counts them.
+_TOKEN_BYTES = 4
+_MESSAGE = Open(Message(role="assistant", content=()))
+_REASONING = Open(Reasoning())
+_CLOSE = Close()
+
+
+class _Items:
+    """One item open at a time. The ``Sink`` of calls."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self.out: list[Delta] = []
+        self.open: _Kind | None = None
+        self._call_ids = {"", *taken}
+
+    def text(
+        self,
+        kind: Literal["message", "reasoning"],
+        text: str,
+        logprobs: Sequence[Logprob] = (),
+        channel: Channel = "text",
+    ) -> None:
+        if self.open != kind:
+            if kind == "reasoning" and not text.strip():
+                return
+            self.close()
+            self.out.append(_MESSAGE if kind == "message" else _REASONING)
+            self.open = kind
+        self.out.append(Text(text, tuple(logprobs), channel))
+
+    def call(self, shape: ToolShape, call_id: str) -> None:
+        """An id that another call has is none: the run gives one."""
+        call_id = "" if call_id in self._call_ids else call_id[:256]
+        self._call_ids.add(call_id)
+        name, namespace = shape.wire_name, UNSET if shape.namespace is None else shape.namespace
+        item: Item = (
+            CustomToolCall(call_id=call_id, name=name, input="", namespace=namespace)
+            if shape.custom
+            else FunctionCall(call_id=call_id, name=name, arguments="", namespace=namespace)
+        )
+        self.close()
+        self.out.append(Open(item))
+        self.open = "call"
+
+    def argue(self, text: str) -> None:
+        self.out.append(Text(text))
+
+    def end_call(self) -> None:
+        self.close()
+
+    def close(self, kept: str = "") -> None:
+        if self.open is not None:
+            self.out.append(Close({"encrypted_content": kept}) if kept else _CLOSE)
+            self.open = None
+
+    def took(self, deltas: Iterable[Delta]) -> None:
+        """Deltas that were made elsewhere."""
+        for delta in deltas:
+            self.out.append(delta)
+            if isinstance(delta, Open):
+                self.open = "reasoning" if isinstance(delta.item, Reasoning) else "message"
+            elif isinstance(delta, Close):
+                self.open = None
+
+
+class _Pending:
+    """A call as it comes: its name, then its arguments, which wait until it is its turn."""
+
+    def __init__(self, index: int | None, call_id: str) -> None:
+        self.index = index
+        self.id = call_id
+        self.name = ""
+        self.held: list[str] = []
+        self.call: Call | None = None
+        self._span: Span | None = None
+        self._argued = False
+
+    @property
+    def over(self) -> bool:
+        return self._span is not None and self._span.over
+
+    def named(self, name: str) -> None:
+        """Some repeat the name with every piece; some cut it."""
+        if not self._argued and name != self.name:
+            self.name += name
+
+    def argued(self, text: str) -> None:
+        """More arguments; what follows a whole object (some say all of it again) is left out."""
+        if not self._argued:
+            text = text.lstrip()
+            if not text:
+                return
+            self._argued = True
+            self._span = Span() if text.startswith("{") else None
+        if self._span is not None:
+            text = text[: self._span.read(text)] if not self._span.over else ""
+        if text:
+            self.held.append(text)
+
+    @property
+    def ready(self) -> bool:
+        """Its name is whole."""
+        return bool(self.name) and self._argued
+
+
+class Reading:
+    """One reply. ``shapes``: the names the model was shown → what they are on the wire. ``taken``:
+    ids that calls of the conversation have. ``thinking``: reads thinking that stands in the
+    content. ``origin``: marks what is kept for this upstream alone."""
+
+    def __init__(
+        self,
+        shapes: Mapping[str, ToolShape],
+        *,
+        taken: Iterable[str] = (),
+        thinking: Parser | None = None,
+        origin: str = "",
+        given: int = 0,
+    ) -> None:
+        self._shapes = shapes
+        self._items = _Items(taken)
+        self._thinking = thinking
+        self._origin = origin
+        self._calls: list[_Pending] = []
+        self._ended = 0  # how many of them are over
+        self._details: list[dict[str, object]] = []
+        self._usage: cc._Usage | None = None
+        self._given = given
+        self._length = 0
+        self._finish: str | None = None
+
+    def feed(self, payload: bytes) -> tuple[Delta, ...]:
+        """What a payload adds. Raises ``BackendError`` for an error, or what cannot be read."""
+        try:
+            chunk = cc.decode(payload)
+        except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+            raise BackendError("The upstream's answer cannot be read.") from None
+        if chunk.error or chunk.object == "error":
+            raise refused(
+                _status_of(chunk.error), complaint(chunk.error or {"message": chunk.message})
+            )
+        if chunk.usage is not None:
+            self._usage = chunk.usage
+        for choice in chunk.choices or ():
+            if (delta := choice.delta or choice.message) is not None:
+                self._read(delta, choice)
+            if choice.finish_reason:
+                self._finish = choice.finish_reason
+        items = self._items
+        if not items.out:
+            return ()
+        out, items.out = items.out, []
+        return tuple(out)
+
+    def finish(self, *, done: bool) -> tuple[Delta, ...]:
+        """The end. ``done``: the upstream said so; otherwise it must have said why. Raises
+        ``BackendError`` for a stream that broke off."""
+        if self._finish is None and not done:
+            raise BackendError("The upstream's answer broke off.")
+        if self._finish == "error":
+            raise BackendError("The upstream failed.")
+        reason = cast(Reason, cc.REASONS.get(self._finish or "stop", "stop"))
+        self._progress(final=True, is_cut=reason == "length")
+        if self._thinking is not None and self._items.open != "call":
+            self._items.took(self._thinking.finish(reason))
+        if reason == "stop":
+            self._close()
+            if self._details and self._origin:
+                self._items.text("reasoning", " ")  # kept with an item of their own
+                self._items.out.pop()
+                self._close()
+        usage = cc.usage_of(self._usage, self._given, -(-self._length // _TOKEN_BYTES))
+        out, self._items.out = self._items.out, []
+        return (*out, Finish(reason, usage))
+
+    def _read(self, delta: cc.Delta, choice: cc.Choice) -> None:
+        thought = delta.reasoning_content or delta.reasoning
+        if thought or delta.reasoning_details:
+            self._think(thought if isinstance(thought, str) else "", delta.reasoning_details or [])
+        content = delta.content
+        if content:
+            if isinstance(content, str):
+                self._say(content, cc.logprobs_of(choice) if choice.logprobs else ())
+            else:
+                self._parts(content)
+        if delta.refusal:
+            self._leave_calls()
+            self._length += len(delta.refusal)
+            self._items.text("message", delta.refusal, channel="refusal")
+        if delta.function_call is not None:
+            self._call(cc.Call(index=0, function=delta.function_call))
+        for call in delta.tool_calls or ():
+            self._call(call)
+        if self._calls:
+            self._progress()
+
+    # --- text -------------------------------------------------------------------------------------
+
+    def _say(self, text: str, logprobs: Sequence[Logprob] = ()) -> None:
+        if self._calls and not text.strip():
+            return  # some send line ends beside calls
+        self._leave_calls()
+        self._length += len(text)
+        if self._items.open == "reasoning" and self._thinking is None:
+            self._close()
+        if self._thinking is None:
+            self._items.text("message", text, logprobs)
+        else:
+            self._items.took(self._thinking.feed(Tokens(tail=text)))
+
+    def _think(self, text: str, details: list[dict[str, object]]) -> None:
+        for detail in details:
+            self._keep(detail)
+        text = text or "".join(
+            str(each.get("text") or each.get("summary") or "") for each in details
+        )
+        if text:
+            self._leave_calls()
+            self._length += len(text)
+            self._items.text("reasoning", text)
+
+    def _keep(self, detail: dict[str, object]) -> None:
+        """Pieces of one detail have its type and its index; their texts are joined."""
+        last = self._details[-1] if self._details else {}
+        if not all(last.get(key) == detail.get(key) for key in ("type", "index")) or not last:
+            self._details.append(dict(detail))
+            return
+        for key, value in detail.items():
+            before = last.get(key)
+            joined = isinstance(before, str) and isinstance(value, str) and key in _JOINED
+            last[key] = f"{before}{value}" if joined else (before if value is None else value)
+
+    def _parts(self, parts: Iterable[object]) -> None:
+        """Content as a list: Mistral's, with thinking as parts among it."""
+        for part in parts:
+            if not isinstance(part, dict):
+                continue
+            inner = part.get("thinking")
+            if isinstance(inner, list):
+                self._think(
+                    "".join(str(p.get("text", "")) for p in inner if isinstance(p, dict)), []
+                )
+            elif isinstance(part.get("text"), str):
+                self._say(part["text"])
+
+    # --- calls ------------------------------------------------------------------------------------
+
+    def _call(self, told: cc.Call) -> None:
+        pending = self._pending(told)
+        function = told.function
+        if function is None:
+            return
+        if function.name:
+            pending.named(function.name)
+        arguments = function.arguments
+        if arguments:
+            text = arguments if isinstance(arguments, str) else dump(arguments)
+            self._length += len(text)
+            pending.argued(text)
+
+    def _pending(self, told: cc.Call) -> _Pending:
+        """The call that is meant: by its id, else by its index; a new id or a new name where
+        there are arguments already begins another."""
+        call_id, name = told.id or "", (told.function and told.function.name) or ""
+        known = next((c for c in self._calls if call_id and c.id == call_id), None)
+        if known is None:
+            same = [c for c in self._calls if c.index == told.index or told.index is None]
+            known = same[-1] if same else None
+            if known is not None and (
+                (call_id and known.id and call_id != known.id)
+                or (name and known.over and not (call_id and call_id == known.id))
+                or (name and known.ready and name != known.name)
+            ):
+                known = None
+        if known is None:
+            known = _Pending(told.index, call_id)
+            self._calls.append(known)
+        known.id = known.id or call_id
+        return known
+
+    def _progress(self, *, final: bool = False, is_cut: bool = False) -> None:
+        """Let the first call that is not over go on, and the next ones where it is."""
+        while self._ended < len(self._calls):
+            pending = self._calls[self._ended]
+            last = self._ended == len(self._calls) - 1
+            if pending.call is None and pending.name and (pending.ready or final):
+                self._begin(pending)
+            if pending.call is not None and pending.held:
+                pending.call.arguments("".join(pending.held))
+                pending.held.clear()
+            if not pending.over and not (final and not (is_cut and last)):
+                return
+            if pending.call is not None:
+                pending.call.end()
+            self._ended += 1
+
+    def _begin(self, pending: _Pending) -> None:
+        self._close()
+        pending.call = Call(self._items, self._shapes, is_bare=False)
+        pending.call.name, pending.call.call_id = pending.name, pending.id
+        pending.call.begin()
+
+    def _leave_calls(self) -> None:
+        """Something else is said: what was called is whole."""
+        if self._ended < len(self._calls):
+            self._progress(final=True)
+
+    def _close(self) -> None:
+        kept = ""
+        if self._items.open == "reasoning" and self._details and self._origin:
+            kept = f"{self._origin}\n{json.dumps(self._details)}"
+            self._details = []
+        self._items.close(kept)
+
+
+#: Fields of a detail that come in pieces.
+_JOINED = frozenset({"text", "summary", "data", "signature"})
+
+
+def _status_of(error: object) -> int:
+    code = error.get("code") if isinstance(error, Mapping) else None
+    if isinstance(code, str) and code.isdecimal():
+        code = int(code)
+    return code if isinstance(code, int) else 500

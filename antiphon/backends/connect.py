@@ -1,0 +1,89 @@
+"""How the backends of upstreams are made: which model, whose server, what it is told besides.
+
+It asks the upstream once what it has. An upstream that is not there yet does not keep the server
+from starting, as long as nothing has to be asked of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Any
+from urllib.parse import urlsplit
+
+from antiphon.dialects.base import Parser
+from antiphon.dialects.formats import REASONING
+from antiphon.dialects.scanner import Parser as Scanner
+from antiphon.errors import SetupError
+from antiphon.upstream.reach import listing, only_model, reach
+
+from .chat_completions import ChatCompletions
+from .chat_flavours import FLAVOURS, of
+
+__all__ = ["chat_completions"]
+
+
+async def chat_completions(
+    name: str,
+    url: str,
+    *,
+    key: str | None = None,
+    model: str | None = None,
+    context_size: int | None = None,
+    reasoning_format: str | None = None,
+    template: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> ChatCompletions:
+    """The model of the server at ``url`` that it calls ``model``, or its first one. ``name``: what
+    it is called here. ``reasoning_format``: how thinking is marked in the text it answers, where it
+    does not tell it apart. Raises ``SetupError``."""
+    reader = _reader(name, reasoning_format)
+    upstream, told = reach(name, url, key, options or {})
+    try:
+        listed = None if model and told.flavour else await listing(upstream)
+        flavour = told.flavour or of(urlsplit(url).hostname or "", listed)
+        if flavour not in FLAVOURS:
+            raise SetupError(
+                f"models.{name}.engine_options.flavour: there is no {flavour!r}"
+                f" (there are: {', '.join(FLAVOURS)})"
+            )
+        return ChatCompletions(
+            upstream,
+            model or only_model(name, upstream, listed),
+            FLAVOURS[flavour],
+            context_size=context_size,
+            body=told.body,
+            template=template,
+            reader=reader,
+        )
+    except BaseException:
+        await upstream.close()
+        raise
+
+
+def _reader(name: str, reasoning_format: str | None) -> Callable[[], Parser] | None:
+    if reasoning_format is None:
+        return None
+    form = REASONING.get(reasoning_format)
+    if form is None:
+        raise SetupError(
+            f"models.{name}.reasoning_format: there is no {reasoning_format!r}"
+            f" (there are: {', '.join(REASONING)})"
+        )
+    return partial(
+        Scanner, _Spelled(), reasoning=form, tools=None, shapes={}, thinking=False, parallel=True
+    )
+
+
+class _Spelled:
+    """``Tokenizer`` of a model that only its text is known of."""
+
+    special: Mapping[str, int] = {}
+    end_ids: frozenset[int] = frozenset()
+    size = 0
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        return []
+
+    def piece(self, token: int) -> bytes:
+        return b""

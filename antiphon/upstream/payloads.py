@@ -1,0 +1,69 @@
+"""Server-sent events as servers send them, read for what they carry. Sans-IO.
+
+Names, ids and comments mean nothing here, because every payload says itself what it is. Nothing is
+demanded: line ends of either kind, events that end with the stream, JSON on bare lines.
+"""
+
+from __future__ import annotations
+
+from antiphon.errors import BackendError
+
+__all__ = ["DONE", "Payloads"]
+
+DONE = b"[DONE]"
+#: The most bytes of one line: an upstream that never ends it must not fill the memory.
+_MOST = 64 * 2**20
+
+
+class Payloads:
+    """One stream. ``done``: its ``[DONE]`` came; what follows it is left out."""
+
+    __slots__ = ("_held", "_parts", "_size", "done")
+
+    def __init__(self) -> None:
+        self._held: list[bytes] = []  # of a line that goes on
+        self._size = 0
+        self._parts: list[bytes] = []  # of an event that goes on
+        self.done = False
+
+    def feed(self, received: bytes) -> list[bytes]:
+        """The payloads that are whole now. Raises ``BackendError`` for a line without an end."""
+        if b"\n" not in received:
+            self._held.append(received)
+            self._size += len(received)
+            if self._size > _MOST:
+                raise BackendError("The upstream's answer is too long.")
+            return []
+        if self._held:
+            received = b"".join((*self._held, received))
+        lines = received.split(b"\n")
+        last = lines.pop()
+        self._held, self._size = [last] if last else [], len(last)
+        found: list[bytes] = []
+        for line in lines:
+            self._line(line, found)
+        return found
+
+    def finish(self) -> list[bytes]:
+        """What the end of the stream completes."""
+        found: list[bytes] = []
+        if self._held:
+            self._line(b"".join(self._held), found)
+            self._held = []
+        self._line(b"", found)
+        return found
+
+    def _line(self, line: bytes, found: list[bytes]) -> None:
+        if line.startswith(b"data:"):
+            self._parts.append(line[5:])
+        elif not line or line == b"\r":
+            if self._parts and not self.done:
+                payload = self._parts[0] if len(self._parts) == 1 else b"\n".join(self._parts)
+                payload = payload.strip()
+                if payload == DONE:
+                    self.done = True
+                elif payload:
+                    found.append(payload)
+            self._parts = []
+        elif line.startswith(b"{") and not self._parts and not self.done:
+            found.append(line)  # JSON lines, or an error where an event should be

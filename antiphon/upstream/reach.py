@@ -1,0 +1,64 @@
+"""How an upstream is reached: what a model's ``engine_options`` may say of it, and what it serves.
+
+One declaration for all the engines that are somewhere else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.errors import BackendError, SetupError
+
+from .client import Upstream
+
+__all__ = ["Reach", "listing", "only_model", "reach"]
+
+
+class Reach(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """``flavour``: whose server it is, where asking it does not tell. ``headers`` go with every
+    request, ``body`` into it. ``connect_s``, ``silence_s``: the longest waits, in seconds.
+    ``tokenizer``: where the tokenizer of its model is, for the engine ``completions``."""
+
+    flavour: str | None = None
+    headers: dict[str, str] = field(default_factory=dict)
+    body: dict[str, Any] = field(default_factory=dict)
+    connect_s: float = 10
+    silence_s: float = 600
+    tokenizer: str | None = None
+
+
+def reach(
+    name: str, url: str, key: str | None, options: Mapping[str, Any]
+) -> tuple[Upstream, Reach]:
+    """The upstream of the model ``name``, and what was set of it. Raises ``SetupError``."""
+    try:
+        told = msgspec.convert(dict(options), Reach)
+    except msgspec.ValidationError as error:
+        raise SetupError(f"models.{name}.engine_options: {error}") from None
+    upstream = Upstream(
+        url, key=key, headers=told.headers, connect_s=told.connect_s, silence_s=told.silence_s
+    )
+    return upstream, told
+
+
+def only_model(name: str, upstream: Upstream, listed: Any) -> str:
+    """The first model that the upstream lists. Raises ``SetupError`` where it lists none."""
+    models = listed.get("data") if isinstance(listed, Mapping) else None
+    for model in models if isinstance(models, list) else ():
+        if isinstance(model, Mapping) and isinstance(model.get("id"), str):
+            return str(model["id"])
+    raise SetupError(
+        f"model {name}: {upstream.url} does not say what models it has: set upstream_model"
+    )
+
+
+async def listing(upstream: Upstream) -> Any:
+    """The upstream's list of models; None where it gives none."""
+    try:
+        return await upstream.ask(f"{upstream.versioned}/models", wait_s=10)
+    except BackendError:
+        return None

@@ -1,0 +1,106 @@
+"""What an upstream says when it refuses, in our words and with our codes.
+
+One place knows the many shapes in which servers tell of errors. What they say of keys is not passed
+on, nor anything else that is between the operator and the upstream.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import BackendError
+
+__all__ = ["TOO_LONG", "complaint", "refusal", "refused"]
+
+TOO_LONG = "context_length_exceeded"
+_TOO_LONG_TEXT = (
+    "Your input exceeds the context window of this model. Please adjust your input and try again."
+)
+#: How servers say that the context is too small (llama-server, vLLM, SGLang, TensorRT-LLM, hosted).
+_LONG = re.compile(
+    r"context[ _](length|window|size)|max_model_len|max_position_embeddings|prompt is too long"
+    r"|(input|prompt|request)\b.{0,60}\b(too long|exceeds?\b.{0,40}\b(tokens|length|limit))",
+    re.IGNORECASE | re.DOTALL,
+)
+_MOST_TEXT = 1000
+
+#: HTTP status → code and text of what has nothing to do with what was asked.
+_OURS: Mapping[int, tuple[str, str]] = {
+    401: ("server_error", "The upstream does not accept this server's key."),
+    402: ("server_error", "The upstream wants to be paid first."),
+    403: ("server_error", "The upstream does not let this server use the model."),
+    404: ("server_error", "The upstream has no such model or address."),
+    405: ("server_error", "The upstream does not speak this API."),
+    407: ("server_error", "A proxy before the upstream refuses this server."),
+    429: ("rate_limit_exceeded", "The upstream is asked too much at the moment."),
+}
+#: The same by the code that an error in the middle of a stream may have instead.
+_CODES: Mapping[str, int] = {"rate_limit_exceeded": 429, "invalid_api_key": 401}
+
+
+class _Said(Struct):
+    message: str = ""
+    code: str | None = None
+    param: str | None = None
+
+
+def refusal(status: int, body: bytes) -> BackendError:
+    """The error for an answer with this status and body."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError):
+        value = None
+    return refused(status, complaint(value))
+
+
+def refused(status: int, said: _Said) -> BackendError:
+    """The error for a status and what was said with it."""
+    if said.code == TOO_LONG or (status in (400, 413, 422, 500) and _LONG.search(said.message)):
+        return BackendError(_TOO_LONG_TEXT, code=TOO_LONG)
+    status = _CODES.get(said.code or "", status)
+    if (ours := _OURS.get(status)) is not None:
+        return BackendError(ours[1], code=ours[0])
+    if 400 <= status < 500:
+        where = f" (its '{said.param[:100]}')" if said.param else ""
+        told = said.message[:_MOST_TEXT] or f"it answered {status}"
+        return BackendError(
+            f"The upstream refused the request{where}: {told}", code="invalid_prompt"
+        )
+    return BackendError("The upstream failed.")
+
+
+def complaint(value: Any) -> _Said:
+    """What an error says: ``{"error": {…}}`` as OpenAI has it, a text in its place, FastAPI's
+    ``detail``, or fields at the top."""
+    if isinstance(value, Mapping) and value.get("error"):
+        value = value["error"]
+    if isinstance(value, str):
+        return _Said(message=value)
+    if not isinstance(value, Mapping):
+        return _Said()
+    message = next((value[key] for key in ("message", "detail", "reason") if value.get(key)), "")
+    code = next((value[key] for key in ("code", "type") if isinstance(value.get(key), str)), None)
+    if code == "exceed_context_size_error":  # llama-server
+        code = TOO_LONG
+    param = value.get("param")
+    return _Said(
+        message=message if isinstance(message, str) else _text(message),
+        code=code,
+        param=param if isinstance(param, str) else None,
+    )
+
+
+def _text(value: Any) -> str:
+    """FastAPI's list of what is wrong: where, and what."""
+    faults = value if isinstance(value, list) else [value]
+    texts = []
+    for fault in faults[:5]:
+        if isinstance(fault, Mapping):
+            path = ".".join(map(str, fault.get("loc") or ()))
+            texts.append(f"{path}: {fault.get('msg', '')}".strip(": "))
+    return "; ".join(texts)

@@ -1,0 +1,106 @@
+"""A server that plays upstream: it answers as it is told, one answer a request, the last one again
+and again, and remembers what it was asked."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from types import MappingProxyType
+from typing import Any
+
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+from msgspec import Struct, field
+
+__all__ = ["Answer", "Fake", "chunks", "fake", "json_answer", "sse"]
+
+
+class Answer(Struct):
+    """``pieces`` go out one by one; an ``asyncio.Event`` among them is waited for. ``cut``: the
+    connection breaks behind them; ``hang``: nothing more comes until the client has gone."""
+
+    pieces: Sequence[bytes | asyncio.Event] = ()
+    status: int = 200
+    headers: Mapping[str, str] = MappingProxyType({"content-type": "text/event-stream"})
+    cut: bool = False
+    hang: bool = False
+
+
+def sse(*payloads: Any, done: bool = True) -> list[bytes]:
+    """Payloads as events, each a piece of its own."""
+    texts = [each if isinstance(each, str) else json.dumps(each) for each in payloads]
+    return [f"data: {text}\n\n".encode() for text in (*texts, *(["[DONE]"] if done else []))]
+
+
+def chunks(*deltas: Mapping[str, Any], reason: str | None = "stop", **more: Any) -> list[bytes]:
+    """A stream of Chat Completions."""
+    said = [{"choices": [{"index": 0, "delta": delta}]} for delta in deltas]
+    last = {"choices": [{"index": 0, "delta": {}, "finish_reason": reason}], **more}
+    return sse(*said, last)
+
+
+def json_answer(value: Any, status: int = 200, **headers: str) -> Answer:
+    body = value if isinstance(value, bytes) else json.dumps(value).encode()
+    return Answer([body], status=status, headers={"content-type": "application/json", **headers})
+
+
+class Fake(Struct):
+    """``routes``: path → answers. ``asked``: path, body and headers of each request; ``left``: how
+    many clients went before the end; ``ports``: where they came from."""
+
+    routes: dict[str, list[Answer]] = field(default_factory=dict)
+    asked: list[tuple[str, Any, Mapping[str, str]]] = field(default_factory=list)
+    left: int = 0
+    gone: asyncio.Event = field(default_factory=asyncio.Event)
+    ports: set[int] = field(default_factory=set)
+    url: str = ""
+
+    @property
+    def bodies(self) -> list[Any]:
+        """What was asked by POST."""
+        return [body for _, body, _ in self.asked if body is not None]
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        body = await request.json() if request.method == "POST" else None
+        self.asked.append((request.path, body, request.headers))
+        assert request.transport is not None
+        self.ports.add(request.transport.get_extra_info("peername")[1])
+        answers = self.routes.get(request.path)
+        if not answers:
+            return web.json_response({"detail": "Not Found"}, status=404)
+        answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        response = web.StreamResponse(status=answer.status, headers=answer.headers)
+        await response.prepare(request)
+        try:
+            for piece in answer.pieces:
+                if isinstance(piece, asyncio.Event):
+                    await piece.wait()
+                else:
+                    await response.write(piece)
+            if answer.hang:
+                await asyncio.Event().wait()
+        except (asyncio.CancelledError, ConnectionError):
+            self.left += 1
+            self.gone.set()
+            raise
+        if answer.cut:
+            request.transport.abort()
+        return response
+
+
+@asynccontextmanager
+async def fake(**routes: Sequence[Answer] | Answer) -> AsyncIterator[Fake]:
+    """A fake whose paths are written with ``__`` for a slash: ``v1__models=…``."""
+    playing = Fake(
+        {
+            "/" + path.replace("__", "/"): [answers] if isinstance(answers, Answer) else [*answers]
+            for path, answers in routes.items()
+        }
+    )
+    app = web.Application(client_max_size=2**26)
+    app.router.add_route("*", "/{path:.*}", playing.answer)
+    async with TestServer(app, host="127.0.0.1", handler_cancellation=True) as server:
+        playing.url = f"http://127.0.0.1:{server.port}"
+        yield playing

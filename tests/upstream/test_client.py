@@ -1,0 +1,209 @@
+"""Upstreams that refuse, hang, break off and die; over real sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+import structlog
+
+from antiphon.errors import BackendError, SetupError
+from antiphon.upstream.client import Upstream
+
+from .fakes import Answer, Fake, fake, json_answer, sse
+
+GOOD = Answer(sse({"n": 1}, {"n": 2}))
+KEY = "sk-secret-of-the-operator"
+
+
+class Pauses:
+    def __init__(self) -> None:
+        self.waited: list[float] = []
+
+    async def __call__(self, seconds: float) -> None:
+        self.waited.append(seconds)
+
+
+@pytest.fixture
+def pauses() -> Pauses:
+    return Pauses()
+
+
+async def read(upstream: Upstream, path: str = "/ask", **more: Any) -> list[bytes]:
+    async with asyncio.timeout(10):
+        batches = upstream.stream(upstream.url + path, b"{}", **more)
+        return [payload async for payloads in batches for payload in payloads]
+
+
+def to(playing: Fake, pauses: Pauses, **more: Any) -> Upstream:
+    return Upstream(playing.url, key=KEY, pause=pauses, **more)
+
+
+@pytest.mark.parametrize(
+    ("url", "root", "versioned"),
+    [
+        ("http://h:8000", "http://h:8000", "http://h:8000/v1"),
+        ("http://h:8000/", "http://h:8000", "http://h:8000/v1"),
+        ("http://h:8000/v1", "http://h:8000", "http://h:8000/v1"),
+        ("https://h/api/v1/", "https://h/api", "https://h/api/v1"),
+        ("https://h/v1beta/openai", "https://h/v1beta/openai", "https://h/v1beta/openai"),
+    ],
+)
+async def test_addresses(url: str, root: str, versioned: str) -> None:
+    upstream = Upstream(url)
+    assert (upstream.root, upstream.versioned) == (root, versioned)
+    await upstream.close()
+
+
+def test_an_address_is_one() -> None:
+    with pytest.raises(SetupError, match="no address"):
+        Upstream("localhost:8000")
+
+
+async def test_streams_and_keeps_the_connection(pauses: Pauses) -> None:
+    async with fake(ask=GOOD) as playing:
+        upstream = to(playing, pauses, headers={"x-team": "one"})
+        for _ in range(3):
+            got = await read(upstream, headers={"traceparent": "00-1"})
+            assert got == [b'{"n": 1}', b'{"n": 2}']
+        await upstream.close()
+    assert len(playing.ports) == 1
+    sent = playing.asked[-1][2]
+    assert sent["authorization"] == f"Bearer {KEY}"
+    assert (sent["x-team"], sent["traceparent"]) == ("one", "00-1")
+    assert pauses.waited == []
+
+
+@pytest.mark.parametrize(
+    ("failing", "waits"),
+    [
+        (json_answer({}, 503), [0.25]),
+        (json_answer({}, 500), [0.25]),
+        (json_answer({}, 429, **{"retry-after": "7"}), [7.0]),
+        (json_answer({}, 429, **{"retry-after": "Wed, 21 Oct 2026 07:28:00 GMT"}), [0.25]),
+        (Answer(cut=True), [0.25]),
+    ],
+    ids=["503", "500", "429", "429 with a date", "cut before anything"],
+)
+async def test_tries_again_before_the_first_payload(
+    pauses: Pauses, failing: Answer, waits: list[float]
+) -> None:
+    async with fake(ask=[failing, GOOD]) as playing:
+        upstream = to(playing, pauses)
+        assert await read(upstream) == [b'{"n": 1}', b'{"n": 2}']
+        await upstream.close()
+    assert pauses.waited == waits
+    assert len(playing.asked) == 2
+
+
+async def test_gives_up_in_the_end(pauses: Pauses) -> None:
+    async with fake(ask=json_answer({"error": {"message": "down"}}, 503)) as playing:
+        upstream = to(playing, pauses)
+        with pytest.raises(BackendError, match="failed"):
+            await read(upstream)
+        await upstream.close()
+    assert len(playing.asked) == 4
+    assert pauses.waited == [0.25, 0.5, 1.0]
+
+
+async def test_does_not_wait_for_hours(pauses: Pauses) -> None:
+    async with fake(ask=json_answer({}, 429, **{"retry-after": "3600"})) as playing:
+        upstream = to(playing, pauses)
+        with pytest.raises(BackendError) as raised:
+            await read(upstream)
+        await upstream.close()
+    assert raised.value.code == "rate_limit_exceeded"
+    assert pauses.waited == [] and len(playing.asked) == 1
+
+
+async def test_nobody_listens(pauses: Pauses) -> None:
+    async with fake() as playing:
+        pass
+    upstream = to(playing, pauses)
+    with pytest.raises(BackendError, match="cannot be reached") as e:
+        await read(upstream)
+    assert "127.0.0.1" not in e.value.message
+    assert len(pauses.waited) == 3
+    with pytest.raises(BackendError, match="cannot be reached"):
+        await upstream.ask(playing.url)
+    await upstream.close()
+
+
+async def test_what_breaks_off_later_is_an_error(pauses: Pauses) -> None:
+    async with fake(ask=Answer(sse({"n": 1}, done=False), cut=True)) as playing:
+        upstream = to(playing, pauses)
+        got: list[bytes] = []
+        with pytest.raises(BackendError, match="broke off"):
+            async for payloads in upstream.stream(playing.url + "/ask", b"{}"):
+                got += payloads
+        await upstream.close()
+    assert got == [b'{"n": 1}'] and len(playing.asked) == 1
+
+
+async def test_silence_is_bounded(pauses: Pauses) -> None:
+    async with fake(ask=Answer(sse({"n": 1}, done=False), hang=True)) as playing:
+        upstream = to(playing, pauses, silence_s=0.05)
+        with pytest.raises(BackendError, match="took too long"):
+            await read(upstream)
+        await upstream.close()
+    async with fake(ask=Answer(hang=True)) as playing:
+        upstream = to(playing, pauses, silence_s=0.05)
+        with pytest.raises(BackendError, match="took too long"):
+            await read(upstream)
+        await upstream.close()
+
+
+async def test_an_end_that_does_not_come_is_not_waited_for(pauses: Pauses) -> None:
+    async with fake(ask=Answer(sse({"n": 1}), hang=True)) as playing:
+        upstream = to(playing, pauses)
+        assert await read(upstream) == [b'{"n": 1}']
+        await upstream.close()
+
+
+async def test_leaving_ends_the_request(pauses: Pauses) -> None:
+    async with fake(ask=Answer(sse({"n": 1}, done=False), hang=True)) as playing:
+        upstream = to(playing, pauses)
+        async with aclosing(upstream.stream(playing.url + "/ask", b"{}")) as batches:
+            assert await anext(batches) == [b'{"n": 1}']
+        async with asyncio.timeout(5):
+            await playing.gone.wait()
+        await upstream.close()
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 422, 302])
+async def test_a_refusal_is_final_and_hides_the_key(pauses: Pauses, status: int) -> None:
+    answer = json_answer({"error": {"message": f"not with {KEY}"}}, status, location="/ask")
+    async with fake(ask=answer) as playing:
+        upstream = to(playing, pauses)
+        with structlog.testing.capture_logs() as logs, pytest.raises(BackendError) as raised:
+            await read(upstream)
+        with pytest.raises(BackendError) as asked:
+            await upstream.ask(playing.url + "/ask")
+        await upstream.close()
+    assert KEY not in f"{raised.value} {asked.value} {logs}"
+    assert logs and logs[0]["status"] == status
+    assert len(playing.asked) == 2 and pauses.waited == []
+
+
+async def test_an_error_page_without_an_end(pauses: Pauses) -> None:
+    async with fake(ask=Answer([b"x" * 10], status=400, cut=True)) as playing:
+        upstream = to(playing, pauses)
+        with pytest.raises(BackendError, match=r"refused|broke off"):
+            await read(upstream)
+        await upstream.close()
+
+
+async def test_answers_that_are_not_streamed(pauses: Pauses) -> None:
+    async with fake(ask=json_answer({"n": 1}), broken=Answer([b"<html>"])) as playing:
+        upstream = to(playing, pauses)
+        assert await read(upstream) == [b'{"n": 1}']
+        assert await upstream.ask(f"{playing.url}/ask") == {"n": 1}
+        assert await upstream.ask(f"{playing.url}/ask", {"q": 1}) == {"n": 1}
+        with pytest.raises(BackendError, match="no JSON"):
+            await upstream.ask(f"{playing.url}/broken")
+        await upstream.close()
+        await upstream.close()
+        with pytest.raises(BackendError, match="closed"):
+            await read(upstream)

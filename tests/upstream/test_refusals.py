@@ -1,0 +1,94 @@
+"""What servers say when they refuse; texts as these servers send them."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from antiphon.upstream.refusals import refusal
+
+CONTEXT = [
+    (400, {"error": {"message": "…", "code": "context_length_exceeded", "param": "messages"}}),
+    (
+        400,
+        {
+            "error": {
+                "code": 400,
+                "message": "the request exceeds the available context size. try increasing the"
+                " context size or enable context shift",
+                "type": "exceed_context_size_error",
+                "n_prompt_tokens": 700,
+                "n_ctx": 256,
+            }
+        },
+    ),
+    (
+        400,
+        {
+            "object": "error",
+            "message": "This model's maximum context length is 4096 tokens. However, you requested"
+            " 5000 tokens in the messages, Please reduce the length of the messages.",
+            "type": "BadRequestError",
+            "param": None,
+            "code": 400,
+        },
+    ),
+    (
+        400,
+        {
+            "error": {
+                "message": "The input (4200 tokens) is longer than the model's context length"
+                " (4096 tokens).",
+                "type": "BadRequestError",
+            }
+        },
+    ),
+    (
+        500,
+        {"error": {"message": "The prompt length 900 exceeds max_model_len 512."}},
+    ),
+]
+
+
+@pytest.mark.parametrize(("status", "body"), CONTEXT)
+def test_too_long_is_told_in_one_way(status: int, body: object) -> None:
+    error = refusal(status, json.dumps(body).encode())
+    assert error.code == "context_length_exceeded"
+    assert "context window" in error.message
+
+
+@pytest.mark.parametrize(
+    ("status", "body", "code", "says"),
+    [
+        (401, {"error": {"message": "Incorrect API key: sk-1234"}}, "server_error", "key"),
+        (403, {"error": "forbidden for sk-1234"}, "server_error", "does not let"),
+        (404, {"error": {"message": "The model `x` does not exist."}}, "server_error", "no such"),
+        (429, {"error": {"message": "slow down"}}, "rate_limit_exceeded", "too much"),
+        (500, b"<html>Oops: stack trace</html>", "server_error", "failed"),
+        (503, b"", "server_error", "failed"),
+        (302, b"", "server_error", "failed"),
+        (400, {"error": {"message": "bad top_p", "param": "top_p"}}, "invalid_prompt", "'top_p'"),
+        (400, {"error": "model is loading"}, "invalid_prompt", "model is loading"),
+        (400, {"message": "no"}, "invalid_prompt", "no"),
+        (400, b"nonsense", "invalid_prompt", "answered 400"),
+        (
+            422,
+            {"detail": [{"loc": ["body", "messages", 0], "msg": "Field required"}]},
+            "invalid_prompt",
+            "body.messages.0: Field required",
+        ),
+        (422, {"detail": "Unprocessable"}, "invalid_prompt", "Unprocessable"),
+        (413, [1, 2], "invalid_prompt", "413"),
+    ],
+)
+def test_tells_whose_fault_it_is(status: int, body: object, code: str, says: str) -> None:
+    raw = body if isinstance(body, bytes) else json.dumps(body).encode()
+    error = refusal(status, raw)
+    assert error.code == code
+    assert says in error.message
+    assert "sk-1234" not in error.message and "stack trace" not in error.message
+
+
+def test_long_complaints_are_cut() -> None:
+    assert len(refusal(400, json.dumps({"error": "x" * 10**6}).encode()).message) < 1200
