@@ -17,7 +17,8 @@ class Reply(Protocol):
 
     @property
     def input_tokens(self) -> int:
-        """How many tokens the model will see."""
+        """How many tokens the model will see; without ``kept`` it may be an estimate, where only an
+        upstream counts them."""
 
     @property
     def kept(self) -> Kept | None:

@@ -194,9 +194,9 @@ class Reading:
             self._items.took(self._thinking.finish(reason))
         if reason == "stop":
             self._close()
-            if self._details and self._origin:
-                self._items.text("reasoning", " ")  # kept with an item of their own
-                self._items.out.pop()
+            if self._details and self._origin:  # they came late: an item of their own keeps them
+                self._items.out.append(_REASONING)
+                self._items.open = "reasoning"
                 self._close()
         usage = cc.usage_of(self._usage, self._given, -(-self._length // _TOKEN_BYTES))
         out, self._items.out = self._items.out, []

@@ -333,10 +333,11 @@ class Preparer:
 
     def _besides(self, tenant: str, request: CreateResponse) -> Besides:
         """Thinking is sealed for clients that ask for it, or have nothing but what they are
-        given."""
+        given; and what an upstream sealed always, so that it comes back as it went."""
+        besides = Sealed(self._seal, tenant).besides
         if request.store is not False and _SEALED not in (request.include or ()):
-            return lambda item: {}
-        return Sealed(self._seal, tenant).besides
+            return lambda item: besides(item) if getattr(item, "encrypted_content", None) else {}
+        return besides
 
     async def _context(
         self,

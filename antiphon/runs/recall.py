@@ -158,19 +158,20 @@ def _newest_compaction(
 def _thoughts_opened(
     items: Sequence[it.Item], start: int, sealed: Sealed, broken: _Broken
 ) -> Iterator[it.Item]:
-    """The items from ``start`` on, without compactions. Thinking that can be read as it is needs
-    no opening."""
+    """The items from ``start`` on, without compactions. Thinking that can be read as it is need
+    not open; if it does, there may be what an upstream sealed in it."""
     for index in range(start, len(items)):
         item = items[index]
         if isinstance(item, it.Compaction):
             continue
-        if isinstance(item, it.Reasoning) and not item.content and item.encrypted_content:
+        if isinstance(item, it.Reasoning) and item.encrypted_content:
             try:
                 item = sealed.open_thinking(item)
             except SealBroken:
-                broken(item, index)
-                if not item.summary:
-                    continue
+                if not item.content:
+                    broken(item, index)
+                    if not item.summary:
+                        continue
         yield item
 
 

@@ -9,6 +9,8 @@ from array import array
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from msgspec.structs import replace
+
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import (
     Annotate,
@@ -28,7 +30,8 @@ from antiphon.wire.response import Usage
 __all__ = ["Besides", "Recorder"]
 
 
-#: Fields that an item gets when it is closed, besides what was said.
+#: Fields that an item gets when it is closed, besides what was said; they replace what a backend
+#: gave in the same place.
 Besides = Callable[[Item], Mapping[str, Any]]
 
 
@@ -105,4 +108,5 @@ class Recorder:
     def _close(self, status: str = "completed", **result: Any) -> None:
         item, self._item = self._item, None
         if isinstance(item, ItemWriter):
-            self._last = item.close(status, **self._besides(item.value), **result)
+            value = replace(item.value, **result) if result else item.value
+            self._last = item.close(status, **{**result, **self._besides(value)})

@@ -31,8 +31,11 @@ class Past(Struct, frozen=True, kw_only=True):
 
 
 class _Thinking(Struct, frozen=True):
+    """``foreign``: what an upstream sealed itself, for itself."""
+
     content: tuple[str, ...] = ()
     summary: tuple[str, ...] = ()
+    foreign: str = ""
 
 
 _encode = msgspec.json.Encoder().encode
@@ -54,6 +57,7 @@ class Sealed:
         thinking = _Thinking(
             content=tuple(part.text for part in item.content or ()),
             summary=tuple(part.text for part in item.summary),
+            foreign=item.encrypted_content or "",
         )
         return {"encrypted_content": self._sealed(_encode(thinking), "reasoning")}
 
@@ -65,7 +69,12 @@ class Sealed:
             raise SealBroken from None
         content = tuple(it.ReasoningText(text=text) for text in thinking.content)
         summary = tuple(it.SummaryText(text=text) for text in thinking.summary)
-        return replace(item, content=content or UNSET, summary=item.summary or summary)
+        return replace(
+            item,
+            content=item.content or content or UNSET,
+            summary=item.summary or summary,
+            encrypted_content=thinking.foreign or UNSET,
+        )
 
     def past(self, past: Past) -> str:
         """The content of a compaction item. Pictures and files are left out where they would make
