@@ -14,7 +14,18 @@ from msgspec import Struct
 from antiphon.wire.items import Logprob, TopLogprob
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
-__all__ = ["Call", "Choice", "Chunk", "Delta", "decode", "logprobs_of", "usage_of"]
+__all__ = [
+    "REASONS",
+    "Call",
+    "Choice",
+    "Chunk",
+    "Delta",
+    "Function",
+    "Used",
+    "decode",
+    "logprobs_of",
+    "usage_of",
+]
 
 
 class Function(Struct):
@@ -74,7 +85,7 @@ class _CompletionDetails(Struct):
     reasoning_tokens: int | None = None
 
 
-class _Usage(Struct):
+class Used(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     prompt_tokens_details: _PromptDetails | None = None
@@ -84,7 +95,7 @@ class _Usage(Struct):
 
 class Chunk(Struct):
     choices: list[Choice] | None = None
-    usage: _Usage | None = None
+    usage: Used | None = None
     error: Any = None
     #: Some say "error" by an object of this kind, with the message at the top.
     object: str | None = None
@@ -121,9 +132,9 @@ def _bytes(each: _Alternative) -> tuple[int, ...]:
     return tuple(each.token.encode() if each.bytes is None else each.bytes)
 
 
-def usage_of(told: _Usage | None, given: int, said: int) -> Usage:
+def usage_of(told: Used | None, given: int, said: int) -> Usage:
     """What was used; ``given`` and ``said`` are estimates for an upstream that does not tell."""
-    told = told or _Usage()
+    told = told or Used()
     prompt = given if told.prompt_tokens is None else told.prompt_tokens
     answer = said if told.completion_tokens is None else told.completion_tokens
     details = told.prompt_tokens_details

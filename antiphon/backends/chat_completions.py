@@ -38,6 +38,7 @@ _PARTICULAR: Mapping[str, tuple[Any, ...]] = {
     "min_p": (None,),
     "repetition_penalty": (None, 1),
     "ignore_eos": (False,),
+    "stop_shown": (False,),
     "priority": (None,),
     "cache_salt": (None,),
     "thinking_budget": (None,),
@@ -97,7 +98,7 @@ class ChatCompletions:
             "stream_options": {"include_usage": True},
             **_sampling(options, flavour),
             **_tools(options, shown),
-            **_form(options),
+            **_form(options, flavour),
             **_effort(options, flavour),
         }
         template = {**self._template, **body.pop("chat_template_kwargs", {}), **options.template}
@@ -203,8 +204,10 @@ def _check(options: Options, flavour: Flavour) -> None:
     for option, idle in _PARTICULAR.items():
         if getattr(options, option) not in idle and option not in flavour.fields:
             raise _unsupported(option)
-    if options.extra:
+    if options.extra and not flavour.extra:
         raise _unsupported(next(iter(options.extra)))
+    if options.guide is not None and options.guide.syntax not in flavour.guides:
+        raise _unsupported(options.guide.path)
     if options.template and not flavour.template:
         raise _unsupported("chat_template_kwargs")
 
@@ -235,7 +238,14 @@ def _sampling(options: Options, flavour: Flavour) -> dict[str, Any]:
             body["top_logprobs"] = options.logprobs
     if options.cache_key is not None and flavour.developer:
         body["prompt_cache_key"] = options.cache_key
-    return body
+    return body | _extra(options)
+
+
+def _extra(options: Options) -> dict[str, Any]:
+    besides = dict(options.extra)
+    kwargs = besides.pop("mm_processor_kwargs", None)
+    body = {"mm_processor_kwargs": kwargs, "vllm_xargs": besides}
+    return {field: value for field, value in body.items() if value}
 
 
 def _tools(options: Options, shown: Shown) -> dict[str, Any]:
@@ -264,7 +274,10 @@ def _choice(options: Options, shown: Shown) -> Any:
     return "required"
 
 
-def _form(options: Options) -> dict[str, Any]:
+def _form(options: Options, flavour: Flavour) -> dict[str, Any]:
+    if (guide := options.guide) is not None:
+        *outer, field = flavour.guides[guide.syntax]
+        return {outer[0]: {field: guide.definition}} if outer else {field: guide.definition}
     match options.text.format:
         case JsonObjectFormat():
             return {"response_format": {"type": "json_object"}}

@@ -26,6 +26,7 @@ class Flavour(Struct, frozen=True, kw_only=True):
     """``fields``: further options → fields. ``limit``: what the limit of tokens is called.
     ``thought``: under what names it takes what was thought. ``effort``: how it is told how hard to
     think. ``template``: it takes ``chat_template_kwargs``. ``developer``: it knows that role.
+    ``extra``: it takes ``vllm_xargs``. ``guides``: syntax of a grammar → where it takes one.
     ``owners``: what its list of models names as their owner. ``hosts``: where it is to be found."""
 
     fields: Mapping[str, str] = {}
@@ -34,6 +35,8 @@ class Flavour(Struct, frozen=True, kw_only=True):
     effort: Literal["reasoning_effort", "reasoning", "thinking"] = "reasoning_effort"
     template: bool = False
     developer: bool = False
+    extra: bool = False
+    guides: Mapping[str, tuple[str, ...]] = {}
     owners: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
@@ -62,6 +65,12 @@ FLAVOURS: Mapping[str, Flavour] = {
             "cache_salt": "cache_salt",
             "adapter": "model",
             "thinking_budget": "thinking_token_budget",
+            "stop_shown": "include_stop_str_in_output",
+        },
+        extra=True,
+        guides={
+            "regex": ("structured_outputs", "regex"),
+            "lark": ("structured_outputs", "grammar"),
         },
         thought=("reasoning", "reasoning_content"),
         template=True,

@@ -153,7 +153,7 @@ class Reading:
         self._calls: list[_Pending] = []
         self._ended = 0  # how many of them are over
         self._details: list[dict[str, object]] = []
-        self._usage: cc._Usage | None = None
+        self._usage: cc.Used | None = None
         self._given = given
         self._length = 0
         self._finish: str | None = None

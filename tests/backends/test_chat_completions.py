@@ -19,6 +19,7 @@ from antiphon.errors import BackendError, CannotContinue, InvalidRequest, SetupE
 from antiphon.store.memory import MemoryStore
 from antiphon.testing.backend_check import CHECKS, TALK, Check
 from antiphon.testing.deltas import Reading
+from antiphon.wire.extensions import Guide
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig, TextConfig
 from antiphon.wire.tools import Choice, Custom, Function, Namespace
@@ -154,6 +155,10 @@ async def test_a_server_that_knows_more_is_asked_more() -> None:
         cache_salt="s",
         adapter="lora",
         template={"x": 1},
+        thinking_budget=50,
+        stop_shown=True,
+        guide=Guide(syntax="regex", definition="a+", path="structured_outputs.regex"),
+        extra={"mm_processor_kwargs": {"k": 1}, "x": 2},
     )
     body = await asked(options, owner="vllm")
     expected = {
@@ -165,6 +170,11 @@ async def test_a_server_that_knows_more_is_asked_more() -> None:
         "priority": 2,
         "cache_salt": "s",
         "chat_template_kwargs": {"x": 1},
+        "thinking_token_budget": 50,
+        "include_stop_str_in_output": True,
+        "structured_outputs": {"regex": "a+"},
+        "mm_processor_kwargs": {"k": 1},
+        "vllm_xargs": {"x": 2},
     }
     assert {key: body[key] for key in expected} == expected
     assert (await asked(Options(repetition_penalty=1.1), owner="llamacpp"))["repeat_penalty"] == 1.1
@@ -181,6 +191,8 @@ async def test_a_server_that_knows_more_is_asked_more() -> None:
         (Options(thinking_budget=9), "thinking_budget"),
         (Options(template={"x": 1}), "chat_template_kwargs"),
         (Options(extra={"x": 1}), "x"),
+        (Options(stop_shown=True), "stop_shown"),
+        (Options(guide=Guide(syntax="lark", definition="start: A", path="so.lark")), "so.lark"),
     ],
 )
 async def test_what_a_server_would_drop_in_silence_is_refused(options: Options, param: str) -> None:
