@@ -1,0 +1,80 @@
+"""A server whose model plays scenes, and clients as their users run them.
+
+Run by `make clients` alone: `pytest` without naming this folder leaves it out.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.clients.offline import go_offline
+from tests.e2e.server import Server, serving
+
+HERE = Path(__file__).parent
+TOOLS = HERE.parents[1] / ".venv-clients" / "bin"
+_WAIT_S = 120
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Only who names this folder, or something in it, means it."""
+    named = [Path(argument.partition("::")[0]).absolute() for argument in config.args]
+    return None if any(path.is_relative_to(HERE) for path in named) else True
+
+
+@pytest.fixture(scope="session")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """It serves one model under many names, by which clients choose their behaviour."""
+    if not (TOOLS / "python").exists():
+        pytest.fail("The clients are not installed: make clients")
+    go_offline()
+    names = '"gpt-5.5", "gpt-5.6-sol", "gpt-5.6-luna"'
+    model = (
+        f'[models.tiny]\nengine = "replay"\nsource = "{HERE}/scenes.toml"\naliases = [{names}]\n'
+        'reasoning_format = "think"\ntool_format = "hermes"\n'
+    )
+    with serving(tmp_path_factory.mktemp("server"), model=model) as running:
+        yield running
+
+
+class Shell:
+    """Runs programs of clients in a home of their own."""
+
+    def __init__(self, server: Server, home: Path) -> None:
+        self.server = server
+        self.home = home
+        self.work = home / "work"
+        self.work.mkdir()
+
+    def run(self, *command: str | Path, **more: str) -> str:
+        """Its output; the test fails with it unless the command ends well."""
+        environment = {
+            "PATH": f"{TOOLS}:{HERE}/node/node_modules/.bin:{os.environ['PATH']}",
+            "HOME": str(self.home),
+            "OPENAI_BASE_URL": self.server.url,
+            "OPENAI_API_KEY": "none",
+            "PYTHONPATH": str(HERE / "python"),
+            "NO_COLOR": "1",
+            **more,
+        }
+        done = subprocess.run(
+            [str(word) for word in command],
+            cwd=self.work,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            timeout=_WAIT_S,
+        )
+        assert done.returncode == 0, done.stdout[-4000:]
+        return done.stdout
+
+
+@pytest.fixture
+def shell(server: Server, tmp_path: Path) -> Shell:
+    return Shell(server, tmp_path)
