@@ -8,6 +8,7 @@ BIN    := $(VENV)/bin
 # Installing is skipped as long as pyproject.toml is older than these.
 LLAMA := $(VENV)/.with-llama
 DEV   := $(VENV)/.with-dev
+CLIENTS := .venv-clients/.with-clients
 
 # Engines of hundreds of megabytes, in an environment of their own. PyTorch's usual wheel for Linux
 # holds CUDA as well; a smaller one is named by TORCH='torch --index-url …'.
@@ -16,7 +17,7 @@ ENGINES := $(HEAVY)/.with-engines
 TORCH   ?= torch
 
 .DEFAULT_GOAL := help
-.PHONY: help serve chat check lint types test engines models golden docs bench fuzz clean
+.PHONY: help serve chat check lint types test engines clients models golden docs bench fuzz clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -47,6 +48,9 @@ models: $(ENGINES) ## train the tiny models of tests/models again, half an hour
 	$(HEAVY)/bin/python -m scripts.train_tiny tests/models/tiny-tools --steps 2200
 	$(HEAVY)/bin/python -m scripts.train_tiny tests/models/tiny-tools --go-on --steps 1500 --rate 2e-3 --seed 77
 
+clients: $(DEV) $(CLIENTS) ## real clients against the real server, apart from check
+	$(BIN)/pytest tests/clients $(ARGS)
+
 golden: $(DEV) ## write the golden files again; look at the diff, it is the change
 	$(BIN)/pytest tests/golden --golden $(ARGS)
 
@@ -60,7 +64,8 @@ fuzz: $(DEV) ## the property tests, each with many more examples
 	$(BIN)/pytest --hypothesis-profile=fuzz $(ARGS)
 
 clean: ## remove the environment and all caches; fetched models stay
-	rm -rf $(VENV) $(HEAVY) .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
+	rm -rf $(VENV) $(HEAVY) .venv-clients tests/clients/node/node_modules
+	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find antiphon bench examples scripts tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
 $(BIN)/python:
@@ -87,4 +92,14 @@ $(ENGINES): pyproject.toml
 	@$(HEAVY)/bin/python -m pip install -qq --disable-pip-version-check $(TORCH)
 	@$(HEAVY)/bin/python -m pip install -qq --disable-pip-version-check --editable \
 	  '.[dev,transformers,openvino]' gguf
+	@touch $@
+
+# Node comes as a Python package. Scripts of packages are not run, but for the one that puts
+# opencode's program in its place.
+$(CLIENTS): tests/clients/requirements.txt tests/clients/node/package-lock.json
+	@echo "Installing the clients"
+	@$(PYTHON) -m venv .venv-clients
+	@.venv-clients/bin/pip install -qq --disable-pip-version-check -r tests/clients/requirements.txt
+	@cd tests/clients/node && export PATH="$(CURDIR)/.venv-clients/bin:$$PATH" && \
+	  npm ci --silent --ignore-scripts --no-audit --no-fund && npm rebuild --silent opencode-ai
 	@touch $@
