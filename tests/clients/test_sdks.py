@@ -15,12 +15,12 @@ NODE = sorted((HERE / "node").glob("use_*.mjs"))
 
 @pytest.mark.parametrize("program", PYTHON, ids=lambda path: path.stem)
 def test_in_python(shell: Shell, program: Path) -> None:
-    print(shell.run(TOOLS / "python", "-W", "error::DeprecationWarning:__main__", program))
+    shell.run(TOOLS / "python", "-W", "error::DeprecationWarning:__main__", program)
 
 
 @pytest.mark.parametrize("program", NODE, ids=lambda path: path.stem)
 def test_in_node(shell: Shell, program: Path) -> None:
-    print(shell.run(TOOLS / "node", program))
+    shell.run(TOOLS / "node", program)
 
 
 LLM_MODELS = """

@@ -16,7 +16,7 @@ SCHEMA = {
 def run(*checks):
     async def all_of_them():
         for check in checks:
-            print(check.__name__, flush=True)
+            sys.stdout.write(f"{check.__name__}\n")
             done = check()
             if inspect.isawaitable(done):
                 async with asyncio.timeout(30):

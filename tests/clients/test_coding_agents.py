@@ -1,0 +1,163 @@
+"""Coding agents do a whole task: a file is made, corrected and run. The model's words are played,
+in its own format; all else is real."""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+
+import pytest
+
+from tests.clients.conftest import HERE, Shell
+
+CODEX = """
+model = "{model}"
+model_provider = "antiphon"
+approval_policy = "never"
+sandbox_mode = "danger-full-access"
+{more}
+[model_providers.antiphon]
+name = "Antiphon"
+base_url = "{url}"
+wire_api = "responses"
+env_key = "ANTIPHON_API_KEY"
+supports_websockets = {websockets}
+"""
+CALC = """
+[mcp_servers.calc]
+command = "{python}"
+args = ["{program}"]
+cwd = "{work}"
+default_tools_approval_mode = "approve"
+"""
+OPENCODE = {
+    "model": "antiphon/tiny",
+    "small_model": "antiphon/tiny",
+    "permission": {"*": "allow"},
+    "autoupdate": False,
+    "share": "disabled",
+    "provider": {
+        "antiphon": {
+            "npm": "@ai-sdk/openai",
+            "name": "Antiphon",
+            "options": {"baseURL": "URL", "apiKey": "none"},
+            "models": {"tiny": {"name": "tiny", "limit": {"context": 128000, "output": 8000}}},
+        }
+    },
+}
+PI = {
+    "providers": {
+        "antiphon": {
+            "baseUrl": "URL",
+            "api": "openai-responses",
+            "apiKey": "none",
+            "models": [{"id": "tiny", "contextWindow": 128000, "maxTokens": 8000}],
+        }
+    }
+}
+
+
+def done(shell: Shell, said: str) -> None:
+    """The task is."""
+    assert "Done: it says hello." in said
+    assert (shell.work / "greet.py").read_text() == 'print("hello")\n'
+    assert (shell.work / "said.txt").read_text() == "hello\n"
+
+
+def codex(
+    shell: Shell,
+    task: str,
+    *,
+    model: str = "tiny",
+    websockets: bool = False,
+    more: str = "",
+    servers: str = "",
+) -> str:
+    folder = shell.home / ".codex"
+    folder.mkdir()
+    settings = CODEX.format(
+        model=model,
+        url=shell.server.url,
+        more=more,
+        websockets=str(websockets).lower(),
+    )
+    (folder / "config.toml").write_text(settings + servers)
+    return shell.run("codex", "exec", "--skip-git-repo-check", task, ANTIPHON_API_KEY="none")
+
+
+def connections(shell: Shell) -> int:
+    """WebSockets that were opened and are over."""
+    found = re.findall(
+        r'requests_total\{method="WEBSOCKET".*\} (\d+)', shell.server.get("/metrics")
+    )
+    return sum(map(int, found))
+
+
+@pytest.mark.parametrize("websockets", [False, True], ids=["http", "websocket"])
+@pytest.mark.parametrize(
+    ("model", "task"),
+    [
+        ("tiny", "Task for codex with commands"),
+        ("gpt-5.5", "Task for codex with patches"),
+        ("gpt-5.6-sol", "Task for codex with code"),
+    ],
+)
+def test_codex(shell: Shell, model: str, task: str, websockets: bool) -> None:
+    """It has three styles of tools, which it chooses by the name of the model."""
+    before = connections(shell)
+    done(shell, codex(shell, task, model=model, websockets=websockets))
+    assert (connections(shell) > before) == websockets
+
+
+def test_codex_with_its_own_provider(shell: Shell) -> None:
+    """That of OpenAI, at another address: it asks over a WebSocket at once."""
+    (shell.home / ".codex").mkdir()
+    (shell.home / ".codex" / "config.toml").write_text(
+        f'openai_base_url = "{shell.server.url}"\nmodel = "gpt-5.5"\n'
+        'approval_policy = "never"\nsandbox_mode = "danger-full-access"\n'
+    )
+    before = connections(shell)
+    task = ("codex", "exec", "--skip-git-repo-check", "Task for codex with patches")
+    done(shell, shell.run(*task, CODEX_API_KEY="none"))
+    assert connections(shell) > before
+
+
+def test_codex_reads_the_catalog_of_models(shell: Shell) -> None:
+    """From which a model of any name gets the patch tool."""
+    more = f'model_catalog_url = "{shell.server.url}/models"\n'
+    said = codex(shell, "Task for codex with patches", servers=more)
+    done(shell, said)
+    assert "metadata" not in said
+
+
+def test_codex_calls_tools_of_a_server(shell: Shell) -> None:
+    """Their calls must come back in the server's namespace."""
+    program = HERE / "calc.py"
+    servers = CALC.format(python=sys.executable, program=program, work=shell.work)
+    said = codex(shell, "Task for codex with a server of tools", servers=servers)
+    assert "Done: it is 42." in said
+    assert (shell.work / "added.txt").read_text() == "42"
+
+
+def test_codex_compacts(shell: Shell) -> None:
+    """By the usage we report; the summary is an answer like any other."""
+    more = "model_context_window = 60000\nmodel_auto_compact_token_limit = 45000\n"
+    said = codex(shell, "Task for codex that is long " + "word " * 4000, more=more)
+    assert "Done: after a summary." in said
+
+
+def test_opencode(shell: Shell) -> None:
+    folder = shell.home / ".config" / "opencode"
+    folder.mkdir(parents=True)
+    settings = json.dumps(OPENCODE).replace("URL", shell.server.url)
+    (folder / "opencode.json").write_text(settings)
+    shell.run("git", "init", "--quiet", ".")
+    done(shell, shell.run("opencode", "run", "Task for opencode"))
+
+
+def test_pi(shell: Shell) -> None:
+    folder = shell.home / ".pi" / "agent"
+    folder.mkdir(parents=True)
+    (folder / "models.json").write_text(json.dumps(PI).replace("URL", shell.server.url))
+    done(shell, shell.run("pi", "--provider", "antiphon", "--model", "tiny", "-p", "Task for pi"))
