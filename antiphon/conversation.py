@@ -36,6 +36,9 @@ class Kept(Struct, frozen=True):
 class Conversation(Struct, frozen=True):
     """What the model will see: items, oldest first, with the instructions of this request.
 
+    Resolved: a backend that sees images finds each as a ``data:`` URL in ``image_url``, checked;
+    files are text. In the place of what can no longer be had stands a note.
+
     ``past``: how many of the items were there before; the rest are the request's ``input``.
     """
 

@@ -132,6 +132,7 @@ def _dialect(engine: Engine, model: Model) -> Dialect:
         reasoning_format=model.reasoning_format,
         tool_format=model.tool_format,
         settings=model.template_kwargs,
+        unreadable=model.images,
     )
 
 

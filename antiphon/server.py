@@ -13,12 +13,15 @@ import sys
 import time
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
+from importlib.util import find_spec
 from typing import Any
 
 from msgspec import Struct
 from starlette.types import ASGIApp
 
 from antiphon import catalog
+from antiphon.address import Network
+from antiphon.attachments.fetch import Fetcher
 from antiphon.catalog import ServedModel
 from antiphon.errors import SetupError
 from antiphon.http import guard
@@ -66,6 +69,9 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
         sender = _sender(settings)
         if sender is not None:
             stack.push_async_callback(sender.close)
+        fetcher = _fetcher(settings, log)
+        if fetcher is not None:
+            stack.push_async_callback(fetcher.close)
         with bar() as progress:
             models = await catalog.load(settings, progress, now=int(_clock()))
         stack.push_async_callback(models.close)
@@ -75,6 +81,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             policy=_policy(settings),
             seal=seal,
             prompts=prompts,
+            fetcher=fetcher,
             clock=_clock,
             ids=_new_id,
         )
@@ -169,6 +176,24 @@ def _sender(settings: Settings) -> Sender | None:
     return Sender.open(
         settings.webhook_url, settings.webhook_secrets, private=settings.webhook_allow_private
     )
+
+
+def _fetcher(settings: Settings, log: Any) -> Fetcher | None:
+    """What fetches URLs; None: nothing does. Fetching is on by default, its extra is not."""
+    networks = tuple(_network(text) for text in settings.fetch_networks)
+    if not settings.fetch_urls:
+        return None
+    if find_spec("aiohttp") is None and not networks:
+        log.info('URLs in requests are not fetched: pip install "antiphon[fetch]"')
+        return None
+    return Fetcher.open(most=settings.max_file_bytes, clock=time.monotonic, networks=networks)
+
+
+def _network(text: str) -> Network:
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise SetupError(f"fetch_networks: {error}") from None
 
 
 def _access(settings: Settings) -> guard.Access:

@@ -51,6 +51,7 @@ _storage = partial(declare, group="Storage")
 _hooks = partial(declare, group="Webhooks")
 _access = partial(declare, group="Access")
 _limits = partial(declare, group="Limits")
+_fetching = partial(declare, group="Fetching")
 _answers = partial(declare, group="Responses")
 _chat = partial(declare, group="Chat")
 
@@ -126,6 +127,13 @@ class Model(Struct, frozen=True, kw_only=True):
     projector: Annotated[
         Path | None, declare("The picture encoder of a GGUF model (`mmproj-….gguf`).")
     ] = None
+    images: Annotated[
+        Literal["note", "refuse"],
+        declare(
+            "What becomes of images where the model cannot see: a note takes their place, or the"
+            " request is refused."
+        ),
+    ] = "note"
     adapters: Annotated[
         dict[str, str],
         declare("LoRA adapters: the name a request asks for → its file.", kind="a table"),
@@ -333,6 +341,21 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_waiting: Annotated[
         int, _limits("Requests that may wait for their turn; more are answered 429.", ge=0)
     ] = 1024
+
+    fetch_urls: Annotated[
+        bool,
+        _fetching(
+            "Fetch images and files that requests name by URL, from public addresses alone. Needs"
+            " the extra `fetch`."
+        ),
+    ] = True
+    fetch_networks: Annotated[
+        tuple[str, ...],
+        _fetching(
+            "Addresses and networks on this machine or its network that may be fetched from too,"
+            " such as `10.1.0.0/16`."
+        ),
+    ] = ()
 
     unavailable_tools: Annotated[
         Literal["ignore", "refuse"],

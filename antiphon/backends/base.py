@@ -49,6 +49,11 @@ class Backend(Protocol):
     def recommended(self) -> Mapping[str, Any]:
         """Sampling values that the model's makers recommend, by the names of ``Options``."""
 
+    @property
+    def sees_images(self) -> bool:
+        """It can be shown images. Otherwise they are left as the client sent them, and what takes
+        their place is up to the backend: a note, or a refusal."""
+
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Check and render. Raises ``InvalidRequest`` with the path of the field for whatever
         cannot be honoured, ``context_length_exceeded`` among it."""

@@ -81,10 +81,11 @@ _RECOMMENDED: Mapping[str, str] = {
 
 
 class Local:
-    """``Backend`` over one engine, which it owns."""
+    """``Backend`` over one engine, which it owns. ``sees_images``: engine and dialect both can."""
 
-    def __init__(self, engine: Engine, dialect: Dialect) -> None:
+    def __init__(self, engine: Engine, dialect: Dialect, *, sees_images: bool = False) -> None:
         self._engine = engine
+        self.sees_images = sees_images
         self._dialect = dialect
 
     @property

@@ -55,6 +55,8 @@ class Scripted:
         self.aborted = 0
         self.closed = False
 
+    sees_images = True
+
     async def prepare(self, conversation: Conversation, options: Options) -> ScriptedReply:
         self.requests.append((conversation, options))
         script = self._script(conversation, options)

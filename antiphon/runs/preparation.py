@@ -27,6 +27,7 @@ from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
 
 from .asked import echo, options, visible_tools
+from .attachments import Attachments
 from .background import Ready
 from .chains import Chains
 from .compaction import Question, answer, compact
@@ -87,6 +88,7 @@ class Preparer:
         policy: Policy,
         seal: Seal,
         prompts: Prompts,
+        attachments: Attachments,
         kinds: Mapping[type[ItemBase], Kind],
         clock: Callable[[], float],
         ids: Ids,
@@ -100,6 +102,7 @@ class Preparer:
         self._policy = policy
         self._seal = seal
         self._prompts = prompts
+        self._attachments = attachments
         self._chains = Chains(store)
         self._kinds = kinds
         self._clock = clock
@@ -120,9 +123,8 @@ class Preparer:
         cannot be honoured."""
         tools = visible_tools(request, self._policy.unavailable_tools)
         context = replace(await self._context(tenant, request, model, recent), lead=lead)
-        question = Question(
-            context=context, backend=model.backend, options=options(request, tools.tools)
-        )
+        backend = self._attachments.ahead_of(model.backend, tenant, len(lead))
+        question = Question(context=context, backend=backend, options=options(request, tools.tools))
         sealed = Sealed(self._seal, tenant)
         reply = (
             await compact(question, sealed)
@@ -171,7 +173,8 @@ class Preparer:
         model = self._models.find(asked.model)
         tools = visible_tools(asked, self._policy.unavailable_tools)
         context = await self._context(tenant, asked, model)
-        reply = await model.backend.prepare(context.conversation, options(asked, tools.tools))
+        backend = self._attachments.ahead_of(model.backend, tenant)
+        reply = await backend.prepare(context.conversation, options(asked, tools.tools))
         return reply.input_tokens
 
     def run(self, tenant: str, prepared: Prepared, release: Callable[[], Awaitable[None]]) -> Run:

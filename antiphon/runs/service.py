@@ -13,6 +13,8 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.attachments.documents import Documents
+from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.seal import Key, Seal
 from antiphon.store.base import Store, StoredResponse
@@ -26,6 +28,7 @@ from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupporte
 from antiphon.wire.response import Response
 
 from .asked import completed
+from .attachments import Attachments
 from .background import Background
 from .compaction import compacted
 from .context import Context, history
@@ -73,7 +76,7 @@ class Queued(Struct, frozen=True):
 class Service:
     """One a server process; ``clock`` gives unix seconds, ``ids`` fresh ids by prefix. Background
     runs are worked on between ``start`` and ``drain``. Without a ``seal``, what clients carry can
-    be read by this service alone."""
+    be read by this service alone; without a ``fetcher``, URLs in requests are refused."""
 
     def __init__(
         self,
@@ -83,6 +86,8 @@ class Service:
         policy: Policy,
         seal: Seal | None = None,
         prompts: Prompts | None = None,
+        fetcher: Fetcher | None = None,
+        documents: Documents | None = None,
         clock: Callable[[], float],
         ids: Ids,
     ) -> None:
@@ -111,6 +116,7 @@ class Service:
             policy=policy,
             seal=seal or Seal((Key.fresh(),)),
             prompts=self.prompts,
+            attachments=Attachments(self.files, fetcher=fetcher, documents=documents),
             kinds=self._kinds,
             clock=clock,
             ids=ids,

@@ -13,11 +13,12 @@ from typing import Any
 
 import structlog
 
+from antiphon.address import Refused, sockets
 from antiphon.errors import RunError, SetupError
 from antiphon.store.runs import Due, RunStore
 
-from .address import Refused, check_url, sockets
 from .sign import Secret, signed
+from .url import check_url
 
 __all__ = ["SCHEDULE_S", "TRYING_S", "Deliveries", "Sender"]
 

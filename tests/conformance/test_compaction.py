@@ -18,6 +18,7 @@ from antiphon.seal import Key, Seal
 from antiphon.store.base import Store
 from antiphon.store.memory import MemoryStore
 from antiphon.wire import items as it
+from tests.attachments.samples import data_url, png
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import call, said, shapes, thought
 from tests.conformance.served import Ask, Json, Server, engine
@@ -281,7 +282,7 @@ async def test_the_official_client_refers_to_a_prompt_with_a_picture(
     content = [{"type": "input_text", "text": "What is on {{picture}}, {{name}}?"}]
     template = {"model": "gpt-5.5", "input": [{"role": "user", "content": content}]}
     await prompts.create(CreatePrompt(id="look", template=template))
-    picture = {"type": "input_image", "image_url": "data:image/png;base64,AA", "detail": "low"}
+    picture = {"type": "input_image", "image_url": data_url(png()), "detail": "low"}
     answer = await api.responses.create(
         prompt={"id": "look", "version": "1", "variables": {"picture": picture, "name": "Ann"}}
     )

@@ -1,4 +1,4 @@
-"""Where a request may go: never to this machine or its network, unless the operator allows it.
+"""Where this server may dial: never itself or its network, unless the operator allows it.
 
 What is checked is the address of each socket that is made: a name may mean another address a moment
 later, and there are more ways to write an address than one.
@@ -8,13 +8,12 @@ from __future__ import annotations
 
 import ipaddress
 import socket
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
-from urllib.parse import urlsplit
 
-from antiphon.errors import SetupError
+__all__ = ["Network", "Refused", "is_literal", "is_public", "sockets"]
 
-__all__ = ["Refused", "check_url", "is_public", "sockets"]
+Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
 #: What aiohttp wants a socket for: family, type, protocol, name, and the address as the family
 #: writes it, the host first.
@@ -45,36 +44,29 @@ def is_public(address: str) -> bool:
     return found.is_global and not found.is_multicast
 
 
-def sockets(*, private: bool) -> Callable[[Wanted], socket.socket]:
+def sockets(
+    *, private: bool = False, networks: Sequence[Network] = ()
+) -> Callable[[Wanted], socket.socket]:
     """What makes the sockets of aiohttp's connector. It raises ``Refused`` for an address that is
-    not public, unless ``private`` ones are allowed."""
+    not public, unless ``private`` ones are allowed, or it lies in one of the ``networks``."""
 
     def made(wanted: Wanted) -> socket.socket:
         family, kind, protocol, _, (host, *_) = wanted
-        if not private and not is_public(str(host)):
+        if not (private or is_public(str(host)) or _within(str(host), networks)):
             raise Refused("not a public address")
         return socket.socket(family, kind, protocol)
 
     return made
 
 
-def check_url(url: str, *, private: bool) -> None:
-    """Raises ``SetupError`` for a URL that nothing can be sent to safely. ``private``: addresses
-    of this machine and its network are allowed, and ``http`` with them."""
-    try:
-        parts = urlsplit(url)
-        host, port = parts.hostname, parts.port
-    except ValueError as error:
-        raise SetupError(f"webhook_url is not a URL: {error}.") from None
-    if parts.scheme != "https" and not (private and parts.scheme == "http"):
-        raise SetupError(f"webhook_url must begin with https://, not {parts.scheme or 'nothing'}.")
-    if not host or port == 0 or parts.username is not None or parts.password is not None:
-        raise SetupError("webhook_url must name a host, and no user or password.")
-    if not private and _is_literal(host) and not is_public(host):
-        raise SetupError(f"webhook_url must not be a private address: {host}.")
+def _within(host: str, networks: Sequence[Network]) -> bool:
+    address = ipaddress.ip_address(host.partition("%")[0])
+    mapped = getattr(address, "ipv4_mapped", None)
+    return any((mapped or address) in network for network in networks)
 
 
-def _is_literal(host: str) -> bool:
+def is_literal(host: str) -> bool:
+    """An address that is written out, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

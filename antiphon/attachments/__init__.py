@@ -1,0 +1,1 @@
+"""What comes with a request besides its text: fetched, checked and read. Nothing of it is kept."""

@@ -1,0 +1,154 @@
+"""Documents as text, in a process of their own."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.attachments import documents
+from antiphon.attachments.documents import Documents, Unreadable, plain_text
+
+from .samples import docx, pdf, png, xlsx
+
+
+async def why(content: bytes, name: str = "", mime: str = "", **bounds: float) -> str:
+    with pytest.raises(Unreadable) as refused:
+        await Documents(**bounds).text(content, name=name, mime=mime)  # type: ignore[arg-type]
+    return refused.value.why
+
+
+@pytest.mark.parametrize(
+    ("content", "text"),
+    [
+        (b"plain \xc3\xa9", "plain é"),
+        (b"\xef\xbb\xbfmarked", "marked"),
+        ("wide é".encode("utf-16"), "wide é"),
+        (b"a,b\n1,2\n", "a,b\n1,2\n"),
+        (b"", ""),
+    ],
+)
+async def test_text_is_read_as_it_is(content: bytes, text: str) -> None:
+    assert await Documents().text(content, name="a.csv") == text
+
+
+@pytest.mark.parametrize("content", [b"\xff\x00", b"a\0b", png(), b"\x7fELF\x02\x01\x01\0"])
+async def test_what_is_neither_text_nor_a_document_is_unsupported(content: bytes) -> None:
+    assert await why(content, "a.txt", "text/plain") == "unsupported"
+
+
+async def test_documents_are_read_whatever_they_are_called() -> None:
+    pytest.importorskip("kreuzberg")
+    reader = Documents()
+    found = await asyncio.gather(
+        reader.text(pdf("Hello PDF")),
+        reader.text(docx("Hello Word"), name="a.docx"),
+        reader.text(docx("Hello nobody"), name="a.html"),
+        reader.text(xlsx(("Name", "Age"), ("Ada", "36")), name="a.xlsx"),
+        reader.text(b"<h1>Hi</h1><script>no()</script>", name="a.html"),
+        reader.text(b"<p>Hi</p>", mime="text/html"),
+    )
+    assert found[0].strip() == "Hello PDF"
+    assert found[1].strip() == "Hello Word"
+    assert found[2].strip() == "Hello nobody"
+    assert all(word in found[3] for word in ("Name", "Age", "Ada", "36"))
+    assert "Hi" in found[4] and "script" not in found[4]
+    assert found[5].strip() == "Hi"
+
+
+async def test_what_cannot_be_read_is_told_apart() -> None:
+    pytest.importorskip("kreuzberg")
+    found = await asyncio.gather(
+        why(pdf("x", encrypted=True)),
+        why(b"%PDF-1.4 nothing"),
+        why(b"PK\x03\x04nothing", "a.docx"),
+        why(docx("a" * 150_000_000), "a.docx"),
+    )
+    assert found == ["encrypted", "broken", "broken", "bomb"]
+
+
+async def test_a_document_that_takes_too_long_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("kreuzberg")
+    slow = tmp_path / "slow.py"
+    slow.write_text("import sys, threading; sys.stdin.buffer.read(); threading.Event().wait()")
+    monkeypatch.setattr(documents, "_WORKER", slow)
+    async with asyncio.timeout(20):
+        assert await why(pdf("x"), seconds=0.2) == "slow"
+
+
+async def test_a_worker_that_dies_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("kreuzberg")
+    dying = tmp_path / "dying.py"
+    dying.write_text("import os, sys; sys.stdin.buffer.read(); os.abort()")
+    monkeypatch.setattr(documents, "_WORKER", dying)
+    assert await why(pdf("x")) == "bomb"
+
+
+async def test_a_worker_sees_no_secrets_and_writes_no_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("kreuzberg")
+    source = (
+        Path(documents._WORKER)
+        .read_text()
+        .replace(
+            'if __name__ == "__main__":',
+            "def spy(*_):\n"
+            "    import os\n"
+            "    try:\n"
+            "        with open('written', 'w') as file: file.write('x')\n"
+            "    except OSError as error: return {'text': f'{sorted(os.environ)} {error.errno}'}\n"
+            "main = lambda *_: (sys.stdin.buffer.read(), _bound(), spy())[2]\n"
+            "import signal; signal.signal(signal.SIGXFSZ, signal.SIG_IGN)\n"
+            'if __name__ == "__main__":',
+        )
+    )
+    spy = tmp_path / "spy.py"
+    spy.write_text(source)
+    monkeypatch.setattr(documents, "_WORKER", spy)
+    monkeypatch.setenv("ANTIPHON_SECRET", "CANARY")
+    monkeypatch.chdir(tmp_path)
+    seen = await Documents().text(pdf("x"))
+    assert "ANTIPHON_SECRET" not in seen and "PYTHONPATH" in seen and seen.endswith(" 27")
+
+
+async def test_without_the_library_documents_are_refused_and_texts_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "kreuzberg", None)
+    monkeypatch.setattr(documents, "find_spec", lambda name: None)
+    assert await why(pdf("x")) == "missing"
+    assert await Documents().text(b"text") == "text"
+
+
+async def test_a_text_that_is_too_long_is_refused() -> None:
+    assert await why(b"12345", most=4) == "long"
+    assert await Documents(most=5).text(b"12345") == "12345"
+
+
+async def test_the_same_document_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    reader = Documents()
+    read: list[str] = []
+
+    async def once(content: bytes, kind: str) -> str:
+        read.append(kind)
+        return "text"
+
+    monkeypatch.setattr(reader, "_read", once)
+    for _ in range(2):
+        assert await reader.text(pdf("a")) == "text"
+    await reader.text(pdf("b"))
+    assert read == ["application/pdf"] * 2
+
+
+@settings(max_examples=200)
+@given(st.binary(max_size=50))
+def test_plain_text_never_fails(content: bytes) -> None:
+    text = plain_text(content)
+    assert text is None or "\0" not in text

@@ -1,0 +1,192 @@
+"""What is fetched, and what never is. Nothing here is dialled but loopback."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import socket
+from collections.abc import AsyncIterator, Callable
+from typing import Any
+
+import pytest
+from aiohttp import web
+from structlog.testing import capture_logs
+
+from antiphon.attachments.fetch import Failed, Fetcher, check
+
+OURS = (ipaddress.ip_network("127.0.0.1/32"),)
+
+
+class Site:
+    """A server on loopback. ``hits``: what was asked of it."""
+
+    def __init__(self) -> None:
+        self.hits: list[str] = []
+        self.port = 0
+        self.headers: dict[str, str] = {}
+
+    def url(self, path: str, host: str = "127.0.0.1") -> str:
+        return f"http://{host}:{self.port}{path}"
+
+    async def answer(self, request: web.Request) -> web.StreamResponse:
+        self.hits.append(request.path)
+        self.headers = dict(request.headers)
+        match request.path:
+            case "/to":
+                raise web.HTTPFound(request.query["url"])
+            case "/large":
+                return web.Response(body=b"x" * 101)
+            case "/endless":
+                reply = web.StreamResponse()
+                await reply.prepare(request)
+                try:
+                    for _ in range(10_000):
+                        await reply.write(b"x" * 1000)
+                except ConnectionError:
+                    pass
+                return reply
+            case "/silent":
+                await asyncio.Event().wait()
+            case "/packed":
+                return web.Response(body=b"x", headers={"content-encoding": "gzip"})
+            case "/gone":
+                raise web.HTTPNotFound
+            case "/torn":
+                assert request.transport is not None
+                request.transport.abort()
+        return web.Response(body=b"hello", content_type="text/plain")
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    app = web.Application()
+    app.router.add_route("*", "/{path:.*}", site.answer)
+    runner = web.AppRunner(app, handler_cancellation=True, shutdown_timeout=0.1)
+    await runner.setup()
+    place = web.TCPSite(runner, "127.0.0.1", 0)
+    await place.start()
+    site.port = runner.addresses[0][1]
+    yield site
+    await runner.cleanup()
+
+
+Fetchers = Callable[..., Fetcher]
+
+
+@pytest.fixture
+async def fetchers() -> AsyncIterator[Fetchers]:
+    made: list[Fetcher] = []
+
+    def make(**options: Any) -> Fetcher:
+        given = {"most": 100, "clock": lambda: 0.0, "networks": OURS, **options}
+        made.append(Fetcher.open(**given))
+        return made[-1]
+
+    yield make
+    for each in made:
+        await each.close()
+
+
+async def why(fetcher: Fetcher, url: str) -> str:
+    with pytest.raises(Failed) as failed:
+        async with asyncio.timeout(10):
+            await fetcher.fetch(url)
+    return failed.value.why
+
+
+async def test_a_url_of_an_allowed_network_is_fetched(site: Site, fetchers: Fetchers) -> None:
+    fetched = await fetchers().fetch(site.url("/a/b%20c.txt?x=1"))
+    assert (fetched.content, fetched.mime, fetched.name) == (b"hello", "text/plain", "b c.txt")
+    assert not {"Cookie", "Authorization", "Referer"} & set(site.headers)
+
+
+async def test_redirects_are_followed_where_they_may_lead(site: Site, fetchers: Fetchers) -> None:
+    fetched = await fetchers().fetch(site.url("/to?url=/there"))
+    assert fetched.content == b"hello" and site.hits == ["/to", "/there"]
+
+
+@pytest.mark.requirement("FILE-FETCH-INNER")
+@pytest.mark.parametrize("host", ["127.0.0.2", "[::1]", "[::ffff:127.0.0.2]", "0x7f.0.0.2"])
+async def test_an_inner_address_is_never_dialled(site: Site, fetchers: Fetchers, host: str) -> None:
+    with capture_logs():
+        assert await why(fetchers(), site.url("/", host)) == "address"
+        assert await why(fetchers(), site.url("/to?url=" + site.url("/x", host))) == "address"
+    assert site.hits == ["/to"]
+
+
+@pytest.mark.requirement("FILE-FETCH-INNER")
+async def test_this_machine_is_inner_under_all_its_names(site: Site, fetchers: Fetchers) -> None:
+    with capture_logs():
+        for host in ("localhost", "127.0.0.1", "127.1", "2130706433", "0x7f000001"):
+            assert await why(fetchers(networks=()), site.url("/", host)) in ("address", "broken")
+    assert site.hits == []
+
+
+@pytest.mark.requirement("FILE-FETCH-INNER")
+async def test_what_a_name_means_is_checked_when_it_is_dialled(
+    site: Site, fetchers: Fetchers
+) -> None:
+    class Names:
+        """Means another address each time."""
+
+        def __init__(self) -> None:
+            self.answers = ["127.0.0.1", "127.0.0.2"]
+
+        async def resolve(self, host: str, port: int = 0, family: Any = 0) -> list[Any]:
+            name = {"hostname": host, "port": port, "family": socket.AF_INET, "proto": 0}
+            return [{**name, "host": self.answers.pop(0), "flags": socket.AI_NUMERICHOST}]
+
+        async def close(self) -> None: ...
+
+    fetcher = fetchers(resolver=Names())
+    await fetcher.fetch(site.url("/one", "names.example"))
+    with capture_logs() as said:
+        assert await why(fetcher, site.url("/two", "names.example")) == "address"
+    assert site.hits == ["/one"]
+    assert said[0]["host"] == "names.example"
+
+
+@pytest.mark.requirement("FILE-FETCH-BOUNDS")
+@pytest.mark.parametrize(
+    ("path", "reason"),
+    [
+        ("/large", "large"),
+        ("/endless", "large"),
+        ("/packed", "broken"),
+        ("/gone", "status"),
+        ("/torn", "broken"),
+        ("/to?url=/to%3Furl=/to%3Furl=/to%3Furl=/to", "broken"),
+        ("/to?url=file:///etc/hostname", "broken"),
+        ("/to?url=ftp://127.0.0.1/", "broken"),
+    ],
+)
+async def test_what_breaks_the_bounds_is_refused(
+    site: Site, fetchers: Fetchers, path: str, reason: str
+) -> None:
+    assert await why(fetchers(), site.url(path)) == reason
+
+
+@pytest.mark.requirement("FILE-FETCH-BOUNDS")
+async def test_silence_ends(site: Site, fetchers: Fetchers) -> None:
+    assert await why(fetchers(seconds=0.1), site.url("/silent")) == "slow"
+
+
+@pytest.mark.parametrize(
+    "url",
+    ["", "x", "file:///etc/passwd", "ftp://h/", "http://", "http:///x", "http://u:p@h/", "//h/x",
+     "http://h:0/", "http://h:99999/", "http://[::1", "gopher://h", "data:text/plain,x"],
+)  # fmt: skip
+def test_only_http_urls_without_credentials_are_fetched(url: str) -> None:
+    with pytest.raises(Failed) as failed:
+        check(url)
+    assert failed.value.why == "url"
+
+
+async def test_what_was_fetched_lately_is_at_hand(site: Site, fetchers: Fetchers) -> None:
+    now = [0.0]
+    fetcher = fetchers(clock=lambda: now[0])
+    for moment in (0, 299, 301):
+        now[0] = moment
+        await fetcher.fetch(site.url("/a"))
+    assert site.hits == ["/a", "/a"]

@@ -1,0 +1,352 @@
+"""Images and files in requests: what the model is shown, what is kept, what is refused."""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+from aiohttp import web
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from antiphon.attachments.fetch import Fetcher
+from antiphon.runs import attachments
+from antiphon.store.base import Store
+from antiphon.wire import items as it
+from tests.attachments.samples import GIF, data_url, docx, pdf, png
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Ask, Json, Server
+
+CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
+
+
+def message(*parts: Json) -> list[Json]:
+    return [{"role": "user", "content": [{"type": "input_text", "text": "Look:"}, *parts]}]
+
+
+def image(**fields: Any) -> Json:
+    return {"type": "input_image", **fields}
+
+
+def file(**fields: Any) -> Json:
+    return {"type": "input_file", **fields}
+
+
+def shown(server: Server) -> list[it.Part]:
+    """The parts that the model was given last, but for the first."""
+    conversation, _ = server.backend.requests[-1]  # type: ignore[attr-defined]
+    parts: list[it.Part] = []
+    for item in conversation.items:
+        value = item.output if hasattr(item, "output") else getattr(item, "content", ())
+        if isinstance(value, it.ComputerScreenshot):
+            parts.append(value)
+        elif not isinstance(value, str):
+            parts += value
+    return [part for part in parts if getattr(part, "text", "") != "Look:"]
+
+
+async def uploaded(server: Server, content: bytes, name: str = "a") -> str:
+    answer = await server.client.post(
+        "/v1/files", files={"file": (name, content)}, data={"purpose": "user_data"}
+    )
+    return str(answer.json()["id"])
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[str]:
+    """Serves an image, a document, and nothing else."""
+    app = web.Application()
+    kinds = {"/a.png": (png(), "image/png"), "/a.txt": (b"From afar", "text/plain")}
+
+    async def answer(request: web.Request) -> web.Response:
+        if request.path not in kinds:
+            raise web.HTTPNotFound
+        body, kind = kinds[request.path]
+        return web.Response(body=body, content_type=kind)
+
+    app.router.add_get("/{path:.*}", answer)
+    runner = web.AppRunner(app)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    yield f"http://127.0.0.1:{runner.addresses[0][1]}"
+    await runner.cleanup()
+
+
+@pytest.fixture
+async def fetcher() -> AsyncIterator[Fetcher]:
+    ours = (ipaddress.ip_network("127.0.0.1/32"),)
+    fetcher = Fetcher.open(most=10_000, clock=lambda: 0.0, networks=ours)
+    yield fetcher
+    await fetcher.close()
+
+
+def fetching(server: Server, fetcher: Fetcher) -> Server:
+    server.service._preparer._attachments.fetcher = fetcher
+    return server
+
+
+# --- images --------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("FILE-IMAGES")
+async def test_an_image_reaches_the_model_checked(serve: Serve, ask: Ask) -> None:
+    server = serve()
+    url = data_url(png())
+    await ask(server, input=message(image(image_url=url, detail="low"), image(image_url=url)))
+    assert shown(server) == [
+        it.InputImage(image_url=url, detail="low"),
+        it.InputImage(image_url=url),
+    ]
+
+
+@pytest.mark.requirement("FILE-IMAGES")
+async def test_an_image_is_what_its_bytes_are(serve: Serve) -> None:
+    server = serve()
+    content = GIF
+    for url in (data_url(content, "image/png"), data_url(content, "application/octet-stream")):
+        await server.post(input=message(image(image_url=url)))
+        assert shown(server) == [it.InputImage(image_url=data_url(content, "image/gif"))]
+
+
+@pytest.mark.requirement("FILE-IMAGES")
+async def test_images_by_id_and_by_url(serve: Serve, fetcher: Fetcher, site: str) -> None:
+    server = fetching(serve(), fetcher)
+    name = await uploaded(server, png())
+    parts = (image(file_id=name), image(image_url=f"{site}/a.png", detail="high"))
+    answer = await server.post(input=message(*parts))
+    assert answer.status_code == 200, answer.text
+    url = data_url(png())
+    assert shown(server) == [
+        it.InputImage(image_url=url),
+        it.InputImage(image_url=url, detail="high"),
+    ]
+
+
+@pytest.mark.requirement("FILE-IMAGES")
+async def test_images_in_the_outputs_of_tools(serve: Serve) -> None:
+    server = serve()
+    url = data_url(png())
+    name = await uploaded(server, png())
+    screen = {"type": "computer_screenshot", "file_id": name}
+    items = [
+        CALL,
+        {"type": "function_call_output", "call_id": "c", "output": [image(image_url=url)]},
+        {"type": "custom_tool_call", "call_id": "d", "name": "g", "input": ""},
+        {"type": "custom_tool_call_output", "call_id": "d", "output": [image(file_id=name)]},
+        {"type": "computer_call", "call_id": "e", "status": "completed"},
+        {"type": "computer_call_output", "call_id": "e", "output": screen},
+    ]
+    answer = await server.post(input=items)
+    assert answer.status_code == 200, answer.text
+    assert shown(server) == [
+        it.InputImage(image_url=url),
+        it.InputImage(image_url=url),
+        it.ComputerScreenshot(image_url=url),
+    ]
+
+
+# --- files ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("FILE-INPUT")
+async def test_files_are_read_as_text(serve: Serve, fetcher: Fetcher, site: str) -> None:
+    pytest.importorskip("kreuzberg")
+    server = fetching(serve(), fetcher)
+    name = await uploaded(server, docx("In Word"), "a.docx")
+    parts = (
+        file(file_data=data_url(b"a,b", "text/csv"), filename="a.csv"),
+        file(file_data="cGxhaW4="),
+        file(file_data="data:text/plain,p%20q"),
+        file(file_data=data_url(pdf("In PDF"), "application/pdf"), filename="b.pdf"),
+        file(file_id=name),
+        file(file_url=f"{site}/a.txt"),
+        file(file_data=data_url(png(), "image/png"), filename="c.png", detail="low"),
+    )
+    answer = await server.post(input=message(*parts))
+    assert answer.status_code == 200, answer.text
+    *texts, picture = shown(server)
+    assert [part.text.rstrip() for part in texts] == [  # type: ignore[union-attr]
+        "[file 'a.csv']\na,b",
+        "[file]\nplain",
+        "[file]\np q",
+        "[file 'b.pdf']\nIn PDF",
+        "[file 'a.docx']\nIn Word",
+        "[file 'a.txt']\nFrom afar",
+    ]
+    assert picture == it.InputImage(image_url=data_url(png()), detail="low")
+
+
+@pytest.mark.requirement("FILE-INPUT")
+async def test_files_in_every_way_to_ask(serve: Serve, ask: Ask) -> None:
+    server = serve()
+    output = [file(file_data="eA==", filename="x.txt")]
+    items = [CALL, {"type": "function_call_output", "call_id": "c", "output": output}]
+    await ask(server, input=items)
+    assert shown(server) == [it.InputText(text="[file 'x.txt']\nx")]
+
+
+# --- what is stored ------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("FILE-STORED")
+async def test_what_is_stored_is_what_was_sent(
+    stores: Store, serve: Serve, fetcher: Fetcher, site: str
+) -> None:
+    server = fetching(serve(on=stores), fetcher)
+    name = await uploaded(server, b"secret text", "a.txt")
+    parts = [file(file_id=name), image(image_url=f"{site}/a.png", detail="auto")]
+    first = (await server.post(input=message(*parts))).json()
+    listed = (await server.client.get(f"/v1/responses/{first['id']}/input_items")).json()
+    assert listed["data"][0]["content"][1:] == parts
+    await server.post(input="And?", previous_response_id=first["id"])
+    assert [type(part) for part in shown(server)[:2]] == [it.InputText, it.InputImage]
+    await server.client.delete(f"/v1/files/{name}")
+    second = await server.post(input="And now?", previous_response_id=first["id"])
+    assert second.status_code == 200
+    assert shown(server)[0] == it.InputText(text="[file omitted: it can no longer be read]")
+    again = await server.post(input=message(*parts), previous_response_id=first["id"])
+    assert again.status_code == 404
+    assert again.json()["error"]["param"] == "input[0].content[1].file_id"
+
+
+@pytest.mark.requirement("FILE-STORED")
+async def test_another_process_reads_what_a_background_run_names(
+    stores: Store, serve: Serve
+) -> None:
+    server = serve(on=stores)
+    name = await uploaded(server, b"text", "a.txt")
+    server.service._preparer._waiting = _Forgetful()
+    queued = (await server.post(input=message(file(file_id=name)), background=True)).json()
+    async with asyncio.timeout(20):
+        while queued["status"] in ("queued", "in_progress"):
+            queued = (await server.client.get(f"/v1/responses/{queued['id']}")).json()
+            await asyncio.sleep(0.01)
+    assert queued["status"] == "completed"
+    assert shown(server) == [it.InputText(text="[file 'a.txt']\ntext")]
+    assert len(server.backend.requests) == 2, "it was prepared twice"  # type: ignore[attr-defined]
+
+
+class _Forgetful(dict[str, Any]):
+    """As if what was prepared were in another process."""
+
+    def pop(self, *_: Any) -> Any:
+        return None
+
+
+@pytest.mark.requirement("FILE-STORED")
+async def test_counting_reads_files_too(serve: Serve) -> None:
+    server = serve()
+    asked = {"model": "tiny", "input": message(file(file_data="YSBiIGM="))}
+    answer = await server.client.post("/v1/responses/input_tokens", json=asked)
+    assert answer.json()["input_tokens"] == 5
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("FILE-REFUSED")
+@pytest.mark.parametrize(
+    ("part", "field", "code"),
+    [
+        (image(), ".image_url", "missing_required_parameter"),
+        (image(image_url=""), "", "invalid_image"),
+        (image(image_url="data:image/png;base64,%%"), ".image_url", "invalid_base64_image"),
+        (image(image_url="data:image/png"), ".image_url", "invalid_base64_image"),
+        (image(image_url="data:image/png;base64,"), ".image_url", "empty_image_file"),
+        (image(image_url=data_url(b"<svg/>")), ".image_url", "invalid_image_format"),
+        (image(image_url=data_url(png()[:20])), ".image_url", "image_parse_error"),
+        (image(image_url=data_url(png(0, 1))), ".image_url", "image_parse_error"),
+        (image(image_url="ftp://x/y"), ".image_url", "invalid_image_url"),
+        (image(image_url="picture.png"), ".image_url", "invalid_image_url"),
+        (image(image_url="http://u:p@127.0.0.1/"), ".image_url", "invalid_image_url"),
+        (image(image_url="http://127.0.0.2:9/"), ".image_url", "failed_to_download_image"),
+        (file(), ".file_data", "missing_required_parameter"),
+        (file(file_url=""), "", "invalid_file"),
+        (file(file_data="%"), ".file_data", "invalid_file_data"),
+        (file(file_data="data:;base64,"), ".file_data", "empty_file"),
+        (file(file_data=data_url(b"\x7fELF\0")), ".file_data", "unsupported_file"),
+        (file(file_url="http://127.0.0.2:9/"), ".file_url", "failed_to_download_file"),
+        (file(file_url="file:///etc/passwd"), ".file_url", "invalid_file_url"),
+    ],
+)
+async def test_what_cannot_be_used_is_named(
+    serve: Serve, wait: Ask, fetcher: Fetcher, part: Json, field: str, code: str
+) -> None:
+    server = fetching(serve(), fetcher)
+    refused = (await wait(server, input=[*message(), *message(part)])).refused
+    assert refused["http"] == 400
+    assert (refused["param"], refused["code"]) == (f"input[1].content[1]{field}", code)
+    assert not server.backend.requests  # type: ignore[attr-defined]
+
+
+@pytest.mark.requirement("FILE-REFUSED")
+async def test_documents_that_hide_or_break_are_named(serve: Serve) -> None:
+    pytest.importorskip("kreuzberg")
+    server = serve()
+    for content, said in ((pdf("x", encrypted=True), "password"), (b"%PDF-1.4", "damaged")):
+        answer = await server.post(input=message(file(file_data=data_url(content))))
+        error = answer.json()["error"]
+        assert (answer.status_code, error["code"]) == (400, "invalid_file")
+        assert said in error["message"] and error["param"] == "input[0].content[1].file_data"
+
+
+@pytest.mark.requirement("FILE-REFUSED")
+@pytest.mark.parametrize(
+    ("part", "code"),
+    [(image(file_id="file-x"), "image_file_not_found"), (file(file_id="file-x"), "file_not_found")],
+)
+async def test_an_unknown_file_is_a_404(serve: Serve, part: Json, code: str) -> None:
+    answer = await serve().post(input=message(part))
+    error = answer.json()["error"]
+    assert (answer.status_code, error["code"]) == (404, code)
+    assert error["param"] == "input[0].content[1].file_id"
+    assert error["message"] == "No such File object: file-x"
+
+
+@pytest.mark.requirement("FILE-REFUSED")
+async def test_without_a_fetcher_urls_are_refused(serve: Serve) -> None:
+    answer = await serve().post(input=message(image(image_url="http://127.0.0.1:9/a.png")))
+    assert answer.json()["error"]["code"] == "invalid_image_url"
+    assert "fetches no URLs" in answer.json()["error"]["message"]
+
+
+@pytest.mark.requirement("FILE-REFUSED")
+async def test_what_is_too_large_is_refused(
+    serve: Serve, monkeypatch: pytest.MonkeyPatch, fetcher: Fetcher
+) -> None:
+    server = fetching(serve(), fetcher)
+    small = png()
+    huge = small[:16] + b"\0\1\0\0" * 2 + small[24:]  # 65536 x 65536 in its header
+    wide = message(image(image_url=data_url(huge)))
+    assert (await server.post(input=wide)).json()["error"]["code"] == "image_too_large"
+    urls = [image(image_url=f"http://127.0.0.2:9/{number}") for number in range(51)]
+    assert "Too many URLs" in (await server.post(input=message(*urls))).text
+    monkeypatch.setattr(attachments, "_ALL_BYTES", 10)
+    texts = [file(file_data="MTIzNDU2"), file(file_data="MTIzNDU3")]
+    assert (await server.post(input=message(*texts))).json()["error"]["code"] == "file_too_large"
+    monkeypatch.setattr(attachments, "_IMAGE_BYTES", 10)
+    large = await server.post(input=message(image(image_url=data_url(png()))))
+    assert large.json()["error"]["code"] == "image_file_too_large"
+
+
+_TEXT = st.text(max_size=30) | st.sampled_from(
+    ["data:", "data:,", "data:image/png;base64,iVBORw0KGgo=", "http://[", "http://\x00", "file-1",
+     "data:;base64,JVBERi0=", "https://", "data:text/html,<p>"]
+)  # fmt: skip
+_FIELDS = ("image_url", "file_id", "file_data", "file_url", "filename", "detail")
+
+
+@pytest.mark.requirement("FILE-REFUSED")
+@settings(suppress_health_check=[HealthCheck.function_scoped_fixture], deadline=None)
+@given(
+    st.sampled_from(["input_image", "input_file"]),
+    st.dictionaries(st.sampled_from(_FIELDS), _TEXT | st.none() | st.integers()),
+)
+async def test_no_part_however_written_is_an_error_of_ours(
+    serve: Serve, kind: str, fields: Json
+) -> None:
+    answer = await serve().post(input=message({"type": kind, **fields}))
+    assert answer.status_code in (200, 400, 404), answer.text
