@@ -50,6 +50,8 @@ class Lazy:
         self._patience_s = patience_s
         self._context_size = context_size
         self._recommended: Mapping[str, Any] = {}
+        #: Until it is known: what is checked in vain costs less than what is not.
+        self.sees_images = True
         self._backend: Backend | None = None
         self._loading: asyncio.Task[Backend] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -161,6 +163,7 @@ class Lazy:
         self._backend = backend
         self._context_size = backend.context_size
         self._recommended = backend.recommended
+        self.sees_images = backend.sees_images
         return backend
 
     # --- unloading -------------------------------------------------------------------------------
