@@ -69,6 +69,8 @@ class ChatCompletions:
         self.upstream = upstream
         self.context_size = context_size
         self.recommended: Mapping[str, Any] = {}
+        #: Only the upstream knows; it refuses them itself.
+        self.sees_images = True
         self._model = model
         self._flavour = flavour
         self._body = body or {}
