@@ -40,6 +40,25 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
     return await _local(engine, model)
 
 
+async def _openvino(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """OpenVINO GenAI in a child process, for its own folders and for some GGUF files."""
+    from antiphon.engines.openvino import load as load_engine
+
+    _refuse(name, model, "adapters", "projector")
+    source = Path(model.source).expanduser()
+    engine = await load_engine(
+        source if source.is_dir() else await _file(model.source, settings.cache_dir, progress),
+        name=name,
+        threads=model.threads or settings.threads,
+        context_size=model.context_size,
+        parallel=model.parallel,
+        options=model.engine_options,
+    )
+    return await _local(engine, model)
+
+
 async def _transformers(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
@@ -91,6 +110,7 @@ async def _chat_completions(
 ENGINES: Mapping[str, Factory] = {
     "llama": _llama,
     "chat_completions": _chat_completions,
+    "openvino": _openvino,
     "scripted": _scripted,
     "transformers": _transformers,
 }

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.dialects.base import Dialect, Rendered
+from antiphon.dialects.schemas import keywords_of
 from antiphon.engines.base import Capabilities, Engine, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta, Finish, Reason
@@ -127,7 +128,10 @@ class Local:
         can = self._engine.capabilities
         if constraint is None or can.constraints:
             return True
-        return can.schemas and constraint.schema is not None
+        if not can.schemas or constraint.schema is None:
+            return False
+        known = can.schema_keywords
+        return known is None or keywords_of(constraint.schema) <= known
 
     def _reply(self, rendered: Rendered, dropped: tuple[str, ...], options: Options) -> LocalReply:
         return LocalReply(

@@ -17,6 +17,7 @@ __all__ = [
     "check_strict",
     "closed_form",
     "grammar_fault",
+    "keywords_of",
     "strict_form",
     "types_of",
 ]
@@ -94,6 +95,13 @@ def _inner(schema: Schema) -> list[tuple[str, Any]]:
     if isinstance(schema.get("items"), Mapping):
         found.append(("items", schema["items"]))
     return found
+
+
+def keywords_of(schema: Any) -> set[str]:
+    """The keywords that a schema uses, anywhere in it."""
+    if not isinstance(schema, Mapping):
+        return set()
+    return set(schema).union(*(keywords_of(inner) for _, inner in _inner(schema)))
 
 
 def strict_form(schema: Schema) -> dict[str, Any]:

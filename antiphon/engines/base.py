@@ -51,8 +51,9 @@ class Sampling(Struct, frozen=True, kw_only=True):
 class Capabilities(Struct, frozen=True, kw_only=True):
     """What an engine can do; the rest is refused by name before a run.
 
-    ``constraints``: any grammar. ``schemas``: only ``Constraint.schema``. ``adapters``: names of
-    its LoRA adapters. ``extra``: names it takes in ``Sampling.extra``; None for any.
+    ``constraints``: any grammar. ``schemas``: only ``Constraint.schema``, and of these only such as
+    use no other than its ``schema_keywords``; None for any. ``adapters``: names of its LoRA
+    adapters. ``extra``: names it takes in ``Sampling.extra``; None for any.
     """
 
     max_logprobs: int | None = None
@@ -63,6 +64,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     logit_bias: bool = False
     penalties: bool = False
     schemas: bool = False
+    schema_keywords: frozenset[str] | None = None
     priority: bool = False
     cache_salt: bool = False
     adapters: frozenset[str] = frozenset()

@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Sequence
 
-from antiphon.errors import RunError
+from antiphon.errors import AntiphonError
 from antiphon.tokens import Chunk
 
 __all__ = ["Handover", "joined"]
@@ -21,10 +21,10 @@ class Handover:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._lock = threading.Lock()
-        self._ready: list[Chunk | RunError] = []
+        self._ready: list[Chunk | AntiphonError] = []
         self._woken = asyncio.Event()
 
-    def give(self, item: Chunk | RunError) -> bool:
+    def give(self, item: Chunk | AntiphonError) -> bool:
         """False: nobody will read it, the loop was closed."""
         with self._lock:
             waiting = bool(self._ready)
@@ -39,7 +39,7 @@ class Handover:
 
     async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
         """What is there, joined, as soon as something is; ends with the chunk that has a reason.
-        Raises the ``RunError`` that was given."""
+        Raises the error that was given."""
         while True:
             await self._woken.wait()
             self._woken.clear()
@@ -51,7 +51,7 @@ class Handover:
                 if chunk.finish:
                     return
             for each in ready:
-                if isinstance(each, RunError):
+                if isinstance(each, AntiphonError):
                     raise each
 
 

@@ -20,6 +20,7 @@ import msgspec
 
 from antiphon.engines import gguf
 from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.gguf_card import gguf_card
 from antiphon.engines.llama_stream import Stream
 from antiphon.engines.slots import Slots
 from antiphon.engines.tokenizer import LlamaTokenizer, require
@@ -91,7 +92,7 @@ async def load(
     threads = threads or max(1, (os.cpu_count() or 2) - 1)
     server = await asyncio.to_thread(_serve, path, threads, fields)
     return LlamaEngine(
-        server, tokenizer, _card(name or path.stem, context, head, tokenizer), parallel
+        server, tokenizer, gguf_card(name or path.stem, context, head, tokenizer), parallel
     )
 
 
@@ -118,30 +119,6 @@ def _serve(path: Path, threads: int, fields: Mapping[str, Any]) -> Any:
                 f"llama.cpp cannot load {path}: too little memory for a context of"
                 f" {params.n_ctx} tokens, or an unsupported model."
             ) from None
-
-
-def _card(name: str, context: int, head: gguf.Head, tokenizer: LlamaTokenizer) -> ModelCard:
-    templates = {
-        key.removeprefix("tokenizer.chat_template."): str(value)
-        for key, value in head.metadata.items()
-        if key.startswith("tokenizer.chat_template.")
-    }
-    return ModelCard(
-        name=name,
-        context_size=context,
-        chat_template=head.metadata.get("tokenizer.chat_template"),
-        chat_templates=templates,
-        bos_token=tokenizer.bos,
-        eos_token=tokenizer.eos,
-        add_bos=tokenizer.add_bos,
-        architecture=head.architecture or None,
-        fingerprint=head.vocabulary_digest[:32],
-        generation={
-            key.removeprefix("general.sampling."): value
-            for key, value in head.metadata.items()
-            if key.startswith("general.sampling.")
-        },
-    )
 
 
 class LlamaEngine:

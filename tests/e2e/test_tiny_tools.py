@@ -37,9 +37,27 @@ ADD = _tool("add", "Add two numbers.", a="integer", b="integer")
 ASK: Any = {"model": "tiny", "temperature": 0, "tools": [WEATHER, ADD]}
 
 
-@pytest.fixture(scope="module")
-def tiny(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    model = f'[models.tiny]\nsource = "{MODEL}"\nthreads = 1\ncontext_size = 2048\n'
+#: Engine → its package and the model in its form.
+ENGINES = {
+    "llama": ("xllamacpp", MODEL),
+    "openvino": ("openvino_genai", MODEL),
+    "transformers": ("transformers", MODEL.parent),
+}
+
+
+@pytest.fixture(
+    scope="module",
+    params=["llama", "openvino", pytest.param("transformers", marks=pytest.mark.engines)],
+)
+def tiny(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Server]:
+    package, source = ENGINES[request.param]
+    pytest.importorskip(package)
+    model = (
+        f'[models.tiny]\nsource = "{source}"\nengine = "{request.param}"\nload = "demand"\n'
+        "threads = 1\ncontext_size = 2048\n"
+    )
     with serving(tmp_path_factory.mktemp("tiny"), model=model) as running:
         yield running
 

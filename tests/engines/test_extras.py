@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines import transformers
+from antiphon.engines import openvino, transformers
 from antiphon.errors import SetupError
 
 
@@ -14,3 +14,9 @@ async def test_transformers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SetupError, match=r'pip install "antiphon\[transformers\]"'):
         await transformers.load(Path("anywhere"))
+
+
+async def test_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SetupError, match=r'pip install "antiphon\[openvino\]"'):
+        await openvino.load(Path("anywhere"))
