@@ -91,7 +91,7 @@ $(ENGINES): pyproject.toml
 	@$(PYTHON) -m venv $(HEAVY)
 	@$(HEAVY)/bin/python -m pip install -qq --disable-pip-version-check $(TORCH)
 	@$(HEAVY)/bin/python -m pip install -qq --disable-pip-version-check --editable \
-	  '.[dev,transformers,openvino]' gguf
+	  '.[dev,embeddings,transformers,openvino]' gguf
 	@touch $@
 
 # Node comes as a Python package. Scripts of packages are not run, but for the one that puts

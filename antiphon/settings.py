@@ -64,9 +64,10 @@ class Model(Struct, frozen=True, kw_only=True):
         str,
         declare(
             "Where it is: a GGUF file, a folder with one, `hf:owner/repo/file.gguf`,"
-            " `owner/repo:Q4_K_M`; a Hugging Face folder; the URL of an upstream."
+            " `owner/repo:Q4_K_M`; a Hugging Face folder; the URL of an upstream. Only an engine"
+            " that brings its model needs none."
         ),
-    ]
+    ] = ""
     engine: Annotated[str, declare("What runs it.")] = "llama"
     load: Annotated[
         Literal["start", "demand"],

@@ -28,7 +28,7 @@ from antiphon.engines.withheld import Withheld
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.tokens import Chunk, Constraint, ModelCard, Prompt
 
-__all__ = ["LlamaEngine", "load"]
+__all__ = ["LlamaEngine", "load", "serve"]
 
 DEFAULT_CONTEXT = 8192
 #: llama.cpp keeps a copy of what it overwrites in a slot, and looks for a better beginning among
@@ -90,13 +90,13 @@ async def load(
         # On a CPU ggml's plain attention is twice as quick over a long context as its fused one.
         fields["flash_attn_type"] = 0
     threads = threads or max(1, (os.cpu_count() or 2) - 1)
-    server = await asyncio.to_thread(_serve, path, threads, fields)
+    server = await asyncio.to_thread(serve, path, threads, fields)
     return LlamaEngine(
         server, tokenizer, gguf_card(name or path.stem, context, head, tokenizer), parallel
     )
 
 
-def _serve(path: Path, threads: int, fields: Mapping[str, Any]) -> Any:
+def serve(path: Path, threads: int, fields: Mapping[str, Any]) -> Any:
     """Start llama.cpp's server loop, for this process alone and without a word."""
     import xllamacpp
 

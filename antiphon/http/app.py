@@ -20,6 +20,7 @@ from antiphon.stream.writer import Ids
 from .chat_completions import ChatCompletions
 from .compaction import Compact
 from .conversations import Conversations
+from .embeddings import Embeddings
 from .errors import Errors, error_reply, unknown_url
 from .exchange import Exchanges
 from .files import Files
@@ -90,6 +91,7 @@ def _routes(
 ) -> list[Route | WebSocketRoute]:
     create = Create(service, gate, metrics, clock, limits)
     compact = Compact(service, gate, metrics, clock, limits)
+    embeddings = Embeddings(service, gate, metrics, limits)
     chats = ChatCompletions(service, gate, metrics, clock, limits)
     responses = Responses(service, limits)
     talks = Conversations(service, limits)
@@ -110,6 +112,7 @@ def _routes(
         Route(one + "/cancel", responses.cancel, methods=["POST"]),
         Route(one + "/input_items", responses.input_items, methods=["GET"]),
         Route("/v1/chat/completions", chats, methods=["POST"]),
+        Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/conversations", talks.create, methods=["POST"]),
         Route(talk, talks.retrieve, methods=["GET"]),
         Route(talk, talks.update, methods=["POST"]),

@@ -150,6 +150,11 @@ class Metrics:
         """One response whose client left."""
         self._runs.labels(model, "cancelled").inc()
 
+    def embedded(self, model: str, tokens: int) -> None:
+        """One request for embeddings."""
+        self._runs.labels(model, "completed").inc()
+        self._of(model).input_tokens.inc(tokens)
+
     def exposition(self, accept: str) -> tuple[bytes, str]:
         """All numbers as text, and its media type."""
         encode, media_type = choose_encoder(accept)

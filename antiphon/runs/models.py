@@ -8,6 +8,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from antiphon.backends.base import Backend
+from antiphon.embeddings.base import Embedder
 
 from .background import Lease
 
@@ -23,6 +24,10 @@ class ServedModel(Protocol):
     def aliases(self) -> tuple[str, ...]: ...
     @property
     def backend(self) -> Backend: ...
+    @property
+    def embedder(self) -> Embedder | None:
+        """What makes its vectors, if it makes any; then it answers nothing."""
+
     @property
     def context_size(self) -> int | None: ...
     @property

@@ -33,6 +33,7 @@ from .background import Background
 from .compaction import compacted
 from .context import Context, history
 from .conversations import Conversations
+from .embeddings import Embeddings
 from .files import Files
 from .lines import decoded, encoded, split
 from .models import Models, Policy, ServedModel
@@ -108,6 +109,8 @@ class Service:
         self.files = Files(store, clock=clock, ids=ids, most=policy.max_files_bytes)
         #: Stored prompts that requests may refer to.
         self.prompts = prompts or Prompts()
+        #: Vectors of texts.
+        self.embeddings = Embeddings(models)
         self._preparer = Preparer(
             models,
             store,

@@ -95,6 +95,7 @@ class FakeModel:
         self.aliases = aliases
         self.context_size = context_size
         self.created = 1700000000
+        self.embedder = None
 
 
 class FakeService:

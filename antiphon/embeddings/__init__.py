@@ -1,0 +1,1 @@
+"""Who makes vectors of texts. They know neither requests nor conversations."""

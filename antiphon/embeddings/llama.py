@@ -1,0 +1,106 @@
+"""Embedding models in GGUF files, by llama.cpp in this process. It knows the binding's JSON."""
+
+from __future__ import annotations
+
+import asyncio
+from array import array
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.engines import gguf
+from antiphon.engines.llama import serve
+from antiphon.engines.tokenizer import require
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+
+from .base import Role, Vector
+from .threaded import Threaded
+
+__all__ = ["POOLINGS", "Prefixes", "load"]
+
+#: How the vectors of its tokens become one → llama.cpp's name.
+POOLINGS: Mapping[str, str] = {
+    "mean": "LLAMA_POOLING_TYPE_MEAN",
+    "cls": "LLAMA_POOLING_TYPE_CLS",
+    "last": "LLAMA_POOLING_TYPE_LAST",
+}
+_CONTEXT = 2048
+
+
+class Prefixes(Struct, frozen=True, kw_only=True):
+    """What stands before a text, by what it is for; see the model's card."""
+
+    query: str = ""
+    passage: str = ""
+
+
+async def load(
+    path: Path,
+    *,
+    threads: int = 1,
+    context_size: int | None = None,
+    gpu_layers: int = -1,
+    pooling: str | None = None,
+    prefixes: Prefixes | None = None,
+) -> Threaded:
+    """Load the GGUF file at ``path``. ``context_size``: the most tokens of a text; at most and by
+    default what the model was trained for, but no more than 2048 unless asked for. ``pooling``: one
+    of ``POOLINGS``, for files that name none. Raises ``SetupError``."""
+    require()
+    head = await asyncio.to_thread(gguf.read, path)
+    asked = context_size or _CONTEXT
+    context = min(asked, int(head.of_architecture("context_length") or asked))
+    fields = {
+        "embedding": True,
+        "pooling_type": _pooling(path, head, pooling),
+        "n_ctx": context,
+        "n_parallel": 1,
+        # A text is read in one go, or not at all.
+        "n_batch": context,
+        "n_ubatch": context,
+        "n_gpu_layers": gpu_layers,
+    }
+    held = [await asyncio.to_thread(serve, path, threads, fields)]
+    before = prefixes or Prefixes()
+
+    def call(texts: Sequence[str | Sequence[int]], role: Role) -> tuple[list[Vector], int]:
+        lead = before.query if role == "query" else before.passage
+        said = [lead + text if isinstance(text, str) else list(text) for text in texts]
+        return _read(held[0].handle_embeddings({"input": said}), context)
+
+    return Threaded(
+        call,
+        held.clear,
+        dimensions=int(head.of_architecture("embedding_length") or 0),
+        vocabulary_size=len(head.metadata.get("tokenizer.ggml.tokens", ())),
+    )
+
+
+def _pooling(path: Path, head: gguf.Head, asked: str | None) -> Any:
+    import xllamacpp
+
+    if asked is not None:
+        if asked not in POOLINGS:
+            raise SetupError(f"no pooling {asked!r} (there are: {', '.join(POOLINGS)})")
+        return getattr(xllamacpp.llama_pooling_type, POOLINGS[asked])
+    if not head.of_architecture("pooling_type"):
+        raise SetupError(
+            f"{path} does not say how its vectors are pooled: set engine_options.pooling to"
+            f" {', '.join(POOLINGS)}"
+        )
+    return xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_UNSPECIFIED  # the file's own
+
+
+def _read(answer: Any, context: int) -> tuple[list[Vector], int]:
+    if (error := answer.get("error")) is not None:
+        if "too large" in error.get("message", ""):
+            raise InvalidRequest(
+                f"A text of the input is longer than the {context} tokens this model reads.",
+                param="input",
+                code="context_length_exceeded",
+            )
+        raise BackendError(f"The engine failed: {error.get('message', 'it does not say why')}")
+    vectors = [array("f", entry["embedding"]) for entry in answer["data"]]
+    return vectors, int(answer["usage"]["prompt_tokens"])

@@ -1,0 +1,60 @@
+"""Models that make vectors by blocking calls: they have a thread of their own, and texts reach them
+a few at a time, so that whoever leaves is not worked for any more.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+
+from antiphon.errors import BackendError
+
+from .base import Embedded, Role, Vector
+
+__all__ = ["Threaded"]
+
+Texts = Sequence[str | Sequence[int]]
+
+#: Texts of one call.
+_AT_ONCE = 16
+
+
+class Threaded:
+    """``Embedder`` over ``call``, which is never called twice at a time. ``release`` frees the
+    model."""
+
+    def __init__(
+        self,
+        call: Callable[[Texts, Role], tuple[list[Vector], int]],
+        release: Callable[[], None],
+        *,
+        dimensions: int,
+        vocabulary_size: int | None = None,
+    ) -> None:
+        self._call = call
+        self._release = release
+        self.dimensions = dimensions
+        self.vocabulary_size = vocabulary_size
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="embeddings")
+        self._closed = False
+
+    async def embed(self, texts: Texts, role: Role = "query") -> Embedded:
+        loop = asyncio.get_running_loop()
+        vectors: list[Vector] = []
+        tokens = 0
+        for start in range(0, len(texts), _AT_ONCE):
+            if self._closed:
+                raise BackendError("The model is closed.")
+            some = texts[start : start + _AT_ONCE]
+            made, read = await loop.run_in_executor(self._thread, self._call, some, role)
+            vectors += made
+            tokens += read
+        return Embedded(tuple(vectors), tokens)
+
+    async def close(self) -> None:
+        if self._closed:
+            return
+        self._closed = True
+        await asyncio.to_thread(self._thread.shutdown)
+        self._release()

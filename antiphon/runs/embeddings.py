@@ -1,0 +1,87 @@
+"""Vectors for whoever asks: which model makes them, and what it can be asked. It knows no HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import Struct
+
+from antiphon.embeddings.base import Embedder, Role, Vector, cut
+from antiphon.errors import InvalidRequest
+
+from .models import Models, ServedModel
+
+__all__ = ["Embeddings", "Made"]
+
+
+class Made(Struct, frozen=True):
+    """The vectors of some texts, the tokens that were read, and the model that did it."""
+
+    model: ServedModel
+    vectors: tuple[Vector, ...]
+    tokens: int
+
+
+class Embeddings:
+    """One a service."""
+
+    def __init__(self, models: Models) -> None:
+        self._models = models
+
+    async def make(
+        self,
+        name: str | None,
+        texts: Sequence[str | Sequence[int]],
+        *,
+        role: Role = "query",
+        dimensions: int | None = None,
+    ) -> Made:
+        """Without a name: the first model that can. Raises ``RequestError``, ``BackendError``."""
+        model, embedder = self._find(name)
+        _check(embedder, texts, dimensions)
+        made = await embedder.embed(texts, role)
+        vectors = made.vectors
+        if dimensions is not None and dimensions < embedder.dimensions:
+            vectors = tuple(cut(vector, dimensions) for vector in vectors)
+        return Made(model, vectors, made.tokens)
+
+    def _find(self, name: str | None) -> tuple[ServedModel, Embedder]:
+        if name is not None:
+            model = self._models.find(name)
+        else:
+            able = (model for model in self._models.all() if model.embedder is not None)
+            model = next(able, self._models.find(None))
+        if model.embedder is None:
+            raise InvalidRequest(
+                f"The model '{model.name}' does not make embeddings.",
+                param="model",
+                code="unsupported_model",
+            )
+        return model, model.embedder
+
+
+def _check(
+    embedder: Embedder, texts: Sequence[str | Sequence[int]], dimensions: int | None
+) -> None:
+    if dimensions is not None and dimensions > embedder.dimensions:
+        raise InvalidRequest(
+            f"Invalid 'dimensions': the vectors of this model have {embedder.dimensions}.",
+            param="dimensions",
+            code="invalid_value",
+        )
+    size = embedder.vocabulary_size
+    for index, text in enumerate(texts):
+        if isinstance(text, str):
+            continue
+        if size is None:
+            raise InvalidRequest(
+                "This model takes texts, not token ids.",
+                param=f"input[{index}]",
+                code="unsupported_value",
+            )
+        if any(id >= size for id in text):
+            raise InvalidRequest(
+                f"Invalid 'input[{index}]': this model has {size} tokens.",
+                param=f"input[{index}]",
+                code="invalid_value",
+            )

@@ -1,0 +1,49 @@
+"""An embedder without a model: texts that share words are alike. For tests of whatever searches."""
+
+from __future__ import annotations
+
+import zlib
+from array import array
+from collections.abc import Sequence
+
+from antiphon.embeddings.base import Embedded, Role, Vector, cut
+from antiphon.errors import BackendError
+
+__all__ = ["WordEmbedder"]
+
+
+class WordEmbedder:
+    """``Embedder`` whose vectors count words, each at a place that its letters give. A token is a
+    word, or an id below 1000; ``fails``: raised by the next call instead."""
+
+    vocabulary_size: int | None = 1000
+
+    def __init__(self, dimensions: int = 64) -> None:
+        self.dimensions = dimensions
+        self.fails: Exception | None = None
+        self.closed = False
+        #: What was asked, in order.
+        self.requests: list[tuple[tuple[str | tuple[int, ...], ...], Role]] = []
+
+    async def embed(self, texts: Sequence[str | Sequence[int]], role: Role = "query") -> Embedded:
+        if self.closed:
+            raise BackendError("The model is closed.")
+        asked = tuple(text if isinstance(text, str) else tuple(text) for text in texts)
+        self.requests.append((asked, role))
+        if self.fails is not None:
+            raise self.fails
+        words = [_words(text) for text in asked]
+        return Embedded(tuple(map(self._vector, words)), sum(map(len, words)))
+
+    def _vector(self, words: Sequence[str]) -> Vector:
+        counts = array("f", bytes(4 * self.dimensions))
+        for word in words or ("",):
+            counts[zlib.crc32(word.encode()) % self.dimensions] += 1
+        return cut(counts, self.dimensions)
+
+    async def close(self) -> None:
+        self.closed = True
+
+
+def _words(text: str | tuple[int, ...]) -> list[str]:
+    return text.lower().split() if isinstance(text, str) else [str(id) for id in text]

