@@ -19,6 +19,7 @@ class Embedding:
 
     context_size: int | None = None
     recommended: Mapping[str, Any] = {}
+    sees_images = False
 
     def __init__(self, name: str, embedder: Embedder) -> None:
         self._name = name
