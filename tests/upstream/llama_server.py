@@ -1,0 +1,30 @@
+"""``python llama_server.py MODEL``: llama.cpp's own HTTP server with a model, until standard input
+ends. Prints its address."""
+
+from __future__ import annotations
+
+import socket
+import sys
+
+import xllamacpp
+
+
+def serve(model: str) -> None:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    params = xllamacpp.CommonParams()
+    params.model.path = model
+    params.hostnames, params.port = ["127.0.0.1"], port
+    params.n_parallel, params.n_ctx = 4, 4 * 1024
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.verbosity, params.warmup, params.use_jinja = -1, False, True
+    server = xllamacpp.Server(params)
+    sys.stdout.write(f"http://127.0.0.1:{port}\n")
+    sys.stdout.flush()
+    sys.stdin.read()
+    del server
+
+
+if __name__ == "__main__":
+    serve(sys.argv[1])
