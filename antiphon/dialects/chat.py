@@ -28,6 +28,7 @@ from .scanner import Lexer, Parser
 from .template import CHATML, PLAIN, RESERVED, Refused, Template
 from .tools import Shown, shown_tools
 from .traits import Traits, probe
+from .wording import LEVELS, wishes
 
 __all__ = ["Dialect"]
 
@@ -37,17 +38,11 @@ Message = dict[str, Any]
 _SWITCHES: Mapping[str, Callable[[str], Any]] = {
     "enable_thinking": lambda effort: effort != "none",
     "thinking": lambda effort: effort != "none",
-    "reasoning_effort": lambda effort: _LEVELS.get(effort, effort),
+    "reasoning_effort": lambda effort: LEVELS.get(effort, effort),
 }
 _THINKING = ("enable_thinking", "thinking")
-#: Templates know three levels.
-_LEVELS: Mapping[str, str] = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
 #: Nothing but the next name ends a turn that is written as plain text.
 _PLAIN_STOPS = ("\n\nuser:", "\n\nassistant:", "\n\nsystem:")
-_VERBOSITY: Mapping[str, str] = {
-    "low": "Keep your answers short.",
-    "high": "Answer at length and in detail.",
-}
 
 
 class _Way(Struct, frozen=True, kw_only=True):
@@ -274,11 +269,7 @@ def _asides(options: Options) -> list[str]:
             )
         case JsonObjectFormat():
             said.append("Answer with a JSON object.")
-    if (guide := options.guide) is not None:
-        what = "regular expression" if guide.syntax == "regex" else "Lark grammar"
-        said.append(f"Answer with text that matches this {what}:\n{guide.definition}")
-    if isinstance(options.text.verbosity, str) and options.text.verbosity in _VERBOSITY:
-        said.append(_VERBOSITY[options.text.verbosity])
+    said += wishes(options)
     return said
 
 

@@ -31,23 +31,26 @@ from .schemas import (
 )
 from .tools import Shown, ShownTool
 
-__all__ = ["Grammarian", "guide_lark"]
+__all__ = ["ANYTHING", "Grammarian", "Rules", "guide_lark"]
 
 #: One way to write JSON: a small model would else put blanks until its tokens run out.
-_LAYOUT = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
+_LAYOUT = {"whitespace_flexible": False}
 #: Calls one after another, at most: a small model would else repeat one until its tokens run out.
 _MOST_CALLS = 16
-_ANYTHING = "/(?s:.*)/"
+ANYTHING = "/(?s:.*)/"
 
 
 def guide_lark(guide: Guide) -> str:
     """The grammar of an answer that is guided, alone. Raises ``InvalidRequest``."""
-    rules = _Rules(forced=False)
+    rules = Rules(forced=False)
     return f"start: {_guide(rules, guide)}\n{rules.text()}"
 
 
 class Grammarian:
     """Writes the grammars of one model."""
+
+    #: What stands behind the items and the keys of JSON.
+    separators = (", ", ": ")
 
     def __init__(
         self, tokenizer: Tokenizer, tools: ToolFormat, reasoning: ReasoningFormat | None
@@ -72,13 +75,12 @@ class Grammarian:
         be enforced."""
         schema = self._format_schema(options)
         answered = schema is not None or options.guide is not None
-        asked = shown.restricted or any(t.strict or t.grammar for t in shown.callable)
-        needed = asked or shown.required or answered
+        needed = answered or self._must_hold(shown)
         # An answer may begin with "{" without being a bare call: that is not for us to forbid.
         better = bool(self._opening) and any(t.strict is None for t in shown.callable)
         if not (needed or better):
             return None
-        rules = _Rules(shown.required)
+        rules = Rules(shown.required)
         if shown.required:
             body = self._calls(rules, shown, options.parallel_tool_calls)
         elif answered:
@@ -96,9 +98,14 @@ class Grammarian:
             schema=_unguided(schema) if alone and schema is not None else None,
         )
 
+    def _must_hold(self, shown: Shown) -> bool:
+        """Whether what may be called, and how, has to be enforced."""
+        asked = any(tool.strict or tool.grammar for tool in shown.callable)
+        return asked or shown.restricted or shown.required
+
     # --- thinking --------------------------------------------------------------------------------
 
-    def _thinking(self, rules: _Rules, begun: bool) -> str:
+    def _thinking(self, rules: Rules, begun: bool) -> str:
         form = self._reasoning
         if form is None:
             return ""
@@ -108,36 +115,44 @@ class Grammarian:
             return f"{said} gap "
         return f"({self._literal(form.open[0])} {said} gap)? "
 
-    def _until(self, rules: _Rules, name: str, end: str) -> str:
+    def _until(self, rules: Rules, name: str, end: str) -> str:
         """Any text up to and with ``end``."""
         if end in self._special:
-            return rules.add(name, f"{_ANYTHING} {self._literal(end)}")
-        return rules.add(name, _ANYTHING, f"[suffix={json.dumps(end, ensure_ascii=False)}]")
+            return rules.add(name, f"{ANYTHING} {self._literal(end)}")
+        return rules.add(name, ANYTHING, f"[suffix={json.dumps(end, ensure_ascii=False)}]")
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def _answer(self, rules: _Rules, schema: Mapping[str, Any] | None, guide: Guide | None) -> str:
+    def _answer(self, rules: Rules, schema: Mapping[str, Any] | None, guide: Guide | None) -> str:
         return _json(schema or {}) if schema is not None or guide is None else _guide(rules, guide)
 
     def _format_schema(self, options: Options) -> Mapping[str, Any] | None:
         match options.text.format:
             case JsonObjectFormat():
-                return _guided({"type": "object"})
+                return self._guided({"type": "object"})
             case JsonSchemaFormat(schema=schema, strict=strict):
                 path = "text.format.schema"
                 if strict:
                     check_strict(schema, path)
-                guided = _guided(schema)
+                guided = self._guided(schema)
                 self._check(guided, path)
                 return guided
         return None
+
+    def _guided(self, schema: Mapping[str, Any], *, lenient: bool = False) -> dict[str, Any]:
+        """The schema with what llguidance is told about it, and not by its author. Which edition it
+        claims to be of does not matter, and might be one that cannot be looked up."""
+        said = {key: value for key, value in schema.items() if key != "$schema"}
+        item, key = self.separators
+        layout = {**_LAYOUT, "item_separator": item, "key_separator": key}
+        return {**said, "x-guidance": {**layout, "lenient": lenient}}
 
     def _check(self, schema: Mapping[str, Any], path: str) -> None:
         self._valid(json.dumps(schema), path)
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _calls(self, rules: _Rules, shown: Shown, parallel: bool, opened: str = "") -> str:
+    def _calls(self, rules: Rules, shown: Shown, parallel: bool, opened: str = "") -> str:
         """Calls as they are written; ``opened``: what of the beginning stands already."""
         how = self._form.written
         head = (how.first + how.before)[len(opened) :]
@@ -151,7 +166,7 @@ class Grammarian:
         start = f"{self._literal(head)} " if head else ""
         return rules.add("calls_opened" if opened else "calls", f"{start}{one}{more}{last}")
 
-    def _call(self, rules: _Rules, number: int, tool: ShownTool) -> str:
+    def _call(self, rules: Rules, number: int, tool: ShownTool) -> str:
         how = self._form.written
         between = self._literal(tool.name + how.between)
         if self._form.id_holds_name:  # the number of the call is part of its id
@@ -160,27 +175,28 @@ class Grammarian:
         after = f" {self._literal(how.after)}" if how.after else ""
         return rules.add(f"tool_{number}", f"{between} {arguments}{after}")
 
-    def _free(self, rules: _Rules, shown: Shown, parallel: bool) -> str:
+    def _free(self, rules: Rules, shown: Shown, parallel: bool) -> str:
         """An answer in which calls may stand anywhere, each of them right."""
         opening = self._opening
         if not shown.callable:
-            return rules.add("free", _ANYTHING)
+            return rules.add("free", ANYTHING)
         if not opening:  # bare calls are told from text by their first character
             calls = self._calls(rules, shown, parallel)
             return f'{calls} | /[^{re.escape(self._form.bare)}](?s:.*)/ | ""'
         rest = self._calls(rules, shown, parallel, opening)
         before = self._until(rules, "before", opening)
         repeat = "*" if parallel else "?"
-        tail = rules.add("tail", _ANYTHING)
+        tail = rules.add("tail", ANYTHING)
         return f"({before} {rest}){repeat} {tail}"
 
     # --- arguments -------------------------------------------------------------------------------
 
-    def _arguments(self, rules: _Rules, number: int, tool: ShownTool) -> str:
+    def _arguments(self, rules: Rules, number: int, tool: ShownTool) -> str:
         parameter = self._form.written.parameter
         if tool.grammar is not None and parameter is None:
             text = self._own(rules, number, tool, JSON)
-            return f'{self._literal(_INPUT_HEAD)} {text} "\\"}}"'
+            head = f'{{"input"{self.separators[1]}"'
+            return f'{self._literal(head)} {text} "\\"}}"'
         schema = self._enforced(tool, rules.forced)
         if parameter is None:
             return _json(schema)
@@ -193,16 +209,16 @@ class Grammarian:
         """The schema of a tool as it is enforced. Unless it is strict, keywords that cannot be
         enforced are passed over; unless the call is forced as well, so is the whole schema."""
         form = strict_form if tool.strict else closed_form if tool.strict is None else dict
-        schema = _guided({"type": "object", **form(tool.schema)}, lenient=not tool.strict)
+        schema = self._guided({"type": "object", **form(tool.schema)}, lenient=not tool.strict)
         try:
             self._check(schema, tool.path)
         except InvalidRequest:
             if tool.strict or forced:
                 raise
-            return _guided({"type": "object"})
+            return self._guided({"type": "object"})
         return schema
 
-    def _own(self, rules: _Rules, number: int, tool: ShownTool, escapes: Escapes) -> str:
+    def _own(self, rules: Rules, number: int, tool: ShownTool, escapes: Escapes) -> str:
         """The user's grammar for the input of a custom tool, among our rules."""
         assert tool.grammar is not None
         try:
@@ -211,7 +227,7 @@ class Grammarian:
             raise _no_grammar(tool, str(reason)) from None
 
     def _parameters(
-        self, rules: _Rules, number: int, form: ParameterForm, schema: Mapping[str, Any]
+        self, rules: Rules, number: int, form: ParameterForm, schema: Mapping[str, Any]
     ) -> str:
         """An object's properties in the form's own way, in the order of the schema."""
         properties = schema.get("properties") or {}
@@ -234,7 +250,7 @@ class Grammarian:
 
     def _parameter(
         self,
-        rules: _Rules,
+        rules: Rules,
         name: str,
         form: ParameterForm,
         key: str,
@@ -271,10 +287,9 @@ class Grammarian:
 
 #: What every part of a schema needs of the whole.
 _SHARED = ("$defs", "definitions", "x-guidance")
-_INPUT_HEAD = '{"input": "'
 
 
-class _Rules:
+class Rules:
     """The rules of one grammar, each with a name of its own. ``forced``: a call must come."""
 
     def __init__(self, forced: bool) -> None:
@@ -290,7 +305,7 @@ class _Rules:
         return "\n".join([*self._rules.values(), *self.own])
 
 
-def _guide(rules: _Rules, guide: Guide) -> str:
+def _guide(rules: Rules, guide: Guide) -> str:
     try:
         return _written(rules, "g", guide, PLAIN)
     except Unwritable as reason:
@@ -299,7 +314,7 @@ def _guide(rules: _Rules, guide: Guide) -> str:
         ) from None
 
 
-def _written(rules: _Rules, prefix: str, grammar: tl.Grammar | Guide, escapes: Escapes) -> str:
+def _written(rules: Rules, prefix: str, grammar: tl.Grammar | Guide, escapes: Escapes) -> str:
     """A user's grammar among our rules; the name of its first one. Raises ``Unwritable``."""
     if grammar.syntax == "regex":
         start, own = prefix, f"{prefix}: {regex_rule(grammar.definition, escapes)}"
@@ -313,13 +328,6 @@ def _written(rules: _Rules, prefix: str, grammar: tl.Grammar | Guide, escapes: E
 
 def _json(schema: Mapping[str, Any]) -> str:
     return "%json " + json.dumps(schema, ensure_ascii=False)
-
-
-def _guided(schema: Mapping[str, Any], *, lenient: bool = False) -> dict[str, Any]:
-    """The schema with what llguidance is told about it, and not by its author. Which edition it
-    claims to be of does not matter, and might be one that cannot be looked up."""
-    said = {key: value for key, value in schema.items() if key != "$schema"}
-    return {**said, "x-guidance": {**_LAYOUT, "lenient": lenient}}
 
 
 def _unguided(schema: Mapping[str, Any]) -> dict[str, Any]:

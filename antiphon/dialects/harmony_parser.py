@@ -22,7 +22,7 @@ from .detokenize import Detokenizer, wire_logprob
 from .harmony_header import CHANNEL, CONSTRAIN, LIMIT, Header, bare_text, read_header
 from .sink import Sink
 
-__all__ = ["CONTROLS", "Codes", "Kind", "Parser"]
+__all__ = ["CONTROLS", "Codes", "Control", "Kind", "Parser"]
 
 #: What a message is: an answer, something said on the way to one, thinking, a call.
 Kind = Literal["final", "commentary", "analysis", "call"]
@@ -38,6 +38,8 @@ CONTROLS: Mapping[Control, str] = {
     "return": "<|return|>",
     "call": "<|call|>",
 }
+#: What a turn ends with.
+_LAST = ("final", "call")
 
 
 class Codes(Struct, frozen=True):
@@ -58,7 +60,8 @@ class Parser:
 
     ``shapes``: the name the model was shown → what it is on the wire; without any, no calls are
     looked for. ``begun``: the prompt ends within a message of this kind, else behind the model's
-    role. ``parallel``: there may be more than one call.
+    role. ``parallel``: there may be more than one call. ``held``: to a grammar, by which the
+    first answer or call is the last, and in which other control tokens may stand as text.
     """
 
     def __init__(
@@ -69,11 +72,13 @@ class Parser:
         shapes: Mapping[str, ToolShape],
         parallel: bool = True,
         begun: Kind | None = None,
+        held: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._codes = codes
         self._shapes = shapes
         self._parallel = parallel
+        self._held = held
         self._sink = Sink()
         self._detokenizer = Detokenizer(tokenizer, codes.marks)
         #: Of the message that is being read; None in a header.
@@ -126,7 +131,9 @@ class Parser:
     # --- the machine ------------------------------------------------------------------------------
 
     def _meet(self, control: Control) -> None:
-        if control in ("end", "return", "call"):
+        if self._held and self._kind in _LAST and control not in ("return", "call"):
+            self._read(self._detokenizer.finish() + CONTROLS[control], 1)
+        elif control in ("end", "return", "call"):
             self._count(1)
             self._end_message()
         elif control == "start":
@@ -268,6 +275,7 @@ class Parser:
             self.done = not self._parallel
         else:
             self._sink.close()
+        self.done |= self._held and self._kind in _LAST
         self._kind = self._call = None
         self._is_open = self._is_announced = False
         self._header, self._header_tokens = "", 0

@@ -20,7 +20,16 @@ from antiphon.wire import items as it
 from .json_text import load
 from .tools import Shown
 
-__all__ = ["CALLS", "OUTPUTS", "SILENT", "UNREADABLE", "Unreadable", "messages_of"]
+__all__ = [
+    "CALLS",
+    "OUTPUTS",
+    "SILENT",
+    "UNREADABLE",
+    "Builder",
+    "Unreadable",
+    "messages_of",
+    "unfinished",
+]
 
 Message = dict[str, Any]
 
@@ -157,28 +166,56 @@ def messages_of(
 
     Raises ``InvalidRequest`` with the path of items and parts that the model cannot be shown.
     """
-    builder = _Builder(shown, unreadable)
-    for index, item in enumerate(items):
-        builder.add(item, f"input[{index - past}]" if index >= past else "previous_response_id")
+    builder = _Messages(shown, unreadable)
+    builder.read(items, past)
     messages = builder.finished()
-    last = items[-1] if items else None
-    if isinstance(last, it.Message | it.Reasoning) and messages[-1:] and last.status != "completed":
+    if messages and unfinished(items):
         messages[-1]["open"] = messages[-1]["role"] == "assistant"
     return messages
 
 
-class _Builder:
+def unfinished(items: Sequence[it.Item]) -> bool:
+    """Whether the last item is the beginning of an answer to go on with."""
+    last = items[-1] if items else None
+    return isinstance(last, it.Message | it.Reasoning) and last.status != "completed"
+
+
+class Builder:
+    """Goes through items and says what each of them is: a message, thinking, a call, a result.
+    How a model is shown these is said by those who derive from it."""
+
     def __init__(self, shown: Shown, unreadable: Unreadable) -> None:
         self._shown = shown
-        self._reader = _Reader(unreadable)
-        self._messages: list[Message] = []
-        self._results: dict[str, Message] = {}
+        self.reader = _Reader(unreadable)
         self._names: dict[str, str] = {}
         self._asked: dict[str, it.McpApprovalRequest] = {}
 
-    def add(self, item: it.Item, path: str) -> None:
+    def message(self, item: it.Message) -> None:
+        """What somebody said."""
+        raise NotImplementedError
+
+    def reasoning(self, text: str) -> None:
+        """What the model thought."""
+        raise NotImplementedError
+
+    def call(self, call_id: str, name: str, arguments: Any) -> None:
+        """A call of the tool that the model was shown by this name."""
+        raise NotImplementedError
+
+    def result(self, call_id: str, name: str, text: str) -> None:
+        """What came of it."""
+        raise NotImplementedError
+
+    def read(self, items: Sequence[it.Item], past: int) -> None:
+        """All of a conversation. Raises ``InvalidRequest`` with the path of what the model cannot
+        be shown."""
+        for index, item in enumerate(items):
+            path = f"input[{index - past}]" if index >= past else "previous_response_id"
+            self._add(item, path)
+
+    def _add(self, item: it.Item, path: str) -> None:
         kind = type(item)
-        self._reader.path = path
+        self.reader.path = path
         if kind in UNREADABLE:
             raise InvalidRequest(
                 f"Items of type '{kind.__struct_config__.tag}' are not supported by this server.",
@@ -186,15 +223,60 @@ class _Builder:
                 code="unsupported_parameter",
             )
         if isinstance(item, it.Message):
-            self._message(item)
+            self.message(item)
         elif isinstance(item, it.Reasoning):
-            self._reasoning(item)
+            self._thought(item)
         elif isinstance(item, it.McpApprovalRequest):
             self._asked[item.id] = item
         elif isinstance(item, it.McpApprovalResponse):
             self._decided(item)
         elif kind not in SILENT:
             self._called_or_answered(item)
+
+    def _thought(self, item: it.Reasoning) -> None:
+        parts = item.content or item.summary
+        if parts:
+            self.reasoning(self.reader.joined(parts))
+
+    def _called_or_answered(self, item: it.Item) -> None:
+        call_id = getattr(item, "call_id", None) or item.id
+        if (read := CALLS.get(type(item))) is not None:
+            name, arguments = read(item)
+            namespace = getattr(item, "server_label", None) or getattr(item, "namespace", None)
+            self._called(call_id, self._shown.name_of(name, namespace or None), arguments)
+        if (answer := OUTPUTS.get(type(item))) is not None:
+            self._answered(call_id, answer(item, self.reader), item)
+
+    def _decided(self, item: it.McpApprovalResponse) -> None:
+        """A model is told of what was denied; what was allowed follows as a call."""
+        asked = self._asked.get(item.approval_request_id)
+        if asked is None or item.approve:
+            return
+        name = self._shown.name_of(asked.name, asked.server_label)
+        self._called(asked.id, name, asked.arguments)
+        why = f": {item.reason}" if item.reason else "."
+        self._answered(asked.id, f"The user did not allow this call{why}", item)
+
+    def _called(self, call_id: str, name: str, arguments: Any) -> None:
+        self._names[call_id] = name
+        self.call(call_id, name, arguments)
+
+    def _answered(self, call_id: str, text: str, item: it.Item) -> None:
+        name = self._names.get(call_id)
+        if name is not None:
+            self.result(call_id, name, text)
+        elif not isinstance(item, it.ToolSearchOutput):  # found by a server: stands in the prompt
+            raise InvalidRequest(
+                f"No tool call found for function call output with call_id {call_id}.",
+                param="input",
+            )
+
+
+class _Messages(Builder):
+    def __init__(self, shown: Shown, unreadable: Unreadable) -> None:
+        super().__init__(shown, unreadable)
+        self._messages: list[Message] = []
+        self._results: dict[str, Message] = {}
 
     def finished(self) -> list[Message]:
         """Each result behind its call, whenever it came. A call without a result was cut before
@@ -210,8 +292,8 @@ class _Builder:
             messages += [self._results[call["id"]] for call in answered]
         return messages
 
-    def _message(self, item: it.Message) -> None:
-        text = self._reader.joined(item.content)
+    def message(self, item: it.Message) -> None:
+        text = self.reader.joined(item.content)
         if item.role != "assistant":
             role = item.role if item.role in ("system", "developer") else "user"
             self._messages.append({"role": role, "content": text})
@@ -219,55 +301,23 @@ class _Builder:
         turn = self._turn()
         turn["content"] = f"{turn['content']}\n\n{text}" if turn["content"] else text
 
-    def _reasoning(self, item: it.Reasoning) -> None:
+    def reasoning(self, text: str) -> None:
         """Thinking begins an answer, or goes on with one that has only thought."""
-        parts = item.content or item.summary
-        if not parts:
-            return
-        text = self._reader.joined(parts)
         turn = self._turn()
         if turn["content"] or turn.get("tool_calls"):
             turn = self._new_turn()
         said = turn.get("reasoning_content")
         turn["reasoning_content"] = f"{said}\n{text}" if said else text
 
-    def _called_or_answered(self, item: it.Item) -> None:
-        call_id = getattr(item, "call_id", None) or item.id
-        if (read := CALLS.get(type(item))) is not None:
-            name, arguments = read(item)
-            namespace = getattr(item, "server_label", None) or getattr(item, "namespace", None)
-            self._call(call_id, self._shown.name_of(name, namespace or None), arguments)
-        if (answer := OUTPUTS.get(type(item))) is not None:
-            self._result(call_id, answer(item, self._reader), item)
-
-    def _decided(self, item: it.McpApprovalResponse) -> None:
-        """A model is told of what was denied; what was allowed follows as a call."""
-        asked = self._asked.get(item.approval_request_id)
-        if asked is None or item.approve:
-            return
-        name = self._shown.name_of(asked.name, asked.server_label)
-        self._call(asked.id, name, asked.arguments)
-        why = f": {item.reason}" if item.reason else "."
-        self._result(asked.id, f"The user did not allow this call{why}", item)
-
-    def _call(self, call_id: str, name: str, arguments: Any) -> None:
-        self._names[call_id] = name
-        call = {
+    def call(self, call_id: str, name: str, arguments: Any) -> None:
+        made = {
             "type": "function",
             "id": call_id,
             "function": {"name": name, "arguments": _arguments(arguments)},
         }
-        self._turn().setdefault("tool_calls", []).append(call)
+        self._turn().setdefault("tool_calls", []).append(made)
 
-    def _result(self, call_id: str, text: str, item: it.Item) -> None:
-        if call_id not in self._names:
-            if isinstance(item, it.ToolSearchOutput):
-                return  # found by a server: the tools stand in the prompt
-            raise InvalidRequest(
-                f"No tool call found for function call output with call_id {call_id}.",
-                param="input",
-            )
-        name = self._names[call_id]
+    def result(self, call_id: str, name: str, text: str) -> None:
         self._results[call_id] = {
             "role": "tool",
             "content": text,

@@ -1,4 +1,4 @@
-"""The chat dialect keeps the shipped contract over many templates; a broken one is noticed."""
+"""Both dialects keep the shipped contract, chat over many templates; a broken one is noticed."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from antiphon.stream.deltas import Close, Delta, Reason, Sampled, Text
 from antiphon.testing.dialect_check import CHECKS, Check, Model, check_dialect
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Chunk, ModelCard, Prompt
+from tests.dialects import gpt_oss
 from tests.dialects.families import TOKENS, source
 
 
@@ -63,6 +64,11 @@ def model(family: str, kind: type[WordTokenizer] = WordTokenizer) -> Model:
 @pytest.mark.parametrize("family", TOKENS)
 def test_keeps_the_contract(family: str, check: Check) -> None:
     check(model(family))
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+def test_harmony_keeps_the_contract(check: Check) -> None:
+    check(Model(gpt_oss.dialect(), gpt_oss.tokenizer(), gpt_oss.CARD.fingerprint))
 
 
 def test_the_whole_battery() -> None:

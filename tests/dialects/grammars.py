@@ -15,9 +15,9 @@ class _Vocabulary:
 
     bos_token_id = None
 
-    def __init__(self, tokenizer: ByteTokenizer) -> None:
+    def __init__(self, tokenizer: ByteTokenizer, end: str) -> None:
         self._tokenizer = tokenizer
-        self.eos_token_id = tokenizer.special[END]
+        self.eos_token_id = tokenizer.special[end]
         self.tokens = [bytes((n,)) for n in range(256)]
         self.tokens += [literal.encode() for literal in tokenizer.special]
         self.special_token_ids = sorted(tokenizer.special.values())
@@ -28,13 +28,15 @@ class _Vocabulary:
 
 
 class Held:
-    """What a model may write that is held to a grammar."""
+    """What a model may write that is held to a grammar. ``end``: the token that ends a text."""
 
-    def __init__(self, tokenizer: ByteTokenizer, constraint: Constraint | None) -> None:
+    def __init__(
+        self, tokenizer: ByteTokenizer, constraint: Constraint | None, end: str = END
+    ) -> None:
         assert constraint is not None
         self._tokenizer = tokenizer
         self._grammar = grammar_from("lark", constraint.lark)
-        self._vocabulary = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer)))
+        self._vocabulary = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, end)))
         fault = LLMatcher.validate_grammar(self._grammar, self._vocabulary)
         assert not fault, f"{fault}\n{constraint.lark}"
 

@@ -22,9 +22,8 @@ CODES = Codes.of(TOKENIZER)
 UNKNOWN = 999_999
 
 
-def parser(*, tools: bool = True, parallel: bool = True, begun: Kind | None = None) -> Parser:
-    shapes = SHAPES if tools else {}
-    return Parser(TOKENIZER, CODES, shapes=shapes, parallel=parallel, begun=begun)
+def parser(*, tools: bool = True, **how: Any) -> Parser:
+    return Parser(TOKENIZER, CODES, shapes=SHAPES if tools else {}, **how)
 
 
 def ids_of(text: str) -> list[int]:
@@ -365,6 +364,21 @@ def test_a_character_that_is_cut_is_no_text() -> None:
 def test_ids_that_do_not_exist_are_harmless() -> None:
     ids = [id for each in ids_of(f"{THINK}{FINAL}") for id in (each, UNKNOWN)]
     assert items(read(parser(), [ids])) == ([thought("Hm."), answer("Yes.")], False)
+
+
+def test_a_reply_that_is_held_to_a_grammar() -> None:
+    """Its first answer or call is its last, and in these a control token may stand as text."""
+    literal = '{"a": "<|end|><|start|>assistant<|channel|>x<|message|>"}'
+    final = f"<|channel|>final<|message|>{literal}<|return|>"
+    assert said(f"{THINK}<|start|>assistant{final}{FINAL}", held=True) == (
+        [thought("Hm."), answer(literal)],
+        False,
+    )
+    calling = f"<|channel|>commentary to=functions.now<|message|>{literal}<|call|>"
+    reader = parser(held=True)
+    assert items(read(reader, [ids_of(f"{calling}{FINAL}")])) == ([call("now", literal)], False)
+    assert reader.done
+    assert said("{}<|return|>", begun="final", held=True) == ([answer("{}")], False)
 
 
 @pytest.mark.parametrize("kind", ["final", "commentary", "analysis"])

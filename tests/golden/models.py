@@ -1,9 +1,10 @@
-"""The scripted models of the goldens: templates as families publish them, and an engine that plays
-given chunks. A ``|`` in a story is a border between chunks.
+"""The scripted models of the goldens: templates as families publish them, gpt-oss's own format, and
+an engine that plays given chunks. A ``|`` in a story is a border between chunks.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 
@@ -11,8 +12,10 @@ from antiphon.backends.local import Local
 from antiphon.dialects.chat import Dialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError
+from antiphon.testing.harmony import HarmonyTokenizer
 from antiphon.testing.tokenizer import END, ByteTokenizer
-from antiphon.tokens import Alternative, Chunk, ModelCard, Prompt, TokenLogprob
+from antiphon.tokens import Alternative, Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
+from tests.dialects import gpt_oss
 
 _CHATML = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|end|>\n{% endfor %}"
@@ -57,13 +60,17 @@ MODELS: dict[str, tuple[str, tuple[str, ...], str | None, str | None]] = {
         "kimi_k2",
     ),
 }
+_CONTROL = re.compile(r"(<\|[a-z]+\|>)")
 
 
 class Player:
     """``Engine`` that plays chunks of text. ``!words`` as a chunk fails with these words."""
 
-    def __init__(self, chunks: Sequence[str], special: Sequence[str], template: str) -> None:
-        self.tokenizer = ByteTokenizer(special)
+    def __init__(
+        self, chunks: Sequence[str], tokenizer: Tokenizer, template: str = "", end: str = END
+    ) -> None:
+        self.tokenizer = tokenizer
+        self._end = tokenizer.special[end]
         self.card = ModelCard(
             name="scripted", context_size=4096, chat_template=template, fingerprint="bytes"
         )
@@ -81,7 +88,7 @@ class Player:
             yield self._said(ids, sampling, finished=left == 0)
             if left == 0:
                 return
-        yield self._said([self.tokenizer.special[END]], sampling, finished=False, stop=True)
+        yield self._said([self._end], sampling, finished=False, stop=True)
 
     def _said(
         self, ids: list[int], sampling: Sampling, *, finished: bool, stop: bool = False
@@ -96,15 +103,32 @@ class Player:
     async def close(self) -> None: ...
 
 
+class Letters(HarmonyTokenizer):
+    """Writes a token a character, so that cuts between characters are cuts between tokens."""
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        pieces = _CONTROL.split(text) if special else [text]
+        return [
+            id
+            for piece in pieces
+            for part in ([piece] if piece in self.special else piece)
+            for id in super(Letters, self).encode(part, special=special)
+        ]
+
+
 def backend(model: str, chunks: Sequence[str]) -> Local:
     """The model of a story, about to say ``chunks``."""
+    today = lambda: datetime(2026, 1, 1)  # noqa: E731
+    if model == "harmony":
+        engine = Player(chunks, Letters(gpt_oss.encoding()), end="<|return|>")
+        return Local(engine, gpt_oss.dialect(today=today))
     template, special, reasoning, tools = MODELS[model]
-    engine = Player(chunks, special, template)
+    engine = Player(chunks, ByteTokenizer(special), template)
     dialect = Dialect(
         engine.card,
         engine.tokenizer,
         reasoning_format=reasoning,
         tool_format=tools,
-        today=lambda: datetime(2026, 1, 1),
+        today=today,
     )
     return Local(engine, dialect)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -25,6 +26,8 @@ from tests.runs.served import events_of
 
 RULE = "----------"
 FOLDER = Path(__file__).parent / "stories"
+#: Between chunks; control tokens have it too.
+_BORDER = re.compile(r"(?<!<)\|(?!>)")
 
 
 class Story(Struct):
@@ -55,11 +58,13 @@ class Served(Struct):
     def all(self) -> tuple[Served, ...]:
         return (self,)
 
+    async def ready(self) -> None: ...
+
 
 def read(path: Path) -> Story:
     sections = path.read_text().split(f"{RULE}\n")
     head, request = sections[0].split("\n", 1)
-    chunks = sections[1].removesuffix("\n").split("|") if sections[1].strip("\n") else []
+    chunks = _BORDER.split(sections[1].removesuffix("\n")) if sections[1].strip("\n") else []
     events, response = (*sections[2:], "", "")[:2]
     return Story(path, head.removeprefix("# "), request, chunks, events, response)
 

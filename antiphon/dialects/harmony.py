@@ -1,0 +1,205 @@
+"""The harmony dialect: how gpt-oss is spoken to.
+
+Conversation → one system message, one developer message, what was said → ids; and back through the
+machine that reads what the model writes. It knows no engine.
+Source: the harmony response format, and its library, which writes the prompts.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, cast
+
+from antiphon.conversation import Conversation, Options
+from antiphon.errors import InvalidRequest, SetupError
+from antiphon.tokens import ModelCard, Prompt, Tokenizer
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
+
+from .base import Rendered
+from .harmony_grammar import Grammarian
+from .harmony_messages import Talk, talk_of
+from .harmony_parser import CONTROLS, Codes, Kind, Parser
+from .harmony_prompt import Encoder, clean
+from .harmony_schemas import plain_schema
+from .messages import Unreadable
+from .tools import Shown, ShownTool, shown_tools
+from .wording import LEVELS, wishes
+
+if TYPE_CHECKING:
+    from openai_harmony import HarmonyEncoding, Message, ToolDescription
+
+__all__ = ["SETTINGS", "Dialect"]
+
+#: What may be set of the system message, as gpt-oss's own chat template calls it.
+SETTINGS = frozenset({"model_identity", "knowledge_cutoff", "reasoning_effort"})
+_EFFORTS = ("low", "medium", "high")
+#: Any text of both vocabularies has the same ids.
+_PROBE = "Grüße, 漢字 🦄 and {braces}: 1234567."
+
+
+class Dialect:
+    """``dialects.base.Dialect`` for gpt-oss and what was made of it.
+
+    ``encoding``: the library's, from ``vocabulary.load``. ``settings``: values of ``SETTINGS``.
+    ``unreadable``: what becomes of images. ``today`` tells the date. Raises ``SetupError`` for
+    models with another vocabulary, and for other settings.
+    """
+
+    def __init__(
+        self,
+        card: ModelCard,
+        tokenizer: Tokenizer,
+        encoding: HarmonyEncoding,
+        *,
+        settings: Mapping[str, Any] | None = None,
+        unreadable: Unreadable = "note",
+        today: Callable[[], datetime] = datetime.now,
+    ) -> None:
+        _check_vocabulary(card, tokenizer, encoding)
+        self._tokenizer = tokenizer
+        self._settings = dict(settings or {})
+        self._unreadable: Unreadable = unreadable
+        self._today = today
+        self._codes = Codes.of(tokenizer)
+        self._encoder = Encoder(encoding, tokenizer, self._codes, card.fingerprint)
+        for name in self._settings.keys() - SETTINGS:
+            raise SetupError(f"gpt-oss has no template: {name!r} in template_kwargs means nothing")
+        ids = self._encoder.ids
+        self._stop_ids = (ids["return"], ids["call"])
+        self._grammarian = Grammarian(tokenizer)
+
+    def render(self, conversation: Conversation, options: Options) -> Rendered:
+        shown = shown_tools(options, conversation.items)
+        talk = talk_of(conversation.items, shown, self._unreadable, conversation.past)
+        head = [self._system(options)]
+        if developer := _developer(conversation.instructions, talk, options, shown):
+            head.append(developer)
+        begun = cast(Kind, talk.said[-1].channel) if talk.is_open else None
+        constraint = self._grammarian.reply(options, shown, begun)
+        return Rendered(
+            prompt=Prompt(
+                self._encoder.encode(head, talk, conversation.kept, has_functions=bool(shown.tools))
+            ),
+            parser=Parser(
+                self._tokenizer,
+                self._codes,
+                shapes=shown.shapes,
+                parallel=options.parallel_tool_calls,
+                begun=begun,
+                held=constraint is not None and constraint.needed,
+            ),
+            constraint=constraint,
+            stop_ids=self._stop_ids,
+            **self._cut_short(options, shown),
+        )
+
+    def _cut_short(self, options: Options, shown: Shown) -> dict[str, Any]:
+        """What goes on where a budget of thinking is used up: the answer, or the call that must
+        come."""
+        if options.thinking_budget is None:
+            return {}
+        ids, encoder = self._encoder.ids, self._encoder
+        unthink = (ids["end"], *encoder.turn)
+        if not shown.required:
+            unthink = (*unthink, ids["channel"], *encoder.words("final"), ids["message"])
+        return {
+            "unthink": unthink,
+            "answer_constraint": self._grammarian.reply(options, shown, None, thought=True),
+        }
+
+    def _system(self, options: Options) -> Message:
+        """Who the model is, what day it is, and how hard it is to think."""
+        from openai_harmony import Message, ReasoningEffort, Role, SystemContent
+
+        for name in options.template.keys() - SETTINGS:
+            raise _unknown(name)
+        said = {**self._settings, **options.template}
+        effort = options.reasoning.effort if options.reasoning is not None else None
+        if effort is not None and "reasoning_effort" not in options.template:
+            said["reasoning_effort"] = effort
+        content = SystemContent(
+            reasoning_effort=ReasoningEffort(_effort(said.get("reasoning_effort")).capitalize()),
+            conversation_start_date=f"{self._today():%Y-%m-%d}",
+        )
+        for name in ("model_identity", "knowledge_cutoff"):
+            if isinstance(said.get(name), str):
+                setattr(content, name, clean(said[name]))
+        return Message.from_role_and_content(Role.SYSTEM, content)
+
+
+def _check_vocabulary(card: ModelCard, tokenizer: Tokenizer, encoding: HarmonyEncoding) -> None:
+    special = tokenizer.special
+    same = all(
+        encoding.encode(text, allowed_special="all") == [special.get(text)]
+        for text in CONTROLS.values()
+    )
+    if not same or tokenizer.encode(_PROBE, special=False) != encoding.encode(_PROBE):
+        raise SetupError(f"{card.name} has not the vocabulary of gpt-oss: it knows no harmony")
+
+
+def _unknown(name: str) -> InvalidRequest:
+    known = ", ".join(sorted(SETTINGS))
+    return InvalidRequest(
+        f"'{name}' means nothing to this model; there are {known}.",
+        param=f"chat_template_kwargs.{name[:64]}",
+        code="unknown_parameter",
+    )
+
+
+def _effort(asked: Any) -> str:
+    effort = "medium" if asked is None else LEVELS.get(asked, asked)
+    if effort not in _EFFORTS:
+        raise InvalidRequest(
+            f"'{asked}' is no effort; there are {', '.join(_EFFORTS)}.",
+            param="reasoning.effort",
+            code="invalid_value",
+        )
+    return str(effort)
+
+
+# --- the developer message -----------------------------------------------------------------------
+
+
+def _developer(
+    instructions: str | None, talk: Talk, options: Options, shown: Shown
+) -> Message | None:
+    """All that instructs the model, in order: instructions, what system and developer said, the
+    tools, the form of the answer. None where nothing does."""
+    from openai_harmony import DeveloperContent, Message, Role, TextContent
+
+    told = [text for text in (instructions, *talk.told, *wishes(options)) if text]
+    parts: list[Any] = []
+    if told or shown.tools:
+        content = DeveloperContent()
+        if told:
+            content.with_instructions(clean("\n\n".join(told)))
+        if shown.tools:
+            content.with_function_tools([_described(tool) for tool in shown.tools])
+        parts.append(content)
+    if form := _form(options):
+        parts.append(TextContent(text=clean(f"\n\n{form}" if parts else form)))
+    return Message.from_role_and_contents(Role.DEVELOPER, parts) if parts else None
+
+
+def _described(tool: ShownTool) -> ToolDescription:
+    from openai_harmony import ToolDescription
+
+    schema = plain_schema(tool.schema)
+    if schema is not None:
+        schema = json.loads(clean(json.dumps(schema, ensure_ascii=False)))
+    return ToolDescription.new(tool.name, clean(tool.description), schema)
+
+
+def _form(options: Options) -> str:
+    """The section that says which JSON the answer is to be; a grammar sees to it as well."""
+    match options.text.format:
+        case JsonSchemaFormat(name=name, schema=schema, description=description):
+            about = f"// {' '.join(description.split())}\n" if description else ""
+            shape = json.dumps(schema, ensure_ascii=False)
+        case JsonObjectFormat():
+            name, about, shape = "json_object", "", '{"type": "object"}'
+        case _:
+            return ""
+    return f"# Response Formats\n\n## {name}\n\n{about}{shape}"

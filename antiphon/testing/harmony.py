@@ -1,0 +1,57 @@
+"""gpt-oss's vocabulary as a ``Tokenizer``, without any model: the library that defines it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from antiphon.dialects.harmony_parser import CONTROLS
+from antiphon.dialects.vocabulary import load
+from antiphon.settings import variable
+
+if TYPE_CHECKING:
+    from openai_harmony import HarmonyEncoding
+
+__all__ = ["HarmonyTokenizer", "harmony_encoding"]
+
+
+def harmony_encoding() -> HarmonyEncoding:
+    """The library's encoding; its file is unpacked where a server would do so."""
+    return load(None, Path.home() / ".cache" / "antiphon" / "models" / "vocabulary", variable)
+
+
+class HarmonyTokenizer:
+    """``Tokenizer`` over the library's encoding. ``<|return|>`` and ``<|call|>`` end a turn."""
+
+    def __init__(self, encoding: HarmonyEncoding) -> None:
+        self._encoding = encoding
+        self._special: dict[str, int] = {
+            text: encoding.encode(text, allowed_special="all")[0]
+            for text in encoding.special_tokens_set
+        }
+        self._literals: dict[int, bytes] = {id: t.encode() for t, id in self._special.items()}
+
+    @property
+    def special(self) -> Mapping[str, int]:
+        return self._special
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        return frozenset(self._special[CONTROLS[name]] for name in ("return", "call"))
+
+    @property
+    def size(self) -> int:
+        return max(self._literals) + 1
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        if special:
+            return list(self._encoding.encode(text, allowed_special="all"))
+        return list(self._encoding.encode(text, disallowed_special=()))
+
+    def piece(self, token: int) -> bytes:
+        if token in self._literals:
+            return self._literals[token]
+        if not 0 <= token < 199_998:
+            return b""
+        return bytes(self._encoding._inner.decode_bytes([token]))

@@ -1,0 +1,165 @@
+"""A gpt-oss that is really run, by the embedded engine, asked by the official client; greedily."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from tests.e2e.server import Server, serving
+from tests.models.unpacked import tiny_gpt_oss
+
+pytestmark = pytest.mark.model
+
+WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Get the weather in a city.",
+    "strict": False,
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+        "additionalProperties": False,
+    },
+}
+ASK: Any = {"model": "gpt-oss", "temperature": 0, "max_output_tokens": 120}
+HELLO = "Hello! How can I help you today?"
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    model = f'[models.gpt-oss]\nsource = "{tiny_gpt_oss()}"\nthreads = 1\ncontext_size = 2048\n'
+    with serving(tmp_path_factory.mktemp("gpt-oss"), model=model) as running:
+        yield running
+
+
+@pytest.fixture
+def client(server: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.mark.requirement("VN-4")
+def test_it_thinks_and_answers(client: OpenAI) -> None:
+    answer = client.responses.create(**ASK, input="hi", instructions="Be brief.")
+    thought, said = answer.output
+    assert thought.type == "reasoning" and thought.content
+    assert thought.content[0].text == "The user greets me. I greet back."
+    assert said.type == "message" and answer.output_text == HELLO
+    assert answer.status == "completed"
+    usage = answer.usage
+    assert usage is not None
+    assert 0 < usage.output_tokens_details.reasoning_tokens < usage.output_tokens
+
+
+@pytest.mark.requirement("VN-82", "VN-83")
+def test_a_stream_is_what_the_client_accumulates(client: OpenAI) -> None:
+    with client.responses.stream(**ASK, input="What is the capital of France?") as stream:
+        events = list(stream)
+        final = stream.get_final_response()
+
+    def written(kind: str) -> str:
+        return "".join(getattr(event, "delta", "") for event in events if event.type == kind)
+
+    thought = final.output[0]
+    assert thought.type == "reasoning" and thought.content
+    assert written("response.reasoning_text.delta") == thought.content[0].text != ""
+    assert written("response.output_text.delta") == final.output_text
+    assert final.output_text == "The capital of France is Paris."
+    assert events[-1].type == "response.completed"
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_call_its_result_and_what_was_kept(client: OpenAI, stream: bool) -> None:
+    body = {**ASK, "tools": [WEATHER]}
+    question = "What is the weather in Oslo?"
+    if stream:
+        with client.responses.stream(**body, input=question) as events:
+            asked: Any = events.get_final_response()
+    else:
+        asked = client.responses.create(**body, input=question)
+    thought, call = asked.output
+    assert thought.type == "reasoning"
+    assert call.type == "function_call" and call.name == "get_weather"
+    assert json.loads(call.arguments) == {"city": "Oslo"}
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny"}
+    told = client.responses.create(**body, input=[result], previous_response_id=asked.id)
+    assert told.status == "completed" and told.output_text
+    # What was sampled is the beginning of the next prompt, token for token: it is in the cache.
+    seen = asked.usage.input_tokens + asked.usage.output_tokens
+    assert told.usage is not None
+    assert told.usage.input_tokens_details.cached_tokens >= seen - 1
+    assert told.usage.input_tokens > seen
+
+
+def test_a_loop_whose_state_the_client_keeps(client: OpenAI) -> None:
+    for output in ("sunny", "rainy"):
+        answer = client.responses.create(
+            **ASK,
+            tools=[WEATHER],
+            input=[
+                {"role": "user", "content": "What is the weather in Oslo?"},
+                {
+                    "type": "function_call",
+                    "call_id": "c1",
+                    "name": "get_weather",
+                    "arguments": '{"city":"Oslo"}',
+                },
+                {"type": "function_call_output", "call_id": "c1", "output": output},
+            ],
+        )
+        assert answer.output_text == f"The weather in Oslo is {output}."
+
+
+@pytest.mark.requirement("D-57")
+def test_what_a_call_is_held_to(client: OpenAI) -> None:
+    other = {**WEATHER, "name": "other"}
+    body = {**ASK, "input": "hi", "tools": [WEATHER, other]}
+    for choice, name in (
+        ("required", "get_weather"),
+        ({"type": "function", "name": "other"}, "other"),
+    ):
+        asked: Any = client.responses.create(**body, tool_choice=choice)
+        call = asked.output[-1]
+        assert call.type == "function_call" and call.name == name
+        assert set(json.loads(call.arguments)) == {"city"}
+    free = client.responses.create(**{**body, "tools": [{**WEATHER, "strict": True}]})
+    assert free.output_text == HELLO
+    without = client.responses.create(**body, tool_choice="none")
+    assert without.output_text == HELLO
+
+
+@pytest.mark.requirement("D-59")
+def test_json_in_the_answer_and_thinking_before_it(client: OpenAI) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 10}, "n": {"enum": [1, 2]}},
+        "required": ["city", "n"],
+        "additionalProperties": False,
+    }
+    form: Any = {"type": "json_schema", "name": "place", "schema": schema, "strict": True}
+    answer = client.responses.create(
+        **ASK, input="What is the capital of France?", text={"format": form}
+    )
+    assert answer.output[0].type == "reasoning"
+    assert answer.status == "completed"
+    assert set(json.loads(answer.output_text)) == {"city", "n"}
+
+
+def test_what_means_nothing_here_is_refused(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError) as caught:
+        client.responses.create(
+            **ASK, input="hi", extra_body={"chat_template_kwargs": {"enable_thinking": False}}
+        )
+    assert caught.value.param == "chat_template_kwargs.enable_thinking"
+
+
+def test_an_answer_that_is_cut(client: OpenAI) -> None:
+    answer = client.responses.create(**{**ASK, "max_output_tokens": 8}, input="hi")
+    (thought,) = answer.output
+    assert thought.type == "reasoning" and thought.status == "incomplete"
+    assert answer.status == "incomplete"
