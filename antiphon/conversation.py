@@ -19,10 +19,13 @@ __all__ = ["Begun", "Conversation", "Kept", "Options"]
 
 
 class Begun(Struct, frozen=True):
-    """A reply that was interrupted: the prompt as it was then, and the token ids sampled since."""
+    """A reply that was interrupted: the prompt as it was then, and the token ids sampled since; the
+    items that were done by then, and those that were open."""
 
     prompt: tuple[int, ...]
     sampled: tuple[int, ...]
+    items: tuple[Item, ...] = ()
+    open: tuple[Item, ...] = ()
 
 
 class Kept(Struct, frozen=True):

@@ -29,7 +29,7 @@ from antiphon.wire.response import (
 
 from .base import Reply, singly
 
-__all__ = ["Checked", "Form", "form_of"]
+__all__ = ["Checked", "Form", "added", "form_of"]
 
 #: How often a model is asked, the first time included.
 _ATTEMPTS = 3
@@ -166,7 +166,7 @@ class Checked:
                         yield each
                     answer = []
                 if isinstance(delta, Finish):
-                    self._used = _sum(self._used, delta.usage)
+                    self._used = added(self._used, delta.usage)
                     delta = replace(delta, usage=self._used)
                 if self._fault:
                     continue
@@ -196,7 +196,7 @@ def _corrected(conversation: Conversation, said: str, fault: str) -> Conversatio
     return replace(conversation, items=(*conversation.items, *again), kept=None)
 
 
-def _sum(one: Usage, other: Usage) -> Usage:
+def added(one: Usage, other: Usage) -> Usage:
     """All that was used: what was asked again is input again."""
     return Usage(
         input_tokens=one.input_tokens + other.input_tokens,

@@ -165,7 +165,7 @@ class Dialect:
         unfinished = messages.pop() if messages and messages[-1].pop("open", False) else None
         if conversation.instructions:
             messages.insert(0, {"role": "system", "content": hide(conversation.instructions)})
-        definitions = hide([tool.definition() for tool in shown.tools])
+        definitions = hide([tool.definition() for tool in shown.declared])
         native = bool(definitions) and self.knows_tools
         said = hide(_asides(options))
         if definitions and not native:

@@ -16,9 +16,10 @@ from msgspec import UNSET, to_builtins
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
+from antiphon.wire.tools import Tool
 
 from .json_text import load
-from .tools import Shown
+from .tools import Shown, definitions_of
 
 __all__ = [
     "CALLS",
@@ -106,6 +107,14 @@ def _dump(value: Any) -> str:
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
 
+def _found(tools: tuple[Tool, ...]) -> str:
+    """What a search found, as the model is told of it: the definitions, since they stand nowhere
+    else."""
+    if not tools:
+        return "No tools were found. Try other words."
+    return "\n".join(_dump(definition) for definition in definitions_of(tools))
+
+
 def _given(item: Any, *fields: str) -> dict[str, Any]:
     """Those of the fields that have a value."""
     values = {field: getattr(item, field) for field in fields}
@@ -140,7 +149,7 @@ OUTPUTS: Mapping[type[it.ItemBase], Callable[[Any, _Reader], str]] = {
     it.LocalShellCallOutput: lambda i, _: i.output,
     it.ShellCallOutput: lambda i, _: _dump(list(i.output)),
     it.ApplyPatchCallOutput: lambda i, _: i.status if i.output is UNSET else i.output,
-    it.ToolSearchOutput: lambda i, _: ", ".join(getattr(tool, "name", "") for tool in i.tools),
+    it.ToolSearchOutput: lambda i, _: _found(i.tools),
     it.ProgramOutput: lambda i, _: _dump(i.result),
     it.McpCall: lambda i, _: i.output or "" if i.error is None else f"Error: {_dump(i.error)}",
     it.WebSearchCall: lambda i, _: _dump(_given(i, "status", "results")),

@@ -10,6 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct
+from msgspec.structs import replace
 
 from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
@@ -18,7 +19,7 @@ from antiphon.wire import tools as tl
 
 from .scanner import ToolShape
 
-__all__ = ["INPUT_SCHEMA", "Shown", "ShownTool", "shown_tools"]
+__all__ = ["INPUT_SCHEMA", "Shown", "ShownTool", "definitions_of", "shown_tools"]
 
 #: What a custom tool takes, seen as a function.
 INPUT_SCHEMA: Mapping[str, Any] = {
@@ -34,7 +35,9 @@ _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 class ShownTool(Struct, frozen=True, kw_only=True):
     """One function as the model sees it. ``path``: where the request declares it. ``strict``: the
-    arguments obey the schema; None: they do if that can be enforced."""
+    arguments obey the schema; None: they do if that can be enforced. ``found``: the model is told
+    of it where a search of its own found it: the beginning of the prompt stays as it was.
+    """
 
     name: str
     description: str
@@ -43,6 +46,7 @@ class ShownTool(Struct, frozen=True, kw_only=True):
     path: str
     strict: bool | None = False
     grammar: tl.Grammar | None = None
+    found: bool = False
 
     def definition(self) -> dict[str, Any]:
         """In the form chat templates take."""
@@ -68,6 +72,11 @@ class Shown(Struct, frozen=True, kw_only=True):
         return {tool.name: tool.shape for tool in self.tools}
 
     @property
+    def declared(self) -> tuple[ShownTool, ...]:
+        """Those that the beginning of the prompt tells of."""
+        return tuple(tool for tool in self.tools if not tool.found)
+
+    @property
     def restricted(self) -> bool:
         """Some of what is shown may not be called."""
         return len(self.callable) < len(self.tools)
@@ -90,12 +99,13 @@ def shown_tools(options: Options, items: Iterable[it.Item]) -> Shown:
     if choice == "none" or (isinstance(choice, tl.Choice) and choice.mode == "none"):
         return Shown()
     latest = {
-        (namespace, tool.name): (tool, path)
-        for tool, namespace, path in _flat(options.tools, items)
+        (namespace, tool.name): (tool, path, found)
+        for tool, namespace, path, found in _flat(options.tools, items)
     }
     taken: set[str] = set()
     tools = tuple(
-        _shown(tool, namespace, path, taken) for (namespace, _), (tool, path) in latest.items()
+        replace(_shown(tool, namespace, path, taken), found=found)
+        for (namespace, _), (tool, path, found) in latest.items()
     )
     shown = _chosen(tools, choice)
     if shown.required and not shown.callable:
@@ -118,23 +128,37 @@ def _chosen(tools: tuple[ShownTool, ...], choice: tl.ToolChoice) -> Shown:
     )
 
 
+def definitions_of(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
+    """Tools as they are shown, by themselves."""
+    taken: set[str] = set()
+    return [
+        _shown(tool, namespace, path, taken).definition()
+        for tool, namespace, path, _ in _flat(tools, ())
+    ]
+
+
 def _flat(
     tools: tuple[tl.Tool, ...], items: Iterable[it.Item]
-) -> Iterator[tuple[tl.Function | tl.Custom, str | None, str]]:
-    sources = [(tools, "tools")]
-    sources += [
-        (item.tools, "input")
-        for item in items
-        if isinstance(item, it.AdditionalTools | it.ToolSearchOutput)
-    ]
-    for group, path in sources:
+) -> Iterator[tuple[tl.Function | tl.Custom, str | None, str, bool]]:
+    """Each tool, its namespace, where the request has it, and whether a search found it."""
+    sources = [(tools, "tools", False)]
+    searches: set[str | None] = set()
+    for item in items:
+        if isinstance(item, it.ToolSearchCall | it.FunctionCall):
+            searches.add(item.call_id)
+        elif isinstance(item, it.ToolSearchOutput):
+            sources.append((item.tools, "input", item.call_id in searches - {None}))
+        elif isinstance(item, it.AdditionalTools):
+            sources.append((item.tools, "input", False))
+    for group, path, found in sources:
         for index, tool in enumerate(group):
             where = f"{path}[{index}]" if path == "tools" else path
             if isinstance(tool, tl.Namespace):
                 for inner, each in enumerate(tool.tools):
-                    yield each, tool.name, f"{where}.tools[{inner}]" if path == "tools" else path
+                    at = f"{where}.tools[{inner}]" if path == "tools" else path
+                    yield each, tool.name, at, found
             elif isinstance(tool, tl.Function | tl.Custom):
-                yield tool, None, where
+                yield tool, None, where, found
 
 
 def _shown(

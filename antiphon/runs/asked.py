@@ -14,6 +14,8 @@ from msgspec.structs import replace
 
 from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
+from antiphon.tools import search
+from antiphon.tools.base import Offer
 from antiphon.wire import tools as tl
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import (
@@ -51,23 +53,28 @@ def completed(
 
 
 class Visible(Struct, frozen=True):
-    """The tools the model is to see, and the types of those nobody here can run."""
+    """The tools the model is to see, the types of those nobody here can run, and what becomes of
+    calls that are not plain functions of the client."""
 
     tools: tuple[tl.Tool, ...]
     ignored: tuple[str, ...]
+    offers: tuple[Offer, ...] = ()
 
 
 def visible_tools(request: CreateResponse, unavailable: str) -> Visible:
     """Split the request's tools. Common coding agents always name hosted tools, so that refusing
     them would lock those clients out: ``unavailable`` is ``ignore`` (leave them out of the prompt
     and report it) or ``refuse``. A choice that forces one is always refused."""
-    shown = tuple(tool for tool in request.tools if isinstance(tool, _SHOWN))
+    offers = _offers(request.tools)
+    shown: tuple[tl.Tool, ...] = tuple(t for t in request.tools if isinstance(t, _SHOWN))
+    if offers:
+        shown = (*search.shown(shown), *(offer.tool for offer in offers))
     types = [str(tool.__struct_config__.tag) for tool in request.tools]
     ignored = tuple(
         dict.fromkeys(
             name
             for tool, name in zip(request.tools, types, strict=True)
-            if not isinstance(tool, _SHOWN)
+            if not isinstance(tool, (*_SHOWN, tl.ToolSearch))
         )
     )
     if ignored and unavailable == "refuse":
@@ -83,7 +90,17 @@ def visible_tools(request: CreateResponse, unavailable: str) -> Visible:
             param="tool_choice",
             code="unsupported_tool",
         )
-    return Visible(shown, ignored)
+    return Visible(shown, ignored, offers)
+
+
+def _offers(tools: tuple[tl.Tool, ...]) -> tuple[Offer, ...]:
+    """Under names that no function of the client has."""
+    taken = {tool.name for tool in tools if isinstance(tool, tl.Function | tl.Custom)}
+    searches = [tool for tool in tools if isinstance(tool, tl.ToolSearch)]
+    name = search.NAME
+    while name in taken:
+        name = f"{name}_"
+    return tuple(search.offer(tool, search.deferred(tools), name) for tool in searches[:1])
 
 
 def options(request: CreateResponse, tools: tuple[tl.Tool, ...]) -> Options:

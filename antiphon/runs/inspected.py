@@ -13,13 +13,17 @@ from antiphon.backends.base import Backend, Reply, Spelling
 from antiphon.conversation import Begun, Kept
 from antiphon.errors import InvalidRequest
 from antiphon.stream.deltas import Delta
+from antiphon.wire.response import Usage
+
+from .tape import unrolled
 
 __all__ = ["Inspected"]
 
 
 class Inspected:
     """``Reply`` that is watched. ``spell``: whether the messages are wanted, ``timed``: the times.
-    ``clock`` gives seconds. Raises ``InvalidRequest`` where messages cannot be told."""
+    ``turns``: what each turn used, once there are any. ``clock`` gives seconds. Raises
+    ``InvalidRequest`` where messages cannot be told."""
 
     def __init__(
         self,
@@ -29,6 +33,7 @@ class Inspected:
         spelled: bool,
         timed: bool,
         clock: Callable[[], float],
+        turns: Sequence[Usage] = (),
     ) -> None:
         if spelled and not isinstance(backend, Spelling):
             raise InvalidRequest(
@@ -41,6 +46,7 @@ class Inspected:
         self._spelling = backend if spelled and isinstance(backend, Spelling) else None
         self._timed = timed
         self._clock = clock
+        self._turns = turns
         self._times: list[float] = []
 
     @property
@@ -72,16 +78,35 @@ class Inspected:
         """Fields of the response, once the reply is over. ``sampled``: the ids of its output."""
         said: dict[str, Any] = {}
         if self._spelling is not None and (kept := self.kept) is not None:
-            said["input_messages"] = (_message(self._spelling, kept.ids),)
-            said["output_messages"] = (_message(self._spelling, tuple(sampled)),)
+            prompt, sampled = unrolled(kept.ids, sampled)
+            said["input_messages"] = (_message(self._spelling, prompt),)
+            said["output_messages"] = (_message(self._spelling, sampled),)
         if self._timed and len(self._times) == 3:
             begun, first, ended = self._times
             said["metrics"] = {
                 "time_to_first_token_ms": round((first - begun) * 1000, 3),
                 "generation_time_ms": round((ended - first) * 1000, 3),
                 "total_time_ms": round((ended - begun) * 1000, 3),
+                **_per_turn(self._turns),
             }
         return said
+
+
+def _per_turn(turns: Sequence[Usage]) -> dict[str, list[int]]:
+    """What each turn of a reply in which tools ran used. What a turn was given that the one before
+    it neither saw nor wrote came of tools."""
+    if not turns:
+        return {}
+    before = (None, *turns[:-1])
+    return {
+        "input_tokens_per_turn": [turn.input_tokens for turn in turns],
+        "cached_tokens_per_turn": [turn.input_tokens_details.cached_tokens for turn in turns],
+        "output_tokens_per_turn": [turn.output_tokens for turn in turns],
+        "tool_output_tokens_per_turn": [
+            0 if last is None else max(0, turn.input_tokens - last.total_tokens)
+            for last, turn in zip(before, turns, strict=True)
+        ],
+    }
 
 
 def _message(spelling: Spelling, ids: Sequence[int]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from antiphon.backends.base import Backend
 from antiphon.embeddings.base import Embedder
 
 from .background import Lease
+from .turns import Bounds
 
 __all__ = ["Models", "Policy", "ServedModel"]
 
@@ -66,4 +67,5 @@ class Policy(Struct, frozen=True, kw_only=True):
     webhooks: bool = False
     max_files_bytes: int | None = None
     lease: Lease = Lease()
+    bounds: Bounds = Bounds()
     reraise: bool = False

@@ -20,6 +20,7 @@ from antiphon.errors import CannotContinue, RequestError, RunError
 from antiphon.seal import Seal
 from antiphon.store.base import Store, StoredResponse
 from antiphon.store.runs import Batch, Claim, Job, Letter
+from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.wire.items import InputText, Item, ItemBase, Message, Reasoning
@@ -35,6 +36,7 @@ from .context import Context, assemble, history
 from .conversations import Conversations
 from .inspected import Inspected
 from .journal import Entry, Journal
+from .layers import Layers
 from .lines import encoded
 from .models import Models, Policy, ServedModel
 from .prompts import Prompts
@@ -44,8 +46,9 @@ from .recorder import Besides, Recorder
 from .restored import Broken, restored
 from .run import Left, Run, Work
 from .sealed import Sealed
-from .summaries import Summarised, Summariser, broke_off, level
+from .summaries import broke_off
 from .supervisor import Supervisor
+from .tape import unrolled
 
 __all__ = ["Prepared", "Preparer"]
 
@@ -103,6 +106,7 @@ class Preparer:
         self._seal = seal
         self._prompts = prompts
         self._attachments = attachments
+        self._layers = Layers(models=models, policy=policy, ids=ids, clock=clock)
         self._chains = Chains(store)
         self._kinds = kinds
         self._clock = clock
@@ -131,16 +135,15 @@ class Preparer:
             if context.recalled.triggered
             else await answer(question, sealed, request.context_management or ())
         )
-        asked = None if request.include_reasoning is False else level(request.reasoning)
-        if asked is not None and not context.recalled.triggered:
-            reply = Summarised(reply, self._summariser(model, asked))
-        if request.enable_response_messages or request.return_metrics:
-            reply = Inspected(
+        if not context.recalled.triggered:
+            reply = self._layers.around(
                 reply,
-                model.backend,
-                spelled=bool(request.enable_response_messages),
-                timed=bool(request.return_metrics),
-                clock=self._clock,
+                request,
+                question,
+                model,
+                offers=tools.offers,
+                tenant=tenant,
+                response_id=response_id,
             )
         response = echo(
             request,
@@ -192,7 +195,10 @@ class Preparer:
             replace(work, parent=kept, save=save),
             self._supervisor,
             recorder=Recorder(
-                writer, besides=self._besides(tenant, request), hides=_hidden(request)
+                writer,
+                besides=self._besides(tenant, request),
+                hides=_hidden(request),
+                prompt=work.reply.kept.ids if work.reply.kept is not None else (),
             ),
             past=past,
             ignored_tools=prepared.ignored_tools,
@@ -231,10 +237,9 @@ class Preparer:
         reply: Reply
         try:
             await self._conversations.resume(job.tenant, request.conversation, job.id)
-            begun = bool(log.items or log.open)
             if broke_off(log.open):
                 raise CannotContinue("its thinking was being summarised")
-            reply, parent = await self._resumed(claim, request, tokens, begun=begun)
+            reply, parent = await self._resumed(claim, request, tokens, log)
         except (RequestError, RunError) as error:
             reply = Broken(RunError(error.message))
         except Exception:
@@ -242,7 +247,11 @@ class Preparer:
             reply = Broken(RunError("The server had an error while processing your request."))
         writer = ResponseWriter.restored(log, ids=self._ids, kinds=self._kinds, number=number)
         recorder = Recorder(
-            writer, tokens, besides=self._besides(job.tenant, request), hides=_hidden(request)
+            writer,
+            tokens,
+            besides=self._besides(job.tenant, request),
+            hides=_hidden(request),
+            prompt=_ids(job),
         )
         entry = Entry(
             journal,
@@ -255,11 +264,6 @@ class Preparer:
         )
         work = replace(self._work(reply, stored.input, _nothing), parent=parent, keepalive_s=0)
         return Ready(Run(writer, work, self._unattended, recorder=recorder), entry)
-
-    def _summariser(self, model: ServedModel, asked: str) -> Summariser:
-        name = self._policy.summary_model
-        by = self._models.find(name) if name is not None else model
-        return Summariser(backend=by.backend, level=asked, defaults=by.defaults)
 
     def expiry(self, response: Response) -> Callable[[], int | None]:
         """When a background response that was not to be stored is forgotten, once it has ended."""
@@ -283,9 +287,9 @@ class Preparer:
         return Letter(name, _encode(body), now)
 
     async def _resumed(
-        self, claim: Claim, request: CreateResponse, tokens: array[int], *, begun: bool
+        self, claim: Claim, request: CreateResponse, tokens: array[int], log: Fold
     ) -> tuple[Reply, Kept | None]:
-        job = claim.job
+        job, begun = claim.job, bool(log.items or log.open)
         waiting = self._waiting.pop(job.id, None)
         if waiting is not None and not tokens:
             return waiting.reply, waiting.context.kept
@@ -298,9 +302,10 @@ class Preparer:
         )
         reply = prepared.reply
         if job.prompt or tokens or begun:
-            prompt = array("I")
-            prompt.frombytes(job.prompt)
-            reply = reply.resumed(Begun(tuple(prompt), tuple(tokens)))
+            prompt, sampled = unrolled(_ids(job), tokens)
+            done = tuple(log.items[at] for at in sorted(log.items))
+            still = tuple(log.open[at].item("in_progress") for at in sorted(log.open))
+            reply = reply.resumed(Begun(tuple(prompt), tuple(sampled), done, still))
         if begun and not tokens:
             raise CannotContinue("this model does not tell its tokens")
         return reply, prepared.context.kept
@@ -366,6 +371,13 @@ class Preparer:
             chains=self._chains,
             ids=self._ids,
         )
+
+
+def _ids(job: Job) -> array[int]:
+    """The prompt a background run began with."""
+    prompt = array("I")
+    prompt.frombytes(job.prompt)
+    return prompt
 
 
 def _hidden(request: CreateResponse) -> tuple[type[ItemBase], ...]:

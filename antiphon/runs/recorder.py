@@ -6,7 +6,7 @@ Deltas in, calls on the writer out; it knows no events, no engine and no time.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
@@ -19,16 +19,30 @@ from antiphon.stream.deltas import (
     Finish,
     Open,
     Progress,
+    Prompted,
     Reason,
     Sampled,
     Text,
 )
 from antiphon.stream.writer import ItemWriter, ResponseWriter
-from antiphon.wire.items import CustomToolCall, FunctionCall, Item, ItemBase
+from antiphon.wire.items import (
+    Compaction,
+    CustomToolCall,
+    FunctionCall,
+    Item,
+    ItemBase,
+    Message,
+    Reasoning,
+)
 from antiphon.wire.response import Usage
+
+from .tape import prompted
 
 __all__ = ["Besides", "Recorder"]
 
+
+#: Items that the model itself writes, from beginning to end.
+_WRITTEN = (Message, Reasoning, FunctionCall, CustomToolCall, Compaction)
 
 #: Fields that an item gets when it is closed, besides what was said; they replace what a backend
 #: gave in the same place.
@@ -42,12 +56,13 @@ class _Unheard:
 
     def annotate(self, annotation: object) -> None: ...
 
-    def progress(self, name: str) -> None: ...
+    def progress(self, name: str, **fields: object) -> None: ...
 
 
 class Recorder:
     """Records the replies of one run into a response. ``sampled``: the token ids behind what has
-    been written so far, by a run that was interrupted. ``hides``: kinds of items that are sampled
+    been written so far (``tape``), by a run that was interrupted; ``prompt``: the ids of its first
+    prompt. ``hides``: kinds of items that are sampled
     and counted, but not written down."""
 
     def __init__(
@@ -57,11 +72,17 @@ class Recorder:
         *,
         besides: Besides = lambda item: {},
         hides: tuple[type[ItemBase], ...] = (),
+        prompt: Sequence[int] = (),
     ) -> None:
         self._out = out
         self._besides = besides
         self._hides = hides
+        self._prompt = prompt
         self._item: ItemWriter | _Unheard | None = next(iter(out.open_items), None)
+        #: Calls of tools that run here, by their keys: those of an interruption by their ids.
+        self._calls: dict[str, ItemWriter] = {
+            item.value.id: item for item in out.open_items if not isinstance(item.value, _WRITTEN)
+        }
         if hides and sampled and self._item is None:
             self._item = _Unheard()  # for all we know, it was interrupted in one of those
         self._last: Item | None = next(reversed(out.items), None)
@@ -78,18 +99,21 @@ class Recorder:
             case Sampled():
                 self.sampled.extend(delta.ids)
             case Open():
-                self._close()
-                hidden = isinstance(delta.item, self._hides)
-                self._item = _Unheard() if hidden else self._out.open(delta.item)
+                self._open(delta)
             case Close():
-                self._close(**delta.result)
+                self._done(delta)
             case Annotate():
                 self._open_item().annotate(delta.annotation)
             case Progress():
-                self._open_item().progress(delta.name)
+                item = self._calls[delta.key] if delta.key else self._open_item()
+                item.progress(delta.name, **delta.fields)
+            case Prompted():
+                prompted(self.sampled, self._prompt, delta.ids)
             case Finish():
                 self.reason, self.usage = delta.reason, delta.usage
                 self._close("completed" if delta.reason == "stop" else "incomplete")
+                for key in list(self._calls):
+                    self._last = self._calls.pop(key).close("incomplete")
 
     @property
     def cut(self) -> bool:
@@ -105,8 +129,28 @@ class Recorder:
             raise BackendError("The model's reply could not be read.")
         return self._item
 
+    def _open(self, delta: Open) -> None:
+        self._close()
+        if isinstance(delta.item, self._hides):
+            self._item = _Unheard()
+            return
+        self._item = item = self._out.open(delta.item)
+        if delta.key:
+            self._calls[delta.key] = item
+
+    def _done(self, delta: Close) -> None:
+        if not delta.key:
+            return self._close(**delta.result)
+        item = self._calls.pop(delta.key)
+        self._item = None if self._item is item else self._item
+        self._last = item.close(delta.status, **delta.result)
+
     def _close(self, status: str = "completed", **result: Any) -> None:
+        """The item that was written is over; of a call that runs here, all has been said."""
         item, self._item = self._item, None
-        if isinstance(item, ItemWriter):
+        if item in self._calls.values():
+            if isinstance(item, ItemWriter):
+                item.seal()
+        elif isinstance(item, ItemWriter):
             value = replace(item.value, **result) if result else item.value
             self._last = item.close(status, **{**result, **self._besides(value)})

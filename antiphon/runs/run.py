@@ -27,6 +27,7 @@ from antiphon.wire.response import Response, ResponseError, Usage
 
 from .recorder import Recorder
 from .supervisor import Supervisor
+from .tape import common, unrolled
 
 __all__ = ["Left", "Outlet", "Run", "Work"]
 
@@ -269,10 +270,11 @@ class Run:
             return None
         base = 0
         parent = self._work.parent
+        last, sampled = unrolled(prompt.ids, self.recorder.sampled)
         if parent is not None and parent.fingerprint == prompt.fingerprint:
-            base = _common(parent.ids, prompt.ids)
-        added = array("I", prompt.ids[base:])
-        added.extend(self.recorder.sampled)
+            base = common(parent.ids, last)
+        added = array("I", last[base:])
+        added.extend(sampled)
         return TurnTokens(base=base, ids=added.tobytes(), fingerprint=prompt.fingerprint)
 
     # --- events out ------------------------------------------------------------------------------
@@ -311,10 +313,3 @@ class Run:
 def _as_wire(error: RunError) -> ResponseError:
     """What the response says of the error."""
     return ResponseError(code=error.code, message=error.message, type=error.type)
-
-
-def _common(one: tuple[int, ...], other: tuple[int, ...]) -> int:
-    """Length of the common prefix."""
-    if one == other[: len(one)]:
-        return len(one)
-    return next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), len(other))

@@ -22,6 +22,7 @@ __all__ = [
     "Finish",
     "Open",
     "Progress",
+    "Prompted",
     "Reason",
     "Sampled",
     "Text",
@@ -37,10 +38,13 @@ Reason = Literal["stop", "length", "content_filter"]
 class Open(Struct, frozen=True):
     """A new item begins. ``item`` is its shell: type, name, call id; no id and no text yet.
 
-    An item still open is closed first.
+    An item still open is closed first. One with a ``key`` is the call of a tool that runs here: all
+    of it has been said when the next item opens or a plain ``Close`` comes, but it stays open
+    until it is closed by its key.
     """
 
     item: Item
+    key: str = ""
 
 
 class Text(Struct, frozen=True):
@@ -58,19 +62,32 @@ class Annotate(Struct, frozen=True):
 
 
 class Progress(Struct, frozen=True):
-    """A step of the work behind the open item, by its name in the table of kinds."""
+    """A step of the work behind the open item, or the one with that key, by its name in the table
+    of kinds. ``fields``: what the event tells besides."""
 
     name: str
+    key: str = ""
+    fields: Mapping[str, Any] = {}
 
 
 class Close(Struct, frozen=True):
-    """All of the open item has been said. ``result`` are fields of it that were found, not said."""
+    """All of the open item has been said, or the tool behind the one with that key is done.
+    ``result`` are fields of it that were found, not said; ``status`` may be ``failed``."""
 
     result: Mapping[str, Any] = {}
+    key: str = ""
+    status: str = "completed"
 
 
 class Sampled(Struct, frozen=True):
     """The token ids behind the deltas that follow, as the model sampled them."""
+
+    ids: tuple[int, ...]
+
+
+class Prompted(Struct, frozen=True):
+    """The model is asked anew, with these ids: tools have run. What it sampled before is part of
+    them or gone."""
 
     ids: tuple[int, ...]
 
@@ -82,4 +99,4 @@ class Finish(Struct, frozen=True):
     usage: Usage
 
 
-Delta = Open | Text | Annotate | Progress | Close | Sampled | Finish
+Delta = Open | Text | Annotate | Progress | Close | Sampled | Prompted | Finish

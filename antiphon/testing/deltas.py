@@ -17,6 +17,7 @@ from antiphon.stream.deltas import (
     Finish,
     Open,
     Progress,
+    Prompted,
     Sampled,
     Text,
 )
@@ -49,7 +50,8 @@ class Reading(Struct):
         """The next delta. Raises ``AssertionError`` where it may not come."""
         assert self.finish is None, f"after the end came {delta}"
         match delta:
-            case Open(item):
+            case Open(item, key):
+                assert not key, "models know nothing of tools that run here"
                 assert not item.id, f"a shell has no id yet: {item}"
                 self._close()
                 self.items.append(Said(item))
@@ -66,6 +68,8 @@ class Reading(Struct):
                 self._open(delta).closed = True
             case Sampled(ids):
                 self.sampled += ids
+            case Prompted():
+                raise AssertionError("a reply answers one prompt")
             case Finish(reason):
                 is_open = bool(self.items) and not self.items[-1].closed
                 assert not (is_open and reason == "stop"), "an item was open at the end"

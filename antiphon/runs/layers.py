@@ -1,0 +1,79 @@
+"""What stands around a model's reply: the turns of its tools, summaries of its thinking, and what
+is told of it besides. Each is a reply itself; a request gets those it asks for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.backends.base import Reply
+from antiphon.tools.base import Offer
+from antiphon.wire.request import CreateResponse
+
+from .compaction import Question
+from .inspected import Inspected
+from .models import Models, Policy, ServedModel
+from .summaries import Summarised, Summariser, level
+from .turns import Turns, Work
+
+__all__ = ["Layers"]
+
+
+class Layers(Struct, frozen=True, kw_only=True):
+    """One a service. ``clock`` gives seconds."""
+
+    models: Models
+    policy: Policy
+    ids: Callable[[str], str]
+    clock: Callable[[], float]
+
+    def around(
+        self,
+        reply: Reply,
+        request: CreateResponse,
+        question: Question,
+        model: ServedModel,
+        *,
+        offers: tuple[Offer, ...],
+        tenant: str,
+        response_id: str,
+    ) -> Reply:
+        """The reply with all that the request asks for. Raises ``InvalidRequest``."""
+        timed = bool(request.return_metrics)
+        turns: Turns | None = None
+        if offers:
+            reply = turns = Turns(
+                reply,
+                Work(
+                    conversation=question.context.conversation,
+                    options=question.options,
+                    offers=offers,
+                    ask=question.backend.prepare,
+                    bounds=replace(self.policy.bounds, calls=request.max_tool_calls),
+                    ids=self.ids,
+                    tenant=tenant,
+                    response_id=response_id,
+                    context_size=model.backend.context_size,
+                ),
+            )
+        asked = None if request.include_reasoning is False else level(request.reasoning)
+        if asked is not None:
+            reply = Summarised(reply, self._summariser(model, asked))
+        if request.enable_response_messages or timed:
+            reply = Inspected(
+                reply,
+                model.backend,
+                spelled=bool(request.enable_response_messages),
+                timed=timed,
+                clock=self.clock,
+                turns=turns.used if turns is not None else [],
+            )
+        return reply
+
+    def _summariser(self, model: ServedModel, asked: str) -> Summariser:
+        name = self.policy.summary_model
+        by = self.models.find(name) if name is not None else model
+        return Summariser(backend=by.backend, level=asked, defaults=by.defaults)

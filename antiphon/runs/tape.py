@@ -1,0 +1,43 @@
+"""The token ids behind a run, in the order in which they were sampled. Where tools ran in between,
+the prompt of the next turn stands there too: as a mark, how much of what was before it keeps, and
+the ids behind that. So the ids of a run are one array that only grows.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+
+__all__ = ["common", "prompted", "unrolled"]
+
+#: No token has this id.
+_MARK = 0xFFFFFFFF
+
+
+def prompted(tape: array[int], prompt: Sequence[int], ids: Sequence[int]) -> None:
+    """Note on ``tape``, which began with ``prompt``, that the model is asked anew with ``ids``."""
+    before, sampled = unrolled(prompt, tape)
+    base = common((*before, *sampled), ids)
+    tape.extend((_MARK, base, len(ids) - base, *ids[base:]))
+
+
+def unrolled(prompt: Sequence[int], tape: array[int]) -> tuple[Sequence[int], array[int]]:
+    """The last prompt, and what was sampled after it."""
+    start = 0
+    while True:
+        try:
+            mark = tape.index(_MARK, start)
+        except ValueError:
+            return prompt, tape[start:]
+        base, count = tape[mark + 1], tape[mark + 2]
+        before = (*prompt, *tape[start:mark])
+        start = mark + 3 + count
+        prompt = (*before[:base], *tape[mark + 3 : start])
+
+
+def common(one: Sequence[int], other: Sequence[int]) -> int:
+    """Length of the common beginning."""
+    shorter = min(len(one), len(other))
+    if tuple(one[:shorter]) == tuple(other[:shorter]):
+        return shorter
+    return next(i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)

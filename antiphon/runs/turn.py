@@ -1,0 +1,196 @@
+"""One turn of a model: what it says, its calls of tools that run here told apart from the rest.
+
+Deltas in, deltas out: a call becomes the item of its tool. It runs nothing and waits for nothing.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable, Iterable, Mapping, Sequence
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from antiphon.conversation import Kept
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Sampled, Text
+from antiphon.stream.kinds import KINDS
+from antiphon.tools.base import Offer, Result
+from antiphon.wire import items as it
+
+__all__ = ["Called", "Turn"]
+
+#: What clients run: a turn with one of these ends the response.
+_CLIENTS = (it.FunctionCall, it.CustomToolCall)
+
+
+class Called:
+    """A call of an offered tool. ``ignored``: one too many, of which nobody is told."""
+
+    def __init__(self, offer: Offer, shell: it.Item, call_id: str, *, ignored: bool) -> None:
+        self.offer = offer
+        self.key = self.call_id = call_id
+        self.ignored = ignored
+        self.result: Result | None = None
+        self._shell = shell
+        self._text: list[str] = []
+
+    def write(self, delta: Text) -> None:
+        self._text.append(delta.text)
+
+    @property
+    def arguments(self) -> str:
+        """What the model wrote."""
+        return "".join(self._text)
+
+    @property
+    def opened(self) -> it.Item:
+        """The item on the wire, as it begins."""
+        shell = self.offer.shell
+        if "call_id" in shell.__struct_fields__:
+            return replace(shell, call_id=self.call_id)
+        return shell
+
+    def item(self) -> it.Item:
+        """The call as the model made it."""
+        field = "input" if isinstance(self._shell, it.CustomToolCall) else "arguments"
+        return replace(self._shell, call_id=self.call_id, **{field: self.arguments})
+
+    def output(self, text: str) -> it.Item:
+        """What the model is told came of it."""
+        custom = isinstance(self._shell, it.CustomToolCall)
+        kind = it.CustomToolCallOutput if custom else it.FunctionCallOutput
+        return kind(call_id=self.call_id, output=text)
+
+
+class _Spoken:
+    """Any other item: its shell and what was written into it."""
+
+    def __init__(self, shell: it.Item) -> None:
+        self._shell = shell
+        self._text: dict[str, list[str]] = {}
+
+    def write(self, delta: Text) -> None:
+        self._text.setdefault(delta.channel, []).append(delta.text)
+
+    def item(self) -> it.Item:
+        said = {channel: "".join(pieces) for channel, pieces in self._text.items()}
+        shell = self._shell
+        if isinstance(shell, it.Message):
+            make = {"text": it.OutputText, "refusal": it.Refusal}
+            parts = [make[c](**{_FIELD[c]: text}) for c, text in said.items() if c in make]
+            return replace(shell, content=(*shell.content, *parts))
+        text = said.get("text", "")
+        if isinstance(shell, it.Reasoning):
+            before = () if shell.content is UNSET or shell.content is None else shell.content
+            return replace(shell, content=(*before, it.ReasoningText(text=text)))
+        return shell
+
+
+_FIELD: Mapping[str, str] = {"text": "text", "refusal": "refusal"}
+
+
+class Turn:
+    """``allowed``: how many more calls may run; None: any number. ``begun``: the item that was
+    being written when the turn was interrupted."""
+
+    def __init__(
+        self,
+        offers: Mapping[tuple[str, str | None], Offer],
+        ids: Callable[[str], str],
+        *,
+        allowed: int | None = None,
+        begun: it.Item | None = None,
+    ) -> None:
+        self._offers = offers
+        self._ids = ids
+        self._allowed = allowed
+        self._open: Called | _Spoken | None = None if begun is None else _Spoken(begun)
+        self._said: list[Called | _Spoken] = [] if self._open is None else [self._open]
+        self._sampled = array("I")
+        #: The client has to answer a call.
+        self.awaits_client = isinstance(begun, _CLIENTS)
+        self.finish: Finish | None = None
+
+    @property
+    def calls(self) -> list[Called]:
+        """The calls that are to run here."""
+        return [each for each in self._called if each.offer.call is not None]
+
+    @property
+    def _called(self) -> list[Called]:
+        return [each for each in self._said if isinstance(each, Called)]
+
+    def items(self, told: Callable[[Called], Sequence[it.Item]]) -> tuple[it.Item, ...]:
+        """What the conversation gains. ``told``: what the model is told of a call."""
+        said = (each.item() for each in self._said)
+        return (*said, *(item for call in self._called for item in told(call)))
+
+    def kept(self, prompt: Kept | None) -> Kept | None:
+        """The ids the model saw and wrote."""
+        if prompt is None or not self._sampled:
+            return None
+        return replace(prompt, ids=(*prompt.ids, *self._sampled))
+
+    def take(self, known: Iterable[Delta]) -> tuple[Delta, ...]:
+        """What is to be recorded of these deltas. The end is kept in ``finish``."""
+        return tuple(out for delta in known for out in self._taken(delta))
+
+    def _taken(self, delta: Delta) -> Iterable[Delta]:
+        match delta:
+            case Text():
+                return self._written(delta)
+            case Sampled():
+                self._sampled.extend(delta.ids)
+                return (delta,)
+            case Open():
+                return (*self._over(), *self._opened(delta))
+            case Close():
+                if isinstance(self._open, Called):
+                    return self._over()
+                self._open = None
+                return (delta,)
+            case Finish():
+                self.finish = delta
+                return ()
+        return (delta,)
+
+    def _written(self, delta: Text) -> Iterable[Delta]:
+        now = self._open
+        if now is None:
+            return (delta,)
+        now.write(delta)
+        if isinstance(now, Called) and (now.ignored or not now.offer.streamed):
+            return ()
+        return (delta,)
+
+    def _opened(self, delta: Open) -> Iterable[Delta]:
+        item = delta.item
+        offer = None
+        if isinstance(item, it.FunctionCall | it.CustomToolCall):
+            namespace = None if item.namespace is UNSET else item.namespace
+            offer = self._offers.get((item.name, namespace))
+        if offer is None:
+            self.awaits_client |= isinstance(item, _CLIENTS)
+            self._open = _Spoken(item)
+            self._said.append(self._open)
+            return (delta,)
+        ignored = offer.call is not None and self._allowed == 0
+        if offer.call is not None and self._allowed:
+            self._allowed -= 1
+        self._open = call = Called(offer, item, self._ids("call"), ignored=ignored)
+        self._said.append(call)
+        if ignored:
+            return ()
+        begun = "in_progress" in KINDS[type(offer.shell)].progress
+        steps = (Progress("in_progress", call.key),) if begun else ()
+        return (Open(call.opened, call.key), *steps)
+
+    def _over(self) -> Iterable[Delta]:
+        """The open call has been said."""
+        now, self._open = self._open, None
+        if not isinstance(now, Called) or now.ignored:
+            return ()
+        if now.offer.call is not None:
+            return (Close(),)
+        self.awaits_client = True
+        return (Close(now.offer.read(now.arguments), now.key),)

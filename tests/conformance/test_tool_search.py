@@ -1,0 +1,182 @@
+"""tool_search: what is put off is not shown, what is found can be called; by us or the client."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.testing.engine import ScriptedEngine
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Ask, Json, Server, engine, local
+
+
+def tool(name: str, about: str, **more: Any) -> Json:
+    parameters = {"type": "object", "properties": {"city": {"type": "string"}}}
+    return {
+        "type": "function",
+        "name": name,
+        "description": about,
+        "parameters": parameters,
+        **more,
+    }
+
+
+LATER = {"defer_loading": True}
+WEATHER = tool("get_weather", "The weather of a city", **LATER)
+TOOLS = [
+    tool("say_hello", "Greets"),
+    WEATHER,
+    tool("send_mail", "Sends an e-mail", **LATER),
+    {
+        "type": "namespace",
+        "name": "crm",
+        "description": "Customers",
+        "tools": [tool("list_orders", "Orders of a customer", **LATER)],
+    },
+]
+SERVER, CLIENT = {"type": "tool_search"}, {"type": "tool_search", "execution": "client"}
+
+
+def called(name: str, arguments: Any) -> str:
+    said = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{said}\n</tool_call>"
+
+
+def prompts(server: Server) -> list[str]:
+    played = server.backend._engine  # type: ignore[attr-defined]
+    assert isinstance(played, ScriptedEngine)
+    return [played.text(prompt) for prompt, _ in played.requests]
+
+
+@pytest.mark.requirement("API-TOOL-SEARCH")
+async def test_the_server_searches_and_the_model_goes_on(serve: Serve, ask: Ask) -> None:
+    replies = [
+        f"<think>\nI need the weather.\n</think>\n\n{called('tool_search', {'query': 'weather'})}",
+        called("get_weather", {"city": "Oslo"}),
+    ]
+    server = serve(local(engine(replies)))
+    answer = await ask(server, tools=[*TOOLS, SERVER])
+    _, search, found, call = answer.output
+    assert [item["type"] for item in answer.output] == [
+        "reasoning",
+        "tool_search_call",
+        "tool_search_output",
+        "function_call",
+    ]
+    assert (search["execution"], search["status"]) == ("server", "completed")
+    assert search["arguments"] == {"query": "weather"}
+    assert found["call_id"] == search["call_id"]
+    assert [each["name"] for each in found["tools"]] == ["get_weather"]
+    assert call["name"] == "get_weather" and json.loads(call["arguments"]) == {"city": "Oslo"}
+    assert answer.ended["status"] == "completed"
+    first, second = prompts(server)
+    assert "say_hello" in first and '"get_weather"' not in first and "tool_search" in first
+    # The tools found stand at the end: the beginning is in the cache.
+    assert '"get_weather"' in second and second.startswith(first)
+    used = answer.ended["usage"]
+    sampled = server.backend._engine.sampled  # type: ignore[attr-defined]
+    assert used["output_tokens"] == sum(map(len, sampled))
+    assert used["input_tokens_details"]["cached_tokens"] >= len(first)
+
+
+async def test_what_was_found_can_be_called_in_later_responses(serve: Serve, wait: Ask) -> None:
+    replies = [
+        called("tool_search", {"query": "orders of a customer"}),
+        called("crm__list_orders", {"city": "x"}),
+        called("crm__list_orders", {"city": "y"}),
+    ]
+    server = serve(local(engine(replies)))
+    first = await wait(server, tools=[*TOOLS, SERVER])
+    _, found, call = first.output
+    assert found["tools"][0]["type"] == "namespace" and found["tools"][0]["name"] == "crm"
+    assert (call["namespace"], call["name"]) == ("crm", "list_orders")
+    output = {"type": "function_call_output", "call_id": call["call_id"], "output": "none"}
+    second = await wait(
+        server,
+        tools=[*TOOLS, SERVER],
+        previous_response_id=first.ended["id"],
+        input=[output],
+    )
+    assert second.output[0]["name"] == "list_orders"
+    assert prompts(server)[2].count('"crm__list_orders", "description"') == 1
+
+
+async def test_the_client_searches_where_it_says_so(serve: Serve, ask: Ask) -> None:
+    replies = [
+        called("tool_search", {"query": "mail"}),
+        called("send_mail", {"city": "Oslo"}),
+    ]
+    server = serve(local(engine(replies)))
+    first = await ask(server, tools=[*TOOLS, CLIENT])
+    (search,) = first.output
+    assert search["type"] == "tool_search_call" and search["execution"] == "client"
+    assert search["arguments"] == {"query": "mail"} and search["call_id"]
+    output = {
+        "type": "tool_search_output",
+        "call_id": search["call_id"],
+        "execution": "client",
+        "tools": [TOOLS[2]],
+    }
+    again: Json = {"tools": [*TOOLS, CLIENT], "previous_response_id": first.ended["id"]}
+    second = await ask(server, input=[output], **again)
+    assert second.output[0]["name"] == "send_mail"
+    shown = prompts(server)[1]
+    assert '"send_mail"' in shown
+
+
+async def test_nothing_found_is_told_and_bad_arguments_are_a_failure(
+    serve: Serve, wait: Ask
+) -> None:
+    replies = [
+        called("tool_search", {"query": "zzz"}),
+        called("tool_search", {"limit": 3}),
+        "I give up.",
+    ]
+    server = serve(local(engine(replies)))
+    answer = await wait(server, tools=[*TOOLS, SERVER])
+    kinds = [item["type"] for item in answer.output]
+    assert kinds == ["tool_search_call", "tool_search_output", "tool_search_call", "message"]
+    assert answer.output[1]["tools"] == [] and answer.output[2]["status"] == "incomplete"
+    _, second, third = prompts(server)
+    assert "No tools were found" in second and "needs a query" in third
+
+
+@pytest.mark.requirement("API-MAX-TOOL-CALLS")
+@pytest.mark.parametrize("most", [1, 2])
+async def test_calls_beyond_the_limit_are_ignored(serve: Serve, ask: Ask, most: int) -> None:
+    two = called("tool_search", {"query": "mail"}) + called("tool_search", {"query": "weather"})
+    server = serve(local(engine([two, "Done."])))
+    answer = await ask(server, tools=[*TOOLS, SERVER], max_tool_calls=most)
+    searches = [item for item in answer.output if item["type"] == "tool_search_call"]
+    assert len(searches) == most and answer.text == "Done."
+    shown = prompts(server)[1]
+    assert ("No more calls are possible" in shown) == (most == 1)
+    assert '"tool_search", "description"' not in shown  # nothing is left to call
+
+
+async def test_without_a_search_nothing_is_put_off(serve: Serve, wait: Ask) -> None:
+    server = serve(local(engine(["Hi"])))
+    await wait(server, tools=TOOLS)
+    assert '"get_weather"' in prompts(server)[0]
+
+
+async def test_a_function_of_the_client_keeps_its_name(serve: Serve, wait: Ask) -> None:
+    server = serve(local(engine([called("tool_search", {"city": "x"})])))
+    answer = await wait(server, tools=[tool("tool_search", "Mine"), WEATHER, SERVER])
+    assert answer.output[0]["type"] == "function_call"
+    assert '"tool_search_"' in prompts(server)[0]
+
+
+async def test_turns_are_told_apart_in_the_metrics(serve: Serve, wait: Ask) -> None:
+    replies = [called("tool_search", {"query": "mail"}), "Done."]
+    server = serve(local(engine(replies)))
+    answer = await wait(server, tools=[*TOOLS, SERVER], return_metrics=True)
+    metrics = answer.ended["metrics"]
+    used = answer.ended["usage"]
+    assert len(metrics["input_tokens_per_turn"]) == 2
+    assert sum(metrics["input_tokens_per_turn"]) == used["input_tokens"]
+    assert sum(metrics["output_tokens_per_turn"]) == used["output_tokens"]
+    before, after = metrics["tool_output_tokens_per_turn"]
+    assert before == 0 < after

@@ -1,0 +1,39 @@
+"""The ids of a run as one array: prompts in between keep what they share with what was before."""
+
+from __future__ import annotations
+
+from array import array
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.runs.tape import common, prompted, unrolled
+
+IDS = st.lists(st.integers(0, 300_000), max_size=8)
+
+
+@given(prompt=IDS, turns=st.lists(st.tuples(IDS, IDS), max_size=4), last=IDS)
+def test_the_last_prompt_and_what_came_after_it(
+    prompt: list[int], turns: list[tuple[list[int], list[int]]], last: list[int]
+) -> None:
+    tape, expected = array("I"), list(prompt)
+    for sampled, ids in turns:
+        tape.extend(sampled)
+        prompted(tape, prompt, ids)
+        expected = ids
+    tape.extend(last)
+    before, after = unrolled(prompt, tape)
+    assert (list(before), list(after)) == (expected, last)
+
+
+def test_a_prompt_that_goes_on_costs_what_it_adds() -> None:
+    prompt, tape = list(range(1000)), array("I", [1, 2, 3])
+    prompted(tape, prompt, [*prompt, 1, 2, 3, 9])
+    assert len(tape) == 3 + 3 + 1
+
+
+@given(one=IDS, other=IDS)
+def test_the_common_beginning(one: list[int], other: list[int]) -> None:
+    length = common(one, other)
+    assert one[:length] == other[:length]
+    assert length in (len(one), len(other)) or one[length] != other[length]
