@@ -96,7 +96,7 @@ async def test_what_a_model_cannot_do_is_refused_by_name(serve: Serve, ask: Ask)
         ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"logit_bias": {"1": 5}}, "logit_bias"),
         ({"seed": 1}, "seed"),
-        ({"text": {"format": {"type": "json_object"}}}, "text.format"),
+        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
     ):
         error = (await ask(serve(weak), **asked)).refused
         assert (error["http"], error["param"], error["code"]) == (

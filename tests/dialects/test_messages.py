@@ -288,7 +288,8 @@ def test_what_nobody_can_do_is_refused_by_path(item: it.Item) -> None:
             ],
             "tool_search",
             {"query": "q"},
-            "found",
+            '{"type": "function", "function": {"name": "found", "description": "", "parameters":'
+            ' {"type": "object", "properties": {}}}}',
         ),
         (
             [

@@ -17,7 +17,7 @@ ErrorOf = Callable[[httpx.Response], dict[str, Any]]
     [
         ("GET", "/"),
         ("GET", "/v1"),
-        ("GET", "/v1/chat/completions"),
+        ("GET", "/v1/chat"),
         ("POST", "/v1/vector_stores"),
         ("GET", "/v1/containers/cntr_1"),
         ("POST", "/v1/responses/"),
