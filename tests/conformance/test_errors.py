@@ -11,6 +11,7 @@ from antiphon.errors import BackendError, InvalidRequest, RunError
 from tests.conformance import oracle
 from tests.conformance.breaking import Breaking
 from tests.conformance.conftest import Serve
+from tests.conformance.scripts import TOOL
 from tests.conformance.served import Ask, Json, engine
 
 
