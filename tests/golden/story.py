@@ -52,8 +52,6 @@ class Served(Struct):
     defaults: dict[str, Any] = {}
     thinking_budgets: dict[str, int] = {}
 
-    async def ready(self) -> None: ...
-
     def find(self, name: str | None) -> Served:
         return self
 
