@@ -18,6 +18,7 @@ from antiphon.wire.response import Response, Usage
 
 from . import state
 from .load import Plan, load
+from .parsers import parsers
 from .servers import CONTEXT, FEW, WORDS, running
 from .table import Line, median, show
 
@@ -322,6 +323,7 @@ async def _store(path: Path) -> list[Line]:
 
 BENCHES: dict[str, Bench] = {
     "heart": heart,
+    "parsers": parsers,
     "store": store,
     "events": events,
     "requests": requests,

@@ -38,6 +38,8 @@ class Sink:
     def take(self) -> list[Delta]:
         """The deltas since the last call; neighbouring texts are one."""
         out, self._out = self._out, []
+        if len(out) == 2 and _is_said(out[1]) and not isinstance(out[0], Text):
+            return out  # one token's worth, as nearly always
         return list(_merged(out))
 
     def sampled(self, ids: tuple[int, ...]) -> None:
@@ -158,6 +160,10 @@ def _behind_last_line(held: list[tuple[str, _Logprobs]]) -> list[tuple[str, _Log
             left = text.rpartition("\n")[2]
             return ([(left, logprobs)] if left else []) + held[n + 1 :]
     return held
+
+
+def _is_said(delta: Delta) -> bool:
+    return isinstance(delta, Text) and bool(delta.text)
 
 
 def _merged(deltas: Iterable[Delta]) -> Iterable[Delta]:

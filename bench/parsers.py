@@ -1,0 +1,115 @@
+"""What it costs to read a reply, a token at a time, as engines give them."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable, Iterator
+
+from antiphon.dialects import harmony_parser as harmony
+from antiphon.dialects.base import Parser
+from antiphon.dialects.calls import ToolShape
+from antiphon.dialects.formats import REASONING, TOOLS, ReasoningFormat, ToolFormat
+from antiphon.dialects.scanner import Lexer
+from antiphon.dialects.scanner import Parser as Scanner
+from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tokens import Chunk
+
+from .table import Line
+
+__all__ = ["parsers", "token_us"]
+
+#: Of a reply: half of it an answer (or thinking), half a call. A token is a byte.
+TOKENS = 32_768
+_WORDS = "All is calm on the sea today. "
+_TEXT = (_WORDS * TOKENS)[: TOKENS // 2]
+_SCHEMA = {"type": "object", "properties": {"text": {"type": "string"}}}
+SHAPES = {"store": ToolShape(wire_name="store", schema=_SCHEMA)}
+TARGET_US = 5
+
+
+def parsers() -> Iterator[Line]:
+    """Harmony, every format of thinking and every format of calls."""
+    tokenizer = ByteTokenizer(list(harmony.CONTROLS.values()))
+    codes = harmony.Codes.of(tokenizer)
+    yield _line(
+        "harmony", lambda: harmony.Parser(tokenizer, codes, shapes=SHAPES), tokenizer, _spoken()
+    )
+    for form in REASONING.values():
+        yield _scanned(
+            f"{form.name} (thinking)", form.open + form.close, _thought(form), reasoning=form
+        )
+    for row in TOOLS.values():
+        yield _scanned(row.name, tuple(row.opens), f"{_TEXT}\n{_called(row)}", tools=row)
+
+
+def token_us(make: Callable[[], Parser], ids: list[int]) -> float:
+    """Microseconds of CPU a token; the best of three, for others want the machine too."""
+    chunks = [Chunk(ids=(id,)) for id in ids]
+
+    def once() -> float:
+        parser = make()
+        begun = time.process_time()
+        for chunk in chunks:
+            list(parser.feed(chunk))
+        list(parser.finish("stop"))
+        return (time.process_time() - begun) / len(ids) * 1e6
+
+    return min(once() for _ in range(3))
+
+
+def _line(
+    name: str, make: Callable[[], Parser], tokenizer: ByteTokenizer, text: str, note: str = ""
+) -> Line:
+    value = token_us(make, tokenizer.encode(text, special=True))
+    what = f"parser: a token of {name}, {TOKENS // 1024}k"
+    return Line(what=what, value=value, unit="µs", at_most=TARGET_US, note=note)
+
+
+def _scanned(
+    name: str,
+    terminals: tuple[str, ...],
+    text: str,
+    *,
+    reasoning: ReasoningFormat | None = None,
+    tools: ToolFormat | None = None,
+) -> Line:
+    tokenizer = ByteTokenizer([terminal for terminal in terminals if len(terminal) > 1])
+    lexer = Lexer(tokenizer, reasoning, tools)
+
+    def make() -> Parser:
+        return Scanner(
+            tokenizer,
+            reasoning=reasoning,
+            tools=tools,
+            shapes=SHAPES if tools else {},
+            thinking=False,
+            lexer=lexer,
+        )
+
+    return _line(name, make, tokenizer, text)
+
+
+# --- replies -------------------------------------------------------------------------------------
+
+
+def _spoken() -> str:
+    call = "<|start|>assistant<|channel|>commentary to=functions.store <|constrain|>json<|message|>"
+    thought = f"<|channel|>analysis<|message|>{_TEXT}<|end|>"
+    return f"{thought}{call}{json.dumps({'text': _TEXT})}<|call|>"
+
+
+def _thought(form: ReasoningFormat) -> str:
+    return f"{form.open[0]}\n{_TEXT}\n{form.close[0]}\n\n{_TEXT}"
+
+
+def _called(form: ToolFormat) -> str:
+    """The call of a format with one long string."""
+    how, parameter = form.written, form.written.parameter
+    if parameter is None:
+        said = json.dumps({"text": _TEXT})
+    elif parameter.quoted:
+        said = f"{parameter.before}text{parameter.json}{json.dumps(_TEXT)}{parameter.json_end}"
+    else:
+        said = f"{parameter.before}text{parameter.text}{_TEXT}{parameter.text_end}"
+    return f"{how.first}{how.before}store{how.between}{said}{how.after}{how.last}"

@@ -1,0 +1,53 @@
+"""Which dialect a model is spoken to in, by what its files and its settings say."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from antiphon import factories
+from antiphon.dialects.chat import Dialect as Chat
+from antiphon.dialects.harmony import Dialect as Harmony
+from antiphon.errors import SetupError
+from antiphon.settings import Model, Settings
+from tests.dialects import gpt_oss
+
+CACHE = Path.home() / ".cache" / "antiphon" / "models"
+
+
+def spoken(architecture: str | None = "gpt-oss", **said: Any) -> object:
+    card = replace(gpt_oss.CARD, architecture=architecture)
+    engine: Any = SimpleNamespace(card=card, tokenizer=gpt_oss.tokenizer())
+    settings = Settings(cache_dir=CACHE)
+    return factories._dialect(engine, Model(source="m", **said), settings)
+
+
+@pytest.mark.requirement("VN-4")
+def test_gpt_oss_is_spoken_to_in_harmony(tmp_path: Path) -> None:
+    assert isinstance(spoken("gpt-oss"), Harmony)  # as GGUF has it
+    assert isinstance(spoken("gpt_oss"), Harmony)  # as Hugging Face has it
+    assert isinstance(spoken("llama"), Chat)
+    assert isinstance(spoken(None), Chat)
+
+
+def test_the_operator_may_choose(tmp_path: Path) -> None:
+    template = tmp_path / "chat.jinja"
+    template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
+    assert isinstance(spoken(dialect="chat"), Chat)
+    assert isinstance(spoken(template=template), Chat)
+    assert isinstance(spoken("llama", dialect="harmony"), Harmony)
+
+
+@pytest.mark.parametrize("option", ["template", "reasoning_format", "tool_format"])
+def test_what_has_no_meaning_in_harmony_is_named(option: str) -> None:
+    with pytest.raises(SetupError, match=f"spoken to in harmony: {option} has no meaning"):
+        spoken(dialect="harmony", **{option: "think"})
+
+
+def test_a_folder_without_the_vocabulary_is_named(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"holds no o200k_base\.tiktoken"):
+        spoken(vocabulary=tmp_path)
