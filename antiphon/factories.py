@@ -17,7 +17,7 @@ from antiphon.engines.base import Engine
 from antiphon.errors import SetupError
 from antiphon.options import nearest
 from antiphon.pull import Progress, pull, pull_folder
-from antiphon.settings import Model, Settings, variable
+from antiphon.settings import Model, Settings, untracked, variable
 
 __all__ = ["EMBEDDERS", "ENGINES", "Factory", "factory"]
 
@@ -67,10 +67,46 @@ async def _transformers(
     from antiphon.engines.transformers import load as load_engine
 
     _refuse(name, model, "adapters", "projector")
+    untracked()
     engine = await load_engine(
         await pull_folder(model.source, settings.cache_dir, progress),
         name=name,
         threads=model.threads or settings.threads,
+        context_size=model.context_size,
+        parallel=model.parallel,
+        options=model.engine_options,
+    )
+    return await _local(engine, model, settings)
+
+
+async def _vllm(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
+    """vLLM, fronted by this process, for folders of weights."""
+    from antiphon.engines.vllm import load as load_engine
+
+    _refuse(name, model, "projector")
+    untracked()
+    engine = await load_engine(
+        await pull_folder(model.source, settings.cache_dir, progress),
+        name=name,
+        context_size=model.context_size,
+        parallel=model.parallel,
+        adapters=model.adapters,
+        options=model.engine_options,
+    )
+    return await _local(engine, model, settings)
+
+
+async def _tensorrt_llm(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """TensorRT-LLM, fronted by this process, for folders of weights."""
+    from antiphon.engines.tensorrt_llm import load as load_engine
+
+    _refuse(name, model, "adapters", "projector")
+    untracked()
+    engine = await load_engine(
+        await pull_folder(model.source, settings.cache_dir, progress),
+        name=name,
         context_size=model.context_size,
         parallel=model.parallel,
         options=model.engine_options,
@@ -176,7 +212,9 @@ ENGINES: Mapping[str, Factory] = {
     "completions": _completions,
     "openvino": _openvino,
     "scripted": _scripted,
+    "tensorrt_llm": _tensorrt_llm,
     "transformers": _transformers,
+    "vllm": _vllm,
     **EMBEDDERS,
 }
 #: Engines that bring their model.

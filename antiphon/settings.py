@@ -32,13 +32,30 @@ from antiphon.options import (
     variables,
 )
 
-__all__ = ["DEFAULT_MODEL", "FILE", "Key", "Loaded", "Model", "Settings", "load", "variable"]
+__all__ = [
+    "DEFAULT_MODEL",
+    "FILE",
+    "Key",
+    "Loaded",
+    "Model",
+    "Settings",
+    "load",
+    "untracked",
+    "variable",
+]
 
 #: Read from the working directory if it is there and no other file was named.
 FILE = "antiphon.toml"
 
 #: Served when no model was named.
 DEFAULT_MODEL = "SmolLM2-135M-Instruct"
+
+_TRACKERS = (
+    "DO_NOT_TRACK",
+    "HF_HUB_DISABLE_TELEMETRY",
+    "TRTLLM_NO_USAGE_STATS",
+    "VLLM_NO_USAGE_STATS",
+)
 
 _Count = Annotated[int, Meta(ge=1)]
 _Share = Annotated[float, Meta(ge=0, le=1)]
@@ -422,6 +439,13 @@ class Loaded(Struct, frozen=True):
 
     settings: Settings
     origins: Mapping[str, str]
+
+
+def untracked() -> None:
+    """Engines that tell their makers how they are used are told not to, unless the operator says
+    otherwise. Theirs are processes of their own, which read the environment."""
+    for name in _TRACKERS:
+        os.environ.setdefault(name, "1")  # noqa: TID251
 
 
 def load(

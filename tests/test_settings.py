@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import tomllib
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ import pytest
 
 from antiphon.errors import SetupError
 from antiphon.options import options
-from antiphon.settings import DEFAULT_MODEL, Key, Loaded, Model, Settings, load
+from antiphon.settings import DEFAULT_MODEL, Key, Loaded, Model, Settings, load, untracked
 
 DIGEST = "0" * 64
 
@@ -225,3 +226,12 @@ def test_the_example_of_the_settings_page_is_one() -> None:
     settings = read(example).settings
     assert settings.models["qwen"].aliases == ("gpt-5.5",)
     assert settings.keys[0].tenant == "team-a"
+
+
+def test_engines_are_told_not_to_tell_of_their_use(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("DO_NOT_TRACK", "0")
+    for name in ("HF_HUB_DISABLE_TELEMETRY", "TRTLLM_NO_USAGE_STATS", "VLLM_NO_USAGE_STATS"):
+        monkeypatch.setenv(name, "")
+        monkeypatch.delenv(name)
+    untracked()
+    assert (os.environ["DO_NOT_TRACK"], os.environ["VLLM_NO_USAGE_STATS"]) == ("0", "1")

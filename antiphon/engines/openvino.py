@@ -20,8 +20,8 @@ from msgspec import Struct
 
 from antiphon.dialects.schemas import keywords_of
 from antiphon.engines import gguf, hf_folder
+from antiphon.engines.asked import check_request, values_of
 from antiphon.engines.base import Capabilities, Sampling
-from antiphon.engines.checks import check_request
 from antiphon.engines.endings import Endings
 from antiphon.engines.handover import Handover
 from antiphon.engines.openvino_child import Setup
@@ -43,16 +43,6 @@ ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
 SCHEMA_KEYWORDS = frozenset(
     "$defs $ref additionalProperties anyOf const default description enum items maxItems maxLength"
     " maximum minItems minLength minimum properties required title type".split()
-)
-#: Fields of ``Sampling`` that ``GenerationConfig`` has by the same names.
-_FIELDS = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
 )
 
 
@@ -166,8 +156,8 @@ class OpenvinoEngine:
                 self._child.leave(number)
 
     def _asked(self, number: int, prompt: Prompt, sampling: Sampling, room: int) -> Asked:
-        values = {name: self._value(sampling, name) for name in _FIELDS}
-        hot = values["temperature"] != 0
+        values = values_of(sampling, self._card)
+        hot = values.get("temperature") != 0
         # Zeros that mean "none" here are out of range there.
         config: dict[str, Any] = {name: value for name, value in values.items() if value}
         config |= {
@@ -187,10 +177,6 @@ class OpenvinoEngine:
             config,
             None if schema is None else msgspec.json.encode(schema).decode(),
         )
-
-    def _value(self, sampling: Sampling, name: str) -> Any:
-        asked = getattr(sampling, name)
-        return self._card.generation.get(name) if asked is None else asked
 
     async def close(self) -> None:
         await self._child.close()

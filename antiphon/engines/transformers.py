@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.engines import hf_folder
+from antiphon.engines.asked import check_request
 from antiphon.engines.base import Capabilities, Sampling
-from antiphon.engines.checks import check_request
 from antiphon.engines.endings import Endings
 from antiphon.engines.generation import Generation
 from antiphon.engines.handover import Handover

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines import openvino, transformers
+from antiphon.engines import openvino, tensorrt_llm, transformers, vllm
 from antiphon.errors import SetupError
 
 
@@ -20,3 +20,15 @@ async def test_openvino(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     with pytest.raises(SetupError, match=r'pip install "antiphon\[openvino\]"'):
         await openvino.load(Path("anywhere"))
+
+
+async def test_vllm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SetupError, match=r'pip install "antiphon\[vllm\]"'):
+        await vllm.load(Path("anywhere"))
+
+
+async def test_tensorrt_llm(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SetupError, match=r'pip install "antiphon\[tensorrt-llm\]"'):
+        await tensorrt_llm.load(Path("anywhere"))

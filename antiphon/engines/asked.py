@@ -1,12 +1,25 @@
-"""What every engine refuses before it begins, said in the same words. It knows no engine."""
+"""What a request asks of any engine: checked in the same words, and filled in with the model's own
+values where it says nothing. It knows no engine."""
 
 from __future__ import annotations
+
+from typing import Any
 
 from antiphon.engines.base import Sampling
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
 
-__all__ = ["check_request"]
+__all__ = ["check_request", "stops_of", "values_of"]
+
+_VALUES = (
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "presence_penalty",
+    "frequency_penalty",
+    "repetition_penalty",
+)
 
 
 def check_request(
@@ -27,3 +40,16 @@ def check_request(
         )
     if min(prompt.ids) < 0 or max(prompt.ids) >= tokenizer.size:
         raise BackendError("The prompt has invalid tokens: ids of another vocabulary.")
+
+
+def values_of(sampling: Sampling, card: ModelCard) -> dict[str, Any]:
+    """The sampling values that are given, by the request or else by the model's files."""
+    asked = {name: getattr(sampling, name) for name in _VALUES}
+    values = {name: card.generation.get(name) if v is None else v for name, v in asked.items()}
+    return {name: value for name, value in values.items() if value is not None}
+
+
+def stops_of(sampling: Sampling, tokenizer: Tokenizer) -> list[int]:
+    """The ids that end it, in order."""
+    ends = frozenset() if sampling.ignore_eos else tokenizer.end_ids
+    return sorted({*sampling.stop_ids, *ends})

@@ -1,0 +1,209 @@
+"""The engine over TensorRT-LLM, in this process: its ``LLM``, token ids in and out.
+
+Its workers are processes of their own; what runs here is its front. This module knows its
+arguments and outputs, and asks for nothing that it would do to text. Needs an NVIDIA GPU.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import secrets
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any
+
+from antiphon.engines import hf_folder
+from antiphon.engines.asked import check_request, stops_of, values_of
+from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.endings import Endings
+from antiphon.engines.masks import check_grammar
+from antiphon.engines.pump import Pump, Told, told_token
+from antiphon.errors import InvalidRequest, SetupError
+from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
+
+__all__ = ["TensorrtEngine", "load"]
+
+EXTRA = "tensorrt-llm"
+MAX_LOGPROBS = 20
+#: Fields of ``SamplingParams`` that requests may give by name.
+_OWN = frozenset({"bad_token_ids", "min_tokens", "no_repeat_ngram_size"})
+
+
+async def load(
+    folder: Path,
+    *,
+    name: str | None = None,
+    context_size: int | None = None,
+    parallel: int = 4,
+    options: Mapping[str, Any] | None = None,
+) -> TensorrtEngine:
+    """Load the model in ``folder``. ``context_size``: at most and by default what the model was
+    made for. ``parallel``: the most generations of a batch. ``options``: arguments of ``LLM`` by
+    its own names, over those that are set here.
+
+    Raises ``SetupError``: the package is not installed, or it cannot load the model.
+    """
+    if importlib.util.find_spec("tensorrt_llm") is None:
+        raise SetupError(f'TensorRT-LLM is not installed: pip install "antiphon[{EXTRA}]"')
+    described = await asyncio.to_thread(
+        hf_folder.read, folder, name=name, context_size=context_size
+    )
+    arguments: dict[str, Any] = {
+        "model": str(folder),
+        "max_seq_len": described.card.context_size,
+        "max_batch_size": parallel,
+        "guided_decoding_backend": "llguidance",
+        **(options or {}),
+    }
+    llm = await asyncio.to_thread(_llm, folder, arguments)
+    return TensorrtEngine(llm, described.tokenizer, described.card)
+
+
+def _llm(folder: Path, arguments: Mapping[str, Any]) -> Any:
+    import tensorrt_llm
+
+    try:
+        return tensorrt_llm.LLM(**arguments)
+    except Exception as error:  # whatever its parts raise, in many lines
+        lines = str(error).strip().splitlines()
+        reason = lines[0] if lines else type(error).__name__
+        raise SetupError(f"TensorRT-LLM cannot load {folder}: {reason}") from None
+
+
+class TensorrtEngine:
+    """``Engine`` over one ``LLM``. Made by ``load``; belongs to the loop that uses it first."""
+
+    def __init__(self, llm: Any, tokenizer: Tokenizer, card: ModelCard) -> None:
+        self._llm = llm
+        self._tokenizer = tokenizer
+        self._card = card
+        self._pump = Pump()
+        #: What this version takes besides; priorities came with 1.3.
+        self._takes = frozenset(inspect.signature(llm.generate_async).parameters)
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            max_logprobs=MAX_LOGPROBS,
+            constraints=True,
+            cached_tokens=True,
+            seed=True,
+            logit_bias=True,
+            penalties=True,
+            priority="priority" in self._takes,
+            cache_salt="cache_salt" in self._takes,
+            extra=_OWN,
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        check_request(prompt, sampling, self._card, self._tokenizer)
+        if sampling.constraint is not None:
+            check_grammar(sampling.constraint, EXTRA)
+        room = self._card.context_size - len(prompt.ids)
+        endings = Endings(self._tokenizer, sampling, room)
+        chunks = self._pump.chunks(self._said(prompt, sampling, room), endings)
+        try:
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            await chunks.aclose()
+
+    async def _said(
+        self, prompt: Prompt, sampling: Sampling, room: int
+    ) -> AsyncGenerator[Told, None]:
+        besides = {
+            "cache_salt": sampling.cache_salt,
+            "trace_headers": dict(sampling.trace) or None,
+            "priority": None if sampling.priority is None else _priority(sampling.priority),
+        }
+        try:
+            result = self._llm.generate_async(
+                list(prompt.ids),
+                self._params(sampling, room),
+                streaming=True,
+                **{
+                    name: value
+                    for name, value in besides.items()
+                    if value is not None and name in self._takes
+                },
+            )
+        except ValueError as error:
+            raise InvalidRequest(f"TensorRT-LLM does not take this request: {error}") from None
+        try:
+            first = True
+            async for output in result:
+                yield _told(output, sampling.logprobs, first)
+                first = False
+        finally:
+            if not result.finished:
+                result.abort()
+
+    def _params(self, sampling: Sampling, room: int) -> Any:
+        from tensorrt_llm import SamplingParams
+        from tensorrt_llm.llmapi import GuidedDecodingParams
+
+        values = values_of(sampling, self._card)
+        # Without a temperature it takes the likeliest.
+        if values.setdefault("temperature", 1.0) == 0:
+            values = {**values, "top_k": 1, "top_p": 1.0}
+            del values["temperature"]
+        constraint = sampling.constraint
+        return SamplingParams(
+            **values,
+            **sampling.extra,
+            max_tokens=min(sampling.max_tokens, room),
+            # Without one, all requests have the same.
+            seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
+            stop_token_ids=stops_of(sampling, self._tokenizer),
+            include_stop_str_in_output=True,
+            ignore_eos=sampling.ignore_eos,
+            logprobs=None if sampling.logprobs is None else max(1, sampling.logprobs),
+            embedding_bias=self._bias(sampling.logit_bias),
+            guided_decoding=(
+                None if constraint is None else GuidedDecodingParams(grammar=constraint.lark)
+            ),
+            detokenize=False,
+        )
+
+    def _bias(self, biases: Mapping[int, float]) -> Any:
+        if not biases:
+            return None
+        import torch
+
+        tensor = torch.zeros(self._tokenizer.size, dtype=torch.float32)
+        for token, bias in biases.items():
+            if 0 <= token < self._tokenizer.size:
+                tensor[token] = bias
+        return tensor
+
+    async def close(self) -> None:
+        await self._pump.close()
+        llm, self._llm = self._llm, None
+        if llm is not None:
+            await asyncio.to_thread(llm.shutdown)
+
+
+def _priority(asked: int) -> float:
+    """Lower is sooner here, and any number; higher is sooner there, from 0 to 1."""
+    return 0.5 - asked / (2 * (1 + abs(asked)))
+
+
+def _told(output: Any, asked: int | None, first: bool) -> Told:
+    said = output.outputs[0]
+    ids = said.token_ids_diff
+    known = said.logprobs_diff if asked is not None else [None] * len(ids)
+    return Told(
+        [told_token(*each, asked) for each in zip(ids, known, strict=True)],
+        said.finish_reason,
+        output.cached_tokens if first else None,
+    )

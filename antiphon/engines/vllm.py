@@ -1,0 +1,206 @@
+"""The engine over vLLM, in this process: its ``AsyncLLM``, token ids in and out.
+
+vLLM's workers are processes of their own; what runs here is its front. This module knows vLLM's
+arguments and outputs, and asks for nothing that vLLM would do to text.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import itertools
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+from antiphon.engines import hf_folder
+from antiphon.engines.asked import check_request, stops_of, values_of
+from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.endings import Endings
+from antiphon.engines.masks import check_grammar
+from antiphon.engines.pump import Pump, Told, told_token
+from antiphon.errors import InvalidRequest, SetupError
+from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
+
+__all__ = ["VllmEngine", "load"]
+
+EXTRA = "vllm"
+MAX_LOGPROBS = 20
+#: Fields of ``SamplingParams`` that requests may give by name.
+_OWN = frozenset({"allowed_token_ids", "bad_words", "min_tokens"})
+
+
+async def load(
+    folder: Path,
+    *,
+    name: str | None = None,
+    context_size: int | None = None,
+    parallel: int = 4,
+    adapters: Mapping[str, str] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> VllmEngine:
+    """Load the model in ``folder``. ``context_size``: by default what vLLM makes of the model's.
+    ``parallel``: the most generations of a batch. ``adapters``: name → folder of a LoRA adapter.
+    ``options``: arguments of vLLM's engine by its own names, over those that are set here.
+
+    Raises ``SetupError``: the extra is not installed, or vLLM cannot load the model.
+    """
+    if importlib.util.find_spec("vllm") is None:
+        raise SetupError(f'vLLM is not installed: pip install "antiphon[{EXTRA}]"')
+    described = await asyncio.to_thread(
+        hf_folder.read, folder, name=name, context_size=context_size
+    )
+    arguments: dict[str, Any] = {
+        "model": str(folder),
+        "max_model_len": context_size,
+        "max_num_seqs": parallel,
+        "max_logprobs": MAX_LOGPROBS,
+        "enable_prefix_caching": True,
+        # Those of the same priority keep their order.
+        "scheduling_policy": "priority",
+        "structured_outputs_config": {"backend": "guidance"},
+        "enable_log_requests": False,
+        **({"enable_lora": True, "max_loras": len(adapters)} if adapters else {}),
+        **(options or {}),
+    }
+    engine = await asyncio.to_thread(_engine, folder, arguments)
+    size = getattr(engine.model_config, "max_model_len", None) or described.card.context_size
+    card = described.card
+    if size < card.context_size:
+        card = hf_folder.read(folder, name=name, context_size=size).card
+    return VllmEngine(engine, described.tokenizer, card, adapters or {})
+
+
+def _engine(folder: Path, arguments: Mapping[str, Any]) -> Any:
+    from vllm.engine.arg_utils import AsyncEngineArgs
+    from vllm.v1.engine.async_llm import AsyncLLM
+
+    try:
+        return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
+    except Exception as error:  # whatever its parts raise, in many lines
+        lines = str(error).strip().splitlines()
+        reason = lines[0] if lines else type(error).__name__
+        raise SetupError(f"vLLM cannot load {folder}: {reason}") from None
+
+
+class VllmEngine:
+    """``Engine`` over an ``AsyncLLM``. Made by ``load``; belongs to the loop that uses it first."""
+
+    def __init__(
+        self, engine: Any, tokenizer: Tokenizer, card: ModelCard, adapters: Mapping[str, str]
+    ) -> None:
+        self._engine = engine
+        self._tokenizer = tokenizer
+        self._card = card
+        self._adapters = {
+            name: (number, path) for number, (name, path) in enumerate(adapters.items(), 1)
+        }
+        self._numbers = itertools.count()
+        self._pump = Pump()
+
+    @property
+    def card(self) -> ModelCard:
+        return self._card
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return Capabilities(
+            max_logprobs=MAX_LOGPROBS,
+            constraints=True,
+            cached_tokens=True,
+            seed=True,
+            logit_bias=True,
+            penalties=True,
+            priority=True,
+            cache_salt=True,
+            adapters=frozenset(self._adapters),
+            extra=_OWN,
+        )
+
+    @property
+    def tokenizer(self) -> Tokenizer:
+        return self._tokenizer
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        check_request(prompt, sampling, self._card, self._tokenizer)
+        if sampling.constraint is not None:
+            check_grammar(sampling.constraint, EXTRA)
+        room = self._card.context_size - len(prompt.ids)
+        endings = Endings(self._tokenizer, sampling, room)
+        chunks = self._pump.chunks(self._said(prompt, sampling, room), endings)
+        try:
+            async for chunk in chunks:
+                yield chunk
+        finally:
+            await chunks.aclose()
+
+    async def _said(
+        self, prompt: Prompt, sampling: Sampling, room: int
+    ) -> AsyncGenerator[Told, None]:
+        asked: dict[str, Any] = {"prompt_token_ids": list(prompt.ids)}
+        if sampling.cache_salt is not None:
+            asked["cache_salt"] = sampling.cache_salt
+        try:
+            outputs = self._engine.generate(
+                asked,
+                self._params(sampling, room),
+                f"antiphon-{next(self._numbers)}",
+                lora_request=self._adapter(sampling.adapter),
+                trace_headers=dict(sampling.trace) or None,
+                priority=sampling.priority or 0,
+            )
+            async with aclosing(outputs):  # which aborts what has not ended
+                async for output in outputs:
+                    yield _told(output, sampling.logprobs)
+        except ValueError as error:  # its errors of validation are such
+            raise InvalidRequest(f"vLLM does not take this request: {error}") from None
+
+    def _params(self, sampling: Sampling, room: int) -> Any:
+        from vllm import SamplingParams
+        from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
+
+        values = values_of(sampling, self._card)
+        constraint = sampling.constraint
+        return SamplingParams(
+            **values,
+            **sampling.extra,
+            max_tokens=min(sampling.max_tokens, room),
+            seed=sampling.seed,
+            stop_token_ids=stops_of(sampling, self._tokenizer),
+            ignore_eos=sampling.ignore_eos,
+            logprobs=sampling.logprobs,
+            logit_bias=dict(sampling.logit_bias) or None,
+            structured_outputs=(
+                None if constraint is None else StructuredOutputsParams(grammar=constraint.lark)
+            ),
+            # Text is made, and looked through for stop strings, by others.
+            detokenize=False,
+            output_kind=RequestOutputKind.DELTA,
+        )
+
+    def _adapter(self, name: str | None) -> Any:
+        if name is None:
+            return None
+        from vllm.lora.request import LoRARequest
+
+        if name not in self._adapters:
+            raise InvalidRequest(f"There is no adapter {name!r}.", param="model")
+        number, path = self._adapters[name]
+        return LoRARequest(name, number, path)
+
+    async def close(self) -> None:
+        await self._pump.close()
+        engine, self._engine = self._engine, None
+        if engine is not None:
+            await asyncio.to_thread(engine.shutdown)
+
+
+def _told(output: Any, asked: int | None) -> Told:
+    said = output.outputs[0]
+    known = said.logprobs or [None] * len(said.token_ids)
+    return Told(
+        [told_token(*each, asked) for each in zip(said.token_ids, known, strict=True)],
+        said.finish_reason,
+        output.num_cached_tokens,
+    )

@@ -1,0 +1,122 @@
+"""The engine over vLLM, against a double that checks what it is asked as vLLM does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from antiphon.engines.base import Sampling
+from antiphon.engines.vllm import VllmEngine, load
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
+from tests.engines import fake_vllm
+from tests.engines.tiny import FOLDER, prompt
+
+WAIT_S = 60
+
+
+@pytest.fixture(autouse=True)
+def double() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        fake_vllm.install(patch)
+        yield
+
+
+@pytest.fixture
+async def engine() -> AsyncIterator[VllmEngine]:
+    loaded = await load(FOLDER, context_size=256, adapters={"poet": "/adapters/poet"})
+    yield loaded
+    await loaded.close()
+
+
+def inner(engine: VllmEngine) -> fake_vllm.AsyncLLM:
+    double: fake_vllm.AsyncLLM = engine._engine
+    return double
+
+
+def greedy(max_tokens: int = 4, **more: Any) -> Sampling:
+    return Sampling(max_tokens=max_tokens, temperature=0, ignore_eos=True, **more)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+async def test_keeps_the_contract(engine: VllmEngine, check: Check) -> None:
+    await check(engine)
+
+
+async def test_is_closed_for_good(engine: VllmEngine) -> None:
+    double = inner(engine)
+    await check_closed(engine)
+    assert double.down
+
+
+async def test_what_is_left_is_aborted(engine: VllmEngine) -> None:
+    chunks = engine.generate(prompt(engine, "Hi"), greedy(100))
+    async with asyncio.timeout(WAIT_S):
+        await anext(chunks)
+        await chunks.aclose()
+    assert len(inner(engine).aborted) == 1
+
+
+@pytest.mark.requirement("VN-45")
+async def test_priority_adapter_and_trace_reach_it(engine: VllmEngine) -> None:
+    trace = {"traceparent": "00-1-2-01"}
+    sampling = greedy(priority=-3, adapter="poet", trace=trace, cache_salt="mine")
+    await collect(engine, prompt(engine, "Hi"), sampling)
+    (asked,) = inner(engine).requests
+    assert (asked["priority"], asked["trace"], asked["cache_salt"]) == (-3, trace, "mine")
+    assert asked["lora"] == fake_vllm.LoRARequest("poet", 1, "/adapters/poet")
+    assert engine.capabilities.adapters == {"poet"}
+    with pytest.raises(InvalidRequest, match="no adapter 'painter'"):
+        await collect(engine, prompt(engine, "Hi"), greedy(adapter="painter"))
+
+
+async def test_prefixes_are_shared_within_a_salt_alone(engine: VllmEngine) -> None:
+    asked = prompt(engine, "A long enough prompt to fill some blocks. " * 4)
+    for salt, expected in (("a", False), ("a", True), ("b", False), (None, False)):
+        outcome = await collect(engine, asked, greedy(cache_salt=salt))
+        assert bool(outcome.cached_tokens) is expected
+
+
+async def test_its_own_fields_reach_it_by_name(engine: VllmEngine) -> None:
+    allowed = engine.tokenizer.encode("abc", special=False)
+    sampling = greedy(12, extra={"allowed_token_ids": allowed})
+    outcome = await collect(engine, prompt(engine, "Hi"), sampling)
+    assert set(outcome.ids) <= set(allowed)
+    assert (
+        engine.capabilities.extra is not None and "allowed_token_ids" in engine.capabilities.extra
+    )
+
+
+async def test_what_it_refuses_is_the_requests_fault(engine: VllmEngine) -> None:
+    with pytest.raises(InvalidRequest, match="top_p must be in"):
+        await collect(engine, prompt(engine, "Hi"), Sampling(max_tokens=4, top_p=0.0))
+    assert len((await collect(engine, prompt(engine, "Hi"), greedy())).ids) == 4
+
+
+async def test_its_death_fails_what_runs_and_what_comes(engine: VllmEngine) -> None:
+    chunks = engine.generate(prompt(engine, "Hi"), greedy(100))
+    async with asyncio.timeout(WAIT_S):
+        await anext(chunks)
+        inner(engine).dead = True
+        with pytest.raises(BackendError, match="EngineCore encountered"):
+            async for _ in chunks:
+                pass
+    with pytest.raises(BackendError):
+        await collect(engine, prompt(engine, "Hi"), greedy())
+
+
+async def test_operators_arguments_stand_over_ours() -> None:
+    engine = await load(FOLDER, parallel=9, options={"scheduling_policy": "fcfs"})
+    arguments = inner(engine).arguments
+    assert (arguments.scheduling_policy, arguments.max_num_seqs) == ("fcfs", 9)
+    assert engine.card.context_size == 4096
+    await engine.close()
+
+
+async def test_what_cannot_be_loaded_is_one_line() -> None:
+    with pytest.raises(SetupError, match="World size") as raised:
+        await load(FOLDER, options={"tensor_parallel_size": 2})
+    assert "\n" not in str(raised.value)

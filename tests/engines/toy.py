@@ -1,0 +1,121 @@
+"""A model that needs no weights, for doubles of engines: what comes next hangs on the last tokens.
+
+Everything a real sampler does to logits is done to these: so an engine's translation of a request
+shows in what comes out.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon.engines.hf_folder import read
+from antiphon.engines.masks import Grammars, Mask
+from tests.engines.tiny import FOLDER
+
+__all__ = ["SIZE", "TOKENIZER", "Toy", "reused"]
+
+TOKENIZER = read(FOLDER).tokenizer
+SIZE = TOKENIZER.size
+SCALE = 3.0
+
+
+def _is_text(token: int) -> bool:
+    try:
+        return bool(TOKENIZER.piece(token).decode())
+    except UnicodeDecodeError:
+        return False
+
+
+#: What the toy likes less: pieces of characters.
+UNLIKED = [0.0 if _is_text(token) else 20.0 for token in range(SIZE)]
+
+
+class Toy:
+    """One generation. Values as vLLM and TensorRT-LLM name them; ``stops`` are ids that end it."""
+
+    grammars = Grammars(FOLDER / "tokenizer.json", SIZE, sorted(TOKENIZER.end_ids))
+
+    def __init__(
+        self,
+        prompt: Sequence[int],
+        *,
+        temperature: float,
+        top_k: int = 0,
+        top_p: float = 1.0,
+        seed: int | None = None,
+        bias: Mapping[int, float] | None = None,
+        presence: float = 0.0,
+        frequency: float = 0.0,
+        forbidden: Sequence[int] = (),
+        grammar: str | None = None,
+    ) -> None:
+        self.ids = list(prompt)
+        self.new: list[int] = []
+        self._temperature = temperature
+        self._top_k, self._top_p = top_k, top_p
+        self._random = random.Random(seed)
+        self._bias = bias or {}
+        self._presence, self._frequency = presence, frequency
+        self._forbidden = forbidden
+        self._mask: Mask | None = None if grammar is None else self.grammars.mask(grammar)
+
+    def next(self, alternatives: int | None) -> tuple[int, dict[int, float]]:
+        """The next id and, where they are asked for, the log-probabilities of the likeliest ids
+        and of this one."""
+        logits = self._logits()
+        total = math.log(sum(map(math.exp, logits)))
+        token = self._drawn(self._shaped(logits))
+        known: dict[int, float] = {}
+        if alternatives is not None:
+            best = sorted(range(SIZE), key=lambda id: -logits[id])[:alternatives]
+            known = {id: logits[id] - total for id in (*best, token)}
+        if self._mask is not None:
+            self._mask.take(token)
+        self.ids.append(token)
+        self.new.append(token)
+        return token, known
+
+    def _logits(self) -> list[float]:
+        noise = random.Random(repr(self.ids[-3:]))
+        return [SCALE * noise.random() - UNLIKED[token] for token in range(SIZE)]
+
+    def _shaped(self, logits: list[float]) -> list[float]:
+        shaped = list(logits)
+        for id, count in Counter(self.new).items():
+            shaped[id] -= self._presence + self._frequency * count
+        for id, bias in self._bias.items():
+            shaped[id] += bias
+        for id in self._forbidden:
+            shaped[id] = -math.inf
+        if self._mask is not None:
+            for id, no in enumerate(self._mask.forbidden()):
+                if no:
+                    shaped[id] = -math.inf
+        return shaped
+
+    def _drawn(self, logits: list[float]) -> int:
+        ordered = sorted(range(SIZE), key=lambda id: -logits[id])
+        if self._temperature == 0 or self._top_k == 1:
+            return ordered[0]
+        kept = ordered[: self._top_k] if self._top_k > 0 else ordered
+        weights = [math.exp((logits[id] - logits[kept[0]]) / self._temperature) for id in kept]
+        whole, before = sum(weights), 0.0
+        for place, weight in enumerate(weights):
+            if before >= self._top_p * whole:
+                kept, weights = kept[:place], weights[:place]
+                break
+            before += weight
+        return self._random.choices(kept, weights)[0]
+
+
+def reused(cache: set[tuple[Any, ...]], salt: Any, ids: Sequence[int], block: int = 16) -> int:
+    """How many tokens are in the cache, in whole blocks and never all of them; from now on all
+    are."""
+    blocks = [(salt, *ids[: end + block]) for end in range(0, len(ids) - block + 1, block)]
+    found = next((n for n, each in enumerate(blocks) if each not in cache), len(blocks))
+    cache.update(blocks)
+    return min(found * block, (len(ids) - 1) // block * block)
