@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.stream.deltas import Delta
 
-__all__ = ["Backend", "Reply", "Spelling", "singly"]
+__all__ = ["Backend", "Continuing", "Reply", "Spelling", "singly"]
 
 
 class Reply(Protocol):
@@ -59,6 +59,16 @@ class Backend(Protocol):
         cannot be honoured, ``context_length_exceeded`` among it."""
 
     async def close(self) -> None: ...
+
+
+@runtime_checkable
+class Continuing(Protocol):
+    """A backend that can also go on with a text that is no conversation."""
+
+    async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
+        """Check ``prompt``, a text or its token ids; the reply is one message. Of the options none
+        that is about conversations has a meaning. Raises ``InvalidRequest``, with the param
+        ``input`` for the prompt."""
 
 
 @runtime_checkable

@@ -13,7 +13,8 @@ from typing import Any
 
 import structlog
 
-from antiphon.backends.base import Backend, Reply
+from antiphon.backends.base import Backend, Continuing, Reply
+from antiphon.backends.continuation import cannot_continue
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
 from antiphon.stream.deltas import Delta
@@ -25,6 +26,10 @@ _log = structlog.get_logger(__name__)
 #: Seconds a request waits for the load before its run begins.
 PATIENCE_S = 5.0
 _RETRY_S = 10
+
+
+#: Has a backend prepare what was asked.
+Prepare = Callable[[Backend], Awaitable[Reply]]
 
 
 class Lazy:
@@ -98,11 +103,24 @@ class Lazy:
         """Check and render, where it is there in time. A request that cannot be honoured is refused
         before its run then, and fails in its run otherwise."""
         async with self._used():
-            if not await self.ready():
-                return LazyReply(self, conversation, options)
-            backend = await self._load()
-            reply = await backend.prepare(conversation, options)
-        return LazyReply(self, conversation, options, backend, reply)
+            return await self._reply(lambda backend: backend.prepare(conversation, options))
+
+    async def complete(self, prompt: str | tuple[int, ...], options: Options) -> LazyReply:
+        """Go on with a text, likewise. Raises ``InvalidRequest`` where the model cannot."""
+
+        async def prepare(backend: Backend) -> Reply:
+            if not isinstance(backend, Continuing):
+                raise cannot_continue(self._name)
+            return await backend.complete(prompt, options)
+
+        async with self._used():
+            return await self._reply(prepare)
+
+    async def _reply(self, prepare: Prepare) -> LazyReply:
+        if not await self.ready():
+            return LazyReply(self, prepare)
+        backend = await self._load()
+        return LazyReply(self, prepare, backend, await prepare(backend))
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Backend]:
@@ -207,14 +225,12 @@ class LazyReply:
     def __init__(
         self,
         lazy: Lazy,
-        conversation: Conversation,
-        options: Options,
+        prepare: Prepare,
         backend: Backend | None = None,
         reply: Reply | None = None,
     ) -> None:
         self._lazy = lazy
-        self._conversation = conversation
-        self._options = options
+        self._prepare = prepare
         self._backend = backend
         self._reply = reply
         self._begun: Begun | None = None
@@ -232,7 +248,7 @@ class LazyReply:
 
     def resumed(self, begun: Begun) -> LazyReply:
         reply = None if self._reply is None else self._reply.resumed(begun)
-        again = LazyReply(self._lazy, self._conversation, self._options, self._backend, reply)
+        again = LazyReply(self._lazy, self._prepare, self._backend, reply)
         again._begun = begun
         return again
 
@@ -248,7 +264,7 @@ class LazyReply:
         if self._reply is not None and self._backend is backend:
             return self._reply
         try:
-            reply = await backend.prepare(self._conversation, self._options)
+            reply = await self._prepare(backend)
         except RequestError as error:  # it comes too late to be refused
             raise BackendError(error.message, code="invalid_prompt") from None
         if self._begun is not None:

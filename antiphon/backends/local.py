@@ -26,6 +26,7 @@ from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usag
 
 from .base import Reply
 from .checked import Checked, form_of
+from .continuation import continuing
 from .truncation import shortened
 
 __all__ = ["Local", "LocalReply"]
@@ -123,6 +124,12 @@ class Local:
             return self._reply(_freed(rendered), dropped, options)
 
         return Checked(reply, form, conversation, again)
+
+    async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
+        """Go on with a text. Raises ``InvalidRequest``."""
+        _check(options, self._engine.capabilities)
+        rendered = await asyncio.to_thread(continuing, self._engine, prompt)
+        return self._reply(rendered, (), options)
 
     def _can_hold_to(self, constraint: Constraint | None) -> bool:
         can = self._engine.capabilities

@@ -6,14 +6,15 @@ wire; what is ``UNSET`` is left out.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
-from antiphon.wire.response import Usage as Used
+
+from .usage import Usage, usage
 
 __all__ = [
     "ChatCompletion",
@@ -24,11 +25,9 @@ __all__ = [
     "Logprobs",
     "Message",
     "ToolCall",
-    "Usage",
     "answer_id",
     "chat_completion",
     "finish_reason",
-    "usage",
 ]
 
 Json = dict[str, Any]
@@ -75,14 +74,6 @@ class Choice(Struct, frozen=True, kw_only=True):
     logprobs: Logprobs | None = None
 
 
-class Usage(Struct, frozen=True, kw_only=True):
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: Json
-    completion_tokens_details: Json
-
-
 class ChatCompletion(Struct, frozen=True, kw_only=True):
     id: str
     created: int
@@ -93,20 +84,25 @@ class ChatCompletion(Struct, frozen=True, kw_only=True):
     service_tier: str = "default"
 
 
-def chat_completion(response: Response, *, legacy: bool) -> ChatCompletion:
-    """A response that is over, and did not fail."""
+def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompletion:
+    """Responses to the same messages that are over, none of which failed."""
+    first = responses[0]
+    return ChatCompletion(
+        id=answer_id(first.id),
+        created=first.created_at,
+        model=first.model,
+        choices=tuple(_choice(at, each, legacy=legacy) for at, each in enumerate(responses)),
+        usage=usage(responses, len(responses)),
+    )
+
+
+def _choice(index: int, response: Response, *, legacy: bool) -> Choice:
     logprobs = [logprob for part in _parts(response.output) for logprob in _logprobs(part)]
-    choice = Choice(
+    return Choice(
+        index=index,
         message=_message(response.output, legacy=legacy),
         finish_reason=finish_reason(response, legacy=legacy),
         logprobs=Logprobs(content=tuple(logprobs)) if logprobs else None,
-    )
-    return ChatCompletion(
-        id=answer_id(response.id),
-        created=response.created_at,
-        model=response.model,
-        choices=(choice,),
-        usage=usage(response.usage or Used()),
     )
 
 
@@ -123,17 +119,6 @@ def finish_reason(response: Response, *, legacy: bool) -> FinishReason:
     if any(isinstance(item, it.FunctionCall | it.CustomToolCall) for item in response.output):
         return "function_call" if legacy else "tool_calls"
     return "stop"
-
-
-def usage(used: Used) -> Usage:
-    """The same numbers by the other names."""
-    return Usage(
-        prompt_tokens=used.input_tokens,
-        completion_tokens=used.output_tokens,
-        total_tokens=used.total_tokens,
-        prompt_tokens_details={"cached_tokens": used.input_tokens_details.cached_tokens},
-        completion_tokens_details={"reasoning_tokens": used.output_tokens_details.reasoning_tokens},
-    )
 
 
 def _parts(output: Iterable[it.Item]) -> Iterable[it.Part]:

@@ -6,7 +6,7 @@ Field lists: the ``openai`` SDK's types, 3.54.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -16,22 +16,39 @@ from antiphon.wire.body import DEFAULT_LIMITS, Limits, parse
 from antiphon.wire.decode import read_create
 from antiphon.wire.faults import bad_type, bad_value, kind_of, missing
 from antiphon.wire.request import CreateResponse
+from antiphon.wire.response import Response
 from antiphon.wire.shape import Json, array, fields_of, tag_of
 
+from .chat_answer import ChatCompletion, chat_completion
 from .chat_messages import read_messages
+from .chat_stream import Chunks
+from .choices import count, reseeded
 from .paths import Paths
 
 __all__ = ["Chat", "chat_request", "read_chat"]
 
 
 class Chat(Struct, frozen=True, kw_only=True):
-    """What a client of the Chat Completions API asks. ``include_usage``: a stream ends with what
-    was used. ``legacy``: calls are answered in the API's first form, ``function_call``."""
+    """What a client of the Chat Completions API asks, once a choice. ``include_usage``: a stream
+    ends with what was used. ``legacy``: calls are answered in the API's first form,
+    ``function_call``."""
 
-    request: CreateResponse
+    requests: tuple[CreateResponse, ...]
     paths: Paths
     include_usage: bool = False
     legacy: bool = False
+
+    @property
+    def stream(self) -> bool:
+        return bool(self.requests[0].stream)
+
+    def answer(self, responses: Sequence[Response]) -> ChatCompletion:
+        """Responses that are over, none of which failed."""
+        return chat_completion(responses, legacy=self.legacy)
+
+    def chunks(self, first: Response, index: int) -> Chunks:
+        """The stream of one choice, of the answer that ``first`` names."""
+        return Chunks(first, index, include_usage=self.include_usage, legacy=self.legacy)
 
 
 def chat_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Chat:
@@ -49,6 +66,7 @@ def read_chat(raw: Json, limits: Limits = DEFAULT_LIMITS) -> Chat:
         include="logprobs",
         max_output_tokens=next((name for name in _LIMITS if name in raw), _LIMITS[0]),
     )
+    choices = count(raw.get("n", 1), "n", _MOST)
     asked: Json = {"store": False}
     for name, value in raw.items():
         if (read := _READERS.get(name)) is not None:
@@ -66,7 +84,7 @@ def read_chat(raw: Json, limits: Limits = DEFAULT_LIMITS) -> Chat:
         paths.name(error)
         raise
     return Chat(
-        request=request,
+        requests=tuple(reseeded(request, at) for at in range(choices)),
         paths=paths,
         include_usage=bool((raw.get("stream_options") or {}).get("include_usage")),
         legacy="functions" in raw and "tools" not in raw,
@@ -86,7 +104,6 @@ def _merge(asked: Json, more: Json) -> None:
 
 #: Fields that ask for what there is not, unless their value asks for nothing.
 _REFUSED: Mapping[str, Callable[[Any], bool]] = {
-    "n": lambda value: value == 1 and value is not True,
     "modalities": lambda value: value == ["text"],
     "audio": lambda value: False,
     "web_search_options": lambda value: False,
@@ -118,7 +135,12 @@ _ELSEWHERE = (
     "include",
     "background",
     "context_management",
+    "enable_response_messages",
+    "previous_input_messages",
+    "return_metrics",
 )
+#: Choices of one request.
+_MOST = 32
 _LIMITS = ("max_completion_tokens", "max_tokens")
 
 

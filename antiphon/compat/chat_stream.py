@@ -6,7 +6,7 @@ It knows neither sockets nor models.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -15,9 +15,9 @@ from msgspec import UNSET, Struct, UnsetType
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
-from antiphon.wire.response import Usage as Used
 
-from .chat_answer import FinishReason, Logprobs, Usage, answer_id, finish_reason, usage
+from .chat_answer import FinishReason, Logprobs, answer_id, finish_reason
+from .usage import Usage, usage
 
 __all__ = ["Call", "Chunk", "ChunkChoice", "Chunks", "Delta"]
 
@@ -60,15 +60,19 @@ class Chunk(Struct, frozen=True, kw_only=True):
 
 
 class Chunks:
-    """The chunks of one response. ``include_usage``: one without choices tells what was used, and
-    the others say that they do not."""
+    """The chunks of one choice. ``first``: the response whose id and model the answer has.
+    ``include_usage``: one without choices tells what was used, and the others say that they do
+    not."""
 
-    def __init__(self, response: Response, *, include_usage: bool, legacy: bool) -> None:
+    def __init__(
+        self, first: Response, index: int = 0, *, include_usage: bool, legacy: bool
+    ) -> None:
         self._head: dict[str, Any] = {
-            "id": answer_id(response.id),
-            "created": response.created_at,
-            "model": response.model,
+            "id": answer_id(first.id),
+            "created": first.created_at,
+            "model": first.model,
         }
+        self._index = index
         self._usage = None if include_usage else UNSET
         self._legacy = legacy
         #: Calls by the index of their item.
@@ -78,6 +82,13 @@ class Chunks:
         """What these events are, as bytes of a ``text/event-stream``; perhaps nothing."""
         return b"".join(frame for event in events for frame in self._frames(event))
 
+    def last(self, responses: Sequence[Response]) -> bytes:
+        """What was used by all of them, where that was asked for."""
+        if self._usage is not None:
+            return b""
+        used = usage(responses, len(responses))
+        return _frame(Chunk(**self._head, choices=(), usage=used))
+
     def _frames(self, event: ev.Event) -> Iterator[bytes]:
         if isinstance(event, ev.Keepalive):
             yield b": keepalive\n\n"  # there is no chunk that says nothing
@@ -86,9 +97,6 @@ class Chunks:
         elif isinstance(event, ev.Completed | ev.Incomplete):
             reason = finish_reason(event.response, legacy=self._legacy)
             yield self._chunk(Delta(), finish=reason)
-            if self._usage is None:
-                used = usage(event.response.usage or Used())
-                yield _frame(Chunk(**self._head, choices=(), usage=used))
         elif isinstance(event, ev.OutputTextDelta):
             logprobs = Logprobs(content=event.logprobs) if event.logprobs else None
             yield self._chunk(Delta(content=event.delta), logprobs)
@@ -100,7 +108,9 @@ class Chunks:
     def _chunk(
         self, delta: Delta, logprobs: Logprobs | None = None, finish: FinishReason | None = None
     ) -> bytes:
-        choice = ChunkChoice(delta=delta, logprobs=logprobs, finish_reason=finish)
+        choice = ChunkChoice(
+            index=self._index, delta=delta, logprobs=logprobs, finish_reason=finish
+        )
         return _frame(Chunk(**self._head, choices=(choice,), usage=self._usage))
 
     def _begun(self, event: ev.OutputItemAdded) -> Delta | None:

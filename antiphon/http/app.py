@@ -15,9 +15,11 @@ from starlette.requests import Request
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from antiphon.compat.chat_request import chat_request
+from antiphon.compat.completion_request import completion_request
 from antiphon.stream.writer import Ids
 
-from .chat_completions import ChatCompletions
+from .choices import Choices
 from .compaction import Compact
 from .conversations import Conversations
 from .embeddings import Embeddings
@@ -92,7 +94,6 @@ def _routes(
     create = Create(service, gate, metrics, clock, limits)
     compact = Compact(service, gate, metrics, clock, limits)
     embeddings = Embeddings(service, gate, metrics, limits)
-    chats = ChatCompletions(service, gate, metrics, clock, limits)
     responses = Responses(service, limits)
     talks = Conversations(service, limits)
     prompts = Prompts(service, access, limits)
@@ -111,7 +112,7 @@ def _routes(
         Route(one, responses.delete, methods=["DELETE"]),
         Route(one + "/cancel", responses.cancel, methods=["POST"]),
         Route(one + "/input_items", responses.input_items, methods=["GET"]),
-        Route("/v1/chat/completions", chats, methods=["POST"]),
+        *_older_routes(service, gate, metrics, clock, limits),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/conversations", talks.create, methods=["POST"]),
         Route(talk, talks.retrieve, methods=["GET"]),
@@ -135,6 +136,32 @@ def _routes(
         Route("/health", health.health, methods=["GET"]),
         Route("/ready", health.ready, methods=["GET"]),
         Route("/metrics", health.metrics, methods=["GET"]),
+    ]
+
+
+def _older_routes(
+    service: Service, gate: Gate, metrics: Metrics, clock: Callable[[], float], limits: Limits
+) -> list[Route]:
+    """Of the APIs that were before."""
+    chats = Choices(
+        chat_request,
+        lambda tenant, asked, at: service.create(tenant, asked.requests[at]),
+        gate,
+        metrics,
+        clock,
+        limits,
+    )
+    texts = Choices(
+        completion_request,
+        lambda tenant, asked, at: service.complete(asked.requests[at], asked.prompts[at]),
+        gate,
+        metrics,
+        clock,
+        limits,
+    )
+    return [
+        Route("/v1/chat/completions", chats, methods=["POST"]),
+        Route("/v1/completions", texts, methods=["POST"]),
     ]
 
 

@@ -204,6 +204,15 @@ class Preparer:
             ignored_tools=prepared.ignored_tools,
         )
 
+    def bare_run(
+        self, request: CreateResponse, model: ServedModel, reply: Reply, response_id: str
+    ) -> Run:
+        """The run of a reply to no conversation. Nothing of it is stored."""
+        name, now = request.model or model.name, int(self._clock())
+        response = echo(request, id=response_id, model=name, created_at=now)
+        writer = ResponseWriter(response, ids=self._ids, kinds=self._kinds)
+        return Run(writer, self._work(reply, (), _nothing), self._supervisor)
+
     def job(self, tenant: str, prepared: Prepared) -> tuple[Job, StoredResponse, Batch]:
         """What is kept of a run that begins in the background, with its first events."""
         response = replace(prepared.response, status="queued")

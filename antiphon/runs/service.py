@@ -15,6 +15,8 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
+from antiphon.backends.base import Continuing
+from antiphon.backends.continuation import cannot_continue
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.seal import Key, Seal
 from antiphon.store.base import Store, StoredResponse
@@ -27,7 +29,7 @@ from antiphon.wire.lists import ItemList
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
 from antiphon.wire.response import Response
 
-from .asked import completed
+from .asked import completed, options
 from .attachments import Attachments
 from .background import Background
 from .compaction import compacted
@@ -172,6 +174,18 @@ class Service:
         if not generate:
             prepared = replace(prepared, reply=Warming(prepared.reply))
         return self._preparer.run(tenant, prepared, release)
+
+    async def complete(self, request: CreateResponse, prompt: str | tuple[int, ...]) -> Run:
+        """A run for the caller to drive that goes on with a text, and of which nothing is stored;
+        of the request only what is about sampling counts. Raises ``RequestError``."""
+        self._supervisor.admit()
+        model = self._models.find(request.model)
+        await model.ready()
+        if not isinstance(model.backend, Continuing):
+            raise cannot_continue(model.name)
+        request = completed(request, model.defaults, model.thinking_budgets)
+        reply = await model.backend.complete(prompt, options(request, ()))
+        return self._preparer.bare_run(request, model, reply, self._ids("resp"))
 
     async def compact(self, tenant: str, request: Compact) -> Compaction:
         """A run for the caller to drive, of which nothing is stored. Raises ``RequestError``."""

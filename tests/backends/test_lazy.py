@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+from collections.abc import Awaitable
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from antiphon import factories
+from antiphon.backends.base import Backend, Reply
 from antiphon.backends.lazy import Lazy, LazyReply
 from antiphon.backends.scripted import Scripted
 from antiphon.catalog import load
@@ -25,6 +27,13 @@ from tests.conformance.served import Server
 STORY = "A boat left the harbour. It was never seen again. The sea was calm."
 TALK = Conversation(items=(Message(role="user", content=(InputText(text="Hello!"),)),))
 OPTIONS = Options()
+
+
+def prepare(backend: Backend) -> Awaitable[Reply]:
+    """What a reply that came too early makes up for."""
+    return backend.prepare(TALK, OPTIONS)
+
+
 WAIT_S = 10
 
 
@@ -132,7 +141,7 @@ async def test_a_request_that_cannot_be_honoured_is_refused_or_fails() -> None:
 
     with pytest.raises(InvalidRequest, match="too long"):
         await Lazy("m", make).prepare(TALK, OPTIONS)
-    late = LazyReply(Lazy("m", make), TALK, OPTIONS)
+    late = LazyReply(Lazy("m", make), prepare)
     with pytest.raises(BackendError, match="too long") as failed:
         await said(late)
     assert failed.value.code == "invalid_prompt"
@@ -170,7 +179,7 @@ async def test_a_model_that_is_read_is_not_idle() -> None:
 @pytest.mark.parametrize("there", [True, False])
 async def test_an_interrupted_reply_is_continued(there: bool) -> None:
     lazy = Lazy("m", Maker(tokens=True))
-    reply = await lazy.prepare(TALK, OPTIONS) if there else LazyReply(lazy, TALK, OPTIONS)
+    reply = await lazy.prepare(TALK, OPTIONS) if there else LazyReply(lazy, prepare)
     rest = await said(reply.resumed(Begun(prompt=(), sampled=(0, 1, 2))))
     assert STORY.endswith(rest) and 0 < len(rest) < len(STORY)
 

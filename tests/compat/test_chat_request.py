@@ -110,7 +110,7 @@ def test_anything_like_a_message(value: Any) -> None:
 def test_everything_a_client_can_say_is_read() -> None:
     chat = read(SAMPLE)
     assert chat is not None and chat.include_usage and not chat.legacy
-    request = chat.request
+    (request,) = chat.requests
     assert request.store is False and request.stream is True
     assert request.include == ("message.output_text.logprobs",) and request.top_logprobs == 2
     assert request.text is not None and request.text.verbosity == "low"
@@ -148,7 +148,7 @@ def test_an_id_that_is_given_again_is_another_call() -> None:
     answered = {"role": "tool", "tool_call_id": "call_1", "content": "x"}
     chat = read({"messages": [called, answered, called, answered]})
     assert chat is not None
-    ids = [item.call_id for item in chat.request.input or () if hasattr(item, "call_id")]
+    ids = [item.call_id for item in chat.requests[0].input or () if hasattr(item, "call_id")]
     assert ids[0] == ids[1] == "call_1"
     assert ids[2] == ids[3] != "call_1"
 

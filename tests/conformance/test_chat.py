@@ -469,7 +469,9 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,x", "d
             "messages[1]",
             "invalid_value",
         ),
-        ({"n": 2}, "n", "unsupported_parameter"),
+        ({"n": 0}, "n", "integer_below_min_value"),
+        ({"n": 33}, "n", "integer_above_max_value"),
+        ({"n": "2"}, "n", "invalid_type"),
         ({"store": True}, "store", "unsupported_parameter"),
         ({"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
         ({"audio": {}}, "audio", "unsupported_parameter"),
@@ -568,3 +570,34 @@ async def test_silence_is_filled_with_comments(serve: Serve) -> None:
     body = {"model": "tiny", "stream": True, **HI}
     reply = await server.client.post("/v1/chat/completions", json=body)
     assert ": keepalive\n\n" in reply.text and reply.text.startswith("data: ")
+
+
+@pytest.mark.requirement("CC-CHOICES")
+async def test_several_choices(serve: Serve) -> None:
+    server = serve(["One.", "Two.", "Three."])
+    answer = await plain(server, n=3)
+    said = [(one["index"], one["message"]["content"]) for one in answer["choices"]]
+    assert said == [(0, "One."), (1, "Two."), (2, "Three.")]
+    assert answer["usage"] == {**answer["usage"], "prompt_tokens": 1, "completion_tokens": 3}
+    streamed = await chunks(server, n=3, stream_options={"include_usage": True})
+    assert {one["id"] for one in streamed} == {streamed[0]["id"]}
+    texts = ["", "", ""]
+    for chunk in streamed[:-1]:
+        (choice,) = chunk["choices"]
+        texts[choice["index"]] += choice["delta"].get("content", "")
+    assert texts == ["One.", "Two.", "Three."]
+    assert streamed[-1]["usage"]["completion_tokens"] == 3
+
+
+async def test_each_choice_has_a_seed_of_its_own(serve: Serve) -> None:
+    played = engine(["x"])
+    await plain(serve(played), n=3, seed=7)
+    assert [sampling.seed for _, sampling in played.requests] == [7, 8, 9]
+
+
+async def test_a_choice_that_fails_fails_the_answer(serve: Serve) -> None:
+    server = serve(["One.", BackendError("The engine is gone.")])
+    assert (await refused(server, n=2))["message"] == "The engine is gone."
+    streamed = await chunks(server, n=2, stream_options={"include_usage": True})
+    assert [one["error"]["message"] for one in streamed if "error" in one]
+    assert all(one.get("choices") != [] for one in streamed)

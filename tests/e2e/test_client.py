@@ -356,3 +356,39 @@ def test_a_background_response_is_streamed_again(client: OpenAI) -> None:
     assert [event.sequence_number for event in live] == list(range(len(live)))
     assert again == live[4:]
     assert client.responses.retrieve(queued.id).output_text == live[-1].response.output_text  # type: ignore[union-attr]
+
+
+# --- the older APIs ------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("CC-FORMAT")
+def test_chat_completions_of_the_real_model(client: OpenAI) -> None:
+    hi: Any = [{"role": "user", "content": "Name a city."}]
+    city = client.chat.completions.parse(
+        model=MODEL, messages=hi, response_format=City, temperature=1, seed=1
+    )
+    assert isinstance(city.choices[0].message.parsed, City)
+    several = client.chat.completions.create(
+        model=MODEL, messages=hi, max_tokens=8, n=2, temperature=1, seed=1
+    )
+    assert len({choice.message.content for choice in several.choices}) == 2
+    tool: Any = {
+        "type": "function",
+        "function": {name: WEATHER[name] for name in ("name", "description", "parameters")},
+    }
+    asked = client.chat.completions.create(
+        model=MODEL, messages=hi, tools=[tool], tool_choice="required", temperature=0
+    )
+    (call, *_) = asked.choices[0].message.tool_calls or ()
+    assert call.type == "function" and set(json.loads(call.function.arguments)) == {"city", "unit"}
+
+
+@pytest.mark.requirement("CO-ANSWER")
+def test_a_text_is_continued_by_the_real_model(client: OpenAI) -> None:
+    asked: dict[str, Any] = {"model": MODEL, "max_tokens": 8, "temperature": 0}
+    whole = client.completions.create(prompt="One, two, three, four,", logprobs=2, **asked)
+    (choice,) = whole.choices
+    assert "five" in choice.text and choice.finish_reason == "length"
+    assert choice.logprobs is not None and "".join(choice.logprobs.tokens or ()) == choice.text
+    pieces = client.completions.create(prompt="One, two, three, four,", stream=True, **asked)
+    assert "".join(piece.choices[0].text for piece in pieces) == choice.text

@@ -1,0 +1,29 @@
+"""Several answers to one request: how many, and what tells them apart."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from msgspec.structs import replace
+
+from antiphon.wire.faults import bad_type, kind_of, out_of_range
+from antiphon.wire.request import CreateResponse
+
+__all__ = ["count", "reseeded"]
+
+
+def count(raw: Any, path: str, most: int) -> int:
+    """How many continuations. Raises ``InvalidRequest``."""
+    if isinstance(raw, bool) or not isinstance(raw, int):
+        raise bad_type(path, "an integer", kind_of(raw))
+    if raw < 1:
+        raise out_of_range(path, "integer", raw, ">=", "1")
+    if raw > most:
+        raise out_of_range(path, "integer", raw, "<=", str(most))
+    return raw
+
+
+def reseeded(request: CreateResponse, by: int) -> CreateResponse:
+    """One seed gives one answer: the others take the seeds that follow."""
+    seed = request.seed
+    return request if seed is None or not by else replace(request, seed=seed + by)

@@ -1,0 +1,222 @@
+"""The body of ``POST /completions`` becomes texts to be continued, and how to sample.
+
+Field lists: the ``openai`` SDK's types, 3.54, and the extensions of sampling that ``wire.request``
+has.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.errors import InvalidRequest
+from antiphon.wire.body import DEFAULT_LIMITS, Limits, parse
+from antiphon.wire.decode import read_create
+from antiphon.wire.faults import bad_type, empty, kind_of, missing
+from antiphon.wire.request import CreateResponse
+from antiphon.wire.response import Response
+from antiphon.wire.shape import Json, array, fields_of
+
+from .choices import count, reseeded
+from .completion_answer import TextChunks, TextCompletion, completion
+from .paths import Paths
+
+__all__ = ["Completion", "Text", "completion_request"]
+
+#: A text, or its token ids.
+Text = str | tuple[int, ...]
+
+#: Continuations of one request.
+_MOST = 32
+#: OpenAI's default.
+_USUAL_TOKENS = 16
+
+
+class Completion(Struct, frozen=True, kw_only=True):
+    """What a client of the Completions API asks: the texts, ``n`` continuations of each.
+
+    ``echo``: what stands before every continuation in the answer."""
+
+    requests: tuple[CreateResponse, ...]
+    prompts: tuple[Text, ...]
+    paths: Paths
+    n: int = 1
+    echo: bool = False
+    include_usage: bool = False
+
+    @property
+    def stream(self) -> bool:
+        return bool(self.requests[0].stream)
+
+    def lead(self, index: int) -> str:
+        """What the answer repeats of the prompt."""
+        prompt = self.prompts[index]
+        return prompt if self.echo and isinstance(prompt, str) else ""
+
+    def answer(self, responses: Sequence[Response]) -> TextCompletion:
+        """Responses that are over, none of which failed."""
+        return completion(self, responses)
+
+    def chunks(self, first: Response, index: int) -> TextChunks:
+        """The stream of one choice, of the answer that ``first`` names."""
+        return TextChunks(self, first, index)
+
+
+def completion_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Completion:
+    """Raises ``InvalidRequest``, with the path of the field as the client wrote it."""
+    raw = parse(body, limits)
+    if "prompt" not in raw:
+        raise missing("prompt")
+    _refuse(raw)
+    paths = Paths(input="prompt", max_output_tokens="max_tokens", top_logprobs="logprobs")
+    paths.add("include", "logprobs")
+    prompts = _prompts(raw["prompt"])
+    n = count(raw.get("n", 1), "n", _MOST)
+    if n * len(prompts) > _MOST:
+        raise _too_many(len(prompts) * n)
+    asked: Json = {"input": "", "store": False, "max_output_tokens": _USUAL_TOKENS}
+    asked |= {name: raw[name] for name in _SAME if name in raw}
+    for name, read in _READERS.items():
+        if name in raw:
+            asked |= read(raw[name], name)
+    try:
+        request = read_create(asked, limits)
+    except InvalidRequest as error:
+        paths.name(error)
+        raise
+    echo = raw.get("echo", False)
+    if not isinstance(echo, bool):
+        raise bad_type("echo", "a boolean", kind_of(echo))
+    if echo and (raw.get("logprobs") is not None or not all(isinstance(p, str) for p in prompts)):
+        raise InvalidRequest(
+            "Unsupported value: 'echo' goes neither with 'logprobs' nor with token ids.",
+            param="echo",
+            code="unsupported_value",
+        )
+    return Completion(
+        requests=tuple(reseeded(request, at % n) for at in range(n * len(prompts))),
+        prompts=tuple(prompt for prompt in prompts for _ in range(n)),
+        paths=paths,
+        n=n,
+        echo=echo,
+        include_usage=bool((raw.get("stream_options") or {}).get("include_usage")),
+    )
+
+
+def _too_many(asked: int) -> InvalidRequest:
+    return InvalidRequest(
+        f"Invalid 'prompt': one request gets at most {_MOST} continuations, not {asked}.",
+        param="prompt",
+        code="invalid_value",
+    )
+
+
+# --- prompts -------------------------------------------------------------------------------------
+
+
+def _prompts(raw: Any) -> list[Text]:
+    """One prompt or several, each a text or token ids."""
+    if isinstance(raw, str):
+        return [raw]
+    entries = array(raw, "prompt", 2**31, "a string or an array")
+    if not entries:
+        raise empty("prompt", entries)
+    if isinstance(entries[0], int):
+        return [_ids(entries, "prompt")]
+    array(raw, "prompt", _MOST)
+    return [_prompt(entry, f"prompt[{index}]") for index, entry in enumerate(entries)]
+
+
+def _prompt(raw: Any, path: str) -> Text:
+    if isinstance(raw, list):
+        return _ids(raw, path)
+    if not isinstance(raw, str):
+        raise bad_type(path, "a string or an array of token ids", kind_of(raw))
+    return raw
+
+
+def _ids(raw: list[Any], path: str) -> tuple[int, ...]:
+    if not raw:
+        raise empty(path, raw)
+    for index, id in enumerate(raw):
+        if isinstance(id, bool) or not isinstance(id, int):
+            raise bad_type(f"{path}[{index}]", "a token id", kind_of(id))
+    return tuple(raw)
+
+
+# --- fields --------------------------------------------------------------------------------------
+
+#: What both APIs call by one name.
+_SAME = (
+    "cache_salt",
+    "frequency_penalty",
+    "ignore_eos",
+    "include_stop_str_in_output",
+    "logit_bias",
+    "min_p",
+    "model",
+    "presence_penalty",
+    "priority",
+    "prompt_cache_key",
+    "repetition_penalty",
+    "request_id",
+    "seed",
+    "skip_special_tokens",
+    "stop",
+    "stream",
+    "temperature",
+    "top_k",
+    "top_p",
+    "user",
+    "vllm_xargs",
+)
+#: Fields that ask for what there is not, unless their value asks for nothing.
+_REFUSED: Mapping[str, Callable[[Any], bool]] = {
+    "suffix": lambda value: value == "",
+    "best_of": lambda value: value == 1 and value is not True,
+    **dict.fromkeys(
+        (
+            "guided_choice",
+            "guided_grammar",
+            "guided_json",
+            "guided_regex",
+            "messages",
+            "prompt_logprobs",
+            "response_format",
+            "structured_outputs",
+            "use_beam_search",
+        ),
+        lambda value: value is False,
+    ),
+}
+
+
+def _refuse(raw: Json) -> None:
+    for name, idle in _REFUSED.items():
+        if name in raw and not idle(raw[name]):
+            raise InvalidRequest(
+                f"Unsupported parameter: '{name}' is not supported by this server.",
+                param=name,
+                code="unsupported_parameter",
+            )
+
+
+def _logprobs(raw: Any, path: str) -> Json:
+    return {"include": ["message.output_text.logprobs"], "top_logprobs": raw}
+
+
+def _stream_options(raw: Any, path: str) -> Json:
+    fields = fields_of(raw, path)
+    usage = fields.pop("include_usage", False)
+    if not isinstance(usage, bool):
+        raise bad_type(f"{path}.include_usage", "a boolean", kind_of(usage))
+    return {path: fields}
+
+
+_READERS: Mapping[str, Callable[[Any, str], Json]] = {
+    "max_tokens": lambda raw, path: {"max_output_tokens": raw},
+    "logprobs": _logprobs,
+    "stream_options": _stream_options,
+}

@@ -1,0 +1,163 @@
+"""``POST /v1/chat/completions`` and ``/v1/completions``: runs whose client speaks an older API.
+
+The same rim as ``responses``: gate, presence, metrics, errors; one request may be several runs. It
+knows neither models nor what the requests say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from antiphon.compat.paths import Paths
+from antiphon.errors import RequestError
+from antiphon.runs.run import Outlet
+from antiphon.wire.body import Limits as BodyLimits
+from antiphon.wire.events import Event
+from antiphon.wire.request import CreateResponse
+from antiphon.wire.response import Response
+
+from . import bodies, sse
+from .errors import failure_reply
+from .exchange import ClientLeft, Exchange, exchange_of
+from .gate import Gate
+from .guard import Limits
+from .metrics import Metrics, Observed
+from .presence import Presence
+from .replies import json_reply
+from .responses import account
+
+if TYPE_CHECKING:
+    from antiphon.runs.run import Run
+
+__all__ = ["Asked", "Choices", "Frames"]
+
+
+class Frames(Protocol):
+    """The stream of one choice, made of events."""
+
+    def frames(self, events: tuple[Event, ...]) -> bytes: ...
+    def last(self, responses: Sequence[Response]) -> bytes: ...
+
+
+class Asked(Protocol):
+    """What was read from a body: a request for each choice, and how they are answered."""
+
+    @property
+    def requests(self) -> tuple[CreateResponse, ...]: ...
+    @property
+    def paths(self) -> Paths: ...
+    @property
+    def stream(self) -> bool: ...
+    def answer(self, responses: Sequence[Response]) -> Any: ...
+    def chunks(self, first: Response, index: int) -> Frames: ...
+
+
+_A = TypeVar("_A", bound=Asked)
+
+
+class Choices(Generic[_A]):
+    """The endpoint, as an ASGI app. ``begin`` makes the run of a choice: of a tenant, of what was
+    asked, by its index."""
+
+    def __init__(
+        self,
+        read: Callable[[bytes, BodyLimits], _A],
+        begin: Callable[[str, _A, int], Awaitable[Run]],
+        gate: Gate,
+        metrics: Metrics,
+        clock: Callable[[], float],
+        limits: Limits,
+    ) -> None:
+        self._read = read
+        self._begin = begin
+        self._gate = gate
+        self._metrics = metrics
+        self._clock = clock
+        self._limits = limits
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        body = await bodies.read(scope, receive, self._limits.max_body_bytes)
+        asked = self._read(body, self._limits.body)
+        async with Presence(receive), self._gate.slot(exchange.tenant):
+            runs = await self._runs(exchange.tenant, asked)
+            exchange.model, exchange.response_id = runs[0].response.model, runs[0].id
+            if asked.stream:
+                await self._stream(exchange, asked, runs, send)
+            else:
+                await _together(self._driven(exchange, run, _unheard) for run in runs)
+        if asked.stream:
+            return await send({"type": "http.response.body", "body": sse.DONE})
+        responses = [run.response for run in runs]
+        failed = next((each for each in responses if each.status == "failed"), None)
+        reply = json_reply(asked.answer(responses)) if failed is None else failure_reply(failed)
+        await reply(scope, receive, send)
+
+    async def _runs(self, tenant: str, asked: _A) -> list[Run]:
+        """All of them, before the first byte: what is refused is refused as a whole."""
+        try:
+            return [await self._begin(tenant, asked, at) for at in range(len(asked.requests))]
+        except RequestError as error:
+            asked.paths.name(error)
+            raise
+
+    async def _stream(self, exchange: Exchange, asked: _A, runs: Sequence[Run], send: Send) -> None:
+        headers = [*sse.HEADERS]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        chunks = [asked.chunks(runs[0].response, at) for at in range(len(runs))]
+        await _together(
+            self._driven(exchange, run, partial(_Stream, frames, send))
+            for run, frames in zip(runs, chunks, strict=True)
+        )
+        responses = [run.response for run in runs]
+        ended = all(response.status != "failed" for response in responses)
+        if ended and (last := chunks[0].last(responses)):
+            await send({"type": "http.response.body", "body": last, "more_body": True})
+
+    async def _driven(
+        self, exchange: Exchange, run: Run, outlet: Callable[[Observed], Outlet]
+    ) -> None:
+        observed = Observed(exchange.started, self._clock)
+        try:
+            await run.drive(outlet(observed))
+        finally:
+            account(exchange, observed, run.response, self._metrics, self._clock())
+
+
+def _unheard(observed: Observed) -> Outlet:
+    """Nobody hears the events of an answer that is not streamed."""
+    return Outlet()
+
+
+async def _together(drives: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Each in a task of its own; when one breaks off, so do the others."""
+    tasks = [asyncio.create_task(drive) for drive in drives]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+class _Stream(Outlet):
+    """A run on its way to the reader, in the words of another API."""
+
+    def __init__(self, frames: Frames, send: Send, observed: Observed) -> None:
+        self._frames = frames
+        self._send = send
+        self._observed = observed
+
+    async def write(self, events: tuple[Event, ...]) -> None:
+        self._observed.saw(events)
+        body = self._frames.frames(events)
+        try:
+            if body:
+                await self._send({"type": "http.response.body", "body": body, "more_body": True})
+        except OSError:
+            raise ClientLeft from None

@@ -1,0 +1,255 @@
+"""The Completions API, driven by the official client: texts are continued as they stand."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from openai import AsyncOpenAI
+from openai.types import Completion
+
+from antiphon.backends.lazy import Lazy
+from antiphon.backends.local import Local
+from antiphon.backends.scripted import Scripted
+from antiphon.compat.completion_request import completion_request
+from antiphon.errors import BackendError, InvalidRequest
+from antiphon.testing.engine import ScriptedEngine
+from antiphon.testing.tokenizer import END
+from antiphon.tokens import ModelCard
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Server, engine, local
+from tests.wire.test_fuzz import JSON, in_good_form, mutated, searching
+
+Json = dict[str, Any]
+
+
+async def post(server: Server, **body: Any) -> httpx.Response:
+    body = {"model": "tiny", "prompt": "Once", **body}
+    return await server.client.post("/v1/completions", json=body)
+
+
+async def plain(server: Server, **body: Any) -> Json:
+    reply = await post(server, **body)
+    assert reply.status_code == 200, reply.text
+    Completion.model_validate_json(reply.content, strict=True)
+    answer: Json = reply.json()
+    return answer
+
+
+async def streamed(server: Server, **body: Any) -> list[Json]:
+    reply = await post(server, stream=True, **body)
+    assert reply.status_code == 200, reply.text
+    *frames, last, rest = reply.text.split("\n\n")
+    assert (last, rest) == ("data: [DONE]", "")
+    return [json.loads(frame.removeprefix("data: ")) for frame in frames]
+
+
+@pytest.mark.requirement("CO-ANSWER")
+async def test_a_text_is_continued_as_it_stands(serve: Serve) -> None:
+    played = engine([" upon a time"])
+    answer = await plain(serve(played), prompt="<|im_start|>Once")
+    (choice,) = answer["choices"]
+    assert choice["text"] == " upon a time" and choice["finish_reason"] == "stop"
+    assert answer["object"] == "text_completion" and answer["id"].startswith("cmpl-")
+    prompt, sampling = played.requests[0]
+    assert prompt.ids == tuple(played.tokenizer.encode("<|im_start|>Once", special=True))
+    assert len(prompt.ids) == 5 and sampling.max_tokens == 16
+    assert answer["usage"]["prompt_tokens"] == 5
+
+
+@pytest.mark.requirement("CO-ANSWER")
+async def test_nothing_is_read_into_the_text(serve: Serve) -> None:
+    """Neither thinking nor calls, nor is white space taken away."""
+    said = "\n <think>x</think>\n<tool_call>{}</tool_call> \n"
+    answer = await plain(serve(engine([said])), max_tokens=99)
+    assert answer["choices"][0]["text"] == said
+
+
+@pytest.mark.requirement("CO-STREAM")
+async def test_a_stream(serve: Serve) -> None:
+    server = serve(engine([" upon"]))
+    *pieces, end, usage = await streamed(server, stream_options={"include_usage": True})
+    assert "".join(piece["choices"][0]["text"] for piece in pieces) == " upon"
+    assert end["choices"] == [{"text": "", "index": 0, "logprobs": None, "finish_reason": "stop"}]
+    assert usage["choices"] == [] and usage["usage"]["completion_tokens"] == 6
+    assert all(piece["usage"] is None for piece in (*pieces, end))
+    assert [one["choices"][0]["finish_reason"] for one in await streamed(server, max_tokens=2)][
+        -1
+    ] == "length"
+
+
+@pytest.mark.requirement("CO-PROMPTS")
+async def test_many_prompts_many_times(serve: Serve) -> None:
+    played = engine(lambda prompt: prompt.upper())
+    answer = await plain(serve(played), prompt=["a", "bc"], n=2)
+    said = [(choice["index"], choice["text"]) for choice in answer["choices"]]
+    assert said == [(0, "A"), (1, "A"), (2, "BC"), (3, "BC")]
+    assert answer["usage"]["prompt_tokens"] == 3, "a prompt is read once"
+    pieces = await streamed(serve(played), prompt=["a", "bc"])
+    texts = ["", ""]
+    for piece in pieces:
+        for choice in piece["choices"]:
+            texts[choice["index"]] += choice["text"]
+    assert texts == ["A", "BC"]
+
+
+@pytest.mark.requirement("CO-TOKENS")
+async def test_token_ids(serve: Serve) -> None:
+    played = engine(["x"])
+    server = serve(played)
+    await plain(server, prompt=[72, 105])
+    await plain(server, prompt=[[72], [105]])
+    assert [prompt.ids for prompt, _ in played.requests] == [(72, 105), (72,), (105,)]
+    for ids in ([10**9], [-1]):
+        error = (await post(server, prompt=ids)).json()["error"]
+        assert (error["param"], error["code"]) == ("prompt", "invalid_value")
+
+
+async def test_what_begins_texts_stands_once_before_them(serve: Serve) -> None:
+    card = ModelCard(
+        name="m", context_size=4096, bos_token="<s>", add_bos=True, eos_token=END, fingerprint="b"
+    )
+    played = ScriptedEngine(["x"], special=("<s>",), card=card)
+    server = serve(local(played))
+    for prompt in ("hi", "<s>hi", ""):
+        await plain(server, prompt=prompt)
+    bos = played.tokenizer.special["<s>"]
+    assert [asked.ids for asked, _ in played.requests] == [(bos, 104, 105), (bos, 104, 105), (bos,)]
+
+
+@pytest.mark.requirement("CO-ECHO")
+async def test_echo(serve: Serve) -> None:
+    server = serve(engine([" upon"]))
+    assert (await plain(server, echo=True))["choices"][0]["text"] == "Once upon"
+    pieces = await streamed(server, echo=True)
+    assert "".join(one["choices"][0]["text"] for one in pieces) == "Once upon"
+    for body in ({"logprobs": 1}, {"prompt": [1]}):
+        reply = await post(server, echo=True, **body)
+        assert reply.status_code == 400 and reply.json()["error"]["param"] == "echo"
+
+
+@pytest.mark.requirement("CO-LOGPROBS")
+async def test_log_probabilities(serve: Serve) -> None:
+    server = serve(engine(["abc"]))
+    logprobs = (await plain(server, logprobs=2))["choices"][0]["logprobs"]
+    assert logprobs["tokens"] == ["a", "b", "c"] and logprobs["text_offset"] == [0, 1, 2]
+    assert logprobs["token_logprobs"] == [-0.5, -0.5, -0.5]
+    assert [len(top) for top in logprobs["top_logprobs"]] == [2, 2, 2]
+    assert (await plain(server, logprobs=0))["choices"][0]["logprobs"]["top_logprobs"] is None
+    pieces = [one["choices"][0]["logprobs"] for one in await streamed(server, logprobs=2)]
+    for name, values in logprobs.items():
+        assert [value for piece in pieces if piece for value in piece[name]] == values
+
+
+async def test_options_reach_the_engine(serve: Serve) -> None:
+    played = engine(["Hello END"])
+    body = {"temperature": 0.5, "seed": 3, "stop": ["END"], "top_k": 2, "suffix": "", "best_of": 1}
+    answer = await plain(serve(played), max_tokens=40, **body)
+    _, sampling = played.requests[0]
+    assert (sampling.temperature, sampling.seed, sampling.top_k) == (0.5, 3, 2)
+    assert answer["choices"][0]["text"] == "Hello "
+
+
+@pytest.mark.requirement("CO-ERRORS")
+@pytest.mark.parametrize(
+    ("body", "param", "code"),
+    [
+        ({"prompt": None}, "prompt", "missing_required_parameter"),
+        ({"prompt": []}, "prompt", "empty_array"),
+        ({"prompt": [[]]}, "prompt[0]", "empty_array"),
+        ({"prompt": 5}, "prompt", "invalid_type"),
+        ({"prompt": ["a", 5]}, "prompt[1]", "invalid_type"),
+        ({"prompt": [1, "a"]}, "prompt[1]", "invalid_type"),
+        ({"prompt": ["a"] * 33}, "prompt", "array_above_max_length"),
+        ({"prompt": ["a", "b"], "n": 20}, "prompt", "invalid_value"),
+        ({"prompt": "x" * 5000}, "prompt", "context_length_exceeded"),
+        ({"max_tokens": 0}, "max_tokens", "integer_below_min_value"),
+        ({"logprobs": 21}, "logprobs", "integer_above_max_value"),
+        ({"logprobs": True}, "logprobs", "invalid_type"),
+        ({"n": 0}, "n", "integer_below_min_value"),
+        ({"echo": 1}, "echo", "invalid_type"),
+        ({"best_of": 2}, "best_of", "unsupported_parameter"),
+        ({"suffix": "end"}, "suffix", "unsupported_parameter"),
+        ({"response_format": {}}, "response_format", "unsupported_parameter"),
+        ({"messages": []}, "messages", "unsupported_parameter"),
+        ({"temperature": 3}, "temperature", "decimal_above_max_value"),
+        ({"stream_options": {"include_usage": True}}, "stream_options", None),
+        ({"model": "nope"}, "model", "model_not_found"),
+    ],
+)
+async def test_what_is_wrong_is_named_as_the_client_wrote_it(
+    serve: Serve, body: Json, param: str, code: str | None
+) -> None:
+    reply = await post(serve(engine(["x"])), **body)
+    assert reply.status_code == (404 if code == "model_not_found" else 400)
+    error = reply.json()["error"]
+    assert (error["param"], error["code"]) == (param, code)
+    assert len(reply.content) < 1000
+
+
+@pytest.mark.requirement("CO-MODELS")
+@pytest.mark.parametrize("lazy", [False, True])
+async def test_a_model_that_only_answers(serve: Serve, lazy: bool) -> None:
+    async def make() -> Scripted:
+        return Scripted()
+
+    reply = await post(serve(Lazy("tiny", make) if lazy else Scripted()))
+    assert reply.status_code == 400
+    assert reply.json()["error"]["code"] == "unsupported_model"
+
+
+async def test_a_model_that_is_loaded_when_it_is_asked(serve: Serve) -> None:
+    async def make() -> Local:
+        return local(engine([" upon"]))
+
+    answer = await plain(serve(Lazy("tiny", make)))
+    assert answer["choices"][0]["text"] == " upon"
+
+
+async def test_a_failure(serve: Serve) -> None:
+    server = serve(engine([BackendError("The engine is gone.")]))
+    reply = await post(server)
+    assert (reply.status_code, reply.json()["error"]["message"]) == (500, "The engine is gone.")
+    *_, last = await streamed(server)
+    assert last["error"]["message"] == "The engine is gone."
+
+
+@pytest.mark.requirement("CO-STREAM")
+async def test_the_official_client(serve: Serve) -> None:
+    server = serve(engine([" upon"]))
+    transport = httpx.ASGITransport(server.app)
+    async with AsyncOpenAI(
+        base_url="http://localhost/v1",
+        api_key="none",
+        http_client=httpx.AsyncClient(transport=transport),
+    ) as client:
+        answer = await client.completions.create(model="tiny", prompt="Once", logprobs=1)
+        assert answer.choices[0].text == " upon"
+        stream = await client.completions.create(model="tiny", prompt="Once", stream=True)
+        assert "".join([piece.choices[0].text async for piece in stream]) == " upon"
+
+
+SAMPLE = {
+    "model": "m",
+    "prompt": ["a", [1]],
+    "n": 2,
+    "echo": False,
+    "logprobs": 1,
+    "max_tokens": 5,
+    "stop": ["a"],
+    "stream": True,
+    "stream_options": {"include_usage": True},
+    "logit_bias": {"1": 2},
+}
+
+
+@searching
+@given(mutated(SAMPLE) | JSON)
+def test_anything_like_a_request(value: Any) -> None:
+    try:
+        completion_request(json.dumps(value).encode())
+    except InvalidRequest as error:
+        in_good_form(error)
