@@ -17,8 +17,8 @@ from msgspec.structs import replace
 
 from antiphon.dialects.schemas import grammar_fault
 from antiphon.engines import gguf, hf_folder
+from antiphon.engines.asked import check_request
 from antiphon.engines.base import Capabilities, Sampling
-from antiphon.engines.checks import check_request
 from antiphon.engines.completions_flavours import FLAVOURS, Flavour
 from antiphon.engines.completions_pieces import Asked, Piece
 from antiphon.engines.endings import Endings
