@@ -11,7 +11,9 @@ from functools import partial
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
+from antiphon.backends.adapted import Adapted
 from antiphon.backends.base import Backend
 from antiphon.backends.embedding import Embedding
 from antiphon.backends.lazy import Lazy
@@ -50,8 +52,9 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
     async def ready(self) -> None:
         """Load it where it is not, which may go on behind this. Raises ``Overloaded``."""
-        if isinstance(self.backend, Lazy):
-            await self.backend.ready()
+        backend = self.backend.inner if isinstance(self.backend, Adapted) else self.backend
+        if isinstance(backend, Lazy):
+            await backend.ready()
 
     @property
     def embedder(self) -> Embedder | None:
@@ -113,10 +116,18 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
                 recommended=DEFAULT_SAMPLING if model.source == DEFAULT else {},
                 thinking_budgets=model.thinking_budgets,
             )
-            models.append(served)
+            models += [served, *_adapted(served, model)]
         catalog = Catalog(tuple(models), settings.default_model)
         stack.pop_all()
     return catalog
+
+
+def _adapted(served: ServedModel, model: Model) -> list[ServedModel]:
+    """The model once more under the name of each of its adapters."""
+    return [
+        replace(served, name=name, aliases=(), backend=Adapted(served.backend, name))
+        for name in model.adapters
+    ]
 
 
 async def _backend(

@@ -155,7 +155,9 @@ class Model(Struct, frozen=True, kw_only=True):
     ] = "note"
     adapters: Annotated[
         dict[str, str],
-        declare("LoRA adapters: the name a request asks for → its file.", kind="a table"),
+        declare(
+            "LoRA adapters: the name of a model of its own → its file or folder.", kind="a table"
+        ),
     ] = {}
     upstream_model: Annotated[
         str | None, declare("What an upstream calls the model. Unset: its only or first one.")
@@ -558,10 +560,12 @@ def _check_names(settings: Settings) -> None:
         raise SetupError("models is empty: there must be one to serve")
     owners: dict[str, str] = {}
     for name, model in settings.models.items():
-        for called in (name, *model.aliases):
+        for called in (name, *model.aliases, *model.adapters):
             other = owners.setdefault(called, name)
             if other != name:
                 raise SetupError(f"models {other} and {name} are both called {called!r}")
+        if twice := {name, *model.aliases} & model.adapters.keys():
+            raise SetupError(f"model {name} and its adapter are both called {min(twice)!r}")
     for option in ("default_model", "summary_model"):
         named = getattr(settings, option)
         if named is not None and named not in owners:

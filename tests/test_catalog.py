@@ -12,6 +12,7 @@ import pytest
 from antiphon import factories as module
 from antiphon.backends.scripted import Scripted
 from antiphon.catalog import Catalog, load
+from antiphon.conversation import Conversation, Options
 from antiphon.errors import NotFound, SetupError
 from antiphon.settings import Model, Settings
 
@@ -68,6 +69,32 @@ async def test_the_operators_values_stand_over_the_recommended_ones(
     monkeypatch.setattr(module, "ENGINES", {"scripted": make})
     loaded = await load(Settings(models={"a": scripted(temperature=0.9, top_p=0.5)}))
     assert loaded.find("a").defaults == {"temperature": 0.9, "top_k": 40, "top_p": 0.5}
+
+
+@pytest.mark.requirement("VN-45")
+async def test_an_adapter_is_a_model_of_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    one = Scripted(context_size=77)
+
+    async def make(*_: Any) -> Scripted:
+        return one
+
+    monkeypatch.setattr(module, "ENGINES", {"scripted": make})
+    model = scripted(adapters={"poet": "/adapters/poet"}, aliases=("b",), load="demand", top_p=0.5)
+    loaded = await load(Settings(models={"base": model}))
+    base, poet = loaded.all()
+    assert (base.name, poet.name, loaded.find("b")) == ("base", "poet", base)
+    await poet.ready()
+    assert (poet.context_size, poet.defaults, poet.backend.sees_images) == (
+        77,
+        {"top_p": 0.5},
+        True,
+    )
+    for served in (poet, base):
+        await served.backend.prepare(Conversation(items=()), Options(priority=3))
+    asked = [(options.adapter, options.priority) for _, options in one.requests]
+    assert asked == [("poet", 3), (None, 3)]
+    await loaded.close()
+    assert one.closed
 
 
 async def test_closing_closes_every_model(catalog: Catalog) -> None:

@@ -235,3 +235,10 @@ def test_engines_are_told_not_to_tell_of_their_use(monkeypatch: pytest.MonkeyPat
         monkeypatch.delenv(name)
     untracked()
     assert (os.environ["DO_NOT_TRACK"], os.environ["VLLM_NO_USAGE_STATS"]) == ("0", "1")
+
+
+def test_an_adapter_has_a_name_of_its_own() -> None:
+    with pytest.raises(SetupError, match="model a and its adapter are both called 'a'"):
+        read('[models.a]\nsource = "x"\nadapters = { a = "file" }')
+    two = '[models.a]\nsource = "x"\nadapters = { b = "f" }\n[models.b]\nsource = "y"'
+    assert "both called 'b'" in refused(two)
