@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
 from antiphon.tools import search
-from antiphon.tools.base import Offer
+from antiphon.tools.base import Offer, Provider
 from antiphon.wire import tools as tl
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import (
@@ -25,6 +25,8 @@ from antiphon.wire.response import (
     Response,
     TextConfig,
 )
+
+from .offered import Hosted
 
 __all__ = ["Visible", "completed", "echo", "options", "visible_tools"]
 
@@ -59,12 +61,16 @@ class Visible(Struct, frozen=True):
     tools: tuple[tl.Tool, ...]
     ignored: tuple[str, ...]
     offers: tuple[Offer, ...] = ()
+    hosted: tuple[Hosted, ...] = ()
 
 
-def visible_tools(request: CreateResponse, unavailable: str) -> Visible:
+def visible_tools(
+    request: CreateResponse, unavailable: str, providers: Mapping[str, Provider] = {}
+) -> Visible:
     """Split the request's tools. Common coding agents always name hosted tools, so that refusing
     them would lock those clients out: ``unavailable`` is ``ignore`` (leave them out of the prompt
-    and report it) or ``refuse``. A choice that forces one is always refused."""
+    and report it) or ``refuse``. A choice that forces one is always refused. ``providers``: tool
+    type → who brings it. Raises ``InvalidRequest``."""
     offers = _offers(request.tools)
     shown: tuple[tl.Tool, ...] = tuple(t for t in request.tools if isinstance(t, _SHOWN))
     if offers:
@@ -74,9 +80,14 @@ def visible_tools(request: CreateResponse, unavailable: str) -> Visible:
         dict.fromkeys(
             name
             for tool, name in zip(request.tools, types, strict=True)
-            if not isinstance(tool, (*_SHOWN, tl.ToolSearch))
+            if not isinstance(tool, (*_SHOWN, tl.ToolSearch)) and name not in providers
         )
     )
+    hosted = []
+    for at, (tool, name) in enumerate(zip(request.tools, types, strict=True)):
+        if name in providers:
+            providers[name].check(tool, f"tools[{at}]")
+            hosted.append(Hosted(name, tool, providers[name]))
     if ignored and unavailable == "refuse":
         raise InvalidRequest(
             f"The tool '{ignored[0]}' is not available on this server.",
@@ -84,13 +95,14 @@ def visible_tools(request: CreateResponse, unavailable: str) -> Visible:
             code="unsupported_tool",
         )
     choice = request.tool_choice
-    if isinstance(choice, tl.Choice) and choice.type not in ("function", "custom", "allowed_tools"):
+    known = {"function", "custom", "allowed_tools", *(each.type for each in hosted)}
+    if isinstance(choice, tl.Choice) and choice.type not in known:
         raise InvalidRequest(
             f"The tool '{choice.type}' is not available on this server, so it cannot be chosen.",
             param="tool_choice",
             code="unsupported_tool",
         )
-    return Visible(shown, ignored, offers)
+    return Visible(shown, ignored, offers, tuple(hosted))
 
 
 def _offers(tools: tuple[tl.Tool, ...]) -> tuple[Offer, ...]:

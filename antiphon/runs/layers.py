@@ -10,9 +10,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Reply
-from antiphon.tools.base import Offer
 from antiphon.wire.request import CreateResponse
 
+from .asked import Visible
 from .compaction import Question
 from .inspected import Inspected
 from .models import Models, Policy, ServedModel
@@ -37,20 +37,22 @@ class Layers(Struct, frozen=True, kw_only=True):
         question: Question,
         model: ServedModel,
         *,
-        offers: tuple[Offer, ...],
+        tools: Visible,
         tenant: str,
         response_id: str,
     ) -> Reply:
         """The reply with all that the request asks for. Raises ``InvalidRequest``."""
         timed = bool(request.return_metrics)
         turns: Turns | None = None
-        if offers:
+        if tools.offers or tools.hosted:
             reply = turns = Turns(
                 reply,
                 Work(
                     conversation=question.context.conversation,
-                    options=question.options,
-                    offers=offers,
+                    options=replace(question.options, tool_choice=request.tool_choice or "auto"),
+                    offers=tools.offers,
+                    hosted=tools.hosted,
+                    include=frozenset(request.include or ()),
                     ask=question.backend.prepare,
                     bounds=replace(self.policy.bounds, calls=request.max_tool_calls),
                     ids=self.ids,

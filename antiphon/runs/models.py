@@ -11,7 +11,7 @@ from antiphon.backends.base import Backend
 from antiphon.embeddings.base import Embedder
 
 from .background import Lease
-from .turns import Bounds
+from .running import Bounds
 
 __all__ = ["Models", "Policy", "ServedModel"]
 

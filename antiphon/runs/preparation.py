@@ -23,6 +23,7 @@ from antiphon.store.runs import Batch, Claim, Job, Letter
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
+from antiphon.tools.base import Provider
 from antiphon.wire.items import InputText, Item, ItemBase, Message, Reasoning
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
@@ -92,6 +93,7 @@ class Preparer:
         seal: Seal,
         prompts: Prompts,
         attachments: Attachments,
+        providers: Mapping[str, Provider],
         kinds: Mapping[type[ItemBase], Kind],
         clock: Callable[[], float],
         ids: Ids,
@@ -106,6 +108,7 @@ class Preparer:
         self._seal = seal
         self._prompts = prompts
         self._attachments = attachments
+        self._providers = providers
         self._layers = Layers(models=models, policy=policy, ids=ids, clock=clock)
         self._chains = Chains(store)
         self._kinds = kinds
@@ -125,10 +128,13 @@ class Preparer:
     ) -> Prepared:
         """``lead``: what the request's stored prompt says. Raises ``RequestError`` for whatever
         cannot be honoured."""
-        tools = visible_tools(request, self._policy.unavailable_tools)
+        tools = visible_tools(request, self._policy.unavailable_tools, self._providers)
         context = replace(await self._context(tenant, request, model, recent), lead=lead)
         backend = self._attachments.ahead_of(model.backend, tenant, len(lead))
-        question = Question(context=context, backend=backend, options=options(request, tools.tools))
+        asked = options(request, tools.tools)
+        if tools.hosted:  # what there is to choose is known once they are open
+            asked = replace(asked, tool_choice="auto")
+        question = Question(context=context, backend=backend, options=asked)
         sealed = Sealed(self._seal, tenant)
         reply = (
             await compact(question, sealed)
@@ -141,7 +147,7 @@ class Preparer:
                 request,
                 question,
                 model,
-                offers=tools.offers,
+                tools=tools,
                 tenant=tenant,
                 response_id=response_id,
             )
@@ -174,7 +180,7 @@ class Preparer:
         if asked.conversation is not None:
             await self._conversations.retrieve(tenant, asked.conversation.id)
         model = self._models.find(asked.model)
-        tools = visible_tools(asked, self._policy.unavailable_tools)
+        tools = visible_tools(asked, self._policy.unavailable_tools, self._providers)
         context = await self._context(tenant, asked, model)
         backend = self._attachments.ahead_of(model.backend, tenant)
         reply = await backend.prepare(context.conversation, options(asked, tools.tools))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -24,6 +24,7 @@ from antiphon.store.runs import Batch, Claim
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import kinds_for
 from antiphon.stream.writer import Ids, ResponseWriter
+from antiphon.tools.base import Provider
 from antiphon.wire.compaction import Compact, CompactedResponse
 from antiphon.wire.lists import ItemList
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
@@ -79,7 +80,8 @@ class Queued(Struct, frozen=True):
 class Service:
     """One a server process; ``clock`` gives unix seconds, ``ids`` fresh ids by prefix. Background
     runs are worked on between ``start`` and ``drain``. Without a ``seal``, what clients carry can
-    be read by this service alone; without a ``fetcher``, URLs in requests are refused."""
+    be read by this service alone; without a ``fetcher``, URLs in requests are refused.
+    ``providers``: the tools that run here, by their types."""
 
     def __init__(
         self,
@@ -91,6 +93,7 @@ class Service:
         prompts: Prompts | None = None,
         fetcher: Fetcher | None = None,
         documents: Documents | None = None,
+        providers: Mapping[str, Provider] | None = None,
         clock: Callable[[], float],
         ids: Ids,
     ) -> None:
@@ -122,6 +125,7 @@ class Service:
             seal=seal or Seal((Key.fresh(),)),
             prompts=self.prompts,
             attachments=Attachments(self.files, fetcher=fetcher, documents=documents),
+            providers=providers or {},
             kinds=self._kinds,
             clock=clock,
             ids=ids,

@@ -14,8 +14,9 @@ from msgspec.structs import replace
 from antiphon.conversation import Kept
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Sampled, Text
 from antiphon.stream.kinds import KINDS
-from antiphon.tools.base import Offer, Result
+from antiphon.tools.base import First, Offer, Result
 from antiphon.wire import items as it
+from antiphon.wire import tools as tl
 
 __all__ = ["Called", "Turn"]
 
@@ -33,6 +34,27 @@ class Called:
         self.result: Result | None = None
         self._shell = shell
         self._text: list[str] = []
+
+    @classmethod
+    def allowed(cls, first: First, call_id: str) -> Called:
+        """A call that a client has allowed."""
+        tool = first.offer.tool
+        namespace = first.offer.namespace or UNSET
+        shell: it.Item = (
+            it.CustomToolCall(call_id=call_id, name=tool.name, input="", namespace=namespace)
+            if isinstance(tool, tl.Custom)
+            else it.FunctionCall(call_id=call_id, name=tool.name, arguments="", namespace=namespace)
+        )
+        call = cls(first.offer, shell, call_id, ignored=False)
+        call.write(Text(first.arguments))
+        return call
+
+    def said(self) -> tuple[Delta, ...]:
+        """All of it at once."""
+        begun = "in_progress" in KINDS[type(self.offer.shell)].progress
+        steps = (Progress("in_progress", self.key),) if begun else ()
+        text = (Text(self.arguments),) if self.offer.streamed and self._text else ()
+        return (Open(self.opened, self.key), *steps, *text, Close())
 
     def write(self, delta: Text) -> None:
         self._text.append(delta.text)

@@ -6,9 +6,8 @@ To the run it is one reply. It knows no events and no particular tool.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
-from contextlib import aclosing
+from contextlib import AsyncExitStack, aclosing
 from typing import Any
 
 import structlog
@@ -20,33 +19,21 @@ from antiphon.backends.checked import added
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Prompted
-from antiphon.tools.base import Context, Offer, Result
+from antiphon.tools.base import Offer, Opening, Toolset
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage
 
+from .offered import Hosted, with_tools
+from .running import Bounds, Place, room, run_all, trimmed
 from .turn import Called, Turn
 
-__all__ = ["Bounds", "Turns", "Work"]
+__all__ = ["Turns", "Work"]
 
 _log = structlog.get_logger(__name__)
 
-#: Characters a token stands for, at least: what is told of a tool must fit the context.
-_CHARACTERS = 2
-_USUAL_SIZE = 32_768
-_LEAST_TOLD = 500
 _ENOUGH = "No more calls are possible now. Answer with what you have."
 _INTERRUPTED = "The server was interrupted while this ran. It may or may not have been done."
-
-
-class Bounds(Struct, frozen=True, kw_only=True):
-    """``turns``: of one response. ``calls``: of tools that run here, in one response; None: any
-    number. ``side_by_side``: calls that run at a time. ``call_s``: seconds one may take."""
-
-    turns: int = 32
-    calls: int | None = None
-    side_by_side: int = 8
-    call_s: float = 300.0
 
 
 class Work(Struct, frozen=True, kw_only=True):
@@ -60,7 +47,8 @@ class Work(Struct, frozen=True, kw_only=True):
     ids: Callable[[str], str]
     tenant: str
     response_id: str
-    lead: tuple[it.Item, ...] = ()
+    hosted: tuple[Hosted, ...] = ()
+    include: frozenset[str] = frozenset()
     context_size: int | None = None
 
 
@@ -75,6 +63,7 @@ class Turns:
         self._options = work.options
         self._allowed = work.bounds.calls
         self._begun: Begun | None = None
+        self._is_over = False
         #: What each turn used.
         self.used: list[Usage] = []
 
@@ -97,30 +86,28 @@ class Turns:
         if begun.items or begun.open:
             items = (*self._conversation.items, *begun.items)
             self._conversation = replace(self._conversation, items=items, kept=None)
-        if not self._is_between(begun):
-            self._reply = self._reply.resumed(begun)
         return self
-
-    def _is_between(self, begun: Begun) -> bool:
-        """Interrupted while tools ran, or before the model heard of it."""
-        kinds = tuple({type(o.shell) for o in self._work.offers if o.call is not None})
-        last = begun.open or begun.items[-1:]
-        kinds = (*kinds, it.ToolSearchOutput)
-        return any(isinstance(item, kinds) for item in last)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         begun, self._begun = self._begun, None
-        for delta in () if begun is not None else self._work.lead:
-            yield (Open(delta), Close())
-        said: it.Item | None = None
-        if begun is not None and self._is_between(begun):
-            yield self._failed(begun)
-            if (prompted := await self._next(())) is None:
+        async with AsyncExitStack() as stack:
+            toolsets: list[Toolset] = []
+            async with aclosing(self._open(stack, toolsets, anew=begun is None)) as opened:
+                async for known in opened:
+                    yield known
+            async with aclosing(self._start(toolsets, begun)) as started:
+                async for known in started:
+                    yield known
+            if self._is_over:
                 yield (self._end("length"),)
                 return
-            yield prompted
-        elif begun is not None:
-            said = next(iter(begun.open), None)
+            said = None if begun is None or _is_between(begun) else next(iter(begun.open), None)
+            async with aclosing(self._all(said)) as turns:
+                async for known in turns:
+                    yield known
+
+    async def _all(self, said: it.Item | None) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Every turn to the end. ``said``: the item that an interruption found open."""
         while True:
             is_last = len(self.used) >= self._work.bounds.turns - 1
             allowed = 0 if is_last else self._allowed
@@ -139,6 +126,66 @@ class Turns:
                 return
             yield prompted
 
+    # --- before the first turn -------------------------------------------------------------------
+
+    async def _open(
+        self, stack: AsyncExitStack, toolsets: list[Toolset], *, anew: bool
+    ) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Open the tools. Those that lead the output are told of, unless they have been."""
+        work = self._work
+        opening = Opening(
+            tenant=work.tenant,
+            response_id=work.response_id,
+            items=work.conversation.items,
+            include=work.include,
+        )
+        for hosted in work.hosted:
+            lead = hosted.provider.lead(hosted.tool, opening) if anew else None
+            key = work.ids("lead") if lead is not None else ""
+            if lead is not None:
+                yield (Open(lead, key), Progress("in_progress", key))
+            try:
+                toolset = await stack.enter_async_context(
+                    hosted.provider.open(hosted.tool, opening)
+                )
+            except ToolError as error:
+                toolset = Toolset(failed=True, fields={"error": error.message})
+            if lead is not None:
+                step = "failed" if toolset.failed else "completed"
+                yield (Progress(step, key), Close(toolset.fields, key))
+            toolsets.append(toolset)
+
+    async def _start(
+        self, toolsets: Sequence[Toolset], begun: Begun | None
+    ) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """The reply of the first turn, once it is known what there is to call."""
+        offered = tuple(offer for toolset in toolsets for offer in toolset.offers)
+        self._offers.update({(o.tool.name, o.namespace): o for o in offered})
+        self._options = with_tools(self._options, self._work.hosted, toolsets)
+        if begun is not None and not _is_between(begun):
+            if offered:
+                self._reply = await self._work.ask(self._work.conversation, self._options)
+            self._reply = self._reply.resumed(begun)
+            return
+        items: tuple[it.Item, ...] = ()
+        if begun is not None:
+            yield self._failed(begun)
+        else:
+            first = [each for toolset in toolsets for each in toolset.first]
+            calls = [Called.allowed(each, self._work.ids("call")) for each in first]
+            for call in calls:
+                yield call.said()
+            async with aclosing(run_all(calls, self._place())) as steps:
+                async for step in steps:
+                    yield (step,)
+            said = tuple(call.item() for call in calls)
+            items = (*said, *(told for call in calls for told in self._told(call)))
+        if begun is not None or items or offered:
+            prompted = await self._next(items, first=begun is None)
+            self._is_over = prompted is None
+            if prompted:
+                yield prompted
+
     async def _turn(self, turn: Turn) -> AsyncGenerator[tuple[Delta, ...], None]:
         """What the model says, then what its tools do."""
         async with aclosing(self._reply.deltas()) as deltas:
@@ -152,21 +199,21 @@ class Turns:
         if self._allowed is not None:
             self._allowed -= len(calls)
         if turn.finish.reason == "stop" and calls:
-            async with aclosing(self._running(calls)) as steps:
+            async with aclosing(run_all(calls, self._place())) as steps:
                 async for step in steps:
                     yield (step,)
 
     # --- the next turn ---------------------------------------------------------------------------
 
     async def _next(
-        self, items: Sequence[it.Item], turn: Turn | None = None
+        self, items: Sequence[it.Item], turn: Turn | None = None, *, first: bool = False
     ) -> tuple[Delta, ...] | None:
-        """Ask the model again; None if there is no room for an answer."""
-        kept = turn.kept(self._reply.kept) if turn is not None else None
+        """Ask the model again, or for the first time; None if there is no room for an answer."""
+        kept = turn.kept(self._reply.kept) if turn is not None else self._conversation.kept
         self._conversation = replace(
             self._conversation, items=(*self._conversation.items, *items), kept=kept
         )
-        self._options = self._afterwards()
+        self._options = self._options if first else self._afterwards()
         if self._options.max_output_tokens == 0:
             return None
         try:
@@ -184,7 +231,8 @@ class Turns:
         if choice == "required":
             choice = "auto"
         elif isinstance(choice, tl.Choice) and choice.mode != "none":
-            several = choice.type == "allowed_tools"
+            asked = self._work.options.tool_choice
+            several = isinstance(asked, tl.Choice) and asked.type == "allowed_tools"
             choice = replace(choice, mode="auto") if several else "auto"
         changed: dict[str, Any] = {"tool_choice": choice}
         most = self._work.options.max_output_tokens
@@ -192,10 +240,24 @@ class Turns:
             spent = sum(usage.output_tokens for usage in self.used)
             changed["max_output_tokens"] = max(0, most - spent)
         if len(self.used) >= self._work.bounds.turns - 1 or self._allowed == 0:
-            run_here = {id(o.tool) for o in self._work.offers if o.call is not None}
-            changed["tools"] = tuple(t for t in options.tools if id(t) not in run_here)
+            changed["tools"] = tuple(t for t in options.tools if not self._runs_here(t))
             changed["tool_choice"] = choice if changed["tools"] else "none"
         return replace(options, **changed)
+
+    def _place(self) -> Place:
+        work = self._work
+        return Place(
+            tenant=work.tenant,
+            response_id=work.response_id,
+            bounds=work.bounds,
+            room=self._room(),
+        )
+
+    def _runs_here(self, tool: tl.Tool) -> bool:
+        inner = tool.tools[0] if isinstance(tool, tl.Namespace) else tool
+        namespace = tool.name if isinstance(tool, tl.Namespace) else None
+        offer = self._offers.get((getattr(inner, "name", ""), namespace))
+        return offer is not None and offer.call is not None
 
     def _told(self, call: Called) -> Sequence[it.Item]:
         """What the model is told of a call."""
@@ -204,82 +266,18 @@ class Turns:
             return (call.output(_ENOUGH),)
         if result.items:
             return result.items
-        return (call.output(_trimmed(result.text, self._room())),)
+        return (call.output(trimmed(result.text, self._room())),)
 
     def _room(self) -> int:
         """Characters the model can still be told, of which a call may use half."""
         used = self.used[-1] if self.used else Usage()
-        size = self._work.context_size or _USUAL_SIZE
-        left = size - used.input_tokens - used.output_tokens
-        return max(_LEAST_TOLD, left * _CHARACTERS // 2)
+        return room(self._work.context_size, used.input_tokens + used.output_tokens)
 
     def _end(self, reason: Any) -> Finish:
         used = Usage()
         for turn in self.used:
             used = added(used, turn)
         return Finish(reason, used)
-
-    # --- running ---------------------------------------------------------------------------------
-
-    async def _running(self, calls: Sequence[Called]) -> AsyncGenerator[Delta, None]:
-        """Run them side by side; what they do, as it happens. Closing this stops them."""
-        news: asyncio.Queue[Delta | None] = asyncio.Queue()
-        places = asyncio.Semaphore(self._work.bounds.side_by_side)
-        tasks = [asyncio.create_task(self._run(call, news, places)) for call in calls]
-        try:
-            left = len(tasks)
-            while left:
-                delta = await news.get()
-                if delta is None:
-                    left -= 1
-                else:
-                    yield delta
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.gather(*tasks, return_exceptions=True)
-
-    async def _run(
-        self, call: Called, news: asyncio.Queue[Delta | None], places: asyncio.Semaphore
-    ) -> None:
-        try:
-            async with places:
-                result = call.result = await self._result(call, news)
-            status = call.offer.failure if result.failed else "completed"
-            news.put_nowait(Close(result.fields, call.key, status))
-            for item in result.items:
-                if not isinstance(item, type(call.offer.shell)):
-                    news.put_nowait(Open(item))
-                    news.put_nowait(Close())
-        finally:
-            news.put_nowait(None)
-
-    async def _result(self, call: Called, news: asyncio.Queue[Delta | None]) -> Result:
-        work, run = self._work, call.offer.call
-        assert run is not None
-        context = Context(
-            tenant=work.tenant,
-            response_id=work.response_id,
-            call_id=call.call_id,
-            room=self._room(),
-        )
-        try:
-            async with (
-                asyncio.timeout(work.bounds.call_s),
-                aclosing(run(call.arguments, context)) as steps,
-            ):
-                async for step in steps:
-                    if isinstance(step, Result):
-                        return step
-                    news.put_nowait(Progress(step.name, call.key, step.fields))
-        except TimeoutError:
-            return Result(text="The tool took too long and was stopped.", failed=True)
-        except ToolError as error:
-            return Result(text=error.message, failed=True)
-        except Exception:
-            _log.exception("a tool failed", response=work.response_id, tool=call.offer.tool.name)
-            return Result(text="The tool failed.", failed=True)
-        return Result(text="The tool gave no result.", failed=True)
 
     def _failed(self, begun: Begun) -> tuple[Delta, ...]:
         """What was running when the run was interrupted."""
@@ -295,6 +293,19 @@ class Turns:
         return tuple(out)
 
 
+#: Items of tools that run here.
+_RUN_HERE = (
+    it.McpListTools,
+    it.McpCall,
+    it.WebSearchCall,
+    it.FileSearchCall,
+    it.CodeInterpreterCall,
+    it.ImageGenerationCall,
+    it.ShellCall,
+    it.ShellCallOutput,
+    it.ToolSearchCall,
+    it.ToolSearchOutput,
+)
 _CAN_FAIL = (
     it.McpCall,
     it.WebSearchCall,
@@ -304,9 +315,7 @@ _CAN_FAIL = (
 )
 
 
-def _trimmed(text: str, room: int) -> str:
-    """The beginning and the end of a text that is too long."""
-    if len(text) <= room:
-        return text
-    left = len(text) - room
-    return f"{text[: room // 2]}\n[… {left} characters left out …]\n{text[-(room // 2) :]}"
+def _is_between(begun: Begun) -> bool:
+    """Interrupted while tools ran, or before the model heard of it."""
+    last = begun.open or begun.items[-1:]
+    return any(isinstance(item, _RUN_HERE) for item in last)

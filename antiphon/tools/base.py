@@ -5,6 +5,7 @@ it. It knows no model, no run and no HTTP.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from msgspec import Struct
@@ -12,7 +13,17 @@ from msgspec import Struct
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Item
 
-__all__ = ["Call", "Context", "Offer", "Result", "Step", "Toolset"]
+__all__ = [
+    "Call",
+    "Context",
+    "First",
+    "Offer",
+    "Opening",
+    "Provider",
+    "Result",
+    "Step",
+    "Toolset",
+]
 
 
 class Context(Struct, frozen=True, kw_only=True):
@@ -68,14 +79,45 @@ class Offer(Struct, frozen=True, kw_only=True):
     namespace: str | None = None
 
 
-class Toolset(Protocol):
-    """The tools of one response. Opened before it begins, and closed by the task that opened it."""
+class First(Struct, frozen=True, kw_only=True):
+    """A call to be run before the model is asked: what a client has allowed."""
 
-    @property
-    def offers(self) -> tuple[Offer, ...]: ...
+    offer: Offer
+    arguments: str
 
-    @property
-    def lead(self) -> tuple[Item, ...]:
-        """Items that come first in the output."""
 
-    async def close(self) -> None: ...
+class Toolset(Struct, frozen=True, kw_only=True):
+    """What a tool of a request came to. ``fields`` are those of its leading item, if it has one;
+    ``failed``: the item says why there is nothing to offer."""
+
+    offers: tuple[Offer, ...] = ()
+    first: tuple[First, ...] = ()
+    fields: Mapping[str, Any] = {}
+    failed: bool = False
+
+
+class Opening(Struct, frozen=True, kw_only=True):
+    """For which response a tool is opened. ``items``: what came before; ``include``: what the
+    request wants to be told besides."""
+
+    tenant: str
+    response_id: str
+    items: tuple[Item, ...]
+    include: frozenset[str] = frozenset()
+
+
+class Provider(Protocol):
+    """Brings the tools of one type (``mcp``, ``web_search`` …) to responses. One a server; it knows
+    what the operator set."""
+
+    def check(self, tool: Any, path: str) -> None:
+        """Raises ``InvalidRequest``, with the path of the field, for what it cannot do."""
+
+    def lead(self, tool: Any, opening: Opening) -> Item | None:
+        """The item that stands first in the output while the tool is opened (``mcp_list_tools``),
+        as it begins; None if there is none."""
+
+    def open(self, tool: Any, opening: Opening) -> AbstractAsyncContextManager[Toolset]:
+        """What the request's tool comes to, for as long as its response is worked on. It is entered
+        and left by one task, which may be cancelled; what needs a task of its own has one. Raises
+        ``ToolError``: then the response goes on without it."""

@@ -29,6 +29,7 @@ from antiphon.seal import Seal
 from antiphon.store.base import Store
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tokens import ModelCard
+from antiphon.tools.base import Provider
 from tests.conformance import oracle
 from tests.conformance.line import Wire
 from tests.golden.models import MODELS
@@ -85,6 +86,7 @@ class Server:
         seal: Seal | None = None,
         prompts: Prompts | None = None,
         thinking_budgets: Mapping[str, int] = {},
+        providers: Mapping[str, Provider] = {},
         **policy: Any,
     ) -> None:
         numbers = itertools.count(1)
@@ -108,6 +110,7 @@ class Server:
             policy=Policy(**{"keepalive_s": 0, **policy}),
             seal=seal,
             prompts=prompts,
+            providers=providers,
             clock=lambda: NOW,
             ids=ids,
         )

@@ -14,7 +14,8 @@ from antiphon.backends.base import singly
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import InvalidRequest, ToolError
-from antiphon.runs.turns import Bounds, Turns, Work
+from antiphon.runs.running import Bounds
+from antiphon.runs.turns import Turns, Work
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Text
 from antiphon.tools.base import Context, Offer, Result, Step
 from antiphon.wire import items as it

@@ -1,0 +1,68 @@
+"""What the tools of a request offer the model once they are opened. It runs nothing."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from msgspec import UNSET, Struct
+from msgspec.structs import replace
+
+from antiphon.conversation import Options
+from antiphon.tools.base import Offer, Provider, Toolset
+from antiphon.wire import tools as tl
+
+__all__ = ["Hosted", "with_tools"]
+
+
+class Hosted(Struct, frozen=True):
+    """A tool of a request that runs here: its type, what the request says, who brings it."""
+
+    type: str
+    tool: tl.Tool
+    provider: Provider
+
+
+def with_tools(options: Options, hosted: Sequence[Hosted], toolsets: Sequence[Toolset]) -> Options:
+    """The options with what was opened. A choice of a tool is one of what it offers."""
+    offers = [offer for toolset in toolsets for offer in toolset.offers]
+    tools = (*options.tools, *map(_shown, offers))
+    choice = options.tool_choice
+
+    def chosen(one: tl.Choice) -> list[tl.Choice]:
+        return [
+            _named(offer)
+            for each, toolset in zip(hosted, toolsets, strict=True)
+            for offer in toolset.offers
+            if each.type == one.type and _is_of(offer, one)
+        ]
+
+    types = {each.type for each in hosted}
+    if choice == "required" and not tools:
+        choice = "auto"
+    elif isinstance(choice, tl.Choice) and choice.type in types:
+        found = chosen(choice)
+        choice = tl.Choice(type="allowed_tools", mode="required", tools=tuple(found))
+        choice = choice if found else "auto"
+    elif isinstance(choice, tl.Choice) and choice.tools:
+        named = [chosen(one) if one.type in types else [one] for one in choice.tools]
+        choice = replace(choice, tools=tuple(each for group in named for each in group))
+    return replace(options, tools=tools, tool_choice=choice)
+
+
+def _shown(offer: Offer) -> tl.Tool:
+    if offer.namespace is None:
+        return offer.tool
+    return tl.Namespace(name=offer.namespace, tools=(offer.tool,))
+
+
+def _named(offer: Offer) -> tl.Choice:
+    kind = "custom" if isinstance(offer.tool, tl.Custom) else "function"
+    return tl.Choice(type=kind, name=offer.tool.name, namespace=offer.namespace or UNSET)
+
+
+def _is_of(offer: Offer, choice: tl.Choice) -> bool:
+    """``mcp`` names a server, and perhaps a tool of it."""
+    return choice.server_label in (UNSET, offer.namespace) and choice.name in (
+        UNSET,
+        offer.tool.name,
+    )

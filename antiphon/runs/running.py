@@ -1,0 +1,123 @@
+"""Runs the calls of a turn side by side, each within its bounds. What a tool raises becomes a
+result that failed. It knows no model and no particular tool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+import structlog
+from msgspec import Struct
+
+from antiphon.errors import ToolError
+from antiphon.stream.deltas import Close, Delta, Open, Progress
+from antiphon.tools.base import Context, Result
+
+from .turn import Called
+
+__all__ = ["Bounds", "Place", "room", "run_all", "trimmed"]
+
+_log = structlog.get_logger(__name__)
+
+#: Characters a token stands for, at least: what is told of a tool must fit the context.
+_CHARACTERS = 2
+_USUAL_SIZE = 32_768
+_LEAST_TOLD = 500
+
+
+class Bounds(Struct, frozen=True, kw_only=True):
+    """``turns``: of one response. ``calls``: of tools that run here, in one response; None: any
+    number. ``side_by_side``: calls that run at a time. ``call_s``: seconds one may take."""
+
+    turns: int = 32
+    calls: int | None = None
+    side_by_side: int = 8
+    call_s: float = 300.0
+
+
+class Place(Struct, frozen=True, kw_only=True):
+    """For which response calls run, and how much the model can still be told of each."""
+
+    tenant: str
+    response_id: str
+    bounds: Bounds
+    room: int
+
+
+_News = asyncio.Queue[Delta | None]
+
+
+async def run_all(calls: Sequence[Called], place: Place) -> AsyncGenerator[Delta, None]:
+    """Run them; what they do, as it happens. Closing this stops them."""
+    news: _News = asyncio.Queue()
+    places = asyncio.Semaphore(place.bounds.side_by_side)
+    tasks = [asyncio.create_task(_run(call, place, news, places)) for call in calls]
+    try:
+        left = len(tasks)
+        while left:
+            delta = await news.get()
+            if delta is None:
+                left -= 1
+            else:
+                yield delta
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+async def _run(call: Called, place: Place, news: _News, places: asyncio.Semaphore) -> None:
+    try:
+        async with places:
+            result = call.result = await _result(call, place, news)
+        status = call.offer.failure if result.failed else "completed"
+        news.put_nowait(Close(result.fields, call.key, status))
+        for item in result.items:
+            news.put_nowait(Open(item))
+            news.put_nowait(Close())
+    finally:
+        news.put_nowait(None)
+
+
+async def _result(call: Called, place: Place, news: _News) -> Result:
+    run = call.offer.call
+    assert run is not None
+    context = Context(
+        tenant=place.tenant,
+        response_id=place.response_id,
+        call_id=call.call_id,
+        room=place.room,
+    )
+    try:
+        async with (
+            asyncio.timeout(place.bounds.call_s),
+            aclosing(run(call.arguments, context)) as steps,
+        ):
+            async for step in steps:
+                if isinstance(step, Result):
+                    return step
+                news.put_nowait(Progress(step.name, call.key, step.fields))
+    except TimeoutError:
+        return Result(text="The tool took too long and was stopped.", failed=True)
+    except ToolError as error:
+        return Result(text=error.message, failed=True)
+    except Exception:
+        _log.exception("a tool failed", response=place.response_id, tool=call.offer.tool.name)
+        return Result(text="The tool failed.", failed=True)
+    return Result(text="The tool gave no result.", failed=True)
+
+
+def room(context_size: int | None, used: int) -> int:
+    """Characters the model can still be told, of which a call may use half. ``used``: tokens."""
+    left = (context_size or _USUAL_SIZE) - used
+    return max(_LEAST_TOLD, left * _CHARACTERS // 2)
+
+
+def trimmed(text: str, room: int) -> str:
+    """The beginning and the end of a text that is too long."""
+    if len(text) <= room:
+        return text
+    left = len(text) - room
+    return f"{text[: room // 2]}\n[… {left} characters left out …]\n{text[-(room // 2) :]}"

@@ -1,0 +1,224 @@
+"""Tools that run here, whatever they are: opened before the model is asked, called, told of."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from antiphon.errors import InvalidRequest, ToolError
+from antiphon.store.base import Store
+from antiphon.tools.base import Context, First, Offer, Opening, Result, Step, Toolset
+from antiphon.wire import items as it
+from antiphon.wire.tools import Function, Mcp
+from tests.conformance.conftest import Serve
+from tests.conformance.scripts import TOOL, call, said, thought
+from tests.conformance.served import Ask, engine, local
+from tests.conformance.test_tool_search import called, prompts
+
+MCP = {"type": "mcp", "server_label": "dice", "server_url": "http://localhost/mcp"}
+
+
+class Dice:
+    """A provider of ``mcp``: one function, ``roll``."""
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self.fails = fails
+        self.open_now = 0
+        self.rolled: list[str] = []
+
+    def check(self, tool: Mcp, path: str) -> None:
+        if tool.server_label == "none":
+            raise InvalidRequest("No such server.", param=f"{path}.server_label")
+
+    def lead(self, tool: Mcp, opening: Opening) -> it.Item | None:
+        listed = any(isinstance(item, it.McpListTools) for item in opening.items)
+        return None if listed else it.McpListTools(server_label=tool.server_label, tools=())
+
+    @asynccontextmanager
+    async def open(self, tool: Mcp, opening: Opening) -> AsyncIterator[Toolset]:
+        if self.fails:
+            raise ToolError("The server does not answer.")
+        self.open_now += 1
+        try:
+            shell = it.McpCall(server_label=tool.server_label, name="roll", arguments="")
+            offer = Offer(
+                tool=Function(name="roll", description="Rolls dice"),
+                shell=shell,
+                call=self.roll,
+                streamed=True,
+                namespace=tool.server_label,
+            )
+            answers = [i for i in opening.items if isinstance(i, it.McpApprovalResponse)]
+            first = tuple(First(offer=offer, arguments="{}") for each in answers if each.approve)
+            listed = ({"name": "roll", "input_schema": {"type": "object"}},)
+            yield Toolset(offers=(offer,), first=first, fields={"tools": listed})
+        finally:
+            self.open_now -= 1
+
+    async def roll(self, arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        self.rolled.append(arguments)
+        yield Step("completed")
+        yield Result(text="six", fields={"output": "six"})
+
+
+async def test_a_tool_is_listed_called_and_its_result_told(serve: Serve, ask: Ask) -> None:
+    dice = Dice()
+    server = serve(
+        local(engine([called("dice__roll", {"n": 1}), "It is six."])), providers={"mcp": dice}
+    )
+    answer = await ask(server, tools=[MCP])
+    listed, rolled, message = answer.output
+    assert listed["type"] == "mcp_list_tools" and listed["tools"][0]["name"] == "roll"
+    assert (rolled["type"], rolled["status"]) == ("mcp_call", "completed")
+    assert rolled["output"] == "six" and rolled["arguments"] == '{"n": 1}'
+    assert message["content"][0]["text"] == "It is six."
+    assert dice.open_now == 0 and "x-antiphon-ignored-tools" not in answer.headers
+    first, second = prompts(server)
+    assert '"dice__roll"' in first and second.startswith(first) and "six" in second
+    if answer.events:
+        types = [e["type"].removeprefix("response.") for e in answer.events]
+        steps = [t for t in types if t.startswith(("mcp", "output_item"))]
+        deltas = steps.count("mcp_call_arguments.delta")
+        assert steps == [
+            "output_item.added",
+            "mcp_list_tools.in_progress",
+            "mcp_list_tools.completed",
+            "output_item.done",
+            "output_item.added",
+            "mcp_call.in_progress",
+            *["mcp_call_arguments.delta"] * deltas,
+            "mcp_call_arguments.done",
+            "mcp_call.completed",
+            "output_item.done",
+            "output_item.added",
+            "output_item.done",
+        ]
+
+
+async def test_the_next_turn_sees_what_was_rolled(serve: Serve, wait: Ask, stores: Store) -> None:
+    dice = Dice()
+    replies = [called("dice__roll", {}), "It is six.", "As I said, six."]
+    server = serve(local(engine(replies)), on=stores, providers={"mcp": dice})
+    first = await wait(server, tools=[MCP])
+    second = await wait(
+        server, tools=[MCP], previous_response_id=first.ended["id"], input="And again?"
+    )
+    assert [item["type"] for item in second.output] == ["message"]  # listed before
+    last = prompts(server)[-1]
+    assert "six" in last and last.index("It is six.") < last.index("And again?")
+
+
+async def test_what_cannot_be_opened_is_told_and_the_model_answers(serve: Serve, ask: Ask) -> None:
+    server = serve(local(engine(["Sorry."])), providers={"mcp": Dice(fails=True)})
+    answer = await ask(server, tools=[MCP])
+    listed, _ = answer.output
+    assert listed["error"] == "The server does not answer." and answer.text == "Sorry."
+    assert answer.ended["status"] == "completed"
+
+
+async def test_what_a_client_allowed_runs_before_the_model_is_asked(serve: Serve, ask: Ask) -> None:
+    dice = Dice()
+    server = serve(local(engine(["You have a six."])), providers={"mcp": dice})
+    asked = {
+        "type": "mcp_approval_request",
+        "id": "mcpr_1",
+        "server_label": "dice",
+        "name": "roll",
+        "arguments": "{}",
+    }
+    allowed = {"type": "mcp_approval_response", "approval_request_id": "mcpr_1", "approve": True}
+    listed = {"type": "mcp_list_tools", "id": "mcpl_1", "server_label": "dice", "tools": []}
+    answer = await ask(
+        server, tools=[MCP], input=[{"role": "user", "content": "Roll!"}, listed, asked, allowed]
+    )
+    assert [item["type"] for item in answer.output] == ["mcp_call", "message"]
+    assert answer.output[0]["output"] == "six" and dice.rolled == ["{}"]
+    assert "six" in prompts(server)[0]
+
+
+@pytest.mark.parametrize(
+    "choice",
+    [
+        {"type": "mcp", "server_label": "dice"},
+        {"type": "mcp", "server_label": "dice", "name": "roll"},
+        {
+            "type": "allowed_tools",
+            "mode": "required",
+            "tools": [{"type": "mcp", "server_label": "dice"}],
+        },
+    ],
+)
+async def test_a_hosted_tool_can_be_chosen(serve: Serve, wait: Ask, choice: Any) -> None:
+    played = engine([called("dice__roll", {}), "Six."])
+    server = serve(local(played), providers={"mcp": Dice()})
+    answer = await wait(server, tools=[MCP, TOOL], tool_choice=choice)
+    assert answer.text == "Six."
+    first, second = (sampling.constraint for _, sampling in played.requests)
+    assert first is not None and first.needed and "dice__roll" in first.lark
+    assert "get_weather" not in first.lark
+    assert second is not None
+    assert ("get_weather" in second.lark) == (choice["type"] == "mcp")
+
+
+async def test_a_provider_refuses_by_name(serve: Serve, ask: Ask) -> None:
+    server = serve(providers={"mcp": Dice()})
+    refused = (await ask(server, tools=[TOOL, {**MCP, "server_label": "none"}])).refused
+    assert (refused["http"], refused["param"]) == (400, "tools[1].server_label")
+
+
+async def test_hosted_tools_mix_with_those_of_the_client(serve: Serve, ask: Ask) -> None:
+    script = [
+        called("dice__roll", {}) + called("get_weather", {"city": "Oslo"}),
+        "Six, and rain.",
+    ]
+    server = serve(local(engine(script)), providers={"mcp": Dice()})
+    first = await ask(server, tools=[MCP, TOOL])
+    assert [i["type"] for i in first.output] == ["mcp_list_tools", "mcp_call", "function_call"]
+    assert first.ended["status"] == "completed" and first.output[1]["output"] == "six"
+    output = {
+        "type": "function_call_output",
+        "call_id": first.output[2]["call_id"],
+        "output": "rain",
+    }
+    if first.ended["store"]:
+        second = await ask(
+            server,
+            tools=[MCP, TOOL],
+            previous_response_id=first.ended["id"],
+            input=[output],
+        )
+        assert second.text == "Six, and rain."
+
+
+async def test_it_works_over_backends_without_tokens(serve: Serve, ask: Ask) -> None:
+    scripts = [
+        [*thought("Hm."), *call("{}", name="roll")],
+        said("Six."),
+    ]
+    dice = Dice()
+    server = serve(namespaced(scripts), providers={"mcp": dice})
+    answer = await ask(server, tools=[MCP])
+    kinds = [item["type"] for item in answer.output]
+    assert kinds == ["mcp_list_tools", "reasoning", "mcp_call", "message"]
+
+
+def namespaced(scripts: Any) -> Any:
+    from antiphon.backends.scripted import Scripted
+    from antiphon.stream.deltas import Open
+
+    def reply(conversation: Any, options: Any) -> Any:
+        if not options.tools:
+            return "not asked yet"
+        done = any(isinstance(item, it.FunctionCallOutput) for item in conversation.items)
+        script = scripts[1 if done else 0]
+        return [
+            Open(it.FunctionCall(call_id="", name="roll", arguments="", namespace="dice"))
+            if isinstance(delta, Open) and isinstance(delta.item, it.FunctionCall)
+            else delta
+            for delta in script
+        ]
+
+    return Scripted(reply)
