@@ -17,6 +17,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.tools import search
 from antiphon.tools.base import Offer, Provider
 from antiphon.wire import tools as tl
+from antiphon.wire.items import ItemBase, Reasoning
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import (
     JsonSchemaFormat,
@@ -28,7 +29,7 @@ from antiphon.wire.response import (
 
 from .offered import Hosted
 
-__all__ = ["Visible", "completed", "echo", "options", "visible_tools"]
+__all__ = ["Visible", "completed", "echo", "hidden", "options", "visible_tools"]
 
 _SHOWN = (tl.Function, tl.Custom, tl.Namespace)
 _LOGPROBS = "message.output_text.logprobs"
@@ -113,6 +114,11 @@ def _offers(tools: tuple[tl.Tool, ...]) -> tuple[Offer, ...]:
     while name in taken:
         name = f"{name}_"
     return tuple(search.offer(tool, search.deferred(tools), name) for tool in searches[:1])
+
+
+def hidden(request: CreateResponse) -> tuple[type[ItemBase], ...]:
+    """Kinds of items that the request does not want to be told of."""
+    return (Reasoning,) if request.include_reasoning is False else ()
 
 
 def options(request: CreateResponse, tools: tuple[tl.Tool, ...]) -> Options:

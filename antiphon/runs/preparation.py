@@ -24,11 +24,11 @@ from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.tools.base import Provider
-from antiphon.wire.items import InputText, Item, ItemBase, Message, Reasoning
+from antiphon.wire.items import InputText, Item, ItemBase, Message
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
 
-from .asked import echo, options, visible_tools
+from .asked import echo, hidden, options, visible_tools
 from .attachments import Attachments
 from .background import Ready
 from .chains import Chains
@@ -44,7 +44,7 @@ from .prompts import Prompts
 from .recall import recall
 from .recent import Recent
 from .recorder import Besides, Recorder
-from .restored import Broken, restored
+from .restored import Broken, prompt_ids, restored
 from .run import Left, Run, Work
 from .sealed import Sealed
 from .summaries import broke_off
@@ -203,7 +203,7 @@ class Preparer:
             recorder=Recorder(
                 writer,
                 besides=self._besides(tenant, request),
-                hides=_hidden(request),
+                hides=hidden(request),
                 prompt=work.reply.kept.ids if work.reply.kept is not None else (),
             ),
             past=past,
@@ -265,8 +265,8 @@ class Preparer:
             writer,
             tokens,
             besides=self._besides(job.tenant, request),
-            hides=_hidden(request),
-            prompt=_ids(job),
+            hides=hidden(request),
+            prompt=prompt_ids(job),
         )
         entry = Entry(
             journal,
@@ -317,7 +317,7 @@ class Preparer:
         )
         reply = prepared.reply
         if job.prompt or tokens or begun:
-            prompt, sampled = unrolled(_ids(job), tokens)
+            prompt, sampled = unrolled(prompt_ids(job), tokens)
             done = tuple(log.items[at] for at in sorted(log.items))
             still = tuple(log.open[at].item("in_progress") for at in sorted(log.open))
             reply = reply.resumed(Begun(tuple(prompt), tuple(sampled), done, still))
@@ -386,17 +386,6 @@ class Preparer:
             chains=self._chains,
             ids=self._ids,
         )
-
-
-def _ids(job: Job) -> array[int]:
-    """The prompt a background run began with."""
-    prompt = array("I")
-    prompt.frombytes(job.prompt)
-    return prompt
-
-
-def _hidden(request: CreateResponse) -> tuple[type[ItemBase], ...]:
-    return (Reasoning,) if request.include_reasoning is False else ()
 
 
 async def _nothing() -> None:

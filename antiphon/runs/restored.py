@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Mapping
 from antiphon.backends.base import Reply
 from antiphon.conversation import Begun
 from antiphon.errors import RunError
-from antiphon.store.runs import Batch
+from antiphon.store.runs import Batch, Job
 from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
@@ -17,7 +17,7 @@ from antiphon.wire.items import ItemBase
 
 from .lines import decoded
 
-__all__ = ["Broken", "restored"]
+__all__ = ["Broken", "prompt_ids", "restored"]
 
 
 def restored(
@@ -30,6 +30,13 @@ def restored(
     for batch in batches:
         tokens.frombytes(batch.tokens)
     return log, tokens, batches[-1].last + 1
+
+
+def prompt_ids(job: Job) -> array[int]:
+    """The prompt a background run began with."""
+    prompt = array("I")
+    prompt.frombytes(job.prompt)
+    return prompt
 
 
 class Broken:
