@@ -8,7 +8,7 @@ Source: the harmony response format, and its library, which writes the prompts.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
@@ -19,7 +19,7 @@ from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .base import Rendered
 from .harmony_grammar import Grammarian
-from .harmony_messages import Talk, talk_of
+from .harmony_messages import BROWSER, PYTHON, Talk, natives, talk_of
 from .harmony_parser import CONTROLS, Codes, Kind, Parser
 from .harmony_prompt import Encoder, clean
 from .harmony_schemas import plain_schema
@@ -28,7 +28,7 @@ from .tools import Shown, ShownTool, shown_tools
 from .wording import LEVELS, wishes
 
 if TYPE_CHECKING:
-    from openai_harmony import HarmonyEncoding, Message, ToolDescription
+    from openai_harmony import HarmonyEncoding, Message, ToolDescription, ToolNamespaceConfig
 
 __all__ = ["SETTINGS", "Dialect"]
 
@@ -73,19 +73,22 @@ class Dialect:
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         shown = shown_tools(options, conversation.items)
         talk = talk_of(conversation.items, shown, self._unreadable, conversation.past)
-        head = [self._system(options)]
-        if developer := _developer(conversation.instructions, talk, options, shown):
+        called = natives(shown)
+        functions = [tool for tool in shown.tools if tool.name not in called]
+        head = [self._system(options, [tool for tool in shown.tools if tool.name in called])]
+        if developer := _developer(conversation.instructions, talk, options, functions):
             head.append(developer)
         begun = cast(Kind, talk.said[-1].channel) if talk.is_open else None
         constraint = self._grammarian.reply(options, shown, begun)
         return Rendered(
             prompt=Prompt(
-                self._encoder.encode(head, talk, conversation.kept, has_functions=bool(shown.tools))
+                self._encoder.encode(head, talk, conversation.kept, has_functions=bool(functions))
             ),
             parser=Parser(
                 self._tokenizer,
                 self._codes,
                 shapes=shown.shapes,
+                plain=[name for name, recipient in called.items() if recipient == PYTHON],
                 parallel=options.parallel_tool_calls,
                 begun=begun,
                 held=constraint is not None and constraint.needed,
@@ -109,8 +112,8 @@ class Dialect:
             "answer_constraint": self._grammarian.reply(options, shown, None, thought=True),
         }
 
-    def _system(self, options: Options) -> Message:
-        """Who the model is, what day it is, and how hard it is to think."""
+    def _system(self, options: Options, tools: Sequence[ShownTool]) -> Message:
+        """Who the model is, what day it is, how hard it is to think, and its own tools."""
         from openai_harmony import Message, ReasoningEffort, Role, SystemContent
 
         for name in options.template.keys() - SETTINGS:
@@ -126,6 +129,8 @@ class Dialect:
         for name in ("model_identity", "knowledge_cutoff"):
             if isinstance(said.get(name), str):
                 setattr(content, name, clean(said[name]))
+        for namespace in _own(tools):
+            content.with_tools(namespace)
         return Message.from_role_and_content(Role.SYSTEM, content)
 
 
@@ -163,7 +168,7 @@ def _effort(asked: Any) -> str:
 
 
 def _developer(
-    instructions: str | None, talk: Talk, options: Options, shown: Shown
+    instructions: str | None, talk: Talk, options: Options, tools: Sequence[ShownTool]
 ) -> Message | None:
     """All that instructs the model, in order: instructions, what system and developer said, the
     tools, the form of the answer. None where nothing does."""
@@ -171,25 +176,38 @@ def _developer(
 
     told = [text for text in (instructions, *talk.told, *wishes(options)) if text]
     parts: list[Any] = []
-    if told or shown.tools:
+    if told or tools:
         content = DeveloperContent()
         if told:
             content.with_instructions(clean("\n\n".join(told)))
-        if shown.tools:
-            content.with_function_tools([_described(tool) for tool in shown.tools])
+        if tools:
+            content.with_function_tools([_described(tool, tool.name) for tool in tools])
         parts.append(content)
     if form := _form(options):
         parts.append(TextContent(text=clean(f"\n\n{form}" if parts else form)))
     return Message.from_role_and_contents(Role.DEVELOPER, parts) if parts else None
 
 
-def _described(tool: ShownTool) -> ToolDescription:
+def _own(tools: Sequence[ShownTool]) -> Iterator[ToolNamespaceConfig]:
+    """The interpreter and the browser, as the system message has them."""
+    from openai_harmony import ToolNamespaceConfig
+
+    browser = [tool for tool in tools if tool.shape.namespace == BROWSER]
+    for tool in tools:
+        if tool not in browser:
+            yield ToolNamespaceConfig(name=PYTHON, description=clean(tool.description), tools=[])
+    if browser:
+        described = [_described(tool, tool.shape.wire_name) for tool in browser]
+        yield ToolNamespaceConfig(name=BROWSER, description=None, tools=described)
+
+
+def _described(tool: ShownTool, name: str) -> ToolDescription:
     from openai_harmony import ToolDescription
 
     schema = plain_schema(tool.schema)
     if schema is not None:
         schema = json.loads(clean(json.dumps(schema, ensure_ascii=False)))
-    return ToolDescription.new(tool.name, clean(tool.description), schema)
+    return ToolDescription.new(name, clean(tool.description), schema)
 
 
 def _form(options: Options) -> str:

@@ -14,6 +14,7 @@ from antiphon.tokens import Constraint, Tokenizer
 from .constraints import Grammarian as Base
 from .constraints import Rules
 from .formats import TOOLS
+from .harmony_messages import FUNCTIONS, PYTHON, natives
 from .harmony_parser import CONTROLS, Kind
 from .tools import Shown
 
@@ -73,20 +74,23 @@ class Grammarian(Base):
         """A call, or an answer where none must come."""
         constrain = self._literal(CONTROLS["constrain"])
         rules.add("type", f'(" " {constrain} "json" | " json")?')
-        calls = [self._addressed(rules, n, tool.name) for n, tool in enumerate(shown.callable)]
+        called = natives(shown)
+        calls = []
         for number, tool in enumerate(shown.callable):
-            arguments = self._arguments(rules, number, tool)
-            rules.add(
-                f"tool_{number}",
-                f"type {self._literal(_MESSAGE)} {arguments} {self._literal(CONTROLS['call'])}",
-            )
+            to = called.get(tool.name, FUNCTIONS + tool.name)
+            calls.append(self._addressed(rules, number, to))
+            said = "TEXT" if to == PYTHON else self._arguments(rules, number, tool)
+            kind = '" code"?' if tool.name in called else "type"
+            end = self._literal(CONTROLS["call"])
+            rules.add(f"tool_{number}", f"{kind} {self._literal(_MESSAGE)} {said} {end}")
         if shown.required:
             return rules.add("ends", " | ".join(calls))
         head = f'{self._literal(_CHANNEL)} "final" type {self._literal(_MESSAGE)}'
         return rules.add("ends", " | ".join([*calls, f"{head} answer"]))
 
-    def _addressed(self, rules: Rules, number: int, name: str) -> str:
+    def _addressed(self, rules: Rules, number: int, recipient: str) -> str:
         """A call, with its recipient on either side of the channel."""
-        to = json.dumps(f" to=functions.{name}")
-        channel = f'{self._literal(_CHANNEL)} "commentary"'
+        to = json.dumps(f" to={recipient}")
+        name = "commentary" if recipient.startswith(FUNCTIONS) else "analysis"
+        channel = f"{self._literal(_CHANNEL)} {json.dumps(name)}"
         return rules.add(f"call_{number}", f"({to} {channel} | {channel} {to}) tool_{number}")

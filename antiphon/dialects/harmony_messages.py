@@ -6,7 +6,7 @@ What instructs the model is not among them: harmony has one place for it. It kno
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import Struct
@@ -16,11 +16,14 @@ from antiphon.wire import items as it
 from .messages import Builder, Unreadable, unfinished
 from .tools import Shown
 
-__all__ = ["ASSISTANT", "FUNCTIONS", "Said", "Talk", "talk_of"]
+__all__ = ["ASSISTANT", "BROWSER", "FUNCTIONS", "PYTHON", "Said", "Talk", "natives", "talk_of"]
 
 ASSISTANT = "assistant"
 #: Where harmony puts the tools of a developer.
 FUNCTIONS = "functions."
+#: What gpt-oss was trained to call otherwise than functions: an interpreter that takes code as it
+#: is, and a namespace of functions. They stand in the system message and are called while thinking.
+PYTHON, BROWSER = "python", "browser"
 
 
 class Said(Struct, frozen=True, kw_only=True):
@@ -40,6 +43,20 @@ class Talk(Struct, frozen=True, kw_only=True):
     told: tuple[str, ...]
     said: tuple[Said, ...]
     is_open: bool
+
+
+def natives(shown: Shown) -> Mapping[str, str]:
+    """The tools that are called as the model was trained to: by the name they were shown by, whom
+    their calls are addressed to. A custom tool ``python``, functions of a namespace ``browser``."""
+    found = {}
+    for tool in shown.tools:
+        shape = tool.shape
+        is_text = shape.custom and tool.grammar is None
+        if is_text and (shape.wire_name, shape.namespace) == (PYTHON, None):
+            found[tool.name] = PYTHON
+        elif shape.namespace == BROWSER and not shape.custom:
+            found[tool.name] = f"{BROWSER}.{shape.wire_name}"
+    return found
 
 
 def talk_of(
@@ -69,6 +86,7 @@ class _Talk(Builder):
         super().__init__(shown, unreadable)
         self.told: list[str] = []
         self._said: list[Said] = []
+        self._natives = natives(shown)
         self._calls: dict[int, str] = {}
         self._results: dict[str, Said] = {}
 
@@ -98,21 +116,28 @@ class _Talk(Builder):
         self._said.append(Said(author=ASSISTANT, text=text, channel="analysis"))
 
     def call(self, call_id: str, name: str, arguments: Any) -> None:
-        text = arguments if isinstance(arguments, str) else _dump(arguments)
+        recipient = self._recipient(name)
+        if recipient == PYTHON and isinstance(arguments, dict):
+            text = str(arguments.get("input", ""))
+        else:
+            text = arguments if isinstance(arguments, str) else _dump(arguments)
         self._calls[len(self._said)] = call_id
-        self._said.append(
-            Said(author=ASSISTANT, text=text, channel="commentary", recipient=_recipient(name))
-        )
+        channel = _channel(recipient)
+        self._said.append(Said(author=ASSISTANT, text=text, channel=channel, recipient=recipient))
 
     def result(self, call_id: str, name: str, text: str) -> None:
+        author = self._recipient(name)
         self._results[call_id] = Said(
-            author=_recipient(name), text=text, channel="commentary", recipient=ASSISTANT
+            author=author, text=text, channel=_channel(author), recipient=ASSISTANT
         )
 
+    def _recipient(self, name: str) -> str:
+        """The tool as headers name it, where white space would end its name."""
+        return self._natives.get(name) or FUNCTIONS + "_".join(name.split())
 
-def _recipient(name: str) -> str:
-    """The tool as headers name it, where white space would end its name."""
-    return FUNCTIONS + "_".join(name.split())
+
+def _channel(recipient: str) -> str:
+    return "commentary" if recipient.startswith(FUNCTIONS) else "analysis"
 
 
 def _dump(arguments: Any) -> str:

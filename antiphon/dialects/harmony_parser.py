@@ -7,7 +7,7 @@ no text, and gives the same deltas however the reply is cut into chunks.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from itertools import repeat
 from typing import Literal
 
@@ -55,13 +55,28 @@ class Codes(Struct, frozen=True):
         return Codes(controls, dict.fromkeys(special.values(), ""))
 
 
+class _PlainCall:
+    """A call whose input is what the model writes."""
+
+    def __init__(self, sink: Sink, shape: ToolShape) -> None:
+        self._sink = sink
+        sink.call(shape, "")
+
+    def arguments(self, text: str) -> None:
+        self._sink.argue(text)
+
+    def end(self) -> None:
+        self._sink.end_call()
+
+
 class Parser:
     """``dialects.base.Parser`` for harmony.
 
     ``shapes``: the name the model was shown → what it is on the wire; without any, no calls are
-    looked for. ``begun``: the prompt ends within a message of this kind, else behind the model's
-    role. ``parallel``: there may be more than one call. ``held``: to a grammar, by which the
-    first answer or call is the last, and in which other control tokens may stand as text.
+    looked for. ``plain``: those of them whose input stands as it is. ``begun``: the prompt ends
+    within a message of this kind, else behind the model's role. ``parallel``: there may be more
+    than one call. ``held``: to a grammar, by which the first answer or call is the last, and in
+    which other control tokens may stand as text.
     """
 
     def __init__(
@@ -70,6 +85,7 @@ class Parser:
         codes: Codes,
         *,
         shapes: Mapping[str, ToolShape],
+        plain: Collection[str] = (),
         parallel: bool = True,
         begun: Kind | None = None,
         held: bool = False,
@@ -77,6 +93,7 @@ class Parser:
         self._tokenizer = tokenizer
         self._codes = codes
         self._shapes = shapes
+        self._plain = plain
         self._parallel = parallel
         self._held = held
         self._sink = Sink()
@@ -84,7 +101,7 @@ class Parser:
         #: Of the message that is being read; None in a header.
         self._kind: Kind | None = begun
         self._is_open = False
-        self._call: Call | None = None
+        self._call: Call | _PlainCall | None = None
         self._text: list[str] = []
         self._logprobs: list[TokenLogprob] = []
         self._header = ""
@@ -214,15 +231,21 @@ class Parser:
         name = self._called(header.recipient)
         if name is not None:
             self._kind = "call"
-            self._call = Call(self._sink, self._shapes, is_bare=False)
-            self._call.name = name
-            self._call.begin()
+            self._call = self._opened(name)
             self._has_answered = True
         elif header.channel == "analysis":
             self._kind = "analysis"
         else:
             self._kind = "commentary" if header.channel == "commentary" else "final"
         self._count(tokens)
+
+    def _opened(self, name: str) -> Call | _PlainCall:
+        if name in self._plain:
+            return _PlainCall(self._sink, self._shapes[name])
+        call = Call(self._sink, self._shapes, is_bare=False)
+        call.name = name
+        call.begin()
+        return call
 
     def _called(self, recipient: str | None, *, sure: bool = True) -> str | None:
         """The tool, by the name it was shown by, that a recipient stands for. One that is unknown

@@ -167,5 +167,5 @@ def _message(said: Said) -> Message:
     if said.recipient is not None:
         message.with_recipient(said.recipient)
         if said.author == ASSISTANT:
-            message.with_content_type(_JSON)
+            message.with_content_type(_JSON if said.recipient.startswith(FUNCTIONS) else "code")
     return message

@@ -16,6 +16,7 @@ from openai_harmony import (
     SystemContent,
     TextContent,
     ToolDescription,
+    ToolNamespaceConfig,
 )
 from openai_harmony import (
     Conversation as Written,
@@ -28,6 +29,7 @@ from antiphon.conversation import Conversation, Kept, Options
 from antiphon.dialects.harmony import Dialect
 from antiphon.dialects.harmony_parser import CONTROLS
 from antiphon.errors import InvalidRequest, SetupError
+from antiphon.stream.deltas import Open, Text
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk
 from antiphon.wire import items as it
@@ -324,6 +326,83 @@ def test_where_a_budget_of_thinking_is_used_up(choice: Any, end: str) -> None:
     assert spelled(rendered.unthink) == end
     if choice == "required":
         assert rendered.answer_constraint is not None and rendered.answer_constraint.needed
+
+
+# --- the tools gpt-oss was trained with ----------------------------------------------------------
+
+PYTHON = Custom(name="python", description="Runs code.")
+BROWSER = Namespace(
+    name="browser",
+    description="",
+    tools=(Function(name="search", description="Searches.", parameters=CITY),),
+)
+
+
+@pytest.mark.requirement("TR-7", "VN-31")
+def test_its_own_tools_stand_in_the_system_message() -> None:
+    search = ToolDescription.new("search", "Searches.", CITY)
+    content = SystemContent(
+        reasoning_effort=ReasoningEffort.MEDIUM, conversation_start_date="2026-07-09"
+    )
+    content.with_tools(ToolNamespaceConfig(name="python", description="Runs code.", tools=[]))
+    content.with_tools(ToolNamespaceConfig(name="browser", tools=[search]))
+    head = Line.from_role_and_content(Role.SYSTEM, content)
+    assert ids(user("Hi"), tools=(PYTHON, BROWSER)) == theirs(head, asked("Hi"))
+    assert "'functions'" not in spelled(ids(user("Hi"), tools=(PYTHON, BROWSER)))
+    both = ids(user("Hi"), tools=(PYTHON, WEATHER, BROWSER))
+    assert both == theirs(head, developer(None, SHOWN), asked("Hi"))
+
+
+def test_its_own_tools_are_called_while_it_thinks() -> None:
+    def own(line: Line, recipient: str) -> Line:
+        return line.with_channel("analysis").with_recipient(recipient)
+
+    def replied(name: str, text: str) -> Line:
+        return own(Line.from_author_and_content(Author.new(Role.TOOL, name), text), "assistant")
+
+    items = (
+        user("Hi"),
+        it.CustomToolCall(call_id="c1", name="python", input='print("1")'),
+        it.CustomToolCallOutput(call_id="c1", output="1"),
+        it.FunctionCall(call_id="c2", name="search", namespace="browser", arguments='{"city":"x"}'),
+        it.FunctionCallOutput(call_id="c2", output="found"),
+    )
+    found = ids(*items, tools=(PYTHON, BROWSER))
+    lines = (
+        own(said('print("1")', "analysis"), "python").with_content_type("code"),
+        replied("python", "1"),
+        own(said('{"city":"x"}', "analysis"), "browser.search").with_content_type("code"),
+        replied("browser.search", "found"),
+    )
+    tail = theirs(system(), asked("Hi"), *lines)[len(theirs(system(), asked("Hi"))) - 2 :]
+    assert found[-len(tail) :] == tail
+    assert spelled(ids(*items, answer("Done."), user("Go on."), tools=(PYTHON, BROWSER))).endswith(
+        "Hi<|end|><|start|>assistant<|channel|>final<|message|>Done.<|end|>"
+        "<|start|>user<|message|>Go on.<|end|><|start|>assistant"
+    )
+    prompt = ids(user("Hi"), tools=(PYTHON, BROWSER))
+    held = kept(prompt, '<|channel|>analysis to=python code<|message|>print("1")<|call|>')
+    assert ids(*items, tools=(PYTHON, BROWSER), kept=held)[: len(held.ids)] == held.ids
+
+
+def test_code_is_read_as_it_stands() -> None:
+    conversation = Conversation(items=(user("Hi"),))
+    parser = dialect().render(conversation, Options(tools=(PYTHON, BROWSER))).parser
+    code = '{"a": "b\\n"}'
+    text = f"<|channel|>analysis to=python code<|message|>{code}<|call|>"
+    _, opened, written, _ = parser.feed(Chunk(sampled(text)))
+    assert isinstance(opened, Open) and isinstance(opened.item, it.CustomToolCall)
+    assert isinstance(written, Text) and written.text == code
+    text = '<|start|>assistant<|channel|>analysis to=browser.search<|message|>{"city":"x"}<|call|>'
+    _, opened, written, _ = parser.feed(Chunk(sampled(text)))
+    assert isinstance(opened, Open) and isinstance(opened.item, it.FunctionCall)
+    assert (opened.item.name, opened.item.namespace) == ("search", "browser")
+    assert isinstance(written, Text) and written.text == '{"city":"x"}'
+
+
+def test_functions_of_these_names_are_functions() -> None:
+    text = spelled(ids(user("Hi"), tools=(Function(name="python", parameters=CITY),)))
+    assert "type python = (_: {" in text and "'functions'" in text
 
 
 # --- what nobody may spell -----------------------------------------------------------------------

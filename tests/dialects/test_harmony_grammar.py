@@ -14,7 +14,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.wire.extensions import Guide
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
-from antiphon.wire.tools import Choice, Custom, Function, Grammar
+from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace
 from tests.dialects.grammars import Held
 
 END = "<|endoftext|>"
@@ -144,3 +144,13 @@ def test_what_follows_thinking_that_was_cut_short() -> None:
     assert must.may_write(CALL) and not must.may_begin(THINK)
     assert held(thought=True, text=AGE).may_write('{"age":3}<|return|>')
     assert held(thought=True, tools=(WEATHER,)).may_write("Hello.<|return|>")
+
+
+def test_its_own_tools_are_called_while_it_thinks() -> None:
+    python = Custom(name="python")
+    browser = Namespace(name="browser", description="", tools=(WEATHER,))
+    grammar = held(tools=(python, browser), tool_choice="required")
+    assert grammar.may_write(f"{THINK}<|channel|>analysis to=python code<|message|>1 + 1<|call|>")
+    assert grammar.may_write(f" to=browser.weather<|channel|>analysis<|message|>{OSLO}<|call|>")
+    assert not grammar.may_begin("<|channel|>commentary to=python")
+    assert not grammar.may_begin("<|channel|>commentary to=functions.")
