@@ -143,6 +143,23 @@ async def _chat_completions(
     )
 
 
+async def _responses(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """Any server of the Responses API, by its address."""
+    from antiphon.backends.connect import responses
+
+    return await responses(
+        name,
+        model.source,
+        key=model.api_key,
+        model=model.upstream_model,
+        context_size=model.context_size,
+        template=model.template_kwargs,
+        options=model.engine_options,
+    )
+
+
 async def _completions(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
@@ -211,6 +228,7 @@ ENGINES: Mapping[str, Factory] = {
     "chat_completions": _chat_completions,
     "completions": _completions,
     "openvino": _openvino,
+    "responses": _responses,
     "scripted": _scripted,
     "tensorrt_llm": _tensorrt_llm,
     "transformers": _transformers,

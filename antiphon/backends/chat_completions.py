@@ -72,7 +72,7 @@ class ChatCompletions:
         #: Only the upstream knows; it refuses them itself.
         self.sees_images = True
         self._model = model
-        self._flavour = flavour
+        self.flavour = flavour
         self._body = body or {}
         self._template = template or {}
         self._reader = reader
@@ -80,13 +80,13 @@ class ChatCompletions:
     async def prepare(self, conversation: Conversation, options: Options) -> ChatReply:
         """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
         kind of server does not know."""
-        _check(options, self._flavour)
+        _check(options, self.flavour)
         shown = shown_tools(options, conversation.items)
         return ChatReply(self, conversation, options, shown)
 
     def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
         """The body of the request."""
-        flavour = self._flavour
+        flavour = self.flavour
         body: dict[str, Any] = {
             "model": self._model,
             "messages": messages(
@@ -123,7 +123,7 @@ class ChatCompletions:
 
 
 class ChatReply:
-    """``Reply`` of an upstream: nothing has been asked yet."""
+    """``Reply`` of a server of Chat Completions: nothing has been asked yet."""
 
     kept = None
 

@@ -6,11 +6,11 @@ A field that a server would drop in silence is not in its row: asking for it is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import Struct
 
-__all__ = ["FLAVOURS", "STANDARD", "Flavour", "of"]
+__all__ = ["FLAVOURS", "STANDARD", "Flavour"]
 
 #: Option → field of the body, where servers do what OpenAI's reference says.
 STANDARD: Mapping[str, str] = {
@@ -96,14 +96,3 @@ FLAVOURS: Mapping[str, Flavour] = {
     "deepseek": Flavour(effort="thinking", owners=("deepseek",), hosts=("api.deepseek.com",)),
     "zai": Flavour(effort="thinking", owners=("z-ai",), hosts=("api.z.ai", "open.bigmodel.cn")),
 }
-
-
-def of(host: str, listed: Any = None) -> str:
-    """Whose server it is, by its host or its list of models; ``plain`` if neither tells."""
-    models = listed.get("data") if isinstance(listed, Mapping) else None
-    first = models[0] if isinstance(models, list) and models else None
-    owner = first.get("owned_by") if isinstance(first, Mapping) else None
-    for name, flavour in FLAVOURS.items():
-        if host in flavour.hosts:
-            return name
-    return next((name for name, each in FLAVOURS.items() if owner in each.owners), "plain")

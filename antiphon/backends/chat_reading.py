@@ -8,88 +8,26 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Literal, cast
+from typing import cast
 
 import msgspec
-from msgspec import UNSET
 
 from antiphon.dialects.base import Parser
 from antiphon.dialects.calls import Call, ToolShape
 from antiphon.dialects.json_text import Span, dump
 from antiphon.errors import BackendError
-from antiphon.stream.deltas import Channel, Close, Delta, Finish, Open, Reason, Text
+from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk as Tokens
 from antiphon.upstream.refusals import complaint, refused
-from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Logprob, Message, Reasoning
+from antiphon.wire.items import Logprob
 
 from . import chat_chunks as cc
+from .written import Written
 
 __all__ = ["Reading"]
 
-_Kind = Literal["message", "reasoning", "call"]
 #: Bytes of text that are taken for one token where nobody counts them.
 _TOKEN_BYTES = 4
-_MESSAGE = Open(Message(role="assistant", content=()))
-_REASONING = Open(Reasoning())
-_CLOSE = Close()
-
-
-class _Items:
-    """One item open at a time. The ``Sink`` of calls."""
-
-    def __init__(self, taken: Iterable[str]) -> None:
-        self.out: list[Delta] = []
-        self.open: _Kind | None = None
-        self._call_ids = {"", *taken}
-
-    def text(
-        self,
-        kind: Literal["message", "reasoning"],
-        text: str,
-        logprobs: Sequence[Logprob] = (),
-        channel: Channel = "text",
-    ) -> None:
-        if self.open != kind:
-            if kind == "reasoning" and not text.strip():
-                return
-            self.close()
-            self.out.append(_MESSAGE if kind == "message" else _REASONING)
-            self.open = kind
-        self.out.append(Text(text, tuple(logprobs), channel))
-
-    def call(self, shape: ToolShape, call_id: str) -> None:
-        """An id that another call has is none: the run gives one."""
-        call_id = "" if call_id in self._call_ids else call_id[:256]
-        self._call_ids.add(call_id)
-        name, namespace = shape.wire_name, UNSET if shape.namespace is None else shape.namespace
-        item: Item = (
-            CustomToolCall(call_id=call_id, name=name, input="", namespace=namespace)
-            if shape.custom
-            else FunctionCall(call_id=call_id, name=name, arguments="", namespace=namespace)
-        )
-        self.close()
-        self.out.append(Open(item))
-        self.open = "call"
-
-    def argue(self, text: str) -> None:
-        self.out.append(Text(text))
-
-    def end_call(self) -> None:
-        self.close()
-
-    def close(self, kept: str = "") -> None:
-        if self.open is not None:
-            self.out.append(Close({"encrypted_content": kept}) if kept else _CLOSE)
-            self.open = None
-
-    def took(self, deltas: Iterable[Delta]) -> None:
-        """Deltas that were made elsewhere."""
-        for delta in deltas:
-            self.out.append(delta)
-            if isinstance(delta, Open):
-                self.open = "reasoning" if isinstance(delta.item, Reasoning) else "message"
-            elif isinstance(delta, Close):
-                self.open = None
 
 
 class _Pending:
@@ -147,7 +85,7 @@ class Reading:
         given: int = 0,
     ) -> None:
         self._shapes = shapes
-        self._items = _Items(taken)
+        self._items = Written(taken)
         self._thinking = thinking
         self._origin = origin
         self._calls: list[_Pending] = []
@@ -195,8 +133,7 @@ class Reading:
         if reason == "stop":
             self._close()
             if self._details and self._origin:  # they came late: an item of their own keeps them
-                self._items.out.append(_REASONING)
-                self._items.open = "reasoning"
+                self._items.begin("reasoning")
                 self._close()
         usage = cc.usage_of(self._usage, self._given, -(-self._length // _TOKEN_BYTES))
         out, self._items.out = self._items.out, []

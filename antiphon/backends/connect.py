@@ -8,19 +8,22 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from antiphon.dialects.base import Parser
 from antiphon.dialects.formats import REASONING
 from antiphon.dialects.scanner import Parser as Scanner
 from antiphon.errors import SetupError
-from antiphon.upstream.reach import listing, only_model, reach
+from antiphon.upstream.reach import listing, only_model, owner_of, reach
 
+from . import chat_flavours, responses_flavours
 from .chat_completions import ChatCompletions
-from .chat_flavours import FLAVOURS, of
+from .responses import Responses
 
-__all__ = ["chat_completions"]
+__all__ = ["chat_completions", "responses"]
+
+_Row = TypeVar("_Row", chat_flavours.Flavour, responses_flavours.Flavour)
 
 
 async def chat_completions(
@@ -41,16 +44,11 @@ async def chat_completions(
     upstream, told = reach(name, url, key, options or {})
     try:
         listed = None if model and told.flavour else await listing(upstream)
-        flavour = told.flavour or of(urlsplit(url).hostname or "", listed)
-        if flavour not in FLAVOURS:
-            raise SetupError(
-                f"models.{name}.engine_options.flavour: there is no {flavour!r}"
-                f" (there are: {', '.join(FLAVOURS)})"
-            )
+        flavour = _flavour(name, url, told.flavour, listed, chat_flavours.FLAVOURS)
         return ChatCompletions(
             upstream,
             model or only_model(name, upstream, listed),
-            FLAVOURS[flavour],
+            flavour,
             context_size=context_size,
             body=told.body,
             template=template,
@@ -59,6 +57,51 @@ async def chat_completions(
     except BaseException:
         await upstream.close()
         raise
+
+
+async def responses(
+    name: str,
+    url: str,
+    *,
+    key: str | None = None,
+    model: str | None = None,
+    context_size: int | None = None,
+    template: Mapping[str, Any] | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> Responses:
+    """The model of the server of the Responses API at ``url``. As ``chat_completions``."""
+    upstream, told = reach(name, url, key, options or {})
+    try:
+        listed = None if model and told.flavour else await listing(upstream)
+        flavour = _flavour(name, url, told.flavour, listed, responses_flavours.FLAVOURS)
+        return Responses(
+            upstream,
+            model or only_model(name, upstream, listed),
+            flavour,
+            context_size=context_size,
+            body=told.body,
+            template=template,
+        )
+    except BaseException:
+        await upstream.close()
+        raise
+
+
+def _flavour(name: str, url: str, told: str | None, listed: Any, rows: Mapping[str, _Row]) -> _Row:
+    """Whose server it is: as the operator says, or by its host or its list of models; ``plain`` if
+    nothing tells."""
+    if told is not None:
+        if told not in rows:
+            raise SetupError(
+                f"models.{name}.engine_options.flavour: there is no {told!r}"
+                f" (there are: {', '.join(rows)})"
+            )
+        return rows[told]
+    host, owner = urlsplit(url).hostname, owner_of(listed)
+    for row in rows.values():
+        if host in row.hosts or owner in row.owners:
+            return row
+    return rows["plain"]
 
 
 def _reader(name: str, reasoning_format: str | None) -> Callable[[], Parser] | None:

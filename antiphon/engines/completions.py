@@ -26,7 +26,7 @@ from antiphon.engines.withheld import Withheld
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.tokens import Chunk, Constraint, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.reach import listing, only_model, reach
+from antiphon.upstream.reach import entries, listing, only_model, reach
 
 __all__ = ["Completions", "load"]
 
@@ -55,7 +55,7 @@ async def load(
         listed = await listing(upstream)
         kind, flavour = _flavour(name, upstream, told.flavour, listed)
         called = model or only_model(name, upstream, listed)
-        entry = next((each for each in _entries(listed) if each.get("id") == called), {})
+        entry = next((each for each in entries(listed) if each.get("id") == called), {})
         facts = await _facts(upstream, kind)
         source = told.tokenizer or _tokenizer_of(entry, facts)
         if source is None:
@@ -68,7 +68,7 @@ async def load(
         can = replace(
             flavour.can,
             constraints=await _takes_grammars(upstream, flavour, told.grammars),
-            adapters=frozenset(str(each["id"]) for each in _entries(listed) if each.get("parent")),
+            adapters=frozenset(str(each["id"]) for each in entries(listed) if each.get("parent")),
         )
         flavour = replace(flavour, can=can)
         return Completions(upstream, called, flavour, tokenizer, card, body=told.body)
@@ -187,13 +187,6 @@ def _check_constraint(constraint: Constraint | None, can: Capabilities) -> None:
 # --- what the upstream tells of itself -----------------------------------------------------------
 
 
-def _entries(listed: Any) -> list[Mapping[str, Any]]:
-    models = listed.get("data") if isinstance(listed, Mapping) else None
-    return (
-        [each for each in models if isinstance(each, Mapping)] if isinstance(models, list) else []
-    )
-
-
 def _flavour(name: str, upstream: Upstream, told: str | None, listed: Any) -> tuple[str, Flavour]:
     known = ", ".join(FLAVOURS)
     if told is not None:
@@ -202,7 +195,7 @@ def _flavour(name: str, upstream: Upstream, told: str | None, listed: Any) -> tu
                 f"models.{name}.engine_options.flavour: there is no {told!r} (there are: {known})"
             )
         return told, FLAVOURS[told]
-    owners = {each.get("owned_by") for each in _entries(listed)}
+    owners = {each.get("owned_by") for each in entries(listed)}
     for kind, flavour in FLAVOURS.items():
         if flavour.owner in owners:
             return kind, flavour

@@ -15,7 +15,7 @@ from antiphon.errors import BackendError, SetupError
 
 from .client import Upstream
 
-__all__ = ["Reach", "listing", "only_model", "reach"]
+__all__ = ["Reach", "entries", "listing", "only_model", "owner_of", "reach"]
 
 
 class Reach(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -47,11 +47,22 @@ def reach(
     return upstream, told
 
 
+def entries(listed: Any) -> list[Mapping[str, Any]]:
+    """What a list of models holds."""
+    models = listed.get("data") if isinstance(listed, Mapping) else None
+    found = models if isinstance(models, list) else []
+    return [each for each in found if isinstance(each, Mapping)]
+
+
+def owner_of(listed: Any) -> str | None:
+    """Who owns the first model; local servers name themselves."""
+    return next((each.get("owned_by") for each in entries(listed)), None)
+
+
 def only_model(name: str, upstream: Upstream, listed: Any) -> str:
     """The first model that the upstream lists. Raises ``SetupError`` where it lists none."""
-    models = listed.get("data") if isinstance(listed, Mapping) else None
-    for model in models if isinstance(models, list) else ():
-        if isinstance(model, Mapping) and isinstance(model.get("id"), str):
+    for model in entries(listed):
+        if isinstance(model.get("id"), str):
             return str(model["id"])
     raise SetupError(
         f"model {name}: {upstream.url} does not say what models it has: set upstream_model"

@@ -1,0 +1,315 @@
+"""Any server of the Responses API as a backend, with our state, tools and background before it.
+
+It is asked with the whole conversation and told to keep nothing; its items become ours. Tokens are
+its own affair: counts before the answer are estimates.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from antiphon.backends.truncation import shortened
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.dialects.json_text import dump
+from antiphon.dialects.tools import Shown, shown_tools
+from antiphon.errors import BackendError, CannotContinue, InvalidRequest
+from antiphon.stream.deltas import Delta
+from antiphon.upstream.client import Upstream
+from antiphon.upstream.refusals import TOO_LONG
+from antiphon.wire import items as it
+from antiphon.wire.tools import Choice
+
+from .responses_flavours import Flavour
+from .responses_reading import Reading
+
+__all__ = ["Responses", "ResponsesReply"]
+
+_encode = msgspec.json.Encoder().encode
+
+#: Options that are no part of the API; the values that ask for nothing.
+_PARTICULAR: Mapping[str, tuple[Any, ...]] = {
+    "top_k": (None,),
+    "min_p": (None,),
+    "repetition_penalty": (None, 1),
+    "presence_penalty": (None, 0),
+    "frequency_penalty": (None, 0),
+    "seed": (None,),
+    "stop": ((),),
+    "logit_bias": ({},),
+    "ignore_eos": (False,),
+    "stop_shown": (False,),
+    "thinking_budget": (None,),
+    "priority": (None,),
+    "cache_salt": (None,),
+    "adapter": (None,),
+    "extra": ({},),
+}
+#: Bytes of a body that are taken for one token.
+_TOKEN_BYTES = 4
+#: Kinds of items whose ids servers want to see again.
+_NAMED = (it.Message, it.Reasoning, it.McpCall, it.McpApprovalRequest, it.WebSearchCall)
+
+
+class Responses:
+    """``Backend`` over one model of an upstream, which it owns. ``body``: fields that every request
+    gets besides, over ours."""
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        model: str,
+        flavour: Flavour,
+        *,
+        context_size: int | None = None,
+        body: Mapping[str, Any] | None = None,
+        template: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.upstream = upstream
+        self.flavour = flavour
+        self.context_size = context_size
+        self.recommended: Mapping[str, Any] = {}
+        #: Only the upstream knows; it refuses them itself.
+        self.sees_images = True
+        self._model = model
+        self._body = body or {}
+        self._template = template or {}
+
+    async def prepare(self, conversation: Conversation, options: Options) -> ResponsesReply:
+        """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
+        kind of server does not know."""
+        _check(options, self.flavour)
+        shown = shown_tools(options, conversation.items)
+        return ResponsesReply(self, conversation, options, shown)
+
+    def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
+        """The body of the request."""
+        flavour = self.flavour
+        body: dict[str, Any] = {
+            "model": self._model,
+            "input": list(_items(conversation, shown, flavour, self.upstream.root)),
+            "stream": True,
+            "store": False,
+        }
+        if conversation.instructions:
+            body["instructions"] = conversation.instructions
+        for option, field in {**_PLAIN, **flavour.fields}.items():
+            value = getattr(options, option)
+            if value is not None and value is not False:
+                body[field] = value
+        if options.reasoning is not None and (told := _told(options.reasoning)):
+            body["reasoning"] = told
+        if text := _told(options.text):
+            body["text"] = text
+        include = ["reasoning.encrypted_content"] if flavour.seals else []
+        if options.logprobs is not None:
+            include.append("message.output_text.logprobs")
+            body["top_logprobs"] = options.logprobs
+        if include:
+            body["include"] = include
+        body |= _tools(options, shown, flavour)
+        if template := {**self._template, **options.template}:
+            body["chat_template_kwargs"] = template
+        return _encode({**body, **self._body})
+
+    async def close(self) -> None:
+        await self.upstream.close()
+
+
+class ResponsesReply:
+    """``Reply`` of a server of the Responses API: nothing has been asked yet."""
+
+    kept = None
+
+    def __init__(
+        self, backend: Responses, conversation: Conversation, options: Options, shown: Shown
+    ) -> None:
+        self._backend = backend
+        self._conversation = conversation
+        self._options = options
+        self._shown = shown
+        self._body = backend.written(conversation, options, shown)
+        self.input_tokens = _weight(self._body)
+        self.dropped: tuple[str, ...] = ()
+
+    def resumed(self, begun: Begun) -> ResponsesReply:
+        if begun.sampled:
+            raise CannotContinue("its model is elsewhere")
+        return self
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Ask, and pass on what is answered. Where the upstream finds the conversation too long and
+        it may be cut, it is asked again with less of it."""
+        while True:
+            try:
+                async with aclosing(self._answered()) as answered:
+                    async for known in answered:
+                        yield known
+                return
+            except BackendError as error:
+                if error.code != TOO_LONG or not self._options.truncate or not self._shorten():
+                    raise
+
+    async def _answered(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        upstream, done = self._backend.upstream, False
+        reading = Reading(
+            {} if self._backend.flavour.native else self._shown.shapes,
+            origin=upstream.root,
+            given=self.input_tokens,
+            most=self._options.max_output_tokens,
+        )
+        url = f"{upstream.versioned}/responses"
+        async with aclosing(upstream.stream(url, self._body, self._options.trace)) as batches:
+            async for payloads in batches:
+                done = not payloads
+                known: list[Delta] = []
+                for payload in payloads:
+                    known += reading.feed(payload)
+                if known:
+                    yield tuple(known)
+        yield reading.finish(done=done)
+
+    def _shorten(self) -> bool:
+        """A quarter less; False if that cannot be."""
+        room = self.input_tokens * 3 // 4
+        found = shortened(
+            self._conversation,
+            lambda shorter: (
+                shorter,
+                self._backend.written(shorter, self._options, self._shown),
+            ),
+            lambda formed: _weight(formed[1]) <= room,
+        )
+        if found is None:
+            return False
+        (self._conversation, self._body), dropped = found
+        self.dropped += dropped
+        self.input_tokens = _weight(self._body)
+        return True
+
+
+def _weight(body: bytes) -> int:
+    """Tokens, roughly."""
+    return max(1, len(body) // _TOKEN_BYTES)
+
+
+# --- what is asked -------------------------------------------------------------------------------
+
+_PLAIN: Mapping[str, str] = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "max_output_tokens": "max_output_tokens",
+    "cache_key": "prompt_cache_key",
+}
+
+
+def _check(options: Options, flavour: Flavour) -> None:
+    for option, idle in _PARTICULAR.items():
+        if getattr(options, option) not in idle and option not in flavour.fields:
+            raise _unsupported(option)
+    if options.template and not flavour.template:
+        raise _unsupported("chat_template_kwargs")
+    if options.guide is not None:
+        raise _unsupported(options.guide.path)
+
+
+def _unsupported(field: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unsupported parameter: '{field}' is not supported with this model.",
+        param=field,
+        code="unsupported_parameter",
+    )
+
+
+def _told(value: Any) -> dict[str, Any]:
+    """Those of its fields that are set."""
+    fields: dict[str, Any] = msgspec.to_builtins(value)
+    given = {name: inner for name, inner in fields.items() if inner is not None}
+    return {} if given == {"format": {"type": "text"}} else given
+
+
+def _tools(options: Options, shown: Shown, flavour: Flavour) -> dict[str, Any]:
+    body: dict[str, Any] = {}
+    if flavour.native:
+        tools, choice = options.tools, options.tool_choice
+        if tools:
+            body = {"tools": msgspec.to_builtins(tools), "tool_choice": msgspec.to_builtins(choice)}
+    elif shown.callable:
+        body["tools"] = [
+            {**tool.definition()["function"], "type": "function", "strict": tool.strict}
+            for tool in shown.callable
+        ]
+        if shown.required:
+            body["tool_choice"] = _choice(options, shown)
+    if body and not options.parallel_tool_calls:
+        body["parallel_tool_calls"] = False
+    return body
+
+
+def _choice(options: Options, shown: Shown) -> Any:
+    choice = options.tool_choice
+    if isinstance(choice, Choice) and choice.type != "allowed_tools":
+        return {"type": "function", "name": shown.callable[0].name}
+    return "required"
+
+
+# --- the conversation ----------------------------------------------------------------------------
+
+
+def _items(
+    conversation: Conversation, shown: Shown, flavour: Flavour, origin: str
+) -> Iterator[dict[str, Any]]:
+    for item in conversation.items:
+        if isinstance(item, it.Reasoning):
+            yield from _reasoning(item, flavour, origin)
+        elif flavour.native:
+            yield _plain(item)
+        else:
+            yield _plain(_as_function(item, shown))
+
+
+def _plain(item: it.Item) -> dict[str, Any]:
+    """The item as it goes over the wire. Ids are ours: most of them would name nothing there."""
+    fields: dict[str, Any] = msgspec.to_builtins(item)
+    if (
+        not isinstance(item, _NAMED)
+        or not item.id
+        or fields.get("role", "assistant") != "assistant"
+    ):
+        fields.pop("id", None)
+    return fields
+
+
+def _reasoning(item: it.Reasoning, flavour: Flavour, origin: str) -> Sequence[dict[str, Any]]:
+    """Thinking goes back as it came: sealed by the upstream, or as text to one that takes it."""
+    source, line, kept = (item.encrypted_content or "").partition("\n")
+    if line and source == origin:
+        summary = msgspec.to_builtins(item.summary)
+        return [{"type": "reasoning", "summary": summary, **json.loads(kept)}]
+    if flavour.seals or not (item.content or item.summary):
+        return []
+    return [_plain(replace(item, encrypted_content=UNSET))]
+
+
+def _as_function(item: it.Item, shown: Shown) -> it.Item:
+    """Custom tools and namespaces are functions for those who know no others."""
+    match item:
+        case it.CustomToolCall():
+            namespace = item.namespace or None
+            return it.FunctionCall(
+                call_id=item.call_id,
+                name=shown.name_of(item.name, namespace),
+                arguments=dump({"input": item.input}),
+            )
+        case it.CustomToolCallOutput():
+            return it.FunctionCallOutput(call_id=item.call_id, output=item.output)
+        case it.FunctionCall() if item.namespace:
+            name = shown.name_of(item.name, item.namespace)
+            return replace(item, name=name, namespace=UNSET)
+    return item
