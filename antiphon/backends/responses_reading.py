@@ -119,8 +119,8 @@ class Reading:
             raise refused(500, complaint(told))
         elif event.type in _ENDS:
             self._last = event.response or {}
-            for item in self._last.get("output") or ():
-                self._unsaid(item)
+            if not self._items:  # nothing was told of before
+                self._whole(self._last)
         else:
             self._take(event)
         out, self._written.out = self._written.out, []
@@ -311,15 +311,9 @@ class Reading:
         if not is_cut:
             self._written.close()
 
-    def _unsaid(self, item: Json) -> None:
-        """An item of the last snapshot that no event told of."""
-        if self._length or self._items or not isinstance(item, dict):
-            return
-        self._whole_item(item)
-
     def _whole(self, response: Json) -> None:
         self._last = response
-        for item in response.get("output") or ():
+        for item in _parts(response.get("output")):
             self._whole_item(item)
 
     def _whole_item(self, item: Json) -> None:
