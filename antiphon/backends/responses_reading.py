@@ -7,21 +7,29 @@ one after the other here, and what was not streamed is taken from the item when 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, Struct
 
 from antiphon.dialects.calls import Call, ToolShape
-from antiphon.errors import BackendError, InvalidRequest
+from antiphon.errors import BackendError
 from antiphon.stream.deltas import Annotate, Channel, Delta, Finish, Progress, Reason
 from antiphon.stream.kinds import KINDS
 from antiphon.upstream.refusals import complaint, refused
 from antiphon.wire import items as it
-from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
-from antiphon.wire.transcript import read_items
+from antiphon.wire.response import Usage
 
+from .responses_items import (
+    found,
+    logprobs_of,
+    parts_of,
+    read_item,
+    text_fields,
+    usage_of,
+    whole_texts,
+)
 from .written import Written
 
 __all__ = ["Reading"]
@@ -134,7 +142,7 @@ class Reading:
         status = response.get("status")
         if status in ("failed", "cancelled"):
             raise refused(500, complaint(response))
-        usage = self._usage(response.get("usage"))
+        usage = usage_of(response.get("usage"), self._given, -(-self._length // _TOKEN_BYTES))
         reason = self._reason(response, usage)
         self._leave(is_cut=reason != "stop")
         out, self._written.out = self._written.out, []
@@ -215,8 +223,8 @@ class Reading:
             written.begin("reasoning")
         elif told.tag in _CALLS:
             self._begin_call(told)
-        elif (item := _read(raw)) is not None:
-            emptied = {field: type(getattr(item, field))() for field in _text_fields(item)}
+        elif (item := read_item(raw)) is not None:
+            emptied = {field: type(getattr(item, field))() for field in text_fields(item)}
             written.item(msgspec.structs.replace(item, id="", **emptied), "other")
 
     def _begin_call(self, told: _Told) -> None:
@@ -239,7 +247,7 @@ class Reading:
             return
         if channel == "summary" and told.summary:
             text, told.summary = f"\n\n{text}", 0  # parts of a summary are one here
-        self._say(told, text, channel, _logprobs(event.logprobs) if event.logprobs else ())
+        self._say(told, text, channel, logprobs_of(event.logprobs) if event.logprobs else ())
 
     def _say(
         self, told: _Told, text: str, channel: Channel, logprobs: tuple[it.Logprob, ...] = ()
@@ -280,7 +288,7 @@ class Reading:
     def _close(self, told: _Told) -> None:
         told.done = True
         raw = told.raw
-        for channel, text in _whole_texts(raw):
+        for channel, text in whole_texts(raw):
             if not told.said.get(channel):
                 self._say(told, text, channel)
         if told.tag == "message" and not told.annotated:
@@ -295,7 +303,7 @@ class Reading:
             kept = {"id": raw.get("id"), "encrypted_content": raw["encrypted_content"]}
             self._written.close(f"{self._origin}\n{json.dumps(kept)}")
         elif self._written.open == "other":
-            self._written.close(**_found(raw))
+            self._written.close(**found(raw))
         else:
             self._written.close()
 
@@ -313,7 +321,7 @@ class Reading:
 
     def _whole(self, response: Json) -> None:
         self._last = response
-        for item in _parts(response.get("output")):
+        for item in parts_of(response.get("output")):
             self._whole_item(item)
 
     def _whole_item(self, item: Json) -> None:
@@ -333,70 +341,3 @@ class Reading:
         # llama-server calls a reply completed that its limit has cut
         is_cut = self._most is not None and usage.output_tokens >= self._most
         return "length" if is_cut else "stop"
-
-    def _usage(self, told: Any) -> Usage:
-        told = told if isinstance(told, Mapping) else {}
-        given = _count(told, "input_tokens", self._given)
-        said = _count(told, "output_tokens", -(-self._length // _TOKEN_BYTES))
-        cached = _count(told.get("input_tokens_details"), "cached_tokens", 0)
-        thought = _count(told.get("output_tokens_details"), "reasoning_tokens", 0)
-        return Usage(
-            input_tokens=given,
-            input_tokens_details=InputTokensDetails(cached_tokens=min(cached, given)),
-            output_tokens=said,
-            output_tokens_details=OutputTokensDetails(reasoning_tokens=min(thought, said)),
-            total_tokens=given + said,
-        )
-
-
-def _logprobs(told: list[Any]) -> tuple[it.Logprob, ...]:
-    """Those that are as they should be."""
-    try:
-        return msgspec.convert(told, tuple[it.Logprob, ...])
-    except msgspec.ValidationError:
-        return ()
-
-
-def _count(told: Any, name: str, otherwise: int) -> int:
-    value = told.get(name) if isinstance(told, Mapping) else None
-    return value if isinstance(value, int) else otherwise
-
-
-def _read(raw: Json) -> it.Item | None:
-    """The item, if it is of a kind that is known here."""
-    try:
-        return read_items([{"id": "", **raw}], "output")[0]
-    except InvalidRequest:
-        return None
-
-
-def _text_fields(item: it.Item) -> Iterable[str]:
-    return (stem.field for stem in KINDS[type(item)].stems.values() if stem.part is None)
-
-
-def _found(raw: Json) -> Json:
-    """What a hosted tool found: the fields of its item, without what names it and what was said."""
-    item = _read(raw)
-    if item is None:
-        return {}
-    said = {"id", *_text_fields(item)}
-    values = {field: getattr(item, field) for field in item.__struct_fields__ if field not in said}
-    return {field: value for field, value in values.items() if value is not UNSET}
-
-
-def _whole_texts(raw: Json) -> Iterable[tuple[Channel, str]]:
-    """All that an item says when it is done."""
-    content, summary = _parts(raw.get("content")), _parts(raw.get("summary"))
-    reads: tuple[tuple[Channel, list[Any]], ...] = (
-        ("text", [part.get("text") for part in content]),
-        ("refusal", [part.get("refusal") for part in content]),
-        ("summary", [part.get("text") for part in summary]),
-        ("text", [raw.get(field) for field in ("arguments", "input", "code")]),
-    )
-    for channel, found in reads:
-        if text := "\n\n".join(each for each in found if isinstance(each, str) and each):
-            yield channel, text
-
-
-def _parts(value: Any) -> list[Json]:
-    return [part for part in value if isinstance(part, dict)] if isinstance(value, list) else []
