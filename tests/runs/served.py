@@ -46,6 +46,8 @@ class OneModel(Struct):
     def all(self) -> tuple[OneModel, ...]:
         return (self,)
 
+    async def ready(self) -> None: ...
+
 
 def service(
     backend: Backend,
