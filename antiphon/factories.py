@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
+from typing import Literal
 
 from antiphon.backends.base import Backend
 from antiphon.dialects.base import Dialect
@@ -37,8 +38,10 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
         context_size=model.context_size,
         parallel=model.parallel,
         gpu_layers=model.gpu_layers,
+        projector=model.projector.expanduser() if model.projector is not None else None,
+        adapters={name: Path(file).expanduser() for name, file in model.adapters.items()},
     )
-    return await _local(engine, model, settings)
+    return await _local(engine, model, settings, images="apart")
 
 
 async def _openvino(
@@ -258,12 +261,21 @@ def factory(name: str, model: Model) -> Factory:
     return found
 
 
-async def _local(engine: Engine, model: Model, settings: Settings) -> Backend:
-    """The engine with the dialect of its model; it is closed again if there is none."""
+async def _local(
+    engine: Engine,
+    model: Model,
+    settings: Settings,
+    *,
+    images: Literal["apart", "template"] = "template",
+) -> Backend:
+    """The engine with the dialect of its model; it is closed again if there is none. ``images``:
+    how it is told where they stand, if it sees."""
     from antiphon.backends.local import Local
 
+    seen = images if engine.capabilities.images else None
     try:
-        return Local(engine, await asyncio.to_thread(_dialect, engine, model, settings))
+        dialect = await asyncio.to_thread(_dialect, engine, model, settings, seen)
+        return Local(engine, dialect, sees_images=getattr(dialect, "sees_images", False))
     except BaseException:
         await engine.close()
         raise
@@ -275,7 +287,12 @@ _GPT_OSS = ("gpt-oss", "gpt_oss")
 _TEMPLATED = ("template", "reasoning_format", "tool_format")
 
 
-def _dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
+def _dialect(
+    engine: Engine,
+    model: Model,
+    settings: Settings,
+    images: Literal["apart", "template"] | None,
+) -> Dialect:
     """How the model is spoken to. A template of the operator's is not ignored: it is used."""
     spoken = "harmony" if engine.card.architecture in _GPT_OSS and not model.template else "chat"
     if (model.dialect or spoken) == "harmony":
@@ -289,6 +306,7 @@ def _dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
         reasoning_format=model.reasoning_format,
         tool_format=model.tool_format,
         settings=model.template_kwargs,
+        images=images,
         unreadable=model.images,
     )
 

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.schemas import keywords_of
-from antiphon.engines.base import Capabilities, Engine, Sampling
+from antiphon.engines.base import Capabilities, Engine, MeasuresImages, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk, Constraint, Prompt
@@ -107,12 +107,11 @@ class Local:
         """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the
         engine or the model cannot do, and where the conversation is too long."""
         _check(options, self._engine.capabilities)
-        # Rendering and encoding a long conversation takes longer than others should wait.
-        rendered, dropped = await asyncio.to_thread(self._render, conversation, options)
+        rendered, dropped, besides = await self._rendered(conversation, options)
         if self._can_hold_to(rendered.constraint):
-            return self._reply(rendered, dropped, options)
+            return self._reply(rendered, dropped, options, besides)
         needed = rendered.constraint is not None and rendered.constraint.needed
-        reply = self._reply(_freed(rendered), dropped, options)
+        reply = self._reply(_freed(rendered), dropped, options, besides)
         if not needed:
             return reply
         form = None if options.tools and options.tool_choice != "none" else form_of(options)
@@ -120,8 +119,8 @@ class Local:
             raise _cannot_constrain(options)
 
         async def again(corrected: Conversation) -> Reply:
-            rendered, dropped = await asyncio.to_thread(self._render, corrected, options)
-            return self._reply(_freed(rendered), dropped, options)
+            rendered, dropped, besides = await self._rendered(corrected, options)
+            return self._reply(_freed(rendered), dropped, options, besides)
 
         return Checked(reply, form, conversation, again)
 
@@ -140,24 +139,44 @@ class Local:
         known = can.schema_keywords
         return known is None or keywords_of(constraint.schema) <= known
 
-    def _reply(self, rendered: Rendered, dropped: tuple[str, ...], options: Options) -> LocalReply:
+    async def _rendered(
+        self, conversation: Conversation, options: Options
+    ) -> tuple[Rendered, tuple[str, ...], int]:
+        """The prompt, what was dropped for its sake, and the tokens of its images."""
+        # Rendering and encoding a long conversation takes longer than others should wait.
+        rendered, dropped = await asyncio.to_thread(self._render, conversation, options)
+        prompt = rendered.prompt
+        if not prompt.images or not isinstance(self._engine, MeasuresImages):
+            return rendered, dropped, 0
+        besides = await self._engine.image_tokens(prompt.images)
+        if len(prompt.ids) + besides >= self.context_size:
+            rendered, dropped = await asyncio.to_thread(
+                self._render, conversation, options, besides
+            )
+            besides = await self._engine.image_tokens(rendered.prompt.images)
+        return rendered, dropped, besides
+
+    def _reply(
+        self, rendered: Rendered, dropped: tuple[str, ...], options: Options, besides: int
+    ) -> LocalReply:
         return LocalReply(
             self._engine,
             rendered,
-            self._sampling(rendered, options),
+            self._sampling(rendered, options, besides),
             dropped,
+            besides=besides,
             budget=options.thinking_budget,
             shown=options.stop if options.stop_shown else (),
         )
 
     def _render(
-        self, conversation: Conversation, options: Options
+        self, conversation: Conversation, options: Options, besides: int = 0
     ) -> tuple[Rendered, tuple[str, ...]]:
         rendered = self._dialect.render(conversation, options)
-        if len(rendered.prompt.ids) < self.context_size:
+        if len(rendered.prompt.ids) + besides < self.context_size:
             return rendered, ()
         if options.truncate:
-            room = self.context_size - self._answer_room(options)
+            room = self.context_size - besides - self._answer_room(options)
             found = shortened(
                 conversation,
                 lambda shorter: self._dialect.render(shorter, options),
@@ -178,8 +197,8 @@ class Local:
         most = max(1, self.context_size // 4)
         return min(options.max_output_tokens or most, most)
 
-    def _sampling(self, rendered: Rendered, options: Options) -> Sampling:
-        rest = self.context_size - len(rendered.prompt.ids)
+    def _sampling(self, rendered: Rendered, options: Options, besides: int) -> Sampling:
+        rest = self.context_size - len(rendered.prompt.ids) - besides
         asked = options.max_output_tokens
         return Sampling(
             **{name: getattr(options, name) for name in _SAME},
@@ -207,6 +226,7 @@ class LocalReply:
         sampling: Sampling,
         dropped: tuple[str, ...],
         *,
+        besides: int = 0,
         begun: tuple[int, ...] = (),
         budget: int | None = None,
         shown: tuple[str, ...] = (),
@@ -214,6 +234,7 @@ class LocalReply:
         self._engine = engine
         self._rendered = rendered
         self._sampling = sampling
+        self._besides = besides
         self._begun = begun
         self._budget = budget if rendered.unthink else None
         self._shown = shown
@@ -223,7 +244,7 @@ class LocalReply:
 
     @property
     def input_tokens(self) -> int:
-        return len(self._rendered.prompt.ids)
+        return len(self._rendered.prompt.ids) + self._besides
 
     @property
     def kept(self) -> Kept:
@@ -244,6 +265,7 @@ class LocalReply:
             rendered,
             sampling,
             self.dropped,
+            besides=self._besides,
             begun=begun.sampled,
             budget=self._budget,
             shown=self._shown,

@@ -9,20 +9,21 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, SetupError
-from antiphon.tokens import ModelCard, Prompt, Tokenizer
+from antiphon.tokens import Image, ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .base import Rendered
 from .constraints import Grammarian
 from .fallback import fitted, tool_prompt, without_tools
 from .formats import REASONING, TOOLS, ToolFormat, detect
-from .messages import Unreadable, messages_of
+from .messages import messages_of
+from .pictures import Pictures, Unreadable, marks
 from .prompt import Encoder
 from .scanner import Lexer, Parser
 from .template import CHATML, PLAIN, RESERVED, Refused, Template
@@ -59,7 +60,9 @@ class Dialect:
 
     ``reasoning_format`` and ``tool_format`` name rows of the tables and override what the template
     tells; ``""`` means none. ``settings`` are given to the template with every request.
-    ``unreadable``: what becomes of images. ``today`` tells templates the date. Raises
+    ``images``: how an engine that sees is told where they stand, ``apart`` from the text or by what
+    the ``template`` writes for them; None: it does not see. ``unreadable``: what becomes of images
+    then. ``today`` tells templates the date. Raises
     ``SetupError`` for names that are no rows and templates that cannot be read.
     """
 
@@ -72,6 +75,7 @@ class Dialect:
         reasoning_format: str | None = None,
         tool_format: str | None = None,
         settings: Mapping[str, Any] | None = None,
+        images: Literal["apart", "template"] | None = None,
         unreadable: Unreadable = "note",
         today: Callable[[], datetime] = datetime.now,
     ) -> None:
@@ -93,6 +97,12 @@ class Dialect:
         if tools is None or not (self.knows_tools or tools.written.parameter is None):
             tools = TOOLS["hermes"]
         self.tools: ToolFormat = tools
+        #: What stands for an image in the text; None: images are not shown.
+        self._image: str | None = {
+            "apart": "",
+            "template": self._with_tools.traits.image,
+            None: None,
+        }[images]
         self._encoder = Encoder(tokenizer, card.fingerprint)
         self._grammarian = Grammarian(tokenizer, self.tools, self.reasoning)
         self._lexers = {
@@ -122,9 +132,9 @@ class Dialect:
             )
         shown = shown_tools(options, conversation.items)
         way = self._with_tools if shown.tools else self._plain
-        text, thinking = self._text(conversation, options, shown, way)
+        text, thinking, pictures = self._marked(conversation, options, shown, way)
         return Rendered(
-            prompt=Prompt(ids=self._encoder.encode(text, conversation.kept)),
+            prompt=self._prompt(text, pictures, conversation),
             parser=Parser(
                 self._tokenizer,
                 reasoning=self.reasoning,
@@ -154,13 +164,51 @@ class Dialect:
 
     # --- the prompt ------------------------------------------------------------------------------
 
-    def _text(
+    @property
+    def sees_images(self) -> bool:
+        """It tells an engine where images stand."""
+        return self._image is not None
+
+    def _prompt(self, text: str, pictures: Pictures | None, conversation: Conversation) -> Prompt:
+        if pictures is None or self._image is None or not pictures.found:
+            return Prompt(ids=self._encoder.encode(text, conversation.kept))
+        # Kept ids do not tell where images stood, so that these prompts are always written anew.
+        ids, places = self._encoder.spread(text, pictures.mark, self._image)
+        images = zip(pictures.found, places, strict=True)
+        return Prompt(ids, tuple(Image(each.content, each.mime, at) for each, at in images))
+
+    def _marked(
         self, conversation: Conversation, options: Options, shown: Shown, way: _Way
+    ) -> tuple[str, bool, Pictures | None]:
+        """The text with a mark for each image: one that nobody wrote, found by trying."""
+        if self._image is None:
+            return *self._text(conversation, options, shown, way, None), None
+        seen = ""
+        for _ in range(2):
+            pictures = Pictures(next(marks(seen), ""))
+            if not pictures.mark:
+                break
+            text, thinking = self._text(conversation, options, shown, way, pictures)
+            if not pictures.found or text.count(pictures.mark) == len(pictures.found):
+                return text, thinking, pictures
+            seen = text
+        raise InvalidRequest(
+            "This model's chat template does not show all images of this conversation.",
+            param="input",
+        )
+
+    def _text(
+        self,
+        conversation: Conversation,
+        options: Options,
+        shown: Shown,
+        way: _Way,
+        pictures: Pictures | None,
     ) -> tuple[str, bool]:
         """The prompt, what users wrote masked, and whether it ends in the midst of thinking."""
         hide = self._encoder.hide
         messages: list[Message] = hide(
-            messages_of(conversation.items, shown, self._unreadable, conversation.past)
+            messages_of(conversation.items, shown, self._unreadable, conversation.past, pictures)
         )
         unfinished = messages.pop() if messages and messages[-1].pop("open", False) else None
         if conversation.instructions:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, Literal, cast
+from typing import Any, cast
 from urllib.parse import unquote_to_bytes
 
 from msgspec import UNSET, to_builtins
@@ -19,6 +19,7 @@ from antiphon.wire import items as it
 from antiphon.wire.tools import Tool
 
 from .json_text import load
+from .pictures import Pictures, Unreadable, omitted
 from .tools import Shown, definitions_of
 
 __all__ = [
@@ -34,19 +35,17 @@ __all__ = [
 
 Message = dict[str, Any]
 
-#: What becomes of images and other parts that a text model cannot read: a note takes their place,
-#: or the request is refused.
-Unreadable = Literal["note", "refuse"]
-
 
 # --- parts ---------------------------------------------------------------------------------------
 
 
 class _Reader:
-    """Reads parts. ``path``: where the item stands that is being read."""
+    """Reads parts. ``path``: where the item stands that is being read. With ``pictures`` an image
+    leaves its mark."""
 
-    def __init__(self, unreadable: Unreadable) -> None:
+    def __init__(self, unreadable: Unreadable, pictures: Pictures | None) -> None:
         self._unreadable = unreadable
+        self._pictures = pictures
         self.path = ""
 
     def joined(self, parts: Iterable[it.Part], field: str = "content") -> str:
@@ -61,7 +60,8 @@ class _Reader:
             case it.InputFile():
                 return self._file(part, path)
             case it.InputImage() | it.ComputerScreenshot():
-                return self._omitted("image", path)
+                mark = self._pictures.take(part) if self._pictures is not None else None
+                return mark or self._omitted("image", path)
             case it.InputAudio():
                 return self._omitted("audio", path)
             case it.InputVideo():
@@ -75,15 +75,7 @@ class _Reader:
         return self._omitted(f"file{named}", path) if text is None else f"[file{named}]\n{text}"
 
     def _omitted(self, what: str, path: str) -> str:
-        """What a text model cannot read leaves a note in its place: the model can say so, and a
-        conversation that once had an image stays usable."""
-        if self._unreadable == "refuse":
-            raise InvalidRequest(
-                f"Invalid value: this model reads text only and cannot be given the {what}.",
-                param=path,
-                code="invalid_value",
-            )
-        return f"[{what} omitted: this model reads text only]"
+        return omitted(what, path, self._unreadable)
 
     def output(self, output: it.ToolOutput) -> str:
         return output if isinstance(output, str) else self.joined(output, "output")
@@ -167,15 +159,19 @@ UNREADABLE = (it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate, it.It
 
 
 def messages_of(
-    items: Sequence[it.Item], shown: Shown, unreadable: Unreadable = "note", past: int = 0
+    items: Sequence[it.Item],
+    shown: Shown,
+    unreadable: Unreadable = "note",
+    past: int = 0,
+    pictures: Pictures | None = None,
 ) -> list[Message]:
     """One message a turn of each side, system and developer messages where they stand, results
     behind their calls. The last one has ``open`` set if it is an answer to go on with. ``past``
-    items stood before the request.
+    items stood before the request. ``pictures`` takes the images, of a model that sees.
 
     Raises ``InvalidRequest`` with the path of items and parts that the model cannot be shown.
     """
-    builder = _Messages(shown, unreadable)
+    builder = _Messages(shown, unreadable, pictures)
     builder.read(items, past)
     messages = builder.finished()
     if messages and unfinished(items):
@@ -193,9 +189,11 @@ class Builder:
     """Goes through items and says what each of them is: a message, thinking, a call, a result.
     How a model is shown these is said by those who derive from it."""
 
-    def __init__(self, shown: Shown, unreadable: Unreadable) -> None:
+    def __init__(
+        self, shown: Shown, unreadable: Unreadable, pictures: Pictures | None = None
+    ) -> None:
         self._shown = shown
-        self.reader = _Reader(unreadable)
+        self.reader = _Reader(unreadable, pictures)
         self._names: dict[str, str] = {}
         self._asked: dict[str, it.McpApprovalRequest] = {}
 
@@ -282,8 +280,8 @@ class Builder:
 
 
 class _Messages(Builder):
-    def __init__(self, shown: Shown, unreadable: Unreadable) -> None:
-        super().__init__(shown, unreadable)
+    def __init__(self, shown: Shown, unreadable: Unreadable, pictures: Pictures | None) -> None:
+        super().__init__(shown, unreadable, pictures)
         self._messages: list[Message] = []
         self._results: dict[str, Message] = {}
 

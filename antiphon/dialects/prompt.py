@@ -74,6 +74,18 @@ class Encoder:
             taken, at = end, at + len(found)
         return (*kept.ids[:taken], *self._encode(masked[at:]))
 
+    def spread(self, masked: str, mark: str, shown: str) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """Ids of a text with marks, and where each mark stood: before which of the ids. ``shown``
+        (control tokens and all) is written in its place. Text on both sides is encoded apart."""
+        ids: list[int] = []
+        places: list[int] = []
+        first, *others = masked.split(mark)
+        ids += self._encode(first)
+        for text in others:
+            places.append(len(ids))
+            ids += self._encode(shown + text)
+        return tuple(ids), tuple(places)
+
     def _encode(self, masked: str) -> list[int]:
         encode = self._tokenizer.encode
         if _SIGN not in masked:

@@ -54,6 +54,8 @@ class Traits(Struct, frozen=True, kw_only=True):
     reasoning: str | None
     #: What is written behind an answer.
     end: str
+    #: What is written for an image among the parts of a question; None: it is not shown.
+    image: str | None = None
 
 
 def probe(template: Template) -> Traits:
@@ -81,6 +83,7 @@ def probe(template: Template) -> Traits:
         short_ids=best is not None and len(_id(best)) == SHORT_ID,
         reasoning=samples.thinking(best or [user, answer]),
         end=samples.end([user, answer]),
+        image=samples.image(),
     )
 
 
@@ -119,6 +122,17 @@ class _Samples:
                 return key
         return None
 
+    def image(self) -> str | None:
+        parts = [_text(_FIRST), {"type": "image"}, _text(_SECOND)]
+        try:
+            text = self._template.render([{"role": "user", "content": parts}])
+        except Refused:
+            return None
+        before, found, rest = text.partition(_FIRST)
+        shown, also, _ = rest.partition(_SECOND)
+        # a template that knows no parts may write the list itself
+        return shown.strip() or None if found and also and "type" not in before + shown else None
+
     def end(self, messages: Sequence[Message]) -> str:
         try:
             text = self._render(messages, None, prompt=False)
@@ -130,6 +144,11 @@ class _Samples:
 def _said(role: str, text: str) -> dict[str, Any]:
     """A message."""
     return {"role": role, "content": text}
+
+
+def _text(text: str) -> dict[str, Any]:
+    """A part."""
+    return {"type": "text", "text": text}
 
 
 def _tool() -> dict[str, Any]:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Protocol
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from antiphon.tokens import Chunk, Constraint, ModelCard, Prompt, Tokenizer
+from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt, Tokenizer
 
-__all__ = ["Capabilities", "Engine", "Sampling"]
+__all__ = ["Capabilities", "Engine", "MeasuresImages", "Sampling"]
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
@@ -93,3 +93,12 @@ class Engine(Protocol):
 
     async def close(self) -> None:
         """Stop all generations and free the model."""
+
+
+@runtime_checkable
+class MeasuresImages(Protocol):
+    """An engine in whose prompts an image is more than the ids around it."""
+
+    async def image_tokens(self, images: Sequence[Image]) -> int:
+        """Tokens of context that the images take besides the prompt's ids. Raises
+        ``InvalidRequest`` for one that it cannot read."""

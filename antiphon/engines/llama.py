@@ -1,8 +1,9 @@
 """The embedded engine: llama.cpp in this process, many generations in one batch.
 
 llama.cpp's server loop runs on a thread of its own and is spoken to by function call; its HTTP
-listener is bound to a private socket file that is removed at once, so nobody can reach it. This
-module knows the binding's JSON; it knows no messages, tools or templates.
+listener is bound to a private socket file that is removed at once, so nobody can reach it; only a
+model with a picture encoder keeps it (``llama_socket``). This module knows the binding's JSON; it
+knows no messages, tools or templates.
 """
 
 from __future__ import annotations
@@ -11,8 +12,11 @@ import asyncio
 import os
 import secrets
 import tempfile
-from collections.abc import AsyncGenerator, Mapping
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +25,14 @@ import msgspec
 from antiphon.engines import gguf
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.gguf_card import gguf_card
+from antiphon.engines.llama_images import Speller, readable
+from antiphon.engines.llama_socket import AROUND, LlamaSocket, encoded
 from antiphon.engines.llama_stream import Stream
 from antiphon.engines.slots import Slots
 from antiphon.engines.tokenizer import LlamaTokenizer, require
 from antiphon.engines.withheld import Withheld
 from antiphon.errors import BackendError, InvalidRequest, SetupError
-from antiphon.tokens import Chunk, Constraint, ModelCard, Prompt
+from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt
 
 __all__ = ["LlamaEngine", "load", "serve"]
 
@@ -35,6 +41,8 @@ DEFAULT_CONTEXT = 8192
 #: its copies, only where slot and prompt are less alike than this.
 SIMILARITY = 0.999
 MAX_LOGPROBS = 20
+#: Images whose tokens are remembered.
+_MOST_MEASURED = 4096
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp draws a seed where it is given this one
 
 #: Field of ``Sampling`` → field of the binding's request. None is left out: the model's own
@@ -60,6 +68,8 @@ async def load(
     gpu_layers: int = -1,
     batch: int = 256,
     prompt_cache_mib: int = 512,
+    projector: Path | None = None,
+    adapters: Mapping[str, Path] | None = None,
 ) -> LlamaEngine:
     """Load the GGUF file at ``path``.
 
@@ -69,13 +79,19 @@ async def load(
     for all of them is taken at once. ``gpu_layers``: -1 for all, where the binding has a GPU build.
     ``batch``: prompt tokens computed in one go, which is how long other generations wait, and an
     abort; GPUs like more. ``prompt_cache_mib``: main memory for copies of prompts' states that
-    another conversation displaced.
+    another conversation displaced. ``projector``: the GGUF file of the model's picture encoder.
+    ``adapters``: names of LoRA adapters → their GGUF files; all are loaded, each is used where a
+    generation names it.
 
-    Raises ``SetupError``: the extra is not installed, or the file is missing or unusable.
+    Raises ``SetupError``: the extra is not installed, or a file is missing or unusable.
     """
     require()
     head = await asyncio.to_thread(gguf.read, path)
     tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
+    adapters = adapters or {}
+    for file in (projector, *adapters.values()):
+        if file is not None:
+            await asyncio.to_thread(gguf.read, file)
     asked = context_size or DEFAULT_CONTEXT
     context = min(asked, int(head.of_architecture("context_length") or asked))
     fields = {
@@ -84,19 +100,27 @@ async def load(
         "n_batch": batch,
         "n_ubatch": batch,
         "n_gpu_layers": gpu_layers,
-        "cache_ram_mib": prompt_cache_mib,
+        # its copies are told apart by their ids alone, and an adapter makes other states of these
+        "cache_ram_mib": 0 if adapters else prompt_cache_mib,
     }
     if not gpu_layers:
         # On a CPU ggml's plain attention is twice as quick over a long context as its fused one.
         fields["flash_attn_type"] = 0
     threads = threads or max(1, (os.cpu_count() or 2) - 1)
-    server = await asyncio.to_thread(serve, path, threads, fields)
-    return LlamaEngine(
-        server, tokenizer, gguf_card(name or path.stem, context, head, tokenizer), parallel
+    server = await asyncio.to_thread(
+        serve, path, threads, fields, projector, list(adapters.values())
     )
+    card = gguf_card(name or path.stem, context, head, tokenizer)
+    return LlamaEngine(server, tokenizer, card, parallel, tuple(adapters))
 
 
-def serve(path: Path, threads: int, fields: Mapping[str, Any]) -> Any:
+def serve(
+    path: Path,
+    threads: int,
+    fields: Mapping[str, Any],
+    projector: Path | None = None,
+    adapters: Sequence[Path] = (),
+) -> Any:
     """Start llama.cpp's server loop, for this process alone and without a word."""
     import xllamacpp
 
@@ -107,27 +131,57 @@ def serve(path: Path, threads: int, fields: Mapping[str, Any]) -> Any:
     params.verbosity = -1
     params.warmup = params.fit_params = params.use_jinja = False
     params.ui = params.endpoint_slots = False
-    params.api_keys = [secrets.token_urlsafe(32)]
+    key = secrets.token_urlsafe(32)
+    params.api_keys = [key]
+    params.lora_adapters = [_unused(xllamacpp.CommonAdapterLoraInfo(), file) for file in adapters]
+    if projector is not None:
+        params.mmproj.path = str(projector)
+        params.mmproj_use_gpu = bool(fields["n_gpu_layers"])
     for field, value in fields.items():
         setattr(params, field, value)
-    with tempfile.TemporaryDirectory(prefix="antiphon-") as private:
-        params.hostnames = [os.path.join(private, "llama.sock")]
+    with ExitStack() as opened:
+        private = tempfile.TemporaryDirectory(prefix="antiphon-")
+        opened.callback(private.cleanup)
+        place = os.path.join(private.name, "llama.sock")
+        params.hostnames = [place]
         try:
-            return xllamacpp.Server(params)
+            server = xllamacpp.Server(params)
         except RuntimeError:
+            besides = ", ".join(str(file) for file in (projector, *adapters) if file is not None)
             raise SetupError(
-                f"llama.cpp cannot load {path}: too little memory for a context of"
-                f" {params.n_ctx} tokens, or an unsupported model."
+                f"llama.cpp cannot load {path}{' with ' if besides else ''}{besides}: too little"
+                f" memory for a context of {params.n_ctx} tokens, or an unsupported model."
             ) from None
+        if projector is None:
+            return server
+        opened.pop_all()
+        return LlamaSocket(server, private, place, key)
+
+
+def _unused(adapter: Any, file: Path) -> Any:
+    """An adapter that is used where a request says so."""
+    adapter.path, adapter.scale = str(file), 0.0
+    return adapter
 
 
 class LlamaEngine:
     """``Engine`` over llama.cpp. Made by ``load``; belongs to the event loop that uses it first."""
 
     def __init__(
-        self, server: Any, tokenizer: LlamaTokenizer, card: ModelCard, parallel: int
+        self,
+        server: Any,
+        tokenizer: LlamaTokenizer,
+        card: ModelCard,
+        parallel: int,
+        adapters: Sequence[str] = (),
     ) -> None:
         self._server = server
+        self._adapters = tuple(adapters)
+        self._speller: Speller | None = None
+        if isinstance(server, LlamaSocket):
+            bos = tokenizer.special.get(tokenizer.bos or "") if tokenizer.add_bos else None
+            self._speller = Speller(tokenizer, server.marker, bos)
+        self._measured: OrderedDict[bytes, int] = OrderedDict()
         self._tokenizer = tokenizer
         self._withheld = Withheld(tokenizer)
         self._card = card
@@ -149,6 +203,8 @@ class LlamaEngine:
             seed=True,
             logit_bias=True,
             penalties=True,
+            images=self._speller is not None,
+            adapters=frozenset(self._adapters),
         )
 
     @property
@@ -157,7 +213,7 @@ class LlamaEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         self._check(prompt, sampling)
-        slot = await self._slots.take(prompt.ids)
+        slot = await self._slots.take(self._computed(prompt, sampling))
         stream = self._start(prompt, sampling, slot)
         try:
             async for chunk in stream:
@@ -175,16 +231,59 @@ class LlamaEngine:
         if self._closed:
             self._slots.give_back(slot, ())
             raise BackendError("The engine is closed.")
-        request = msgspec.json.encode(_request(prompt, sampling, slot))
+        request = msgspec.json.encode(self._request(prompt, sampling, slot))
         running = loop.run_in_executor(self._threads, stream.run, self._server, request)
         self._running[stream] = running
 
         def done(_: asyncio.Future[None]) -> None:
             del self._running[stream]
-            self._slots.give_back(slot, (*prompt.ids, *stream.sampled))
+            self._slots.give_back(slot, (*self._computed(prompt, sampling), *stream.sampled))
 
         running.add_done_callback(done)
         return stream
+
+    def _computed(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
+        """What a place holds that computed this: with another adapter the same ids are another
+        state, which a number that is no id tells."""
+        if sampling.adapter is None:
+            return prompt.ids
+        return (-1 - self._adapters.index(sampling.adapter), *prompt.ids)
+
+    def _request(self, prompt: Prompt, sampling: Sampling, slot: int) -> dict[str, Any]:
+        request = _request(prompt, sampling, slot)
+        if prompt.images and self._speller is not None:
+            request["prompt"] = {
+                "prompt_string": self._speller.text(prompt),
+                "multimodal_data": [encoded(readable(image)) for image in prompt.images],
+            }
+        request["lora"] = [
+            {"id": number, "scale": float(name == sampling.adapter)}
+            for number, name in enumerate(self._adapters)
+        ]
+        return request
+
+    async def image_tokens(self, images: Sequence[Image]) -> int:
+        """``MeasuresImages``: llama.cpp is asked once for each image."""
+        return sum([await self._image_tokens(image) for image in images])
+
+    async def _image_tokens(self, image: Image) -> int:
+        digest = sha256(image.content).digest()
+        if digest not in self._measured:
+            try:
+                self._measured[digest] = await asyncio.to_thread(self._measure, image)
+            except BackendError as error:
+                raise InvalidRequest(
+                    f"Invalid image: {error.message}.", param="input", code="image_parse_error"
+                ) from None
+            if len(self._measured) > _MOST_MEASURED:
+                self._measured.popitem(last=False)
+        return self._measured[digest]
+
+    def _measure(self, image: Image) -> int:
+        if not isinstance(self._server, LlamaSocket):
+            raise BackendError("this model cannot see")
+        around = 2 * len(self._tokenizer.encode(AROUND, special=False)) + self._tokenizer.add_bos
+        return self._server.prompt_tokens(readable(image)) - around
 
     def _check(self, prompt: Prompt, sampling: Sampling) -> None:
         if not prompt.ids:
@@ -200,6 +299,12 @@ class LlamaEngine:
             )
         if sampling.constraint is not None:
             _check_constraint(sampling.constraint)
+        if sampling.adapter is not None and sampling.adapter not in self._adapters:
+            raise InvalidRequest(f"There is no adapter {sampling.adapter!r}.", param="model")
+        if prompt.images and self._speller is None:
+            raise InvalidRequest("This model cannot see images.", param="input")
+        if prompt.images and prompt.images[-1].at >= len(prompt.ids):
+            raise InvalidRequest("An image cannot be the end of a prompt.", param="input")
 
     async def close(self) -> None:
         self._closed = True
@@ -208,6 +313,8 @@ class LlamaEngine:
         if self._running:
             await asyncio.wait(list(self._running.values()))
         self._threads.shutdown(wait=True)
+        if isinstance(self._server, LlamaSocket):
+            await asyncio.to_thread(self._server.close)
         self._server = None
 
 
@@ -223,6 +330,7 @@ def _request(prompt: Prompt, sampling: Sampling, slot: int) -> dict[str, Any]:
         "verbose": True,
         # Also makes the binding call back while it reads the prompt, so that it can be stopped.
         "return_progress": True,
+        "return_tokens": True,
         "ignore_eos": sampling.ignore_eos,
     }
     for field, key in FIELDS.items():

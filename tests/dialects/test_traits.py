@@ -40,7 +40,7 @@ CALLS = {"tools": True, "results": True, "objects": True, "texts": True, "parall
         (CHATML, traits(end="<|im_end|>\n")),
         (PLAIN, traits(end="\n\n")),
         (template_of("smol"), traits(end="<|im_end|>\n")),
-        (template_of("parts"), traits(parts=True, end="<|im_end|>\n")),
+        (template_of("parts"), traits(parts=True, end="<|im_end|>\n", image="<image>")),
         (template_of("qwen"), traits(**CALLS, reasoning="reasoning_content", end="<|im_end|>\n")),
         (template_of("r1"), traits(end="<｜end▁of▁sentence｜>")),
         (template_of("llama"), traits(**{**CALLS, "parallel": False}, end="<|eot_id|>")),
@@ -76,3 +76,27 @@ def test_traits(source: str, expected: Traits) -> None:
 def test_a_template_that_shows_no_question_is_refused(source: str) -> None:
     with pytest.raises(SetupError):
         probe(Template(source))
+
+
+@pytest.mark.parametrize(
+    ("body", "image"),
+    [
+        (
+            "<|vision_start|><|image_pad|><|vision_end|>",
+            "<|vision_start|><|image_pad|><|vision_end|>",
+        ),
+        ("\n<image>\n", "<image>"),
+        ("", None),
+    ],
+)
+def test_what_a_template_writes_for_an_image(body: str, image: str | None) -> None:
+    source = (
+        "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for p in m.content %}{% if p.type == 'image' %}" + body + "{% else %}{{ p.text }}"
+        "{% endif %}{% endfor %}{% endif %}\n{% endfor %}"
+    )
+    assert probe(Template(source)).image == image
+
+
+def test_a_template_that_knows_no_parts_shows_no_images() -> None:
+    assert probe(Template("{% for m in messages %}{{ m.content }}{% endfor %}")).image is None

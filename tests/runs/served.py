@@ -36,8 +36,6 @@ class OneModel(Struct):
     defaults: Mapping[str, Any] = {}
     thinking_budgets: Mapping[str, int] = {}
 
-    async def ready(self) -> None: ...
-
     def find(self, name: str | None) -> OneModel:
         if name in (None, self.name, *self.aliases):
             return self

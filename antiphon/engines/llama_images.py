@@ -1,0 +1,80 @@
+"""Prompts with images, as llama.cpp takes them: a text with a marker for each, and their bytes.
+
+Text is tokenized again there, control tokens spelled out. What a user wrote that looks like one, or
+like the marker, is parted by an invisible character, so that it stays text. Sans-IO.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import Iterator
+
+from antiphon.errors import InvalidRequest
+from antiphon.tokens import Image, Prompt, Tokenizer
+
+__all__ = ["Speller", "readable"]
+
+#: WORD JOINER: no width, no break.
+_PART = "\u2060"
+
+
+class Speller:
+    """Ids as text for one tokenizer. ``bos``: the id that llama.cpp puts before every text, if it
+    does."""
+
+    def __init__(self, tokenizer: Tokenizer, marker: str, bos: int | None) -> None:
+        self._tokenizer = tokenizer
+        self._marker = marker
+        self._bos = bos
+        self._literals = {id: literal for literal, id in tokenizer.special.items()}
+        longest_first = sorted((*tokenizer.special, marker), key=len, reverse=True)
+        self._forbidden = re.compile("|".join(map(re.escape, longest_first)))
+
+    def text(self, prompt: Prompt) -> str:
+        """The prompt's text, with a marker where each image stands."""
+        start = 1 if self._bos is not None and prompt.ids[:1] == (self._bos,) else 0
+        pieces: list[str] = []
+        for image in prompt.images:
+            at = max(start, image.at)
+            pieces += (*self._spelled(prompt.ids[start:at]), self._marker)
+            start = at
+        return "".join((*pieces, *self._spelled(prompt.ids[start:])))
+
+    def _spelled(self, ids: tuple[int, ...]) -> Iterator[str]:
+        plain: list[bytes] = []
+        for id in ids:
+            if (literal := self._literals.get(id)) is None:
+                plain.append(self._tokenizer.piece(id))
+                continue
+            yield self._parted(plain)
+            plain = []
+            yield literal
+        yield self._parted(plain)
+
+    def _parted(self, plain: list[bytes]) -> str:
+        text = b"".join(plain).decode("utf-8", "replace")
+        return self._forbidden.sub(lambda found: f"{found[0][0]}{_PART}{found[0][1:]}", text)
+
+
+def readable(image: Image) -> bytes:
+    """The image as llama.cpp can read it: WebP it cannot. Raises ``InvalidRequest``."""
+    if image.mime != "image/webp":
+        return image.content
+    try:
+        from PIL import Image as Pillow
+    except ImportError:
+        raise InvalidRequest(
+            'WebP needs an extra here: pip install "antiphon[images]".',
+            param="input",
+            code="invalid_image_format",
+        ) from None
+    out = io.BytesIO()
+    try:
+        with Pillow.open(io.BytesIO(image.content), formats=("WEBP",)) as opened:
+            opened.convert("RGB").save(out, "PNG")
+    except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError):
+        raise InvalidRequest(
+            "Invalid image: it cannot be decoded.", param="input", code="image_parse_error"
+        ) from None
+    return out.getvalue()

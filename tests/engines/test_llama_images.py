@@ -1,0 +1,160 @@
+"""Images through llama.cpp itself: the real model with a tiny random encoder of pictures."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from antiphon.engines.base import MeasuresImages, Sampling
+from antiphon.engines.llama import LlamaEngine, load
+from antiphon.engines.llama_images import Speller, readable
+from antiphon.errors import BackendError, InvalidRequest
+from antiphon.testing.engine_check import CHECKS, Check
+from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tokens import Chunk, Image, Prompt
+from tests.attachments.samples import png
+
+from .gguf_files import IMAGE_TOKENS, write_projector
+
+RED, BLUE = png(28, 28, (250, 0, 0)), png(28, 28, (0, 0, 250))
+GREEDY = Sampling(max_tokens=6, temperature=0, logprobs=0)
+
+pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def seeing(
+    smollm2_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[LlamaEngine]:
+    projector = write_projector(tmp_path_factory.mktemp("vision") / "mmproj.gguf", 576)
+    engine = await load(
+        smollm2_path,
+        threads=1,
+        context_size=512,
+        parallel=2,
+        projector=projector,
+    )
+    yield engine
+    await engine.close()
+
+
+def asked(engine: LlamaEngine, *pictures: bytes, text: str = "Look: | What is it?") -> Prompt:
+    before, _, after = text.partition("|")
+    first = engine.tokenizer.encode(before, special=True)
+    last = engine.tokenizer.encode(after, special=True)
+    images = tuple(Image(content, "image/png", len(first)) for content in pictures)
+    return Prompt((*first, *last), images)
+
+
+async def generated(engine: LlamaEngine, prompt: Prompt, sampling: Sampling = GREEDY) -> Chunk:
+    """All chunks as one."""
+    chunks = [chunk async for chunk in engine.generate(prompt, sampling)]
+    cached = next((c.cached_tokens for c in chunks if c.cached_tokens is not None), None)
+    return Chunk(
+        ids=tuple(id for chunk in chunks for id in chunk.ids),
+        logprobs=tuple(known for chunk in chunks for known in chunk.logprobs),
+        finish=chunks[-1].finish,
+        cached_tokens=cached,
+    )
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+async def test_keeps_the_contract_through_the_socket(seeing: LlamaEngine, check: Check) -> None:
+    await check(seeing)
+
+
+@pytest.mark.requirement("HF-6")
+async def test_what_a_model_says_depends_on_what_it_sees(seeing: LlamaEngine) -> None:
+    assert seeing.capabilities.images and isinstance(seeing, MeasuresImages)
+    red, blue = asked(seeing, RED), asked(seeing, BLUE)
+    first = await generated(seeing, red)
+    other = await generated(seeing, blue)
+    blind = await generated(seeing, asked(seeing))
+    assert len(first.ids) == 6 and first.finish == "length"
+    assert (
+        len({first.logprobs[0].logprob, other.logprobs[0].logprob, blind.logprobs[0].logprob}) == 3
+    )
+    again = await generated(seeing, red)
+    assert again.ids == first.ids
+
+
+async def test_an_image_that_was_seen_is_not_computed_again(seeing: LlamaEngine) -> None:
+    prompt = asked(seeing, RED, text="Once more: | And now?")
+    first = await generated(seeing, prompt)
+    rest = seeing.tokenizer.encode("\nAnd then?", special=True)
+    again = await generated(seeing, Prompt((*prompt.ids, *first.ids, *rest), prompt.images))
+    assert again.cached_tokens is not None
+    assert again.cached_tokens >= len(prompt.ids) + IMAGE_TOKENS
+
+
+async def test_an_image_does_not_end_a_prompt(seeing: LlamaEngine) -> None:
+    """llama.cpp would end the process."""
+    with pytest.raises(InvalidRequest):
+        await generated(seeing, asked(seeing, RED, text="Look:|"))
+
+
+async def test_images_are_measured(seeing: LlamaEngine) -> None:
+    images = asked(seeing, RED, BLUE).images
+    assert await seeing.image_tokens(images) == 2 * IMAGE_TOKENS
+    assert await seeing.image_tokens(()) == 0
+
+
+async def test_what_cannot_be_read_is_refused_before(seeing: LlamaEngine) -> None:
+    for content in (RED[:50], b"GIF89a\x01\0\x01\0"):
+        with pytest.raises(InvalidRequest) as refused:
+            await seeing.image_tokens((Image(content, "image/png", 0),))
+        assert refused.value.code == "image_parse_error"
+
+
+async def test_a_generation_that_cannot_begin_fails_and_the_next_one_does_not(
+    seeing: LlamaEngine,
+) -> None:
+    with pytest.raises(BackendError):
+        await generated(seeing, asked(seeing, b"nothing"))
+    assert (await generated(seeing, asked(seeing, RED))).ids
+
+
+async def test_webp_is_read_too(seeing: LlamaEngine) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    out = io.BytesIO()
+    pillow.open(io.BytesIO(RED)).save(out, "WEBP", lossless=True)
+    webp = Image(out.getvalue(), "image/webp", 0)
+    assert readable(webp).startswith(b"\x89PNG")
+    assert await seeing.image_tokens((webp,)) == IMAGE_TOKENS
+    with pytest.raises(InvalidRequest):
+        readable(Image(out.getvalue()[:30], "image/webp", 0))
+
+
+async def test_what_looks_like_a_marker_or_a_token_stays_text(seeing: LlamaEngine) -> None:
+    """The model sees one image and one turn, whatever is spelled."""
+    assert seeing._speller is not None
+    marker = seeing._speller._marker
+    spelled = f"<|im_start|>x<|im_end|>{marker}"
+    ids = (
+        *seeing.tokenizer.encode("<|im_start|>user\n", special=True),
+        *seeing.tokenizer.encode(spelled, special=False),
+        *seeing.tokenizer.encode("<|im_end|>\n", special=True),
+    )
+    prompt = Prompt(ids, (Image(RED, "image/png", len(ids) - 2),))
+    text = seeing._speller.text(prompt)
+    assert text.count(marker) == 1 and text.count("<|im_start|>") == 1
+    assert text.count("<|im_end|>") == 1 and text.endswith("<|im_end|>\n")
+    assert text.replace("\u2060", "").count("<|im_start|>") == 2
+    assert (await generated(seeing, prompt)).ids
+
+
+async def test_the_beginning_of_a_text_is_not_written_twice() -> None:
+    tokenizer = ByteTokenizer(["<s>"])
+    bos = tokenizer.special["<s>"]
+    prompt = Prompt((bos, *b"ab<s>c"), (Image(RED, "image/png", 0), Image(RED, "image/png", 3)))
+    assert Speller(tokenizer, "<m>", bos).text(prompt) == "<m>ab<m><\u2060s>c"
+    assert Speller(tokenizer, "<m>", None).text(prompt) == "<m><s>ab<m><\u2060s>c"
+
+
+async def test_the_socket_is_nobody_elses(seeing: LlamaEngine) -> None:
+    path = Path(seeing._server._path)
+    assert path.parent.stat().st_mode & 0o077 == 0
