@@ -142,7 +142,7 @@ def serve(
     with ExitStack() as opened:
         private = tempfile.TemporaryDirectory(prefix="antiphon-")
         opened.callback(private.cleanup)
-        place = os.path.join(private.name, "llama.sock")
+        place = os.path.join(private.name, "llama.sock" if projector is None else "kept.sock")
         params.hostnames = [place]
         try:
             server = xllamacpp.Server(params)
