@@ -157,7 +157,11 @@ class Local:
         return rendered, dropped, besides
 
     def _reply(
-        self, rendered: Rendered, dropped: tuple[str, ...], options: Options, besides: int
+        self,
+        rendered: Rendered,
+        dropped: tuple[str, ...],
+        options: Options,
+        besides: int = 0,
     ) -> LocalReply:
         return LocalReply(
             self._engine,
