@@ -10,8 +10,9 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from antiphon.backends.connect import chat_completions
+from antiphon.backends.connect import chat_completions, responses
 from antiphon.backends.local import Local
+from antiphon.backends.responses_flavours import FLAVOURS
 from antiphon.dialects.chat import Dialect
 from antiphon.engines.completions import Completions, load
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
@@ -79,5 +80,18 @@ async def test_the_backend_of_messages_keeps_its_contract(
     backend = await chat_completions("tiny", upstream)
     try:
         await check(backend)
+    finally:
+        await backend.close()
+
+
+# --- items over /v1/responses --------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("name", ["counts_what_it_used", "streams", "refuses_what_is_too_long"])
+async def test_the_backend_of_items_keeps_its_contract(upstream: str, name: str) -> None:
+    backend = await responses("tiny", upstream)
+    try:
+        assert backend.flavour is FLAVOURS["llama-server"]
+        await BACKEND_CHECKS[name](backend)
     finally:
         await backend.close()
