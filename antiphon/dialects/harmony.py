@@ -32,8 +32,10 @@ if TYPE_CHECKING:
 
 __all__ = ["SETTINGS", "Dialect"]
 
-#: What may be set of the system message, as gpt-oss's own chat template calls it.
-SETTINGS = frozenset({"model_identity", "knowledge_cutoff", "reasoning_effort"})
+#: What may be set of the system message, as gpt-oss's own chat template and its library call it.
+SETTINGS = frozenset(
+    {"conversation_start_date", "knowledge_cutoff", "model_identity", "reasoning_effort"}
+)
 _EFFORTS = ("low", "medium", "high")
 #: Any text of both vocabularies has the same ids.
 _PROBE = "Grüße, 漢字 🦄 and {braces}: 1234567."
@@ -64,8 +66,8 @@ class Dialect:
         self._today = today
         self._codes = Codes.of(tokenizer)
         self._encoder = Encoder(encoding, tokenizer, self._codes, card.fingerprint)
-        for name in self._settings.keys() - SETTINGS:
-            raise SetupError(f"gpt-oss has no template: {name!r} in template_kwargs means nothing")
+        for name, why in _faults(self._settings):
+            raise SetupError(f"{card.name}: template_kwargs.{name} {why}")
         ids = self._encoder.ids
         self._stop_ids = (ids["return"], ids["call"])
         self._grammarian = Grammarian(tokenizer)
@@ -116,19 +118,22 @@ class Dialect:
         """Who the model is, what day it is, how hard it is to think, and its own tools."""
         from openai_harmony import Message, ReasoningEffort, Role, SystemContent
 
-        for name in options.template.keys() - SETTINGS:
-            raise _unknown(name)
-        said = {**self._settings, **options.template}
+        for name, why in _faults(options.template):
+            raise InvalidRequest(
+                f"'{name}' {why}.",
+                param=f"chat_template_kwargs.{name[:64]}",
+                code="unknown_parameter" if name not in SETTINGS else "invalid_value",
+            )
+        today = f"{self._today():%Y-%m-%d}"
+        said = {"conversation_start_date": today, **self._settings, **options.template}
         effort = options.reasoning.effort if options.reasoning is not None else None
-        if effort is not None and "reasoning_effort" not in options.template:
-            said["reasoning_effort"] = effort
+        if effort is None or "reasoning_effort" in options.template:
+            effort = said.get("reasoning_effort", "medium")
         content = SystemContent(
-            reasoning_effort=ReasoningEffort(_effort(said.get("reasoning_effort")).capitalize()),
-            conversation_start_date=f"{self._today():%Y-%m-%d}",
+            reasoning_effort=ReasoningEffort(LEVELS.get(effort, effort).capitalize()),
         )
-        for name in ("model_identity", "knowledge_cutoff"):
-            if isinstance(said.get(name), str):
-                setattr(content, name, clean(said[name]))
+        for name in said.keys() - {"reasoning_effort"}:
+            setattr(content, name, clean(said[name]))
         for namespace in _own(tools):
             content.with_tools(namespace)
         return Message.from_role_and_content(Role.SYSTEM, content)
@@ -144,24 +149,15 @@ def _check_vocabulary(card: ModelCard, tokenizer: Tokenizer, encoding: HarmonyEn
         raise SetupError(f"{card.name} has not the vocabulary of gpt-oss: it knows no harmony")
 
 
-def _unknown(name: str) -> InvalidRequest:
-    known = ", ".join(sorted(SETTINGS))
-    return InvalidRequest(
-        f"'{name}' means nothing to this model; there are {known}.",
-        param=f"chat_template_kwargs.{name[:64]}",
-        code="unknown_parameter",
-    )
-
-
-def _effort(asked: Any) -> str:
-    effort = "medium" if asked is None else LEVELS.get(asked, asked)
-    if effort not in _EFFORTS:
-        raise InvalidRequest(
-            f"'{asked}' is no effort; there are {', '.join(_EFFORTS)}.",
-            param="reasoning.effort",
-            code="invalid_value",
-        )
-    return str(effort)
+def _faults(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What is wrong with values of ``SETTINGS``: the name, and why."""
+    for name, value in said.items():
+        if name not in SETTINGS:
+            yield name, f"means nothing to gpt-oss; there are {', '.join(sorted(SETTINGS))}"
+        elif not isinstance(value, str):
+            yield name, "must be a text"
+        elif name == "reasoning_effort" and LEVELS.get(value, value) not in _EFFORTS:
+            yield name, f"must be one of {', '.join((*_EFFORTS, *LEVELS))}"
 
 
 # --- the developer message -----------------------------------------------------------------------

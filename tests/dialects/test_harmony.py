@@ -7,6 +7,9 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from msgspec.structs import replace
 from openai_harmony import (
     Author,
     DeveloperContent,
@@ -29,7 +32,8 @@ from antiphon.conversation import Conversation, Kept, Options
 from antiphon.dialects.harmony import Dialect
 from antiphon.dialects.harmony_parser import CONTROLS
 from antiphon.errors import InvalidRequest, SetupError
-from antiphon.stream.deltas import Open, Text
+from antiphon.stream.deltas import Delta, Open, Text
+from antiphon.testing.deltas import read
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk
 from antiphon.wire import items as it
@@ -262,15 +266,23 @@ def test_what_the_operator_and_the_request_may_set() -> None:
     assert "Reasoning: low" in head(reasoning=ReasoningConfig(effort="minimal"))
     assert "Reasoning: low" in head(template={"reasoning_effort": "low"})
     assert "cutoff: 2025-01" in head(template={"knowledge_cutoff": "2025-01"})
-    for asked, param in (
-        ({"enable_thinking": False}, "chat_template_kwargs.enable_thinking"),
-        ({"reasoning_effort": "huge"}, "reasoning.effort"),
-    ):
-        with pytest.raises(InvalidRequest) as caught:
-            head(template=asked)
-        assert caught.value.param == param
-    with pytest.raises(SetupError, match="'builtin_tools'"):
-        dialect(settings={"builtin_tools": ["python"]})
+    assert "date: 2001-02-03" in head(template={"conversation_start_date": "2001-02-03"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("builtin_tools", ["python"], "means nothing to gpt-oss"),
+        ("reasoning_effort", "huge", "must be one of low, medium, high"),
+        ("model_identity", 5, "must be a text"),
+    ],
+)
+def test_what_nobody_may_set(name: str, value: Any, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why) as caught:
+        ids(user("Hi"), template={name: value})
+    assert caught.value.param == f"chat_template_kwargs.{name}"
+    with pytest.raises(SetupError, match=f"gpt-oss: template_kwargs.{name} {why}"):
+        dialect(settings={name: value})
 
 
 def test_the_form_of_the_answer_is_told_last() -> None:
@@ -585,3 +597,57 @@ def test_namespaces_and_custom_tools_are_functions() -> None:
     text = spelled(ids(user("Hi"), tools=tools))
     assert "type mcp__get_weather = (_: {\ncity: string,\n})" in text
     assert "// A shell.\ntype sh = (_: {\ninput: string,\n})" in text
+
+
+# --- what is read is what was written ------------------------------------------------------------
+
+words = st.text(st.sampled_from('ab é🦄<|>{}"\\\n'), min_size=1, max_size=12)
+heads = st.sampled_from(
+    (
+        " to=functions.get_weather<|channel|>commentary json",
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json",
+        "<|channel|>commentary to=get_weather",
+        "<|channel|>analysis to=functions.get_weather code",
+    )
+)
+
+
+@settings(max_examples=30, deadline=None)
+@given(thoughts=st.lists(words, max_size=2), preamble=st.none() | words, head=heads, city=words)
+def test_what_a_parser_read_of_a_reply_is_extended(
+    thoughts: list[str], preamble: str | None, head: str, city: str
+) -> None:
+    """A reply that ends in a call, read, stored and answered: the next prompt begins with it."""
+    first = dialect().render(Conversation(items=(user("Hi"),)), Options(tools=(WEATHER,)))
+    turn = "<|end|><|start|>assistant"
+    pieces = [f"<|channel|>analysis<|message|>{encoding_safe(said)}{turn}" for said in thoughts]
+    if preamble is not None:
+        pieces.append(f"<|channel|>commentary<|message|>{encoding_safe(preamble)}{turn}")
+    arguments = json.dumps({"city": city}, ensure_ascii=False)
+    reply = sampled(f"{''.join(pieces)}{head}<|message|>{arguments}<|call|>")
+    read_items = stored([*first.parser.feed(Chunk(reply)), *first.parser.finish("stop")])
+    (call,) = (item for item in read_items if isinstance(item, it.FunctionCall))
+    assert json.loads(call.arguments) == {"city": city}
+    seen = (*first.prompt.ids, *reply)
+    found = ids(user("Hi"), *read_items, result(), tools=(WEATHER,), kept=Kept(seen, "f"))
+    assert found[: len(seen)] == seen
+
+
+def encoding_safe(text: str) -> str:
+    """``text`` without what would be read as a control token."""
+    return text.replace("<|", "<.")
+
+
+def stored(deltas: Sequence[Delta]) -> list[it.Item]:
+    """The items of a reply, as they are stored."""
+    found: list[it.Item] = []
+    for said in read(deltas).items:
+        text = said.text.get("text", "")
+        match said.item:
+            case it.Reasoning():
+                found.append(thought(text))
+            case it.Message(phase=phase):
+                found.append(answer(text, phase=phase))
+            case it.FunctionCall() as call:
+                found.append(replace(call, call_id="c1", arguments=text))
+    return found
