@@ -94,6 +94,7 @@ class Dialect:
                 parallel=options.parallel_tool_calls,
                 begun=begun,
                 held=constraint is not None and constraint.needed,
+                is_json=bool(_form(options)),
             ),
             constraint=constraint,
             stop_ids=self._stop_ids,

@@ -20,6 +20,7 @@ from antiphon.wire.items import Message, Phase, Reasoning
 from .calls import Call, ToolShape
 from .detokenize import Detokenizer, wire_logprob
 from .harmony_header import CHANNEL, CONSTRAIN, LIMIT, Header, bare_text, read_header
+from .json_text import Span
 from .sink import Sink
 
 __all__ = ["CONTROLS", "Codes", "Control", "Kind", "Parser"]
@@ -75,8 +76,8 @@ class Parser:
     ``shapes``: the name the model was shown → what it is on the wire; without any, no calls are
     looked for. ``plain``: those of them whose input stands as it is. ``begun``: the prompt ends
     within a message of this kind, else behind the model's role. ``parallel``: there may be more
-    than one call. ``held``: to a grammar, by which the first answer or call is the last, and in
-    which other control tokens may stand as text.
+    than one call. ``held``: to a form, by which the first answer or call is the last; ``is_json``:
+    of the answer. In a string of JSON that is held to, a control token stands as text.
     """
 
     def __init__(
@@ -89,6 +90,7 @@ class Parser:
         parallel: bool = True,
         begun: Kind | None = None,
         held: bool = False,
+        is_json: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._codes = codes
@@ -96,6 +98,8 @@ class Parser:
         self._plain = plain
         self._parallel = parallel
         self._held = held
+        self._is_json = is_json
+        self._json: Span | None = None
         self._sink = Sink()
         self._detokenizer = Detokenizer(tokenizer, codes.marks)
         #: Of the message that is being read; None in a header.
@@ -111,6 +115,7 @@ class Parser:
         self._has_answered = False
         self.reasoning_tokens = 0
         self.done = False
+        self._expect()
 
     # --- the contract -----------------------------------------------------------------------------
 
@@ -148,7 +153,7 @@ class Parser:
     # --- the machine ------------------------------------------------------------------------------
 
     def _meet(self, control: Control) -> None:
-        if self._held and self._kind in _LAST and control not in ("return", "call"):
+        if self._json is not None and self._json.in_string and control not in ("return", "call"):
             self._read(self._detokenizer.finish() + CONTROLS[control], 1)
         elif control in ("end", "return", "call"):
             self._count(1)
@@ -173,8 +178,14 @@ class Parser:
             self._head(text, tokens)
         else:
             self._count(tokens)
-            if text:
-                self._text.append(text)
+            self._take(text)
+
+    def _take(self, text: str) -> None:
+        """Some of a message's content."""
+        if text:
+            self._text.append(text)
+            if self._json is not None:
+                self._json.read(text)
 
     def _count(self, tokens: int) -> None:
         if self._kind == "analysis":
@@ -212,14 +223,13 @@ class Parser:
         if at and self._called(header.recipient, sure=False) is None:
             at, header = 0, Header()
         self._begin(header)
-        self._text.append(text[at:])
+        self._take(text[at:])
 
     def _begin_unannounced(self) -> None:
         """What the header says besides is the beginning of a message."""
         header = read_header(self._decoded(), ended=False)
         self._begin(header)
-        if header.rest:
-            self._text.append(header.rest)
+        self._take(header.rest)
 
     def _begin(self, header: Header) -> None:
         """What follows is the content of a message with this header."""
@@ -237,7 +247,13 @@ class Parser:
             self._kind = "analysis"
         else:
             self._kind = "commentary" if header.channel == "commentary" else "final"
+        self._expect()
         self._count(tokens)
+
+    def _expect(self) -> None:
+        """Follow the JSON of what is held to be some."""
+        is_json = isinstance(self._call, Call) if self._kind == "call" else self._is_json
+        self._json = Span() if self._held and is_json and self._kind in _LAST else None
 
     def _opened(self, name: str) -> Call | _PlainCall:
         if name in self._plain:
@@ -299,7 +315,7 @@ class Parser:
         else:
             self._sink.close()
         self.done |= self._held and self._kind in _LAST
-        self._kind = self._call = None
+        self._kind = self._call = self._json = None
         self._is_open = self._is_announced = False
         self._header, self._header_tokens = "", 0
         self._logprobs.clear()
@@ -313,4 +329,4 @@ class Parser:
             header = read_header(text, ended=False)
         if header.rest.strip():
             self._begin(header)
-            self._text.append(header.rest)
+            self._take(header.rest)

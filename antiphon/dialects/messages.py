@@ -182,6 +182,8 @@ def messages_of(
 def unfinished(items: Sequence[it.Item]) -> bool:
     """Whether the last item is the beginning of an answer to go on with."""
     last = items[-1] if items else None
+    if isinstance(last, it.Reasoning) and not (last.content or last.summary):
+        return False
     return isinstance(last, it.Message | it.Reasoning) and last.status != "completed"
 
 

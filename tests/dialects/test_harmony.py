@@ -317,6 +317,8 @@ def test_an_answer_to_go_on_with() -> None:
     assert deltas[-1].text == ", you"  # type: ignore[union-attr]
     thinking = (user("Hi"), thought("Gre", status="incomplete"))
     assert dialect().render(Conversation(items=thinking), Options()).parser.thinking
+    nothing = (user("Hi"), answer("Hello"), it.Reasoning(status="incomplete"))
+    assert spelled(ids(*nothing)).endswith("Hello<|end|><|start|>assistant")
 
 
 def test_where_turns_end() -> None:

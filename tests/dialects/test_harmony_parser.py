@@ -366,19 +366,27 @@ def test_ids_that_do_not_exist_are_harmless() -> None:
     assert items(read(parser(), [ids])) == ([thought("Hm."), answer("Yes.")], False)
 
 
-def test_a_reply_that_is_held_to_a_grammar() -> None:
-    """Its first answer or call is its last, and in these a control token may stand as text."""
+def test_a_reply_that_is_held_to_a_form() -> None:
+    """Its first answer or call is its last; in strings of JSON control tokens stand as text."""
     literal = '{"a": "<|end|><|start|>assistant<|channel|>x<|message|>"}'
-    final = f"<|channel|>final<|message|>{literal}<|return|>"
-    assert said(f"{THINK}<|start|>assistant{final}{FINAL}", held=True) == (
-        [thought("Hm."), answer(literal)],
-        False,
-    )
+    for end in ("<|return|>", "<|end|>"):
+        final = f"<|channel|>final<|message|>{literal}{end}"
+        assert said(f"{THINK}<|start|>assistant{final}{FINAL}", held=True, is_json=True) == (
+            [thought("Hm."), answer(literal)],
+            False,
+        )
     calling = f"<|channel|>commentary to=functions.now<|message|>{literal}<|call|>"
     reader = parser(held=True)
     assert items(read(reader, [ids_of(f"{calling}{FINAL}")])) == ([call("now", literal)], False)
     assert reader.done
-    assert said("{}<|return|>", begun="final", held=True) == ([answer("{}")], False)
+    assert said(f"<|channel|>final<|message|>Yes.<|end|>{FINAL}", held=True) == (
+        [answer("Yes.")],
+        False,
+    )
+    bare = '{"a": "<|end|>"}'
+    assert said(f"{bare}<|return|>{FINAL}", held=True, is_json=True) == ([answer(bare)], False)
+    begun = '{"a": "<|end|>"}<|return|>'
+    assert said(begun, begun="final", held=True, is_json=True) == ([answer(begun[:-10])], False)
 
 
 @pytest.mark.parametrize("kind", ["final", "commentary", "analysis"])
