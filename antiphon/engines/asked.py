@@ -9,7 +9,7 @@ from antiphon.engines.base import Sampling
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
 
-__all__ = ["check_request", "stops_of", "values_of"]
+__all__ = ["check_request", "stops_of", "too_long", "values_of"]
 
 _VALUES = (
     "temperature",
@@ -32,14 +32,18 @@ def check_request(
     if sampling.max_tokens < 1:
         raise InvalidRequest("At least one token must be asked for.", param="max_output_tokens")
     if len(prompt.ids) >= card.context_size:
-        raise InvalidRequest(
-            f"The input has {len(prompt.ids)} tokens; the context of this model holds"
-            f" {card.context_size}, the answer included.",
-            param="input",
-            code="context_length_exceeded",
-        )
+        raise too_long(len(prompt.ids), card)
     if min(prompt.ids) < 0 or max(prompt.ids) >= tokenizer.size:
         raise BackendError("The prompt has invalid tokens: ids of another vocabulary.")
+
+
+def too_long(tokens: int, card: ModelCard) -> InvalidRequest:
+    return InvalidRequest(
+        f"The input has {tokens} tokens; the context of this model holds {card.context_size}, the"
+        " answer included.",
+        param="input",
+        code="context_length_exceeded",
+    )
 
 
 def values_of(sampling: Sampling, card: ModelCard) -> dict[str, Any]:

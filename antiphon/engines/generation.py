@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from antiphon.engines.endings import Endings
 from antiphon.engines.handover import Handover
 from antiphon.engines.torch_sampler import Sampler
-from antiphon.errors import BackendError, RunError
+from antiphon.errors import AntiphonError, BackendError
 from antiphon.tokens import Chunk, Prompt
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Generation:
 
     def fail(self, error: BaseException) -> None:
         self._aborted = True
-        failure = error if isinstance(error, RunError) else BackendError(_failed(error))
+        failure = error if isinstance(error, AntiphonError) else BackendError(_failed(error))
         self.out.give(failure)
 
 

@@ -9,22 +9,26 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from antiphon.engines import hf_folder
-from antiphon.engines.asked import check_request
+from antiphon.engines.asked import check_request, too_long
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.endings import Endings
 from antiphon.engines.generation import Generation
 from antiphon.engines.handover import Handover
 from antiphon.engines.masks import Grammars, check_grammar
+from antiphon.engines.opened import require
 from antiphon.engines.torch_sampler import Sampler
+from antiphon.engines.transformers_images import Eyes
 from antiphon.engines.transformers_paged import Paged
 from antiphon.engines.transformers_single import Single
-from antiphon.errors import BackendError, SetupError
-from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
 
 __all__ = ["TransformersEngine", "load"]
 
@@ -61,12 +65,17 @@ async def load(
         hf_folder.read, folder, name=name, context_size=context_size or DEFAULT_CONTEXT
     )
     card = described.card
-    model = await asyncio.to_thread(_model, folder, device, threads, options)
+    sees = await asyncio.to_thread(_sees, folder)
+    model = await asyncio.to_thread(_model, folder, device, threads, options, sees)
+    eyes = await asyncio.to_thread(_eyes, folder, described.tokenizer) if sees else None
     paged = None
-    if batching != "single":
+    # Models that see keep state between two steps, which others' steps must not come between.
+    if batching == "paged" or (batching is None and not sees):
         paged = await asyncio.to_thread(_paged, model, card, parallel, batching == "paged")
     grammars = await asyncio.to_thread(_grammars, folder, model, described.tokenizer)
-    return TransformersEngine(model, described.tokenizer, card, paged, grammars, parallel)
+    return TransformersEngine(
+        model, described.tokenizer, card, paged, grammars, parallel=parallel, eyes=eyes
+    )
 
 
 def _require() -> None:
@@ -75,7 +84,27 @@ def _require() -> None:
             raise SetupError(f'{package} is not installed: pip install "antiphon[{EXTRA}]"')
 
 
-def _model(folder: Path, device: str | None, threads: int | None, options: dict[str, Any]) -> Any:
+def _sees(folder: Path) -> bool:
+    """Weights of a picture encoder, and how pictures are made ready for it."""
+    try:
+        config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, Any])
+    except (OSError, ValueError) as error:
+        raise SetupError(f"{folder / 'config.json'} cannot be read: {error}") from None
+    files = ("preprocessor_config.json", "processor_config.json")
+    return "vision_config" in config and any((folder / name).is_file() for name in files)
+
+
+def _eyes(folder: Path, tokenizer: Tokenizer) -> Eyes:
+    require(EXTRA)
+    try:
+        return Eyes(folder, tokenizer)
+    except Exception as error:
+        raise SetupError(f"transformers cannot make images ready for {folder}: {error}") from None
+
+
+def _model(
+    folder: Path, device: str | None, threads: int | None, options: dict[str, Any], sees: bool
+) -> Any:
     import torch
     import transformers
 
@@ -89,7 +118,8 @@ def _model(folder: Path, device: str | None, threads: int | None, options: dict[
     # On CPUs without matrix units for it, bfloat16 is slower than float32 by far.
     options.setdefault("dtype", torch.float32 if device == "cpu" else "auto")
     try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
+        kind = "AutoModelForImageTextToText" if sees else "AutoModelForCausalLM"
+        model = getattr(transformers, kind).from_pretrained(
             folder, local_files_only=True, **options
         )
         return model.to(device).eval()
@@ -123,12 +153,15 @@ class TransformersEngine:
         card: ModelCard,
         paged: Paged | None,
         grammars: Grammars,
+        *,
         parallel: int,
+        eyes: Eyes | None,
     ) -> None:
         self._tokenizer = tokenizer
         self._card = card
         self._paged = paged
-        self._single = None if paged else Single(model)
+        self._single = Single(model) if eyes or not paged else None
+        self._eyes = eyes
         self._grammars = grammars
         # Paged caches hold so many; beyond, a request waits here, where it can be cancelled.
         self._places = asyncio.Semaphore(parallel)
@@ -144,6 +177,7 @@ class TransformersEngine:
         return Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
+            images=self._eyes is not None,
             cached_tokens=self._paged is not None,
             seed=True,
             logit_bias=True,
@@ -156,10 +190,14 @@ class TransformersEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         grammar = self._checked(prompt, sampling)
+        besides = await self.image_tokens(prompt.images) if prompt.images else 0
+        room = self._card.context_size - len(prompt.ids) - besides
+        if room < 1:
+            raise too_long(len(prompt.ids) + besides, self._card)
         async with self._places:
             if self._closed:
                 raise BackendError("The engine is closed.")
-            generation = self._generation(prompt, sampling, grammar)
+            generation = self._generation(prompt, sampling, grammar, room)
             self._running.add(generation)
             leave = self._start(generation)
             try:
@@ -171,15 +209,22 @@ class TransformersEngine:
 
     def _start(self, generation: Generation) -> Callable[[], None]:
         """Returns how to leave it."""
-        if self._paged is not None:
+        if self._paged is not None and not generation.prompt.images:
             name, paged = self._paged.start(generation), self._paged
             return lambda: paged.leave(name)
         assert self._single is not None
-        self._single.start(generation)
+        self._single.start(generation, self._eyes)
         return generation.abort
 
-    def _generation(self, prompt: Prompt, sampling: Sampling, grammar: str | None) -> Generation:
-        room = self._card.context_size - len(prompt.ids)
+    async def image_tokens(self, images: Sequence[Image]) -> int:
+        """``MeasuresImages``."""
+        if self._eyes is None:
+            raise InvalidRequest("This model cannot see images.", param="input")
+        return sum([await asyncio.to_thread(self._eyes.tokens, image) for image in images])
+
+    def _generation(
+        self, prompt: Prompt, sampling: Sampling, grammar: str | None, room: int
+    ) -> Generation:
         sampler = Sampler(
             sampling,
             prompt.ids,
@@ -199,7 +244,7 @@ class TransformersEngine:
         self._closed = True
         for generation in self._running:
             generation.fail(BackendError("The engine is closed."))
-        runner = self._paged or self._single
-        if runner is not None:
-            await asyncio.to_thread(runner.close)
+        for runner in (self._paged, self._single):
+            if runner is not None:
+                await asyncio.to_thread(runner.close)
         self._paged = self._single = None

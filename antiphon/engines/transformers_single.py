@@ -11,6 +11,8 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 from antiphon.engines.generation import Generation
+from antiphon.engines.transformers_images import Eyes
+from antiphon.tokens import Prompt
 
 __all__ = ["Single"]
 
@@ -22,11 +24,11 @@ class Single:
         self._model = model
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="transformers")
 
-    def start(self, generation: Generation) -> None:
-        """From the event loop."""
-        self._threads.submit(self._run, generation)
+    def start(self, generation: Generation, eyes: Eyes | None) -> None:
+        """From the event loop. ``eyes``: for a prompt with images."""
+        self._threads.submit(self._run, generation, eyes)
 
-    def _run(self, generation: Generation) -> None:
+    def _run(self, generation: Generation, eyes: Eyes | None) -> None:
         import torch
         from transformers import GenerationConfig
 
@@ -45,17 +47,28 @@ class Single:
         config = GenerationConfig(
             do_sample=False, max_length=room, eos_token_id=None, pad_token_id=0
         )
-        ids = torch.tensor([generation.prompt.ids], device=self._model.device)
         try:
+            inputs = self._inputs(generation.prompt, eyes)
             with torch.no_grad():
                 self._model.generate(
-                    ids,
+                    **inputs,
                     generation_config=config,
                     logits_processor=[choose],
                     stopping_criteria=[over],
                 )
         except Exception as error:
             generation.fail(error)
+
+    def _inputs(self, prompt: Prompt, eyes: Eyes | None) -> dict[str, Any]:
+        import torch
+
+        model = self._model
+        if eyes is None or not prompt.images:
+            return {"input_ids": torch.tensor([prompt.ids], device=model.device)}
+        return {
+            name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+            for name, value in eyes.inputs(prompt).items()
+        }
 
     def close(self) -> None:
         """Blocks until the thread has ended; what runs must have been aborted."""

@@ -19,6 +19,7 @@ from antiphon.engines.asked import check_request, stops_of, values_of
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.endings import Endings
 from antiphon.engines.masks import check_grammar
+from antiphon.engines.opened import opened
 from antiphon.engines.pump import Pump, Told, told_token
 from antiphon.errors import InvalidRequest, SetupError
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
@@ -96,6 +97,7 @@ class VllmEngine:
         self._adapters = {
             name: (number, path) for number, (name, path) in enumerate(adapters.items(), 1)
         }
+        self._sees = bool(getattr(engine.model_config, "is_multimodal_model", False))
         self._numbers = itertools.count()
         self._pump = Pump()
 
@@ -108,6 +110,7 @@ class VllmEngine:
         return Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
+            images=self._sees,
             cached_tokens=True,
             seed=True,
             logit_bias=True,
@@ -126,6 +129,8 @@ class VllmEngine:
         check_request(prompt, sampling, self._card, self._tokenizer)
         if sampling.constraint is not None:
             check_grammar(sampling.constraint, EXTRA)
+        if prompt.images and not self._sees:
+            raise InvalidRequest("This model cannot see images.", param="input")
         room = self._card.context_size - len(prompt.ids)
         endings = Endings(self._tokenizer, sampling, room)
         chunks = self._pump.chunks(self._said(prompt, sampling, room), endings)
@@ -139,6 +144,10 @@ class VllmEngine:
         self, prompt: Prompt, sampling: Sampling, room: int
     ) -> AsyncGenerator[Told, None]:
         asked: dict[str, Any] = {"prompt_token_ids": list(prompt.ids)}
+        if prompt.images:
+            # Where they stand is told by the ids, which vLLM makes room in.
+            images = await asyncio.to_thread(opened, prompt.images)
+            asked["multi_modal_data"] = {"image": images}
         if sampling.cache_salt is not None:
             asked["cache_salt"] = sampling.cache_salt
         try:

@@ -132,11 +132,13 @@ class AsyncEngineArgs:
     enable_lora: bool = False
     max_loras: int = 1
     tensor_parallel_size: int = 1
+    limit_mm_per_prompt: dict[str, int] = field(default_factory=dict)
 
 
 class ModelConfig:
-    def __init__(self, max_model_len: int) -> None:
+    def __init__(self, max_model_len: int, sees: bool) -> None:
         self.max_model_len = max_model_len
+        self.is_multimodal_model = sees
 
 
 class AsyncLLM:
@@ -144,7 +146,9 @@ class AsyncLLM:
 
     def __init__(self, arguments: AsyncEngineArgs) -> None:
         self.arguments = arguments
-        self.model_config = ModelConfig(arguments.max_model_len or 4096)
+        self.model_config = ModelConfig(
+            arguments.max_model_len or 4096, sees=bool(arguments.limit_mm_per_prompt)
+        )
         self.requests: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.dead = self.down = False

@@ -12,6 +12,8 @@ from antiphon.engines.base import Sampling
 from antiphon.engines.vllm import VllmEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
+from antiphon.tokens import Image, Prompt
+from tests.attachments.samples import png
 from tests.engines import fake_vllm
 from tests.engines.tiny import FOLDER, prompt
 
@@ -88,6 +90,23 @@ async def test_its_own_fields_reach_it_by_name(engine: VllmEngine) -> None:
     assert (
         engine.capabilities.extra is not None and "allowed_token_ids" in engine.capabilities.extra
     )
+
+
+@pytest.mark.requirement("HF-6")
+async def test_images_reach_it_opened(engine: VllmEngine) -> None:
+    pytest.importorskip("PIL")
+    seeing = await load(FOLDER, options={"limit_mm_per_prompt": {"image": 2}})
+    assert seeing.capabilities.images and not engine.capabilities.images
+    ids = prompt(engine, "Look: ").ids
+    shown = Prompt(ids, (Image(png(), "image/png", 2), Image(png(), "image/png", 3)))
+    await collect(seeing, shown, greedy())
+    (asked,) = inner(seeing).requests
+    assert [image.mode for image in asked["multi_modal_data"]["image"]] == ["RGB", "RGB"]
+    assert tuple(asked["prompt_token_ids"]) == ids
+    for blind, image in ((engine, png()), (seeing, b"no image")):
+        with pytest.raises(InvalidRequest):
+            await collect(blind, Prompt(ids, (Image(image, "image/png", 2),)), greedy())
+    await seeing.close()
 
 
 async def test_what_it_refuses_is_the_requests_fault(engine: VllmEngine) -> None:

@@ -1,0 +1,104 @@
+"""Images over transformers, with a model that really looks at them."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from io import BytesIO
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from antiphon.engines.base import Sampling
+from antiphon.engines.transformers import TransformersEngine, load
+from antiphon.errors import InvalidRequest
+from antiphon.testing.engine_check import check_engine, collect
+from antiphon.tokens import Image, Prompt
+from tests.attachments.samples import png
+from tests.engines.tiny_llava import make_llava
+
+pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="module")]
+
+RED, BLUE = png(60, 40, (250, 0, 0)), png(40, 60, (0, 0, 250))
+GREEDY = Sampling(max_tokens=12, temperature=0, ignore_eos=True)
+#: What stands for an image of 28 by 28 pixels in patches of 14.
+PATCHES = 4
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    pytest.importorskip("transformers")
+    made = tmp_path_factory.mktemp("llava")
+    make_llava(made)
+    return made
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine(folder: Path) -> AsyncIterator[TransformersEngine]:
+    loaded = await load(folder, threads=1, context_size=512)
+    yield loaded
+    await loaded.close()
+
+
+def shown(engine: TransformersEngine, *parts: str | bytes) -> Prompt:
+    """Texts, and images with the template's word for one."""
+    ids: list[int] = []
+    images = []
+    for part in parts:
+        if isinstance(part, bytes):
+            images.append(Image(part, "image/png", len(ids)))
+        text = "<image>" if isinstance(part, bytes) else part
+        ids += engine.tokenizer.encode(text, special=True)
+    return Prompt(tuple(ids), tuple(images))
+
+
+async def test_keeps_the_contract(engine: TransformersEngine) -> None:
+    await check_engine(engine)
+
+
+@pytest.mark.requirement("HF-6")
+async def test_sees_what_transformers_itself_sees(engine: TransformersEngine, folder: Path) -> None:
+    import PIL.Image
+    import torch
+    from transformers import AutoProcessor, LlavaForConditionalGeneration
+
+    processor = AutoProcessor.from_pretrained(folder)
+    model = LlavaForConditionalGeneration.from_pretrained(folder, dtype=torch.float32)
+    inputs = processor(
+        text=["One <image> and <image> two"],
+        images=[PIL.Image.open(BytesIO(each)).convert("RGB") for each in (RED, BLUE)],
+        return_tensors="pt",
+    )
+    said = model.generate(**inputs, max_new_tokens=12, do_sample=False, eos_token_id=None)
+    ours = await collect(engine, shown(engine, "One ", RED, " and ", BLUE, " two"), GREEDY)
+    assert list(ours.ids) == said[0, inputs["input_ids"].shape[1] :].tolist()
+
+
+async def test_other_images_are_other_answers(engine: TransformersEngine) -> None:
+    assert engine.capabilities.images
+    answers = {
+        (await collect(engine, shown(engine, "What is ", *images, "?"), GREEDY)).ids
+        for images in ((RED,), (BLUE,), (RED, BLUE), (BLUE, RED), ())
+    }
+    assert len(answers) == 5
+
+
+async def test_images_take_room(engine: TransformersEngine) -> None:
+    images = shown(engine, RED, BLUE).images
+    assert await engine.image_tokens(images) == 2 * (PATCHES - 1)
+    room = engine.card.context_size
+    prompt = shown(engine, "a" * 10, RED)
+    long = Prompt((*prompt.ids, *[5] * (room - len(prompt.ids) - PATCHES)), prompt.images)
+    outcome = await collect(engine, long, GREEDY)
+    assert (len(outcome.ids), outcome.last.finish) == (1, "length")
+    with pytest.raises(InvalidRequest) as refused:
+        await collect(engine, Prompt((*long.ids, 5), prompt.images), GREEDY)
+    assert refused.value.code == "context_length_exceeded"
+
+
+async def test_what_cannot_be_shown_is_refused(engine: TransformersEngine) -> None:
+    with pytest.raises(InvalidRequest, match="Invalid image"):
+        await collect(engine, shown(engine, "See ", b"no image"), GREEDY)
+    plain = engine.tokenizer.encode("no word for it", special=True)
+    with pytest.raises(InvalidRequest, match="does not show images"):
+        await collect(engine, Prompt(tuple(plain), (Image(RED, "image/png", 1),)), GREEDY)

@@ -1,0 +1,60 @@
+"""A LLaVA of 200,000 random weights: it says nothing of sense, but other things of other images."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.engines.tiny import FOLDER
+
+__all__ = ["make_llava"]
+
+
+def make_llava(folder: Path) -> None:
+    """Write the model, its tokenizer and its processor."""
+    import tokenizers
+    import torch
+    import transformers
+    from transformers.models.clip.image_processing_pil_clip import CLIPImageProcessorPil
+
+    library = tokenizers.Tokenizer.from_file(str(FOLDER / "tokenizer.json"))
+    library.add_special_tokens([tokenizers.AddedToken("<image>", normalized=False)])
+    tokenizer = transformers.PreTrainedTokenizerFast(
+        tokenizer_object=library, eos_token="<|im_end|>", pad_token="<|endoftext|>"
+    )
+    config = transformers.LlavaConfig(
+        text_config=transformers.LlamaConfig(
+            vocab_size=library.get_vocab_size(),
+            hidden_size=64,
+            intermediate_size=64,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            max_position_embeddings=1024,
+            bos_token_id=None,
+            eos_token_id=library.token_to_id("<|im_end|>"),
+        ),
+        vision_config=transformers.CLIPVisionConfig(
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=2,
+            image_size=28,
+            patch_size=14,
+        ),
+        image_token_id=library.token_to_id("<image>"),
+        vision_feature_layer=-2,
+    )
+    torch.manual_seed(0)
+    model = transformers.LlavaForConditionalGeneration(config)
+    for weight in model.parameters():
+        weight.data *= 4  # or all images would look alike to it
+    model.save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    transformers.LlavaProcessor(
+        image_processor=CLIPImageProcessorPil(
+            size={"shortest_edge": 28}, crop_size={"height": 28, "width": 28}
+        ),
+        tokenizer=tokenizer,
+        patch_size=14,
+        vision_feature_select_strategy="default",
+        num_additional_image_tokens=1,
+    ).save_pretrained(folder)
