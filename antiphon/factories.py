@@ -38,7 +38,7 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
         context_size=model.context_size,
         parallel=model.parallel,
         gpu_layers=model.gpu_layers,
-        projector=model.projector.expanduser() if model.projector is not None else None,
+        projector=_projector(model),
         adapters={name: Path(file).expanduser() for name, file in model.adapters.items()},
     )
     return await _local(engine, model, settings, images="apart")
@@ -333,6 +333,15 @@ async def _file(source: str, cache: Path, progress: Progress | None) -> Path:
     if path.is_dir():
         return _only_gguf(path)
     return await pull(str(path) if path.is_file() else source, cache, progress)
+
+
+def _projector(model: Model) -> Path | None:
+    """The model's picture encoder: the one that is named, or the only one beside the model in its
+    folder."""
+    if model.projector is not None:
+        return model.projector.expanduser()
+    found = sorted(Path(model.source).expanduser().glob("*mmproj*.gguf"))
+    return found[0] if len(found) == 1 else None
 
 
 def _only_gguf(folder: Path) -> Path:

@@ -144,7 +144,11 @@ class Model(Struct, frozen=True, kw_only=True):
         declare("A folder with `o200k_base.tiktoken`, for gpt-oss. Unset: the one of a package."),
     ] = None
     projector: Annotated[
-        Path | None, declare("The picture encoder of a GGUF model (`mmproj-….gguf`).")
+        Path | None,
+        declare(
+            "The picture encoder of a GGUF model (`mmproj-….gguf`). Unset: the only one in the"
+            " folder that is its source."
+        ),
     ] = None
     images: Annotated[
         Literal["note", "refuse"],

@@ -159,6 +159,18 @@ async def test_a_folder_stands_for_the_one_model_in_it(
     assert outcome in str(caught.value)
 
 
+def test_a_picture_encoder_beside_the_model_is_its_own(tmp_path: Path) -> None:
+    encoder = tmp_path / "mmproj-m.gguf"
+    assert module._projector(Model(source=str(tmp_path))) is None
+    encoder.touch()
+    assert module._projector(Model(source=str(tmp_path))) == encoder
+    named = tmp_path / "named.gguf"
+    assert module._projector(Model(source=str(tmp_path), projector=named)) == named
+    (tmp_path / "other-mmproj.gguf").touch()
+    assert module._projector(Model(source=str(tmp_path))) is None
+    assert module._projector(Model(source="org/model:Q4_K_M")) is None
+
+
 async def test_what_an_engine_has_no_use_for_is_refused() -> None:
     model = Model(source="x", engine="transformers", adapters={"poet": "file"})
     with pytest.raises(SetupError, match=r"the engine 'transformers' takes no adapters"):

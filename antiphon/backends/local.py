@@ -144,17 +144,14 @@ class Local:
     ) -> tuple[Rendered, tuple[str, ...], int]:
         """The prompt, what was dropped for its sake, and the tokens of its images."""
         # Rendering and encoding a long conversation takes longer than others should wait.
-        rendered, dropped = await asyncio.to_thread(self._render, conversation, options)
-        prompt = rendered.prompt
-        if not prompt.images or not isinstance(self._engine, MeasuresImages):
+        rendered, dropped = await asyncio.to_thread(self._render, conversation, options, {})
+        images, engine = rendered.prompt.images, self._engine
+        if not images or not isinstance(engine, MeasuresImages):
             return rendered, dropped, 0
-        besides = await self._engine.image_tokens(prompt.images)
-        if len(prompt.ids) + besides >= self.context_size:
-            rendered, dropped = await asyncio.to_thread(
-                self._render, conversation, options, besides
-            )
-            besides = await self._engine.image_tokens(rendered.prompt.images)
-        return rendered, dropped, besides
+        sizes = {image.content: await engine.image_tokens(image) for image in images}
+        if _weight(rendered, sizes) >= self.context_size:
+            rendered, dropped = await asyncio.to_thread(self._render, conversation, options, sizes)
+        return rendered, dropped, _weight(rendered, sizes) - len(rendered.prompt.ids)
 
     def _reply(
         self,
@@ -174,17 +171,18 @@ class Local:
         )
 
     def _render(
-        self, conversation: Conversation, options: Options, besides: int = 0
+        self, conversation: Conversation, options: Options, sizes: Mapping[bytes, int]
     ) -> tuple[Rendered, tuple[str, ...]]:
+        """``sizes``: the tokens of images, by their contents."""
         rendered = self._dialect.render(conversation, options)
-        if len(rendered.prompt.ids) + besides < self.context_size:
+        if _weight(rendered, sizes) < self.context_size:
             return rendered, ()
         if options.truncate:
-            room = self.context_size - besides - self._answer_room(options)
+            room = self.context_size - self._answer_room(options)
             found = shortened(
                 conversation,
                 lambda shorter: self._dialect.render(shorter, options),
-                lambda shorter: len(shorter.prompt.ids) <= room,
+                lambda shorter: _weight(shorter, sizes) <= room,
             )
             if found is not None:
                 return found
@@ -351,6 +349,11 @@ class LocalReply:
             ),
             total_tokens=self.input_tokens + sampled,
         )
+
+
+def _weight(rendered: Rendered, sizes: Mapping[bytes, int]) -> int:
+    prompt = rendered.prompt
+    return len(prompt.ids) + sum(sizes.get(image.content, 0) for image in prompt.images)
 
 
 def _freed(rendered: Rendered) -> Rendered:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -99,6 +99,6 @@ class Engine(Protocol):
 class MeasuresImages(Protocol):
     """An engine in whose prompts an image is more than the ids around it."""
 
-    async def image_tokens(self, images: Sequence[Image]) -> int:
-        """Tokens of context that the images take besides the prompt's ids. Raises
+    async def image_tokens(self, image: Image) -> int:
+        """Tokens of context that the image takes besides the prompt's ids. Raises
         ``InvalidRequest`` for one that it cannot read."""

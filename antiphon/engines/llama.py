@@ -262,11 +262,8 @@ class LlamaEngine:
         ]
         return request
 
-    async def image_tokens(self, images: Sequence[Image]) -> int:
+    async def image_tokens(self, image: Image) -> int:
         """``MeasuresImages``: llama.cpp is asked once for each image."""
-        return sum([await self._image_tokens(image) for image in images])
-
-    async def _image_tokens(self, image: Image) -> int:
         digest = sha256(image.content).digest()
         if digest not in self._measured:
             try:

@@ -32,8 +32,8 @@ _Named = it.InputImage | it.InputFile | it.ComputerScreenshot
 #: Where a stored prompt's items stand in the request.
 _PROMPT = "prompt.variables"
 
-#: The most of one request: bytes of an image and its pixels, bytes of all, URLs.
-_IMAGE_BYTES, _PIXELS, _ALL_BYTES, _URLS = 20 * 2**20, 50_000_000, 128 * 2**20, 50
+#: The most of one request: bytes of an image and its pixels, bytes of all, URLs, parts.
+_IMAGE_BYTES, _PIXELS, _ALL_BYTES, _URLS, _PARTS = 20 * 2**20, 50_000_000, 128 * 2**20, 50, 500
 
 
 class Attachments:
@@ -106,6 +106,10 @@ class _Resolving:
         return _PROMPT if index < self._lead else None
 
     async def _filled(self, conversation: Conversation, spots: list[_Spot]) -> tuple[it.Item, ...]:
+        if len(spots) > _PARTS:
+            raise InvalidRequest(
+                f"Too many images and files: at most {_PARTS} in a conversation.", param="input"
+            )
         if len({url for spot in spots if (url := url_of(spot.part)) is not None}) > _URLS:
             raise InvalidRequest(
                 f"Too many URLs to fetch: at most {_URLS} in a request.", param="input"

@@ -12,9 +12,9 @@ from contextlib import aclosing
 
 from antiphon.backends.base import Backend, Reply, singly
 from antiphon.conversation import Conversation, Options
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, RunError
 from antiphon.stream.deltas import Finish, Text
-from antiphon.wire.items import InputText, Message, OutputText
+from antiphon.wire.items import InputImage, InputText, Message, OutputText
 
 from .deltas import Reading
 
@@ -23,6 +23,12 @@ __all__ = ["CHECKS", "Check", "check_backend"]
 Check = Callable[[Backend], Awaitable[None]]
 
 PATIENCE_S = 120
+
+#: A blue square of 28 x 28 pixels, in PNG.
+_SQUARE = (
+    "iVBORw0KGgoAAAANSUhEUgAAABwAAAAcCAIAAAD9b0jDAAAAJElEQVR4nGPgTD5BdcQwauiooaOGjho6auiooaOGjho6"
+    "MgwFAGStr25xewu2AAAAAElFTkSuQmCC"
+)
 
 
 def _user(text: str) -> Message:
@@ -140,6 +146,21 @@ async def replies_do_not_mix(backend: Backend) -> None:
             assert each.text.strip()
 
 
+async def takes_an_image_or_says_that_it_cannot(backend: Backend) -> None:
+    image = InputImage(image_url=f"data:image/png;base64,{_SQUARE}")
+    shown = Message(role="user", content=(InputText(text="What is this?"), image))
+    try:
+        reply = await _prepared(backend, Conversation(items=(shown,)))
+    except InvalidRequest as refused:
+        assert not backend.sees_images, "an image was refused by a backend that sees"
+        assert refused.param == "input[0].content[1]", "the part is named"
+        return
+    try:
+        assert (await _read(reply)).finish is not None
+    except RunError as error:  # an upstream that cannot see says so late
+        assert error.message
+
+
 async def refuses_what_is_too_long(backend: Backend) -> None:
     size = backend.context_size
     if size is None:
@@ -165,6 +186,7 @@ CHECKS: Mapping[str, Check] = {
         closing_stops_it,
         cancelling_stops_it,
         replies_do_not_mix,
+        takes_an_image_or_says_that_it_cannot,
         refuses_what_is_too_long,
     )
 }

@@ -324,6 +324,8 @@ async def test_what_is_too_large_is_refused(
     assert (await server.post(input=wide)).json()["error"]["code"] == "image_too_large"
     urls = [image(image_url=f"http://127.0.0.2:9/{number}") for number in range(51)]
     assert "Too many URLs" in (await server.post(input=message(*urls))).text
+    many = [file(file_data="eA==")] * 501
+    assert "Too many images and files" in (await server.post(input=message(*many))).text
     monkeypatch.setattr(attachments, "_ALL_BYTES", 10)
     texts = [file(file_data="MTIzNDU2"), file(file_data="MTIzNDU3")]
     assert (await server.post(input=message(*texts))).json()["error"]["code"] == "file_too_large"

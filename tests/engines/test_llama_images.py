@@ -9,14 +9,19 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from antiphon.backends.local import Local
+from antiphon.conversation import Conversation, Options
+from antiphon.dialects.chat import Dialect
 from antiphon.engines.base import MeasuresImages, Sampling
 from antiphon.engines.llama import LlamaEngine, load
 from antiphon.engines.llama_images import Speller, readable
 from antiphon.errors import BackendError, InvalidRequest
+from antiphon.testing.backend_check import takes_an_image_or_says_that_it_cannot
 from antiphon.testing.engine_check import CHECKS, Check
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk, Image, Prompt
-from tests.attachments.samples import png
+from antiphon.wire.items import InputImage, InputText, Message
+from tests.attachments.samples import data_url, png
 
 from .gguf_files import IMAGE_TOKENS, write_projector
 
@@ -98,15 +103,14 @@ async def test_an_image_does_not_end_a_prompt(seeing: LlamaEngine) -> None:
 
 
 async def test_images_are_measured(seeing: LlamaEngine) -> None:
-    images = asked(seeing, RED, BLUE).images
-    assert await seeing.image_tokens(images) == 2 * IMAGE_TOKENS
-    assert await seeing.image_tokens(()) == 0
+    for content in (RED, BLUE, png(100, 7)):
+        assert await seeing.image_tokens(Image(content, "image/png", 0)) == IMAGE_TOKENS
 
 
 async def test_what_cannot_be_read_is_refused_before(seeing: LlamaEngine) -> None:
     for content in (RED[:50], b"GIF89a\x01\0\x01\0"):
         with pytest.raises(InvalidRequest) as refused:
-            await seeing.image_tokens((Image(content, "image/png", 0),))
+            await seeing.image_tokens(Image(content, "image/png", 0))
         assert refused.value.code == "image_parse_error"
 
 
@@ -124,7 +128,7 @@ async def test_webp_is_read_too(seeing: LlamaEngine) -> None:
     pillow.open(io.BytesIO(RED)).save(out, "WEBP", lossless=True)
     webp = Image(out.getvalue(), "image/webp", 0)
     assert readable(webp).startswith(b"\x89PNG")
-    assert await seeing.image_tokens((webp,)) == IMAGE_TOKENS
+    assert await seeing.image_tokens(webp) == IMAGE_TOKENS
     with pytest.raises(InvalidRequest):
         readable(Image(out.getvalue()[:30], "image/webp", 0))
 
@@ -158,3 +162,23 @@ async def test_the_beginning_of_a_text_is_not_written_twice() -> None:
 async def test_the_socket_is_nobody_elses(seeing: LlamaEngine) -> None:
     path = Path(seeing._server._path)
     assert path.parent.stat().st_mode & 0o077 == 0
+
+
+async def test_as_a_backend_it_takes_images(seeing: LlamaEngine) -> None:
+    dialect = Dialect(seeing.card, seeing.tokenizer, images="apart")
+    backend = Local(seeing, dialect, sees_images=dialect.sees_images)
+    assert backend.sees_images
+    await takes_an_image_or_says_that_it_cannot(backend)
+    image = InputImage(image_url=data_url(RED))
+    question = Message(role="user", content=(InputText(text="What is it?"), image))
+    many = Message(role="user", content=(image,) * 120)
+    reply = await backend.prepare(Conversation((question,)), Options())
+    blind = await backend.prepare(
+        Conversation((Message(role="user", content=question.content[:1]),)), Options()
+    )
+    assert reply.input_tokens >= blind.input_tokens + IMAGE_TOKENS
+    with pytest.raises(InvalidRequest) as refused:
+        await backend.prepare(Conversation((many,)), Options())
+    assert refused.value.code == "context_length_exceeded"
+    cut = await backend.prepare(Conversation((many, question)), Options(truncate=True))
+    assert len(cut.dropped) == 1 and cut.input_tokens == reply.input_tokens
