@@ -8,22 +8,22 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.schemas import keywords_of
-from antiphon.engines.base import Capabilities, Engine, MeasuresImages, Sampling
+from antiphon.engines.base import Engine, MeasuresImages, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk, Constraint, Prompt
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
+from .abilities import cannot_constrain, check_options
 from .base import Reply
 from .checked import Checked, form_of
 from .continuation import continuing
@@ -32,23 +32,6 @@ from .truncation import shortened
 __all__ = ["Local", "LocalReply"]
 
 
-class _Need(Struct, frozen=True):
-    """An option that not every engine can honour. ``idle``: values that ask for nothing."""
-
-    option: str
-    able: Callable[[Capabilities], bool]
-    idle: tuple[Any, ...] = (None,)
-
-
-_NEEDS: tuple[_Need, ...] = (
-    _Need("presence_penalty", lambda can: can.penalties, (None, 0)),
-    _Need("frequency_penalty", lambda can: can.penalties, (None, 0)),
-    _Need("repetition_penalty", lambda can: can.penalties, (None, 1)),
-    _Need("logit_bias", lambda can: can.logit_bias, ({},)),
-    _Need("seed", lambda can: can.seed),
-    _Need("priority", lambda can: can.priority),
-    _Need("cache_salt", lambda can: can.cache_salt),
-)
 #: Options whose name is the same in ``Sampling``.
 _SAME = (
     "temperature",
@@ -106,7 +89,7 @@ class Local:
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the
         engine or the model cannot do, and where the conversation is too long."""
-        _check(options, self._engine.capabilities)
+        check_options(options, self._engine.capabilities)
         rendered, dropped, besides = await self._rendered(conversation, options)
         if self._can_hold_to(rendered.constraint):
             return self._reply(rendered, dropped, options, besides)
@@ -116,7 +99,7 @@ class Local:
             return reply
         form = None if options.tools and options.tool_choice != "none" else form_of(options)
         if form is None:
-            raise _cannot_constrain(options)
+            raise cannot_constrain(options)
 
         async def again(corrected: Conversation) -> Reply:
             rendered, dropped, besides = await self._rendered(corrected, options)
@@ -126,7 +109,7 @@ class Local:
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
         """Go on with a text. Raises ``InvalidRequest``."""
-        _check(options, self._engine.capabilities)
+        check_options(options, self._engine.capabilities)
         rendered = await asyncio.to_thread(continuing, self._engine, prompt)
         return self._reply(rendered, (), options)
 
@@ -363,38 +346,3 @@ def _freed(rendered: Rendered) -> Rendered:
 
 def _reason(chunk: Chunk, done: bool) -> Reason | None:
     return "stop" if done else chunk.finish
-
-
-# --- what the engine cannot do -------------------------------------------------------------------
-
-
-def _check(options: Options, can: Capabilities) -> None:
-    for need in _NEEDS:
-        if getattr(options, need.option) not in need.idle and not need.able(can):
-            raise _unsupported(need.option, f"'{need.option}' is not supported with this model.")
-    for name in options.extra:
-        if can.extra is not None and name not in can.extra:
-            field = name if name == "mm_processor_kwargs" else f"vllm_xargs.{name[:64]}"
-            raise _unsupported(field, f"'{field}' is not supported with this model.")
-    if options.logprobs is None:
-        return
-    if can.max_logprobs is None:
-        raise _unsupported("include", "log-probabilities are not supported with this model.")
-    if options.logprobs > can.max_logprobs:
-        raise _unsupported(
-            "top_logprobs", f"this model gives at most {can.max_logprobs} alternatives a token."
-        )
-
-
-def _cannot_constrain(options: Options) -> InvalidRequest:
-    is_text = options.text.format.__struct_config__.tag == "text"
-    param = "tool_choice" if is_text else "text.format"
-    if options.guide is not None:
-        param = options.guide.path
-    return _unsupported(param, f"'{param}' is not supported with this model: it has no grammars.")
-
-
-def _unsupported(param: str, why: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Unsupported parameter: {why}", param=param, code="unsupported_parameter"
-    )

@@ -1,0 +1,67 @@
+"""Options that not every engine can honour: refused by name before a run."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.conversation import Options
+from antiphon.engines.base import Capabilities
+from antiphon.errors import InvalidRequest
+
+__all__ = ["cannot_constrain", "check_options"]
+
+
+class _Need(Struct, frozen=True):
+    """An option that not every engine can honour. ``idle``: values that ask for nothing."""
+
+    option: str
+    able: Callable[[Capabilities], bool]
+    idle: tuple[Any, ...] = (None,)
+
+
+_NEEDS: tuple[_Need, ...] = (
+    _Need("presence_penalty", lambda can: can.penalties, (None, 0)),
+    _Need("frequency_penalty", lambda can: can.penalties, (None, 0)),
+    _Need("repetition_penalty", lambda can: can.penalties, (None, 1)),
+    _Need("logit_bias", lambda can: can.logit_bias, ({},)),
+    _Need("seed", lambda can: can.seed),
+    _Need("priority", lambda can: can.priority),
+    _Need("cache_salt", lambda can: can.cache_salt),
+)
+
+
+def check_options(options: Options, can: Capabilities) -> None:
+    """Raises ``InvalidRequest`` for what an engine of these capabilities cannot honour."""
+    for need in _NEEDS:
+        if getattr(options, need.option) not in need.idle and not need.able(can):
+            raise _unsupported(need.option, f"'{need.option}' is not supported with this model.")
+    for name in options.extra:
+        if can.extra is not None and name not in can.extra:
+            field = name if name == "mm_processor_kwargs" else f"vllm_xargs.{name[:64]}"
+            raise _unsupported(field, f"'{field}' is not supported with this model.")
+    if options.logprobs is None:
+        return
+    if can.max_logprobs is None:
+        raise _unsupported("include", "log-probabilities are not supported with this model.")
+    if options.logprobs > can.max_logprobs:
+        raise _unsupported(
+            "top_logprobs", f"this model gives at most {can.max_logprobs} alternatives a token."
+        )
+
+
+def cannot_constrain(options: Options) -> InvalidRequest:
+    """The refusal of a form that nothing can hold the model to."""
+    is_text = options.text.format.__struct_config__.tag == "text"
+    param = "tool_choice" if is_text else "text.format"
+    if options.guide is not None:
+        param = options.guide.path
+    return _unsupported(param, f"'{param}' is not supported with this model: it has no grammars.")
+
+
+def _unsupported(param: str, why: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"Unsupported parameter: {why}", param=param, code="unsupported_parameter"
+    )
