@@ -19,6 +19,7 @@ from antiphon.wire.response import Response, Usage
 from . import state
 from .load import Plan, load
 from .parsers import parsers
+from .schemas import schemas
 from .servers import CONTEXT, FEW, WORDS, running
 from .table import Line, median, show
 
@@ -324,6 +325,7 @@ async def _store(path: Path) -> list[Line]:
 BENCHES: dict[str, Bench] = {
     "heart": heart,
     "parsers": parsers,
+    "schemas": schemas,
     "store": store,
     "events": events,
     "requests": requests,

