@@ -17,6 +17,7 @@ from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import Response, Usage
 
 from . import state
+from .constraints import constraints
 from .load import Plan, load
 from .parsers import parsers
 from .schemas import schemas
@@ -325,6 +326,7 @@ async def _store(path: Path) -> list[Line]:
 BENCHES: dict[str, Bench] = {
     "heart": heart,
     "parsers": parsers,
+    "constraints": constraints,
     "schemas": schemas,
     "store": store,
     "events": events,

@@ -76,7 +76,7 @@ class Dialect:
         shown = shown_tools(options, conversation.items)
         talk = talk_of(conversation.items, shown, self._unreadable, conversation.past)
         called = natives(shown)
-        functions = [tool for tool in shown.tools if tool.name not in called]
+        functions = [tool for tool in shown.declared if tool.name not in called]
         head = [self._system(options, [tool for tool in shown.tools if tool.name in called])]
         if developer := _developer(conversation.instructions, talk, options, functions):
             head.append(developer)
