@@ -12,7 +12,7 @@ from openai import OpenAI
 
 from antiphon.testing.models import smollm2
 from tests.attachments.samples import data_url, pdf, png
-from tests.e2e.server import serving
+from tests.e2e.server import Server, serving
 from tests.engines.gguf_files import IMAGE_TOKENS, write_adapter, write_projector
 
 pytestmark = pytest.mark.model
@@ -21,7 +21,7 @@ RED, BLUE = data_url(png(28, 28, (250, 0, 0))), data_url(png(60, 20, (0, 0, 250)
 
 
 @pytest.fixture(scope="module")
-def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder: Path = tmp_path_factory.mktemp("seeing")
     projector = write_projector(folder / "mmproj.gguf", 576)
     adapter = write_adapter(folder / "pirate.gguf", 576, 30)
@@ -32,9 +32,27 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
         f'[models.blind]\nsource = "{smollm2()}"\nimages = "refuse"\n'
         "threads = 1\ncontext_size = 512\nparallel = 1\n"
     )
+    with serving(folder, model=model) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def client(server: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=60) as made:
+        yield made
+
+
+@pytest.fixture(scope="module")
+def relay(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
+    """Another server, in front of the first."""
+    model = "".join(
+        f'[models.{engine}]\nsource = "{server.url}"\nengine = "{engine}"\n'
+        'upstream_model = "seeing"\n'
+        for engine in ("chat_completions", "responses")
+    )
     with (
-        serving(folder, model=model) as server,
-        OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=60) as made,
+        serving(tmp_path_factory.mktemp("relay"), model=model) as running,
+        OpenAI(base_url=running.url, api_key="none", max_retries=0, timeout=60) as made,
     ):
         yield made
 
@@ -120,3 +138,18 @@ def test_an_adapter_is_a_model_by_its_name(client: OpenAI) -> None:
     plain, pirate = said("seeing"), said("pirate")
     assert plain != pirate
     assert (said("seeing"), said("pirate")) == (plain, pirate)
+
+
+@pytest.mark.parametrize("upstream", ["chat_completions", "responses"])
+def test_upstreams_get_images_as_they_are(client: OpenAI, relay: OpenAI, upstream: str) -> None:
+    file = relay.files.create(file=("a.png", png(28, 28, (250, 0, 0))), purpose="vision")
+    by_id = {"type": "input_image", "file_id": file.id, "detail": "auto"}
+
+    def answer(server: OpenAI, model: str, part: dict[str, Any]) -> Any:
+        return server.responses.create(
+            model=model, input=asked(part), max_output_tokens=16, temperature=0
+        )
+
+    direct, relayed = answer(client, "seeing", image(RED)), answer(relay, upstream, by_id)
+    assert relayed.output_text == direct.output_text
+    assert relayed.usage.input_tokens == direct.usage.input_tokens
