@@ -16,7 +16,7 @@ from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import Response, Usage
 
-from . import state
+from . import state, upstreams
 from .constraints import constraints
 from .load import Plan, load
 from .parsers import parsers
@@ -334,6 +334,7 @@ BENCHES: dict[str, Bench] = {
     "idle": idle,
     "model": model,
     "turns": turns,
+    "upstream": upstreams.chat,
     "long": state.turns,
     "appends": state.appends,
     "followers": state.followers,

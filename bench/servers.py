@@ -176,6 +176,21 @@ async def _bare(wait_s: float) -> None:
     await serve(app, sockets, drain=drain, grace_s=1)
 
 
+async def _chat(url: str) -> None:
+    """Ours before an upstream of Chat Completions."""
+    from antiphon.backends.connect import chat_completions
+    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.store import open_store
+
+    backend = await chat_completions("chat", url)
+    models = Catalog((ServedModel(name="chat", backend=backend, created=0),))
+    with tempfile.TemporaryDirectory() as folder:
+        store = await open_store(f"sqlite:{folder}/bench.db")
+        await _serve(models, store)
+        await store.close()
+    await backend.close()
+
+
 async def _model(parallel: int) -> None:
     from antiphon.backends.local import Local
     from antiphon.catalog import Catalog, ServedModel
@@ -206,6 +221,12 @@ def main() -> None:
     elif kind == "replica":
         url, places, words, wait_s = arguments
         run(_replica(url, int(places), int(words), float(wait_s)))
+    elif kind == "chat":
+        run(_chat(arguments[0]))
+    elif kind == "upstream":
+        from .upstreams import play
+
+        run(play())
     elif kind == "model":
         run(_model(int(arguments[0])))
     else:

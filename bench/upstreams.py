@@ -1,0 +1,108 @@
+"""A scripted upstream that costs next to nothing, and what is lost before it: requests a second
+through ours against asking it directly, in one run."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterator
+
+from .load import Plan, load
+from .servers import FEW, running
+from .table import Line, median
+
+__all__ = ["chat", "play"]
+
+_USAGE = {"prompt_tokens": 9, "completion_tokens": FEW, "total_tokens": 9 + FEW}
+
+
+def _chunk(delta: dict[str, str], reason: str | None = None) -> bytes:
+    choice = {"index": 0, "delta": delta, "logprobs": None, "finish_reason": reason}
+    head = {"id": "chatcmpl-1", "object": "chat.completion.chunk", "created": 1, "model": "m"}
+    return b"data: " + json.dumps({**head, "choices": [choice]}).encode() + b"\n\n"
+
+
+def _pieces() -> list[bytes]:
+    words = [_chunk({"content": " word"}) for _ in range(FEW)]
+    usage = json.dumps({"object": "chat.completion.chunk", "choices": [], "usage": _USAGE})
+    end = f"data: {usage}\n\ndata: [DONE]\n\n".encode()
+    return [_chunk({"role": "assistant", "content": ""}), *words, _chunk({}, "stop"), end]
+
+
+def _http_chunk(body: bytes) -> bytes:
+    return f"{len(body):x}\r\n".encode() + body + b"\r\n"
+
+
+class _Upstream(asyncio.Protocol):
+    """Chat Completions over HTTP/1.1, every event a write of its own, as engines send them."""
+
+    def __init__(self) -> None:
+        self._buffer = b""
+        head = b"HTTP/1.1 200 OK\r\ncontent-type: text/event-stream\r\ntransfer-encoding: chunked"
+        self._stream = [head + b"\r\n\r\n", *map(_http_chunk, _pieces()), b"0\r\n\r\n"]
+        message = {"role": "assistant", "content": " word" * FEW}
+        choice = {"index": 0, "message": message, "finish_reason": "stop"}
+        self._plain = _json({"object": "chat.completion", "choices": [choice], "usage": _USAGE})
+        self._models = _json({"data": [{"id": "m", "object": "model", "owned_by": "nobody"}]})
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = transport
+
+    def data_received(self, data: bytes) -> None:
+        self._buffer += data
+        head, found, body = self._buffer.partition(b"\r\n\r\n")
+        if not found:
+            return
+        length = 0
+        for line in head.lower().split(b"\r\n"):
+            if line.startswith(b"content-length:"):
+                length = int(line[15:])
+        if len(body) < length:
+            return
+        self._buffer = body[length:]
+        transport: asyncio.WriteTransport = self._transport  # type: ignore[assignment]
+        if head.startswith(b"GET"):
+            transport.write(self._models)
+        elif b'"stream":true' in body.replace(b" ", b""):
+            for piece in self._stream:
+                transport.write(piece)
+        else:
+            transport.write(self._plain)
+
+
+def _json(value: object) -> bytes:
+    body = json.dumps(value).encode()
+    head = f"HTTP/1.1 200 OK\r\ncontent-type: application/json\r\ncontent-length: {len(body)}"
+    return head.encode() + b"\r\n\r\n" + body
+
+
+async def play() -> None:
+    """Serve until terminated; prints the port."""
+    server = await asyncio.get_running_loop().create_server(_Upstream, "127.0.0.1", 0)
+    print(server.sockets[0].getsockname()[1], flush=True)
+    await server.serve_forever()
+
+
+def chat() -> Iterator[Line]:
+    """Short answers of a Chat Completions upstream, through the server and without it."""
+    with running("upstream") as bare, running("chat", f"http://127.0.0.1:{bare.port}") as ours:
+        for name, stream, target in (("plain", False, 1500), ("streamed", True, 1000)):
+            rates: dict[str, list[float]] = {"through": [], "direct": []}
+            asked = {"model": "chat", "input": "hi", "stream": stream, "store": True}
+            plain = {"model": "m", "messages": [], "stream": stream}
+            for kind, port, body in (
+                ("through", ours.port, asked),
+                ("direct", bare.port, plain),
+            ) * 4:
+                plan = Plan(port=port, body=json.dumps(body), connections=16, requests=2000)
+                rates[kind].append(plan.requests / load(plan).wall_s)
+            through, direct = (median(rates[kind][1:]) for kind in ("through", "direct"))
+            yield Line(
+                what=f"upstream: {name} requests a second, 16 connections, stored",
+                value=through,
+                unit="/s",
+                at_least=target,
+                note=f"{direct:.0f} without us",
+            )
+        rss = ours.rss_bytes / 2**20
+        yield Line(what="upstream: memory after that", value=rss, unit="MB", at_most=100)
