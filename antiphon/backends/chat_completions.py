@@ -168,11 +168,8 @@ class ChatReply:
         async with aclosing(upstream.stream(url, self._body, self._options.trace)) as batches:
             async for payloads in batches:
                 done = not payloads
-                known: list[Delta] = []
-                for payload in payloads:
-                    known += reading.feed(payload)
-                if known:
-                    yield tuple(known)
+                if known := reading.feed(payloads):
+                    yield known
         yield reading.finish(done=done)
 
     def _shorten(self) -> bool:

@@ -96,8 +96,14 @@ class Reading:
         self._length = 0
         self._finish: str | None = None
 
-    def feed(self, payload: bytes) -> tuple[Delta, ...]:
-        """What a payload adds. Raises ``BackendError`` for an error, or what cannot be read."""
+    def feed(self, payloads: Iterable[bytes]) -> tuple[Delta, ...]:
+        """What payloads that came together add. Raises ``BackendError`` for an error, or what
+        cannot be read."""
+        for payload in payloads:
+            self._take(payload)
+        return self._items.take()
+
+    def _take(self, payload: bytes) -> None:
         try:
             chunk = cc.decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -113,11 +119,6 @@ class Reading:
                 self._read(delta, choice)
             if choice.finish_reason:
                 self._finish = choice.finish_reason
-        items = self._items
-        if not items.out:
-            return ()
-        out, items.out = items.out, []
-        return tuple(out)
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
         """The end. ``done``: the upstream said so; otherwise it must have said why. Raises
@@ -136,8 +137,7 @@ class Reading:
                 self._items.begin("reasoning")
                 self._close()
         usage = cc.usage_of(self._usage, self._given, -(-self._length // _TOKEN_BYTES))
-        out, self._items.out = self._items.out, []
-        return (*out, Finish(reason, usage))
+        return (*self._items.take(), Finish(reason, usage))
 
     def _read(self, delta: cc.Delta, choice: cc.Choice) -> None:
         thought = delta.reasoning_content or delta.reasoning

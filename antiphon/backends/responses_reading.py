@@ -7,7 +7,7 @@ one after the other here, and what was not streamed is taken from the item when 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
 import msgspec
@@ -114,8 +114,14 @@ class Reading:
         self._length = 0
         self._last: Json | None = None
 
-    def feed(self, payload: bytes) -> tuple[Delta, ...]:
-        """What a payload adds. Raises ``BackendError`` for an error, or what cannot be read."""
+    def feed(self, payloads: Iterable[bytes]) -> tuple[Delta, ...]:
+        """What payloads that came together add. Raises ``BackendError`` for an error, or what
+        cannot be read."""
+        for payload in payloads:
+            self._read(payload)
+        return self._written.take()
+
+    def _read(self, payload: bytes) -> None:
         try:
             event = _decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
@@ -131,8 +137,6 @@ class Reading:
                 self._whole(self._last)
         else:
             self._take(event)
-        out, self._written.out = self._written.out, []
-        return tuple(out)
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
         """The end. Raises ``BackendError`` for a stream that broke off, and a reply that failed."""
@@ -145,8 +149,7 @@ class Reading:
         usage = usage_of(response.get("usage"), self._given, -(-self._length // _TOKEN_BYTES))
         reason = self._reason(response, usage)
         self._leave(is_cut=reason != "stop")
-        out, self._written.out = self._written.out, []
-        return (*out, Finish(reason, usage))
+        return (*self._written.take(), Finish(reason, usage))
 
     # --- items in turn ----------------------------------------------------------------------------
 

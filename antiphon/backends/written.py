@@ -40,7 +40,21 @@ class Written:
             if kind == "reasoning" and not text.strip():
                 return
             self.begin(kind)
-        self.out.append(Text(text, tuple(logprobs), channel))
+        self._say(text, tuple(logprobs), channel)
+
+    def _say(self, text: str, logprobs: tuple[Logprob, ...], channel: Channel) -> None:
+        """Texts that come at one time are one."""
+        out = self.out
+        last = out[-1] if out else None
+        if isinstance(last, Text) and last.channel == channel:
+            out[-1] = Text(last.text + text, last.logprobs + logprobs, channel)
+        else:
+            out.append(Text(text, logprobs, channel))
+
+    def take(self) -> tuple[Delta, ...]:
+        """What has been written since the last call."""
+        out, self.out = self.out, []
+        return tuple(out)
 
     def begin(self, kind: Literal["message", "reasoning"]) -> None:
         """Open one, whatever is said in it."""
@@ -67,7 +81,7 @@ class Written:
         self.item(item, "call")
 
     def argue(self, text: str) -> None:
-        self.out.append(Text(text))
+        self._say(text, (), "text")
 
     def end_call(self) -> None:
         self.close()

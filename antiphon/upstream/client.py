@@ -229,7 +229,9 @@ def _require() -> None:
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:
-    """Read what is left behind ``[DONE]``: most often nothing but the end."""
+    """Read what is left behind ``[DONE]``: most often nothing, or nothing but the end."""
+    if response.content.is_eof():
+        return
     try:
         async with asyncio.timeout(_LAST_S):
             while await response.content.readany():

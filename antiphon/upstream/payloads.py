@@ -36,13 +36,24 @@ class Payloads:
             return []
         if self._held:
             received = b"".join((*self._held, received))
+        found: list[bytes] = []
+        if not self._parts and b"\r" not in received:
+            received = self._events(received, found)
         lines = received.split(b"\n")
         last = lines.pop()
         self._held, self._size = [last] if last else [], len(last)
-        found: list[bytes] = []
         for line in lines:
             self._line(line, found)
         return found
+
+    def _events(self, received: bytes, found: list[bytes]) -> bytes:
+        """Events of one line each, which most streams are made of; returns what comes after."""
+        blocks = received.split(b"\n\n")
+        for place, block in enumerate(blocks[:-1]):
+            if not block.startswith(b"data: {") or b"\n" in block or self.done:
+                return b"\n\n".join(blocks[place:])
+            found.append(block[6:])
+        return blocks[-1]
 
     def finish(self) -> list[bytes]:
         """What the end of the stream completes."""

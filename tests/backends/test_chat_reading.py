@@ -31,7 +31,7 @@ def said(
     reading = Reading(SHAPES, taken=["taken"], origin="http://h", given=7)
     payloads = [{"choices": [{"delta": delta}]} for delta in deltas]
     payloads.append({"choices": [{"delta": {}, "finish_reason": reason}], **more})
-    found = [d for each in payloads for d in reading.feed(json.dumps(each).encode())]
+    found = [d for each in payloads for d in reading.feed([json.dumps(each).encode()])]
     return read([*found, *reading.finish(done=done)])
 
 
@@ -236,14 +236,14 @@ def test_what_was_not_streamed_means_the_same(name: str) -> None:
         return
     reading = Reading(SHAPES)
     whole = {"choices": [{"message": deltas[0], "finish_reason": "stop"}]}
-    found = [*reading.feed(json.dumps(whole).encode()), *reading.finish(done=False)]
+    found = [*reading.feed([json.dumps(whole).encode()]), *reading.finish(done=False)]
     assert told(read(found)) == expected
 
 
 def test_pieces_are_passed_on_as_they_come() -> None:
     reading = Reading(SHAPES)
     sizes = [
-        len(reading.feed(json.dumps({"choices": [{"delta": delta}]}).encode()))
+        len(reading.feed([json.dumps({"choices": [{"delta": delta}]}).encode()]))
         for delta in (
             {"content": "a"},
             {"content": "b"},
@@ -351,7 +351,7 @@ def test_logprobs() -> None:
     ]
     reading = Reading({})
     chunk = {"choices": [{"delta": {"content": "éb"}, "logprobs": {"content": content}}]}
-    reply = read([*reading.feed(json.dumps(chunk).encode()), *reading.finish(done=True)])
+    reply = read([*reading.feed([json.dumps(chunk).encode()]), *reading.finish(done=True)])
     first, second = reply.items[0].logprobs
     assert (first.token, first.logprob, first.bytes) == ("é", -0.5, (195, 169))
     assert (first.top_logprobs[0].logprob, first.top_logprobs[0].bytes) == (-9999.0, (101,))
@@ -377,7 +377,7 @@ def test_details_of_thinking_are_kept_for_the_upstream_alone() -> None:
     found = [
         delta
         for piece in pieces
-        for delta in reading.feed(json.dumps({"choices": [{"delta": piece}]}).encode())
+        for delta in reading.feed([json.dumps({"choices": [{"delta": piece}]}).encode()])
     ]
     found += reading.finish(done=True)
     kept = [
@@ -410,12 +410,12 @@ def test_details_of_thinking_are_kept_for_the_upstream_alone() -> None:
 )
 def test_nonsense_and_errors_raise(payload: bytes) -> None:
     with pytest.raises(BackendError):
-        Reading({}).feed(payload)
+        Reading({}).feed([payload])
 
 
 def test_errors_in_the_stream_keep_their_meaning() -> None:
     with pytest.raises(BackendError) as raised:
-        Reading({}).feed(b'{"error": {"message": "wait", "code": 429}}')
+        Reading({}).feed([b'{"error": {"message": "wait", "code": 429}}'])
     assert raised.value.code == "rate_limit_exceeded"
 
 
@@ -428,5 +428,5 @@ def test_a_stream_without_an_end_raises(reason: str | None) -> None:
 def test_unusual_chunks_say_nothing() -> None:
     reading = Reading({})
     for payload in (b"{}", b'{"choices": []}', b'{"choices": null, "usage": null}'):
-        assert reading.feed(payload) == ()
+        assert reading.feed([payload]) == ()
     assert not [d for d in reading.finish(done=True) if isinstance(d, Open)]

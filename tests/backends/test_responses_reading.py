@@ -74,7 +74,7 @@ WAYS: list[Callable[[list[Json]], Iterable[Json]]] = [
 
 def deltas_of(payloads: Iterable[Json], **more: Any) -> list[Delta]:
     reading = Reading({}, **more)
-    found = [delta for each in payloads for delta in reading.feed(json.dumps(each).encode())]
+    found = [delta for each in payloads for delta in reading.feed([json.dumps(each).encode()])]
     return [*found, *reading.finish(done=False)]
 
 
@@ -272,7 +272,7 @@ def test_functions_are_what_they_stand_for() -> None:
         done(1, call("desk__look", "{}")),
         completed(),
     ]
-    deltas = [delta for each in payloads for delta in reading.feed(json.dumps(each).encode())]
+    deltas = [delta for each in payloads for delta in reading.feed([json.dumps(each).encode()])]
     first, second = response_of([*deltas, *reading.finish(done=True)]).output
     assert isinstance(first, it.CustomToolCall) and first.input == "*** é\n"
     assert isinstance(second, it.FunctionCall)
@@ -350,7 +350,7 @@ def test_a_stream_without_an_end_raises(payloads: list[Json]) -> None:
 def test_nonsense_raises_and_oddities_say_nothing() -> None:
     for payload in (b"nonsense", b"[]", b'{"delta": {}, "item": 7}'):
         with pytest.raises(BackendError, match="cannot be read"):
-            Reading({}).feed(payload)
+            Reading({}).feed([payload])
     odd = [
         {"type": "response.something.new", "output_index": 9},
         {"type": "response.output_text.delta", "output_index": 0, "delta": None},
