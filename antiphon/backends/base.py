@@ -79,6 +79,20 @@ class Spelling(Protocol):
         """What the ids stand for, control tokens by their literals."""
 
 
+@runtime_checkable
+class Equipped(Protocol):
+    """A backend whose upstream runs tools itself: their items come with the reply."""
+
+    @property
+    def tool_types(self) -> frozenset[str]:
+        """Of tools, as requests name them: ``web_search`` …"""
+
+
+def tools_of(backend: Backend) -> frozenset[str]:
+    """The types of the tools that the upstream of a backend runs, if there is one that does."""
+    return backend.tool_types if isinstance(backend, Equipped) else frozenset()
+
+
 async def singly(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGenerator[Delta, None]:
     """The deltas of a reply one by one, for who does not care what came together. Whoever closes
     this closes the reply."""

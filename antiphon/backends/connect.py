@@ -81,6 +81,7 @@ async def responses(
             context_size=context_size,
             body=told.body,
             template=template,
+            tool_types=frozenset(told.tools),
         )
     except BaseException:
         await upstream.close()

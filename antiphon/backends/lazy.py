@@ -13,7 +13,7 @@ from typing import Any
 
 import structlog
 
-from antiphon.backends.base import Backend, Continuing, Reply
+from antiphon.backends.base import Backend, Continuing, Reply, tools_of
 from antiphon.backends.continuation import cannot_continue
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
@@ -57,6 +57,7 @@ class Lazy:
         self._recommended: Mapping[str, Any] = {}
         #: Until it is known: what is checked in vain costs less than what is not.
         self.sees_images = True
+        self.tool_types: frozenset[str] = frozenset()
         self._backend: Backend | None = None
         self._loading: asyncio.Task[Backend] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -182,6 +183,7 @@ class Lazy:
         self._context_size = backend.context_size
         self._recommended = backend.recommended
         self.sees_images = backend.sees_images
+        self.tool_types = tools_of(backend)
         return backend
 
     # --- unloading -------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from antiphon.stream.deltas import Delta
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.refusals import TOO_LONG
 from antiphon.wire import items as it
-from antiphon.wire.tools import Choice
+from antiphon.wire.tools import HOSTED_CHOICES, Choice, Custom, Function, Namespace
 
 from .responses_flavours import Flavour
 from .responses_reading import Reading
@@ -53,13 +53,15 @@ _PARTICULAR: Mapping[str, tuple[Any, ...]] = {
 }
 #: Bytes of a body that are taken for one token.
 _TOKEN_BYTES = 4
+#: Tools of the client; what else a request has is run by the upstream.
+_OURS = (Function, Custom, Namespace)
 #: Kinds of items whose ids servers want to see again.
 _NAMED = (it.Message, it.Reasoning, it.McpCall, it.McpApprovalRequest, it.WebSearchCall)
 
 
 class Responses:
     """``Backend`` over one model of an upstream, which it owns. ``body``: fields that every request
-    gets besides, over ours."""
+    gets besides, over ours. ``tool_types``: hosted tools that the upstream runs."""
 
     def __init__(
         self,
@@ -70,8 +72,10 @@ class Responses:
         context_size: int | None = None,
         body: Mapping[str, Any] | None = None,
         template: Mapping[str, Any] | None = None,
+        tool_types: frozenset[str] = frozenset(),
     ) -> None:
         self.upstream = upstream
+        self.tool_types = tool_types
         self.flavour = flavour
         self.context_size = context_size
         self.recommended: Mapping[str, Any] = {}
@@ -85,7 +89,10 @@ class Responses:
         """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
         kind of server does not know."""
         _check(options, self.flavour)
-        shown = shown_tools(options, conversation.items)
+        hosted = any(not isinstance(tool, _OURS) for tool in options.tools)
+        # what may be called besides functions is for the upstream to know
+        functions = replace(options, tool_choice="auto") if hosted else options
+        shown = shown_tools(functions, conversation.items)
         return ResponsesReply(self, conversation, options, shown)
 
     def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
@@ -234,26 +241,34 @@ def _told(value: Any) -> dict[str, Any]:
 def _tools(options: Options, shown: Shown, flavour: Flavour) -> dict[str, Any]:
     body: dict[str, Any] = {}
     if flavour.native:
-        tools, choice = options.tools, options.tool_choice
-        if tools:
-            body = {"tools": msgspec.to_builtins(tools), "tool_choice": msgspec.to_builtins(choice)}
-    elif shown.callable:
-        body["tools"] = [
+        if options.tools:
+            body = {
+                "tools": msgspec.to_builtins(options.tools),
+                "tool_choice": msgspec.to_builtins(options.tool_choice),
+            }
+    else:
+        functions = [
             {**tool.definition()["function"], "type": "function", "strict": tool.strict}
             for tool in shown.callable
         ]
-        if shown.required:
-            body["tool_choice"] = _choice(options, shown)
+        hosted = [tool for tool in options.tools if not isinstance(tool, _OURS)]
+        if tools := [*functions, *msgspec.to_builtins(hosted)]:
+            body["tools"] = tools
+        if body and (choice := _choice(options, shown)) is not None:
+            body["tool_choice"] = choice
     if body and not options.parallel_tool_calls:
         body["parallel_tool_calls"] = False
     return body
 
 
 def _choice(options: Options, shown: Shown) -> Any:
+    """In terms of functions; None where it need not be said."""
     choice = options.tool_choice
+    if isinstance(choice, Choice) and choice.type in HOSTED_CHOICES:
+        return msgspec.to_builtins(choice)
     if isinstance(choice, Choice) and choice.type != "allowed_tools":
         return {"type": "function", "name": shown.callable[0].name}
-    return "required"
+    return "required" if shown.required or choice == "required" else None
 
 
 # --- the conversation ----------------------------------------------------------------------------

@@ -66,14 +66,23 @@ class Visible(Struct, frozen=True):
 
 
 def visible_tools(
-    request: CreateResponse, unavailable: str, providers: Mapping[str, Provider] = {}
+    request: CreateResponse,
+    unavailable: str,
+    providers: Mapping[str, Provider] = {},
+    upstream: frozenset[str] = frozenset(),
 ) -> Visible:
     """Split the request's tools. Common coding agents always name hosted tools, so that refusing
     them would lock those clients out: ``unavailable`` is ``ignore`` (leave them out of the prompt
     and report it) or ``refuse``. A choice that forces one is always refused. ``providers``: tool
-    type → who brings it. Raises ``InvalidRequest``."""
+    type → who brings it. ``upstream``: types of tools that the model's upstream runs itself, where
+    nobody here does. Raises ``InvalidRequest``."""
     offers = _offers(request.tools)
-    shown: tuple[tl.Tool, ...] = tuple(t for t in request.tools if isinstance(t, _SHOWN))
+    upstream = upstream - providers.keys()
+    shown: tuple[tl.Tool, ...] = tuple(
+        t
+        for t in request.tools
+        if isinstance(t, _SHOWN) or str(t.__struct_config__.tag) in upstream
+    )
     if offers:
         shown = (*search.shown(shown), *(offer.tool for offer in offers))
     types = [str(tool.__struct_config__.tag) for tool in request.tools]
@@ -81,7 +90,9 @@ def visible_tools(
         dict.fromkeys(
             name
             for tool, name in zip(request.tools, types, strict=True)
-            if not isinstance(tool, (*_SHOWN, tl.ToolSearch)) and name not in providers
+            if not isinstance(tool, (*_SHOWN, tl.ToolSearch))
+            and name not in providers
+            and name not in upstream
         )
     )
     hosted = []
@@ -96,7 +107,7 @@ def visible_tools(
             code="unsupported_tool",
         )
     choice = request.tool_choice
-    known = {"function", "custom", "allowed_tools", *(each.type for each in hosted)}
+    known = {"function", "custom", "allowed_tools", *(each.type for each in hosted), *upstream}
     if isinstance(choice, tl.Choice) and choice.type not in known:
         raise InvalidRequest(
             f"The tool '{choice.type}' is not available on this server, so it cannot be chosen.",

@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import Reply, tools_of
 from antiphon.conversation import Begun, Kept
 from antiphon.errors import CannotContinue, RequestError, RunError
 from antiphon.seal import Seal
@@ -128,7 +128,9 @@ class Preparer:
     ) -> Prepared:
         """``lead``: what the request's stored prompt says. Raises ``RequestError`` for whatever
         cannot be honoured."""
-        tools = visible_tools(request, self._policy.unavailable_tools, self._providers)
+        tools = visible_tools(
+            request, self._policy.unavailable_tools, self._providers, tools_of(model.backend)
+        )
         context = replace(await self._context(tenant, request, model, recent), lead=lead)
         backend = self._attachments.ahead_of(model.backend, tenant, len(lead))
         asked = options(request, tools.tools)
@@ -180,7 +182,9 @@ class Preparer:
         if asked.conversation is not None:
             await self._conversations.retrieve(tenant, asked.conversation.id)
         model = self._models.find(asked.model)
-        tools = visible_tools(asked, self._policy.unavailable_tools, self._providers)
+        tools = visible_tools(
+            asked, self._policy.unavailable_tools, self._providers, tools_of(model.backend)
+        )
         context = await self._context(tenant, asked, model)
         backend = self._attachments.ahead_of(model.backend, tenant)
         reply = await backend.prepare(context.conversation, options(asked, tools.tools))

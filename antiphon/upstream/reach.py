@@ -21,6 +21,7 @@ __all__ = ["Reach", "entries", "listing", "only_model", "owner_of", "reach"]
 class Reach(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``flavour``: whose server it is, where asking it does not tell. ``headers`` go with every
     request, ``body`` into it. ``connect_s``, ``silence_s``: the longest waits, in seconds.
+    For the engine ``responses``: ``tools``, types of hosted tools that the upstream runs itself.
     For the engine ``completions``: ``tokenizer``, where that of its model is; ``grammars``, whether
     it takes grammars in llguidance's Lark."""
 
@@ -29,6 +30,7 @@ class Reach(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     body: dict[str, Any] = field(default_factory=dict)
     connect_s: float = 10
     silence_s: float = 600
+    tools: list[str] = field(default_factory=list)
     tokenizer: str | None = None
     grammars: bool = False
 

@@ -255,6 +255,39 @@ async def test_a_flavour_is_one() -> None:
     assert "plain" in FLAVOURS
 
 
+SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [("auto", None), ("required", "required"), ({"type": "web_search"}, {"type": "web_search"})],
+)
+async def test_tools_that_the_upstream_runs(choice: Any, expected: Any) -> None:
+    action = {"type": "search", "query": "boats"}
+    stream = sse(
+        {"type": "response.output_item.added", "output_index": 0, "item": SEARCH},
+        {"type": "response.web_search_call.searching", "output_index": 0},
+        {
+            "type": "response.output_item.done",
+            "output_index": 0,
+            "item": {**SEARCH, "action": action},
+        },
+        {"type": "response.output_text.delta", "output_index": 1, "delta": "Found."},
+        {"type": "response.completed", "response": {"status": "completed", "usage": USAGE}},
+    )
+    async with served(Answer(stream), options={"tools": ["web_search"]}) as (playing, backend):
+        whole = Server(backend, MemoryStore())
+        tools = [{"type": "web_search"}, {"type": "function", "name": "look"}, {"type": "shell"}]
+        reply = await whole.post(tools=tools, tool_choice=choice)
+        assert [item["type"] for item in reply.json()["output"]] == ["web_search_call", "message"]
+        assert reply.json()["output"][0]["action"] == action
+        assert reply.headers["x-antiphon-ignored-tools"] == "shell"
+        body = playing.bodies[-1]
+        assert [tool["type"] for tool in body["tools"]] == ["function", "web_search"]
+        assert body.get("tool_choice") == expected
+        await whole.close()
+
+
 # --- ours before ours ----------------------------------------------------------------------------
 
 
