@@ -9,7 +9,7 @@ from typing import Any, Protocol, runtime_checkable
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.stream.deltas import Delta
 
-__all__ = ["Backend", "Continuing", "Reply", "Spelling", "singly"]
+__all__ = ["Backend", "Continuing", "Equipped", "Reply", "Spelling", "singly", "tools_of"]
 
 
 class Reply(Protocol):
