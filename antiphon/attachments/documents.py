@@ -129,7 +129,7 @@ class Documents:
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
             stderr=asyncio.subprocess.DEVNULL,
-            env={"PYTHONPATH": os.pathsep.join(sys.path)},
+            env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
         )
         try:
             async with asyncio.timeout(self._seconds):
