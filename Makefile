@@ -94,12 +94,13 @@ $(ENGINES): pyproject.toml
 	  '.[dev,embeddings,transformers,openvino]' gguf
 	@touch $@
 
-# Node comes as a Python package. Scripts of packages are not run, but for the one that puts
-# opencode's program in its place.
+# Node comes as a Python package. `npm ci` would insist on programs for every platform. Scripts of
+# packages are not run, but for the one that puts opencode's program in its place.
 $(CLIENTS): tests/clients/requirements.txt tests/clients/node/package-lock.json
 	@echo "Installing the clients"
 	@$(PYTHON) -m venv .venv-clients
 	@.venv-clients/bin/pip install -qq --disable-pip-version-check -r tests/clients/requirements.txt
 	@cd tests/clients/node && export PATH="$(CURDIR)/.venv-clients/bin:$$PATH" && \
-	  npm ci --silent --ignore-scripts --no-audit --no-fund && npm rebuild --silent opencode-ai
+	  npm install --silent --no-save --ignore-scripts --no-audit --no-fund && \
+	  npm rebuild opencode-ai >/dev/null
 	@touch $@
