@@ -142,6 +142,7 @@ async def _chat_completions(
         context_size=model.context_size,
         reasoning_format=model.reasoning_format,
         template=model.template_kwargs,
+        adapters=model.adapters,
         options=model.engine_options,
     )
 
@@ -175,6 +176,7 @@ async def _completions(
         key=model.api_key,
         model=model.upstream_model,
         context_size=model.context_size,
+        adapters=model.adapters,
         options=model.engine_options,
     )
     return await _local(engine, model, settings)

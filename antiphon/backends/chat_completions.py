@@ -12,6 +12,7 @@ from typing import Any
 
 import msgspec
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from antiphon.backends.truncation import shortened
 from antiphon.conversation import Begun, Conversation, Options
@@ -53,6 +54,7 @@ class ChatCompletions:
 
     ``body``: fields that every request gets besides, over ours. ``template``: arguments of the chat
     template. ``reader``: makes what reads thinking in the content, for servers that leave it there.
+    ``adapters``: what they are called here → what there.
     """
 
     def __init__(
@@ -65,7 +67,9 @@ class ChatCompletions:
         body: Mapping[str, Any] | None = None,
         template: Mapping[str, Any] | None = None,
         reader: Callable[[], Parser] | None = None,
+        adapters: Mapping[str, str] | None = None,
     ) -> None:
+        self._adapters = adapters or {}
         self.upstream = upstream
         self.context_size = context_size
         self.recommended: Mapping[str, Any] = {}
@@ -98,7 +102,7 @@ class ChatCompletions:
             ),
             "stream": True,
             "stream_options": {"include_usage": True},
-            **_sampling(options, flavour),
+            **_sampling(self._there(options), flavour),
             **_tools(options, shown),
             **_form(options, flavour),
             **_effort(options, flavour),
@@ -107,6 +111,11 @@ class ChatCompletions:
         if template:
             body["chat_template_kwargs"] = template
         return _encode({**body, **self._body})
+
+    def _there(self, options: Options) -> Options:
+        """With the adapter by its name there."""
+        adapter = self._adapters.get(options.adapter or "")
+        return options if not adapter else replace(options, adapter=adapter)
 
     def reading(self, conversation: Conversation, shown: Shown, given: int) -> Reading:
         """Reads the answer."""

@@ -35,6 +35,7 @@ async def chat_completions(
     context_size: int | None = None,
     reasoning_format: str | None = None,
     template: Mapping[str, Any] | None = None,
+    adapters: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> ChatCompletions:
     """The model of the server at ``url`` that it calls ``model``, or its first one. ``name``: what
@@ -53,6 +54,7 @@ async def chat_completions(
             body=told.body,
             template=template,
             reader=reader,
+            adapters=adapters,
         )
     except BaseException:
         await upstream.close()

@@ -40,10 +40,12 @@ async def load(
     key: str | None = None,
     model: str | None = None,
     context_size: int | None = None,
+    adapters: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> Completions:
     """The model that the server at ``url`` calls ``model``, or its first one. ``name``: what it is
-    called here. ``context_size``: tokens, where the server does not tell. ``options``: see
+    called here. ``context_size``: tokens, where the server does not tell. ``adapters``: what they
+    are called here → what there. ``options``: see
     ``Reach``; ``tokenizer`` is a Hugging Face folder, a ``tokenizer.json`` or a GGUF file, and may
     be left out where the server names one that is on this machine.
 
@@ -68,10 +70,14 @@ async def load(
         can = replace(
             flavour.can,
             constraints=await _takes_grammars(upstream, flavour, told.grammars),
-            adapters=frozenset(str(each["id"]) for each in entries(listed) if each.get("parent")),
+            adapters=frozenset(
+                [*(adapters or {}), *(str(e["id"]) for e in entries(listed) if e.get("parent"))]
+            ),
         )
         flavour = replace(flavour, can=can)
-        return Completions(upstream, called, flavour, tokenizer, card, body=told.body)
+        return Completions(
+            upstream, called, flavour, tokenizer, card, body=told.body, adapters=adapters
+        )
     except BaseException:
         await upstream.close()
         raise
@@ -90,7 +96,9 @@ class Completions:
         card: ModelCard,
         *,
         body: Mapping[str, Any] | None = None,
+        adapters: Mapping[str, str] | None = None,
     ) -> None:
+        self._adapters = adapters or {}
         self._upstream = upstream
         self._model = model
         self._flavour = flavour
@@ -116,6 +124,9 @@ class Completions:
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         check_request(prompt, sampling, self._card, self._tokenizer)
         _check_constraint(sampling.constraint, self.capabilities)
+        if sampling.adapter is not None:
+            there = self._adapters.get(sampling.adapter) or sampling.adapter
+            sampling = replace(sampling, adapter=there)
         asked = Asked(
             model=self._model,
             prompt=prompt,

@@ -160,9 +160,9 @@ async def test_a_server_that_knows_more_is_asked_more() -> None:
         guide=Guide(syntax="regex", definition="a+", path="structured_outputs.regex"),
         extra={"mm_processor_kwargs": {"k": 1}, "x": 2},
     )
-    body = await asked(options, owner="vllm")
+    body = await asked(options, owner="vllm", adapters={"lora": "lora-v2"})
     expected = {
-        "model": "lora",
+        "model": "lora-v2",
         "top_k": 3,
         "min_p": 0.1,
         "repetition_penalty": 1.1,
@@ -395,6 +395,7 @@ async def test_calls_go_out_and_their_results_come_back() -> None:
     assert [m["role"] for m in playing.bodies[-1]["messages"]] == ["user", "assistant", "tool"]
 
 
+@pytest.mark.requirement("UP-SEALED")
 @pytest.mark.parametrize("store", [True, False])
 async def test_details_of_thinking_come_back_to_their_upstream(store: bool) -> None:
     details = [{"type": "reasoning.encrypted", "data": "==", "index": 0}]
@@ -413,6 +414,7 @@ async def test_details_of_thinking_come_back_to_their_upstream(store: bool) -> N
     assert playing.bodies[-1]["messages"][1]["reasoning_details"] == details
 
 
+@pytest.mark.requirement("UP-REFUSED", "UP-KEY")
 @pytest.mark.parametrize(
     ("answer", "status", "code"),
     [

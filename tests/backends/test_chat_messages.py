@@ -159,6 +159,7 @@ FIRST = {"type": "reasoning.text", "text": "Hm", "signature": "s"}
 LATE = {"type": "reasoning.encrypted", "data": "=="}
 
 
+@pytest.mark.requirement("UP-SEALED")
 @pytest.mark.parametrize(
     ("thinking", "expected"),
     [

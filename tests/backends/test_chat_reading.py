@@ -222,6 +222,7 @@ STREAMS: dict[str, tuple[list[JSON], list[tuple[str, str]]]] = {
 }
 
 
+@pytest.mark.requirement("UP-BROKEN")
 @pytest.mark.parametrize("name", STREAMS)
 def test_reads(name: str) -> None:
     deltas, expected = STREAMS[name]

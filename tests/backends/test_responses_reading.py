@@ -100,6 +100,7 @@ def plain(response: Json) -> Json:
     return {"output": output, "usage": response["usage"]}
 
 
+@pytest.mark.requirement("UP-ITEMS")
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 async def test_what_we_stream_we_can_read(path: Path) -> None:
     told = story.read(path)
@@ -279,6 +280,7 @@ def test_functions_are_what_they_stand_for() -> None:
     assert (second.name, second.namespace) == ("look", "desk")
 
 
+@pytest.mark.requirement("UP-SEALED")
 def test_thinking_is_kept_for_its_upstream() -> None:
     sealed = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
     deltas = deltas_of(

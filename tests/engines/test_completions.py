@@ -58,6 +58,7 @@ async def connected(
             await engine.close()
 
 
+@pytest.mark.requirement("UP-CONTRACT")
 @pytest.mark.parametrize("name", [name for name in CHECKS if name not in SKIPPED])
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_keeps_the_contract(shape: str, name: str) -> None:
@@ -72,6 +73,7 @@ async def test_closing_ends_what_runs(shape: str) -> None:
         await check_closed(engine)
 
 
+@pytest.mark.requirement("UP-LEAVE")
 @pytest.mark.parametrize("shape", SHAPES)
 async def test_the_upstream_stops_with_the_reader(shape: str) -> None:
     scripted = ScriptedEngine([TEXT], card=CARD, wait_s=0.001)
@@ -189,6 +191,7 @@ def test_constraints_in_each_ones_terms(
     assert FLAVOURS[flavour].written(asked(constraint=LARK, grammars=grammars))[field] == value
 
 
+@pytest.mark.requirement("VN-37", "VN-45")
 def test_what_only_some_take() -> None:
     more = {"priority": 2, "cache_salt": "s", "adapter": "lora"}
     vllm = FLAVOURS["vllm"].written(asked(**more, logprobs=3, extra={"x": 1}))
@@ -305,7 +308,13 @@ async def test_finds_out_who_it_is(flavour: str, folder: Path) -> None:
 async def test_the_server_knows_its_context(folder: Path) -> None:
     async with serving(SHAPES["vllm"], ScriptedEngine(), max_model_len=300) as (url, bodies):
         options = {"tokenizer": str(folder), "grammars": True, "body": {"x": 1}}
-        engine = await load("tiny", url, options=options)
+        adapters = {"poet": "poet-v2", "clerk": ""}
+        engine = await load("tiny", url, adapters=adapters, options=options)
+        assert engine.capabilities.adapters == {"poet", "clerk"}
+        for name, there in (("poet", "poet-v2"), ("clerk", "clerk")):
+            asked = Sampling(max_tokens=1, ignore_eos=True, adapter=name)
+            await collect(engine, Prompt((5, 6)), asked)
+            assert bodies[-1]["model"] == there
         assert engine.card.context_size == 300 and engine.capabilities.constraints
         await collect(engine, Prompt((5, 6)), Sampling(max_tokens=2, ignore_eos=True))
         assert bodies[-1]["x"] == 1

@@ -48,6 +48,7 @@ def test_reads_special_tokens_as_the_library_does(
     )
 
 
+@pytest.mark.requirement("UP-TEXT")
 @given(text=TEXTS)
 def test_text_cannot_spell_special_tokens(pair: tuple[FastTokenizer, Tokenizer], text: str) -> None:
     tokenizer, _ = pair

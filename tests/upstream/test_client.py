@@ -76,6 +76,7 @@ async def test_streams_and_keeps_the_connection(pauses: Pauses) -> None:
     assert pauses.waited == []
 
 
+@pytest.mark.requirement("UP-RETRY")
 @pytest.mark.parametrize(
     ("failing", "waits"),
     [
@@ -98,6 +99,7 @@ async def test_tries_again_before_the_first_payload(
     assert len(playing.asked) == 2
 
 
+@pytest.mark.requirement("UP-RETRY")
 async def test_gives_up_in_the_end(pauses: Pauses) -> None:
     async with fake(ask=json_answer({"error": {"message": "down"}}, 503)) as playing:
         upstream = to(playing, pauses)
@@ -131,6 +133,7 @@ async def test_nobody_listens(pauses: Pauses) -> None:
     await upstream.close()
 
 
+@pytest.mark.requirement("UP-RETRY")
 async def test_what_breaks_off_later_is_an_error(pauses: Pauses) -> None:
     async with fake(ask=Answer(sse({"n": 1}, done=False), cut=True)) as playing:
         upstream = to(playing, pauses)
@@ -142,6 +145,7 @@ async def test_what_breaks_off_later_is_an_error(pauses: Pauses) -> None:
     assert got == [b'{"n": 1}'] and len(playing.asked) == 1
 
 
+@pytest.mark.requirement("UP-SILENCE")
 async def test_silence_is_bounded(pauses: Pauses) -> None:
     async with fake(ask=Answer(sse({"n": 1}, done=False), hang=True)) as playing:
         upstream = to(playing, pauses, silence_s=0.05)
@@ -162,6 +166,7 @@ async def test_an_end_that_does_not_come_is_not_waited_for(pauses: Pauses) -> No
         await upstream.close()
 
 
+@pytest.mark.requirement("UP-LEAVE")
 async def test_leaving_ends_the_request(pauses: Pauses) -> None:
     async with fake(ask=Answer(sse({"n": 1}, done=False), hang=True)) as playing:
         upstream = to(playing, pauses)
@@ -172,6 +177,7 @@ async def test_leaving_ends_the_request(pauses: Pauses) -> None:
         await upstream.close()
 
 
+@pytest.mark.requirement("UP-KEY")
 @pytest.mark.parametrize("status", [400, 401, 404, 422, 302])
 async def test_a_refusal_is_final_and_hides_the_key(pauses: Pauses, status: int) -> None:
     answer = json_answer({"error": {"message": f"not with {KEY}"}}, status, location="/ask")

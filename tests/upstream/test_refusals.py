@@ -51,6 +51,7 @@ CONTEXT = [
 ]
 
 
+@pytest.mark.requirement("UP-REFUSED")
 @pytest.mark.parametrize(("status", "body"), CONTEXT)
 def test_too_long_is_told_in_one_way(status: int, body: object) -> None:
     error = refusal(status, json.dumps(body).encode())
@@ -58,6 +59,7 @@ def test_too_long_is_told_in_one_way(status: int, body: object) -> None:
     assert "context window" in error.message
 
 
+@pytest.mark.requirement("UP-REFUSED")
 @pytest.mark.parametrize(
     ("status", "body", "code", "says"),
     [
