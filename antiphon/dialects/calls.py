@@ -173,6 +173,16 @@ class Call:
             self._lacks_value = False
             self._write(self._object.value(text))
 
+    @property
+    def schema(self) -> Mapping[str, Any]:
+        """What the arguments should be."""
+        return self._schema
+
+    def json(self, text: str) -> None:
+        """The whole value of the present key, as JSON."""
+        self._lacks_value = False
+        self._write(text)
+
     def string(self, text: str) -> None:
         """Some of the present key's value, a string."""
         if self._object is not None:

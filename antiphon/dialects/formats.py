@@ -13,9 +13,9 @@ from collections.abc import Collection, Mapping
 from .formats_families import (
     braced,
     deepseek,
-    function_tags,
-    invoke_tags,
+    inkling,
     mistral,
+    named_records,
     python,
     record,
     records,
@@ -30,6 +30,16 @@ from .formats_shape import (
     State,
     ToolFormat,
     Written,
+)
+from .formats_tags import (
+    argument_tags,
+    cdata_tags,
+    element_tags,
+    function_tags,
+    hunyuan,
+    invoke_tags,
+    step_tags,
+    typed_tags,
 )
 
 __all__ = [
@@ -59,6 +69,65 @@ REASONING: Mapping[str, ReasoningFormat] = {
             name="gemma4", open=("<|channel>thought",), close=("<channel|>",), mark=r"<\|channel>"
         ),
         ReasoningFormat(
+            name="cohere",
+            open=("<|START_THINKING|>",),
+            close=("<|END_THINKING|>",),
+            frames=("<|START_RESPONSE|>", "<|END_RESPONSE|>", "<|START_TEXT|>", "<|END_TEXT|>"),
+            mark=r"<\|START_THINKING\|>",
+        ),
+        ReasoningFormat(
+            name="inkling",
+            open=("<|content_thinking|>",),
+            close=("<|end_message|>", "<|content_model_end_sampling|>"),
+            frames=("<|message_model|>", "<|content_text|>"),
+            mark=r"<\|content_thinking\|>",
+        ),
+        ReasoningFormat(
+            name="kimi_k3",
+            open=("<|open|>think<|sep|>",),
+            close=("<|close|>think<|sep|>",),
+            frames=(
+                "<|open|>response<|sep|>",
+                "<|close|>response<|sep|>",
+                "<|close|>message<|sep|>",
+            ),
+            mark=r"<\|open\|>",
+        ),
+        ReasoningFormat(
+            name="minimax_m3", open=("<mm:think>",), close=("</mm:think>",), mark="<mm:think>"
+        ),
+        ReasoningFormat(
+            name="apertus",
+            open=("<|inner_prefix|>",),
+            close=("<|inner_suffix|>",),
+            mark=r"<\|inner_prefix\|>",
+        ),
+        ReasoningFormat(
+            name="solar_open2",
+            open=("<|think:start|>",),
+            close=("<|think:end|>",),
+            mark=r"<\|think:start\|>",
+        ),
+        ReasoningFormat(
+            name="hy_v3",
+            open=("<think:opensource>",),
+            close=("</think:opensource>",),
+            mark=":opensource",
+        ),
+        ReasoningFormat(
+            name="longcat",
+            open=("<longcat_think>",),
+            close=("</longcat_think>",),
+            mark="<longcat_think>",
+        ),
+        ReasoningFormat(
+            name="ernie45",
+            open=("<think>",),
+            close=("</think>",),
+            frames=("<response>", "</response>"),
+            mark="<response>",
+        ),
+        ReasoningFormat(
             name="granite",
             open=("Here is my thought process:", "Here's my thought process:"),
             close=("Here is my response:", "Here's my response:"),
@@ -71,8 +140,6 @@ REASONING: Mapping[str, ReasoningFormat] = {
 _DSML = "｜DSML｜"
 _LABEL, _LABELLED = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
 _KIMI_ENDS = {_LABEL: "label", "<|tool_call_end|>": "calls", "<|tool_calls_section_end|>": START}
-_GLM_ENDS = {"<tool_call>": "name", "</tool_call>": START}
-
 #: From the most telling marks to the least.
 TOOLS: Mapping[str, ToolFormat] = {
     row.name: row
@@ -94,37 +161,46 @@ TOOLS: Mapping[str, ToolFormat] = {
             written=Written(
                 first="<|tool_calls_section_begin|>",
                 before=_LABEL + "functions.",
-                between=":0" + _LABELLED,
+                between=":{n}" + _LABELLED,
                 after="<|tool_call_end|>",
                 separator="",
                 last="<|tool_calls_section_end|>",
             ),
             mark=r"<\|tool_calls_section_begin\|>",
         ),
+        step_tags("step3"),
+        typed_tags("kimi_k3"),
         invoke_tags("minimax_m2", "minimax:tool_call", "", "minimax:tool_call"),
-        ToolFormat(
-            name="glm45",
-            opens={"<tool_call>": "name"},
-            states={
-                "name": State(reads="name", on=_GLM_ENDS | {"<arg_key>": "key"}),
-                "key": State(reads="key", on=_GLM_ENDS | {"</arg_key>": "parameters"}),
-                "parameters": State(
-                    reads="gap", on=_GLM_ENDS | {"<arg_key>": "key", "<arg_value>": "value"}
-                ),
-                "value": State(reads="value", on=_GLM_ENDS | {"</arg_value>": "parameters"}),
-            },
-            written=Written(
-                before="<tool_call>",
-                between="\n",
-                after="</tool_call>",
-                parameter=ParameterForm(
-                    before="<arg_key>",
-                    text="</arg_key>\n<arg_value>",
-                    text_end="</arg_value>\n",
-                    json="</arg_key>\n<arg_value>",
-                    json_end="</arg_value>\n",
-                ),
-            ),
+        invoke_tags("dots", "dots_function_call", "", "dots_function_call"),
+        argument_tags(
+            "solar_open2",
+            ("<|tool_call:start|>", "<|tool_call:end|>"),
+            ("<|tool_arg:start|>", "<|tool_arg:value|>"),
+            mark=r"<\|tool_arg:start\|>",
+            key_end="",
+            value_end="<|tool_arg:end|>",
+        ),
+        cdata_tags("minicpm5"),
+        element_tags("minimax_m3", "]<]minimax[>["),
+        argument_tags(
+            "longcat_2",
+            ("<longcat_tool_call>", "</longcat_tool_call>"),
+            ("<longcat_arg_key>", "<longcat_arg_value>"),
+            mark="<longcat_arg_key>",
+        ),
+        records(
+            "longcat",
+            ("<longcat_tool_call>",),
+            record(before="<longcat_tool_call>", after="</longcat_tool_call>"),
+            closes=("</longcat_tool_call>",),
+            mark="<longcat_tool_call>",
+        ),
+        hunyuan("hy_v3", ":opensource", mark=":opensource"),
+        hunyuan("hy_v3_plain", "", mark="<tool_sep>"),
+        argument_tags(
+            "glm45",
+            ("<tool_call>", "</tool_call>"),
+            ("<arg_key>", "<arg_value>"),
             mark="<arg_key>",
         ),
         function_tags("seed_oss", "seed:tool_call", "seed:tool_call"),
@@ -151,6 +227,45 @@ TOOLS: Mapping[str, ToolFormat] = {
         mistral("mistral", record(", ", first="[TOOL_CALLS][", last="]"), r"\[TOOL_CALLS\]"),
         braced("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>"),
         braced("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'),
+        records(
+            "cohere",
+            ("<|START_ACTION|>",),
+            record(
+                ",\n    ",
+                "parameters",
+                name='"tool_call_id": "{n}", "tool_name"',
+                first="<|START_ACTION|>[\n    ",
+                last="\n]<|END_ACTION|>",
+            ),
+            closes=("<|END_ACTION|>",),
+            mark=r"<\|START_ACTION\|>",
+        ),
+        named_records("apertus", "<|tools_prefix|>", "<|tools_suffix|>", r"<\|tools_prefix\|>"),
+        inkling("inkling"),
+        records(
+            "gigachat3",
+            (
+                "<|message_sep|>\n\nfunction call<|role_sep|>\n",
+                "function call<|role_sep|>\n",
+                "<|function_call|>",
+            ),
+            record(before="<|message_sep|>\n\nfunction call<|role_sep|>\n"),
+            mark=r"function call",
+        ),
+        records(
+            "internlm",
+            ("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
+            record(before="<|action_start|><|plugin|>\n", after="<|action_end|>"),
+            closes=("<|action_end|>",),
+            mark=r"<\|action_start\|>",
+        ),
+        records(
+            "hunyuan_a13b",
+            ("<tool_calls>",),
+            record(", ", first="<tool_calls>[", last="]</tool_calls>"),
+            closes=("</tool_calls>",),
+            mark="<tool_calls>",
+        ),
         python("llama4_pythonic", "<|python_start|>", "<|python_end|>", r"<\|python_start\|>"),
         python("lfm2", "<|tool_call_start|>", "<|tool_call_end|>", r"<\|tool_call_start\|>"),
         python("olmo3", "<function_calls>", "</function_calls>", "<function_calls>", listed=False),
@@ -162,10 +277,23 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark="<tool_call>",
         ),
         records(
+            "granite_20b_fc",
+            ("<function_call>",),
+            record("", before="<function_call> "),
+            mark="<function_call>",
+        ),
+        records(
+            "xlam",
+            (),
+            record(", ", first="[", last="]"),
+            bare="[",
+            mark="calls in a single JSON array|xLAM",
+        ),
+        records(
             "llama3_json",
             ("<|python_tag|>",),
             record("; ", "parameters"),
-            bare=True,
+            bare="{",
             mark=r'"parameters":|<\|python_tag\|>',
         ),
         python("pythonic", "", "", r"\[func_name1\("),

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
 
-from .formats_shape import START, ParameterForm, Reads, State, ToolFormat, Written
+from .formats_shape import START, THINKING, ParameterForm, State, ToolFormat, Written
 
 __all__ = [
     "braced",
     "deepseek",
-    "function_tags",
-    "invoke_tags",
+    "inkling",
     "mistral",
+    "named_records",
     "python",
     "record",
     "records",
@@ -25,16 +24,17 @@ def records(
     written: Written,
     *,
     closes: tuple[str, ...] = (),
-    bare: bool = False,
+    bare: str = "",
     mark: str,
 ) -> ToolFormat:
-    """Calls are JSON objects with name and arguments, between terminals or in a list."""
+    """Calls are JSON objects with name and arguments, between terminals or in a list. ``bare``:
+    what begins one, or the list, where no terminal does."""
     ends = dict.fromkeys(closes, START) | dict.fromkeys(opens, "records")
     return ToolFormat(
         name=name,
         opens=dict.fromkeys(opens, "records"),
-        bare="{" if bare else "",
-        bare_state="record",
+        bare=bare,
+        bare_state={"{": "record", "[": "records"}.get(bare, ""),
         states={
             "records": State(reads="between", skips="[],;}", on=ends, peek={"{": "record"}),
             "record": State(reads="record", on=ends, then="records"),
@@ -44,19 +44,45 @@ def records(
     )
 
 
+def named_records(name: str, opening: str, closing: str, mark: str) -> ToolFormat:
+    """Calls are a list of JSON objects with one key, the name, and the arguments as its value."""
+    ends = {opening: "calls", closing: START}
+    return ToolFormat(
+        name=name,
+        opens={opening: "calls"},
+        states={
+            "calls": State(reads="between", skips="[],;{}", on=ends | {'"': "name"}),
+            "name": State(reads="name", on=ends | {'"': "colon"}),
+            "colon": State(reads="filler", on=ends, peek={"{": "arguments"}),
+            "arguments": State(reads="json", on=ends, then="calls"),
+        },
+        written=Written(
+            first=opening + "[",
+            before='{"',
+            between='": ',
+            after="}",
+            separator=", ",
+            last="]" + closing,
+        ),
+        mark=mark,
+    )
+
+
 def record(
     separator: str = "\n",
     key: str = "arguments",
     *,
+    name: str = '"name"',
     before: str = "",
     after: str = "",
     first: str = "",
     last: str = "",
 ) -> Written:
-    """A call as a JSON object; what stands around each, and around all."""
+    """A call as a JSON object; what stands around each, and around all. ``name``: the name's key,
+    and what stands before it."""
     return Written(
         first=first,
-        before=before + '{"name": "',
+        before=f'{before}{{{name}: "',
         between=f'", "{key}": ',
         after="}" + after,
         separator=separator,
@@ -127,103 +153,6 @@ def deepseek(name: str, mark: str, *, typed: bool) -> ToolFormat:
     )
 
 
-def _tagged(
-    name: str,
-    section: tuple[str, str],
-    call: tuple[str, str, str],
-    key: str,
-    values: Mapping[str, Reads],
-    value_end: str,
-    written: Written,
-    *,
-    mark: str,
-    loose: bool = False,
-    trims: bool = False,
-) -> ToolFormat:
-    """A tag a call and a tag a parameter. ``call``: what stands before the name, after it, and at
-    the call's end; ``values``: what ends a key, and what the value then is. ``loose``: the call's
-    tag may stand without the section's, and values may miss their end."""
-    first, last = section
-    opening, named, closing = call
-    ends = {first: "calls", opening: "name", closing: "calls", last: START}
-    value_ends = {value_end: "parameters", first: "calls", last: START}
-    if loose:
-        value_ends |= {"\n" + key: "key", f"\n{closing}\n{last}": START}
-    return ToolFormat(
-        name=name,
-        opens={first: "calls"} | ({opening: "name"} if loose else {}),
-        states={
-            "calls": State(reads="between", on=ends),
-            "name": State(reads="name", on=ends | {named: "parameters"}),
-            "parameters": State(reads="gap", on=ends | {key: "key"}),
-            "key": State(reads="key", on={**ends, **values}),
-        }
-        | {kind: State(reads=kind, on=value_ends) for kind in values.values()},
-        written=written,
-        mark=mark,
-        trims=trims,
-    )
-
-
-def function_tags(name: str, section: str, mark: str) -> ToolFormat:
-    """``<function=NAME><parameter=KEY>value``, each on lines of its own."""
-    first, last = f"<{section}>", f"</{section}>"
-    return _tagged(
-        name,
-        (first, last),
-        ("<function=", ">", "</function>"),
-        "<parameter=",
-        {">": "value"},
-        "</parameter>",
-        Written(
-            before=first + "\n<function=",
-            between=">\n",
-            after="</function>\n" + last,
-            parameter=ParameterForm(
-                before="<parameter=",
-                text=">\n",
-                text_end="\n</parameter>\n",
-                json=">\n",
-                json_end="\n</parameter>\n",
-            ),
-        ),
-        mark=mark,
-        loose=True,
-        trims=True,
-    )
-
-
-def invoke_tags(name: str, section: str, tag: str, mark: str) -> ToolFormat:
-    """``<invoke name="…"><parameter name="…">value``. ``tag`` begins every tag's name; with one,
-    a parameter says whether it is a string."""
-    first, last = f"<{section}>", f"</{section}>"
-    key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
-    string, literal = '" string="true">', '" string="false">'
-    return _tagged(
-        name,
-        (first, last),
-        (f'<{tag}invoke name="', '">', f"</{tag}invoke>"),
-        key,
-        {string: "string", literal: "literal", '">': "value"} if tag else {'">': "value"},
-        end,
-        Written(
-            first=first + "\n",
-            before=f'<{tag}invoke name="',
-            between='">\n',
-            after=f"</{tag}invoke>",
-            last="\n" + last,
-            parameter=ParameterForm(
-                before=key,
-                text=string if tag else '">',
-                text_end=end + "\n",
-                json=literal if tag else '">',
-                json_end=end + "\n",
-            ),
-        ),
-        mark=mark,
-    )
-
-
 def braced(name: str, opening: str, closing: str, quote: str) -> ToolFormat:
     """``call:NAME{key:value}``, strings between tokens made for that."""
     ends = {opening: "call", closing: START}
@@ -249,6 +178,7 @@ def braced(name: str, opening: str, closing: str, quote: str) -> ToolFormat:
                 separator=",",
             ),
         ),
+        quote=quote,
         mark=re.escape(opening),
     )
 
@@ -272,4 +202,29 @@ def mistral(name: str, written: Written, mark: str) -> ToolFormat:
         },
         written=written,
         mark=mark,
+    )
+
+
+def inkling(name: str) -> ToolFormat:
+    """Messages of several types; a call is one with the tool's name in its header, which the
+    prompt has begun."""
+    header, call, end = "<|message_model|>", "<|content_invoke_tool_json|>", "<|end_message|>"
+    ends = {end: START, header: "header", call: "record"}
+    shown = {"<|content_text|>": START, "<|content_thinking|>": THINKING}
+    return ToolFormat(
+        name=name,
+        opens={header: "header", call: "record"},
+        begins="header",
+        states={
+            "header": State(reads="header", on=ends | shown),
+            "record": State(reads="record", on=ends, then="rest"),
+            "rest": State(reads="between", on=ends),
+        },
+        written=Written(
+            before="",
+            between=call + '{"name": "{name}", "args": ',
+            after="}" + end,
+            separator=header,
+        ),
+        mark=r"<\|content_invoke_tool_json\|>",
     )

@@ -6,8 +6,10 @@ lead (``on``); a call begins when its name is known and ends when a state outsid
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -29,18 +31,20 @@ START, TEXT, THINKING = "start", "text", "thinking"
 
 class ReasoningFormat(Struct, frozen=True, kw_only=True):
     """Thinking stands between an ``open`` and a ``close`` terminal. The first of each is how it is
-    written; the others are read as well. ``mark``: a pattern that tells a template's format."""
+    written; the others are read as well. ``frames``: what stands around answers and says nothing,
+    where answers are marked too. ``mark``: a pattern that tells a template's format."""
 
     name: str
     open: tuple[str, ...]
     close: tuple[str, ...]
+    frames: tuple[str, ...] = ()
     mark: str
 
 
 class ParameterForm(Struct, frozen=True, kw_only=True):
     """How one argument is written where arguments are no JSON object: before key text VALUE
     text_end for strings, before key json VALUE json_end for the rest. ``quoted``: strings too are
-    JSON values."""
+    JSON values. ``{key}`` stands for the key once more, ``{type}`` for the JSON type of a value."""
 
     before: str
     json: str
@@ -50,11 +54,22 @@ class ParameterForm(Struct, frozen=True, kw_only=True):
     separator: str = ""
     quoted: bool = False
 
+    def written(self, key: str, value: Any) -> str:
+        """An argument as a model writes it."""
+        if isinstance(value, str) and not self.quoted:
+            begin, said, end = self.text, value, self.text_end
+        else:
+            begin, said, end = self.json, json.dumps(value, ensure_ascii=False), self.json_end
+        begin, end = (part.replace("{key}", key) for part in (begin, end))
+        return self.before + key + begin.replace("{type}", _type_of(value)) + said + end
+
 
 class Written(Struct, frozen=True, kw_only=True):
     """How calls are written: first (before name between ARGUMENTS after) separator … last.
 
-    The arguments are a JSON object, or parameters in their own form."""
+    The arguments are a JSON object, or parameters in their own form. In ``before`` and
+    ``between``, ``{n}`` is the call's number, counted from 0, ``{n+1}`` the same counted from 1,
+    ``{name}`` its name once more."""
 
     before: str
     between: str
@@ -64,21 +79,51 @@ class Written(Struct, frozen=True, kw_only=True):
     last: str = ""
     parameter: ParameterForm | None = None
 
+    def opening(self, name: str, number: int) -> str:
+        """A call up to its arguments."""
+        known = {"{n}": str(number), "{n+1}": str(number + 1), "{name}": name}
+        before, between = (
+            _BLANKS.sub(lambda blank: known[blank.group()], part)
+            for part in (self.before, self.between)
+        )
+        return before + name + between
+
+
+_BLANKS = re.compile(r"\{(?:n|n\+1|name)\}")
+_TYPES: Mapping[type, str] = {
+    bool: "boolean",
+    int: "number",
+    float: "number",
+    str: "string",
+    list: "array",
+    dict: "object",
+    type(None): "null",
+}
+
+
+def _type_of(value: Any) -> str:
+    return _TYPES.get(type(value), "object")
+
 
 #: What text can be. Outside of calls: ``between`` (skipped, if it is white space or in ``skips``;
 #: other text goes to ``then``), ``record`` (a JSON object with name and arguments). Inside:
-#: ``name``, ``label`` (a call id that holds the name), ``id``, ``gap`` (nothing), ``json`` (the
-#: arguments), ``pairs`` (the arguments, written with their separator and no tags), ``key``,
-#: ``value`` (by the schema), ``string`` and ``literal`` (values whose kind the model tells).
+#: ``name``, ``label`` (a call id that holds the name), ``header`` (the name, which will be told
+#: again), ``id``, ``filler`` (of no meaning), ``gap`` (nothing), ``json`` (the
+#: arguments), ``pairs`` (the arguments, written with their separator and no tags), ``elements``
+#: (the arguments as nested tags), ``key``, ``value`` (by the schema), ``string`` and ``literal``
+#: (values whose kind the model tells).
 Reads = Literal[
     "between",
     "record",
     "name",
     "label",
+    "header",
     "id",
+    "filler",
     "gap",
     "json",
     "pairs",
+    "elements",
     "key",
     "value",
     "string",
@@ -102,8 +147,10 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
     ``opens``: the terminals that lead out of text and thinking. ``bare``: the character that does
     so at the start of an answer only, to ``bare_state``, which reads it; without any markup of its
-    own, only a known tool's name makes that a call. ``trims``: one line end on each side of a
-    value is not part of it. ``mark``: a pattern that tells a template's format.
+    own, only a known tool's name makes that a call. ``begins``: the state a reply begins in, where
+    the prompt has opened it already. ``quote``: what readers of pairs are told of as the quote of
+    strings, and readers of elements as the beginning of a tag. ``trims``: one line end on each
+    side of a value is not part of it. ``mark``: a pattern that tells a template's format.
     """
 
     name: str
@@ -111,11 +158,8 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     opens: Mapping[str, str] = {}
     bare: str = ""
     bare_state: str = ""
+    begins: str = ""
+    quote: str = ""
     written: Written
     mark: str
     trims: bool = False
-
-    @property
-    def id_holds_name(self) -> bool:
-        """Whether what stands for the name is an id: ``functions.NAME:0``."""
-        return any(state.reads == "label" for state in self.states.values())

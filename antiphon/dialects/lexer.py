@@ -61,7 +61,7 @@ class Lexer:
         tools: ToolFormat | None,
     ) -> None:
         leads = _leads(reasoning, tools)
-        quote = _quote(tools)
+        quote = "" if tools is None else tools.quote
         written = "\n".join({literal for on in leads.values() for literal in on} | {quote})
         special = tokenizer.special
         used = sorted((literal for literal in special if literal in written), key=len, reverse=True)
@@ -116,18 +116,13 @@ def _spell(literal: str, marks: Mapping[str, str]) -> str:
     return literal
 
 
-def _quote(tools: ToolFormat | None) -> str:
-    """The quote that is no plain character, if the format has one."""
-    form = None if tools is None else tools.written.parameter
-    return form.text_end if form is not None and form.text == form.json + form.text_end else ""
-
-
 def _leads(
     reasoning: ReasoningFormat | None, tools: ToolFormat | None
 ) -> dict[str, dict[str, Terminal]]:
     """What leads where, for all states of a pair of formats, in the words of the formats."""
     begin = {} if reasoning is None else dict.fromkeys(reasoning.open, THINKING)
     end = () if reasoning is None else reasoning.close
+    frames = () if reasoning is None else reasoning.frames
     opens = {} if tools is None else dict(tools.opens)
     states: Mapping[str, State] = {} if tools is None else tools.states
     # After a call, ends of markup that nothing opened mean nothing.
@@ -138,17 +133,16 @@ def _leads(
         if to == START and len(literal) > 1
     }
     leads = {
-        START: _to(strays | opens | begin | dict.fromkeys(end, START)),
-        TEXT: _to(opens | begin | dict.fromkeys(end, TEXT)),
+        START: _to(strays | dict.fromkeys((*frames, *end), START) | opens | begin),
+        TEXT: _to(dict.fromkeys((*frames, *end), TEXT) | opens | begin),
         THINKING: _to(opens | begin | dict.fromkeys(end, START)),
     }
     if tools is not None:
         leads[START] |= _to({tools.bare: tools.bare_state} if tools.bare else {}, left=True)
-    quote = _quote(tools)
     for name, state in states.items():
         leads[name] = _to(state.on) | _to(state.peek, left=True)
-        if state.reads == "pairs" and quote:
-            leads[name][quote] = (name, False)
+        if tools is not None and tools.quote and state.reads in ("pairs", "elements"):
+            leads[name][tools.quote] = (name, False)
     return leads
 
 

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from .calls import Call
+from .elements import ElementReader
 from .formats_shape import Reads, ToolFormat
 from .json_text import Span
 from .pairs import PairReader
@@ -99,6 +100,13 @@ class _Label(_Name):
         if found is not None:
             self.call.name = found.group(1)
             self.call.call_id = self.text if found.group(2) else ""
+
+
+class _Header(_Name):
+    """The name, which the call tells again: only its look matters."""
+
+    def leave(self) -> None:
+        """Nothing is left to say."""
 
 
 class _Id(_Plain):
@@ -198,7 +206,10 @@ def reader_for(reads: Reads, call: Call, form: ToolFormat) -> Reader:
 _READERS: Mapping[Reads, Callable[[Call], Reader]] = {
     "name": _Name,
     "label": _Label,
+    "header": _Header,
+    "elements": ElementReader,
     "id": _Id,
+    "filler": _Plain,
     "gap": _Gap,
     "json": _Json,
     "key": _Key,

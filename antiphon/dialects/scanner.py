@@ -79,6 +79,9 @@ class Parser:
         self._markup = _Markup(self._state, 0, is_bare=False)
         self.reasoning_tokens = 0
         self.done = False
+        if tools is not None and tools.begins and self._state == START:
+            self._markup.is_bare = True
+            self._enter(tools.begins)
 
     # --- the contract -----------------------------------------------------------------------------
 
@@ -180,6 +183,7 @@ class Parser:
         elif self._reader is not None and self._reader.in_string and not is_special(terminal):
             self._read(1)
         elif self._state not in _OUTSIDE:
+            self._markup.is_bare &= not is_special(terminal)
             if not is_left:
                 self._skip(terminal)
             self._enter(to)
@@ -260,7 +264,7 @@ class Parser:
         markup = self._markup
         text = "".join(markup.text)
         markup.text = []
-        self._state = to if markup.calls else markup.origin
+        self._state = to if markup.calls or to == THINKING else markup.origin
         if markup.calls:
             text = text.lstrip(_SEPARATORS) if is_text else ""
         if not is_text and not without_marks(text).strip():

@@ -92,10 +92,10 @@ def test_every_format_has_a_story() -> None:
 def test_rows_are_whole(name: str) -> None:
     """Every state that is led to exists, and every state is led to."""
     form = TOOLS[name]
-    led_to = {*form.opens.values(), form.bare_state} if form.bare else {*form.opens.values()}
+    led_to = {*form.opens.values(), form.bare_state, form.begins} - {""}
     for state in form.states.values():
         led_to |= {*state.on.values(), *state.peek.values(), state.then}
-    assert led_to - {"start"} == form.states.keys()
+    assert led_to - {"start", "thinking"} == form.states.keys()
     assert form.name == name
 
 

@@ -151,7 +151,7 @@ def test_arguments_stream(tools: str) -> None:
     """A long string argument is given out as it comes, not at its end."""
     form = TOOLS[tools]
     how, parameter = form.written, form.written.parameter
-    head = how.first + how.before + "search" + how.between
+    head = how.first + how.opening("search", 0)
     if parameter is None:
         body = '{"query": "'
     else:

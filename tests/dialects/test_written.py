@@ -52,22 +52,17 @@ def written(form: ToolFormat, calls: Sequence[tuple[str, Mapping[str, Any]]]) ->
     def said(values: Mapping[str, Any]) -> str:
         if parameter is None:
             return json.dumps(values, ensure_ascii=False)
-        parts = []
-        for key, value in values.items():
-            if isinstance(value, str) and not parameter.quoted:
-                parts.append(parameter.before + key + parameter.text + value + parameter.text_end)
-            else:
-                text = json.dumps(value, ensure_ascii=False)
-                parts.append(parameter.before + key + parameter.json + text + parameter.json_end)
-        return parameter.separator.join(parts)
+        return parameter.separator.join(parameter.written(*pair) for pair in values.items())
 
-    bodies = (how.before + name + how.between + said(values) + how.after for name, values in calls)
+    bodies = (
+        how.opening(name, n) + said(values) + how.after for n, (name, values) in enumerate(calls)
+    )
     return how.first + how.separator.join(bodies) + how.last
 
 
 @pytest.mark.parametrize("special", [True, False], ids=["special", "spelled"])
 @pytest.mark.parametrize("name", sorted(TOOLS))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=15, deadline=None)
 @given(calls=st.lists(arguments, min_size=1, max_size=3))
 def test_what_is_written_is_read(name: str, special: bool, calls: list[dict[str, Any]]) -> None:
     form = TOOLS[name]

@@ -1,0 +1,357 @@
+"""Rows whose calls are written in tags: a tag a call, a tag a parameter."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from msgspec.structs import replace
+
+from .formats_shape import START, ParameterForm, Reads, State, ToolFormat, Written
+
+__all__ = [
+    "argument_tags",
+    "cdata_tags",
+    "element_tags",
+    "function_tags",
+    "hunyuan",
+    "invoke_tags",
+    "step_tags",
+    "typed_tags",
+]
+
+
+def _tagged(
+    name: str,
+    section: tuple[str, str],
+    call: tuple[str, str, str],
+    key: str,
+    values: Mapping[str, Reads],
+    value_end: str,
+    written: Written,
+    *,
+    mark: str,
+    around: tuple[str, str] = ("", ""),
+    loose: bool = False,
+    trims: bool = False,
+) -> ToolFormat:
+    """A tag a call and a tag a parameter. ``call``: what stands before the name, after it, and at
+    the call's end; ``values``: what ends a key, and what the value then is. ``around``: what
+    begins and ends a call besides, with a word of no meaning behind its beginning. ``loose``: the
+    call's tag may stand without the section's, and values may miss their end."""
+    first, last = section
+    opening, named, closing = call
+    before, after = around
+    outer = {before: "type", after: "calls"} if before else {}
+    ends = {first: "calls", **outer, opening: "name", closing: "calls", last: START}
+    value_ends = {value_end: "parameters", first: "calls", last: START, **outer}
+    if loose:
+        value_ends |= {"\n" + key: "key", f"\n{closing}\n{last}": START}
+    return ToolFormat(
+        name=name,
+        opens={first: "calls"}
+        | ({opening: "name"} if loose else {})
+        | ({before: "type"} if before else {}),
+        states=({"type": State(reads="gap", on=ends)} if before else {})
+        | {
+            "calls": State(reads="between", on=ends),
+            "name": State(reads="name", on=ends | {named: "parameters"}),
+            "parameters": State(reads="gap", on=ends | {key: "key"}),
+            "key": State(reads="key", on={**ends, **values}),
+        }
+        | {kind: State(reads=kind, on=value_ends) for kind in values.values()},
+        written=written,
+        mark=mark,
+        trims=trims,
+    )
+
+
+def function_tags(name: str, section: str, mark: str) -> ToolFormat:
+    """``<function=NAME><parameter=KEY>value``, each on lines of its own."""
+    first, last = f"<{section}>", f"</{section}>"
+    return _tagged(
+        name,
+        (first, last),
+        ("<function=", ">", "</function>"),
+        "<parameter=",
+        {">": "value"},
+        "</parameter>",
+        Written(
+            before=first + "\n<function=",
+            between=">\n",
+            after="</function>\n" + last,
+            parameter=ParameterForm(
+                before="<parameter=",
+                text=">\n",
+                text_end="\n</parameter>\n",
+                json=">\n",
+                json_end="\n</parameter>\n",
+            ),
+        ),
+        mark=mark,
+        loose=True,
+        trims=True,
+    )
+
+
+def invoke_tags(name: str, section: str, tag: str, mark: str) -> ToolFormat:
+    """``<invoke name="…"><parameter name="…">value``. ``tag`` begins every tag's name; with one,
+    a parameter says whether it is a string."""
+    first, last = f"<{section}>", f"</{section}>"
+    key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
+    string, literal = '" string="true">', '" string="false">'
+    return _tagged(
+        name,
+        (first, last),
+        (f'<{tag}invoke name="', '">', f"</{tag}invoke>"),
+        key,
+        {string: "string", literal: "literal", '">': "value"} if tag else {'">': "value"},
+        end,
+        Written(
+            first=first + "\n",
+            before=f'<{tag}invoke name="',
+            between='">\n',
+            after=f"</{tag}invoke>",
+            last="\n" + last,
+            parameter=ParameterForm(
+                before=key,
+                text=string if tag else '">',
+                text_end=end + "\n",
+                json=literal if tag else '">',
+                json_end=end + "\n",
+            ),
+        ),
+        mark=mark,
+    )
+
+
+def step_tags(name: str) -> ToolFormat:
+    """Step 3: DeepSeek's sections, spelled otherwise, around tags with a namespace."""
+    first, last = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
+    begin, sep, end = "<｜tool_call_begin｜>", "<｜tool_sep｜>", "<｜tool_call_end｜>"
+    opening, closing = '<steptml:invoke name="', "</steptml:invoke>"
+    key, value_end = '<steptml:parameter name="', "</steptml:parameter>"
+    return _tagged(
+        name,
+        (first, last),
+        (opening, '">', closing),
+        key,
+        {'">': "value"},
+        value_end,
+        Written(
+            first=first,
+            before=f"{begin}function{sep}{opening}",
+            between='">',
+            after=closing + end,
+            separator="",
+            last=last,
+            parameter=ParameterForm(
+                before=key, text='">', text_end=value_end, json='">', json_end=value_end
+            ),
+        ),
+        mark="steptml:invoke",
+        around=(begin, end),
+    )
+
+
+def argument_tags(
+    name: str,
+    call: tuple[str, str],
+    tags: tuple[str, str],
+    *,
+    mark: str,
+    key_end: str | None = None,
+    value_end: str | None = None,
+) -> ToolFormat:
+    """The name, then a tag for each key and one for each value. ``tags``: how both begin, as in
+    ``<arg_key>`` and ``<arg_value>``; a key without an end of its own ends where its value
+    begins."""
+    opening, closing = call
+    key, value = tags
+    key_end = key.replace("<", "</") if key_end is None else key_end
+    value_end = value.replace("<", "</") if value_end is None else value_end
+    ends = {opening: "name", closing: START}
+    after_key = {key_end: "parameters"} if key_end else {value: "value"}
+    between = f"{key_end}\n{value}" if key_end else value
+    return ToolFormat(
+        name=name,
+        opens={opening: "name"},
+        states={
+            "name": State(reads="name", on=ends | {key: "key"}),
+            "key": State(reads="key", on=ends | after_key),
+            "parameters": State(reads="gap", on=ends | {key: "key", value: "value"}),
+            "value": State(reads="value", on=ends | {value_end: "parameters"}),
+        },
+        written=Written(
+            before=opening,
+            between="\n",
+            after=closing,
+            parameter=ParameterForm(
+                before=key,
+                text=between,
+                text_end=value_end + "\n",
+                json=between,
+                json_end=value_end + "\n",
+            ),
+        ),
+        mark=mark,
+    )
+
+
+def hunyuan(name: str, suffix: str, mark: str) -> ToolFormat:
+    """Keys and values in tags of their own behind the name, all calls in a section. Every tag's
+    name ends in ``suffix``, which differs from one vocabulary to another."""
+    first, last = f"<tool_calls{suffix}>", f"</tool_calls{suffix}>"
+    opening, closing = f"<tool_call{suffix}>", f"</tool_call{suffix}>"
+    key, key_end = f"<arg_key{suffix}>", f"</arg_key{suffix}>"
+    value, value_end = f"<arg_value{suffix}>", f"</arg_value{suffix}>"
+    named = f"<tool_sep{suffix}>"
+    ends = {first: "calls", opening: "name", closing: "calls", last: START}
+    between = f"{key_end}\n{value}"
+    return ToolFormat(
+        name=name,
+        opens={first: "calls", opening: "name"},
+        states={
+            "calls": State(reads="between", on=ends),
+            "name": State(reads="name", on=ends | {named: "parameters", key: "key"}),
+            "key": State(reads="key", on=ends | {key_end: "parameters"}),
+            "parameters": State(reads="gap", on=ends | {key: "key", value: "value"}),
+            "value": State(reads="value", on=ends | {value_end: "parameters"}),
+        },
+        written=Written(
+            first=first + "\n",
+            before=opening,
+            between=named + "\n",
+            after=closing,
+            last="\n" + last,
+            parameter=ParameterForm(
+                before=key,
+                text=between,
+                text_end=value_end + "\n",
+                json=between,
+                json_end=value_end + "\n",
+            ),
+        ),
+        mark=mark,
+    )
+
+
+def cdata_tags(name: str) -> ToolFormat:
+    """``<function name="…"><param name="…">value``; what would look like a tag stands in CDATA."""
+    opening, closing = '<function name="', "</function>"
+    key, end = '<param name="', "</param>"
+    row = _tagged(
+        name,
+        (opening, closing),
+        (opening, '">', closing),
+        key,
+        {'">': "value"},
+        end,
+        Written(
+            before=opening,
+            between='">',
+            after=closing,
+            parameter=ParameterForm(
+                before=key, text='"><![CDATA[', text_end="]]>" + end, json='">', json_end=end
+            ),
+        ),
+        mark='<param name=|<param name=\\\\"',
+    )
+    ends = {opening: "name", closing: START}
+    parameters = replace(row.states["parameters"], on=ends | {key: "key"})
+    return replace(
+        row,
+        opens={opening: "name"},
+        states={
+            "name": State(reads="name", on=ends | {'">': "parameters"}),
+            "parameters": parameters,
+            "key": State(
+                reads="key", on=ends | {'">': "value", '"><![CDATA[': "raw", '">\n<![CDATA[': "raw"}
+            ),
+            "value": State(reads="value", on={end: "parameters", closing: START}),
+            "raw": State(
+                reads="value", on={"]]>" + end: "parameters", f"]]>\n{end}": "parameters"}
+            ),
+        },
+    )
+
+
+def element_tags(name: str, quote: str) -> ToolFormat:
+    """MiniMax M3: each tag behind a token that says it is one; keys are tags, which nest."""
+    first, last = f"{quote}<tool_call>", f"{quote}</tool_call>"
+    opening, closing = f'{quote}<invoke name="', f"{quote}</invoke>"
+    ends = {first: "calls", opening: "name", closing: "calls", last: START}
+    return ToolFormat(
+        name=name,
+        opens={first: "calls", opening: "name"},
+        quote=quote,
+        states={
+            "calls": State(reads="between", on=ends),
+            "name": State(reads="name", on=ends | {'">': "elements"}),
+            "elements": State(reads="elements", on=ends),
+        },
+        written=Written(
+            first=first + "\n",
+            before=opening,
+            between='">',
+            after=closing + "\n",
+            separator="",
+            last=last,
+            parameter=ParameterForm(
+                before=quote + "<",
+                text=">",
+                text_end=quote + "</{key}>",
+                json=">",
+                json_end=quote + "</{key}>",
+            ),
+        ),
+        mark=re.escape(quote),
+    )
+
+
+def typed_tags(name: str) -> ToolFormat:
+    """Kimi K3: tags made of tokens, their attributes as in XML; each value tells its type."""
+    opening, sep, closing = "<|open|>", "<|sep|>", "<|close|>"
+    first, last = f"{opening}tools{sep}", f"{closing}tools{sep}"
+    begin, end = f'{opening}call tool="', f"{closing}call{sep}"
+    key, value_end = f'{opening}argument key="', f"{closing}argument{sep}"
+    whole, whole_end = f'{opening}json type="object"{sep}', f"{closing}json{sep}"
+    ends = {first: "calls", begin: "name", end: "calls", last: START}
+    kinds = ("number", "boolean", "null", "array", "object")
+    return ToolFormat(
+        name=name,
+        opens={first: "calls", begin: "name"},
+        states={
+            "calls": State(reads="between", on=ends),
+            "name": State(reads="name", on=ends | {'"': "index"}),
+            "index": State(reads="filler", on=ends | {sep: "parameters"}),
+            "parameters": State(
+                reads="gap", on=ends | {key: "key", whole: "json", whole_end: "parameters"}
+            ),
+            "key": State(
+                reads="key",
+                on=ends
+                | {f'" type="string"{sep}': "string"}
+                | {f'" type="{kind}"{sep}': "literal" for kind in kinds},
+            ),
+            "string": State(reads="string", on={value_end: "parameters", end: "calls"}),
+            "literal": State(reads="literal", on={value_end: "parameters", end: "calls"}),
+            "json": State(reads="json", on=ends | {whole_end: "parameters"}, then="parameters"),
+        },
+        written=Written(
+            first=first,
+            before=begin,
+            between=f'" index="{{n+1}}"{sep}',
+            after=end,
+            separator="",
+            last=last,
+            parameter=ParameterForm(
+                before=key,
+                text=f'" type="string"{sep}',
+                text_end=value_end,
+                json=f'" type="{{type}}"{sep}',
+                json_end=value_end,
+            ),
+        ),
+        mark=r"<\|open\|>",
+    )
