@@ -12,6 +12,7 @@ from typing import Any
 
 from .json_text import DIGITS, ESCAPES, StringText, dump, load, within
 from .lexer import QUOTE
+from .schemas import object_forms
 
 __all__ = ["ObjectText", "converted", "string_text", "types_of"]
 
@@ -33,7 +34,10 @@ STRING = frozenset({"string"})
 
 def types_of(schema: Json, key: str) -> frozenset[str]:
     """The JSON types that ``schema`` allows for its property ``key``; empty: it does not say."""
-    return _types(_member(schema.get("properties"), key), schema, _DEPTH)
+    found: frozenset[str] = frozenset()
+    for form in object_forms(schema):
+        found |= _types(_member(form.get("properties"), key), schema, _DEPTH)
+    return found
 
 
 def _types(schema: Any, root: Json, depth: int) -> frozenset[str]:

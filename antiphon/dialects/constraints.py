@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -20,24 +20,25 @@ from antiphon.wire.extensions import Guide
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .escaped import JSON, PLAIN, Escapes, Unwritable, lark_rules, regex_rule
-from .formats import ParameterForm, ReasoningFormat, ToolFormat
+from .formats import ReasoningFormat, ToolFormat
+from .parameters import Parameters, json_rule
+from .rules import ANYTHING, Rules, Spelling
 from .schemas import (
     check_schema,
     check_strict,
     closed_form,
+    definitions_of,
     grammar_fault,
     strict_form,
-    types_of,
 )
 from .tools import Shown, ShownTool
 
-__all__ = ["ANYTHING", "Grammarian", "Rules", "guide_lark"]
+__all__ = ["Grammarian", "guide_lark"]
 
 #: One way to write JSON: a small model would else put blanks until its tokens run out.
 _LAYOUT = {"whitespace_flexible": False}
 #: Calls one after another, at most: a small model would else repeat one until its tokens run out.
 _MOST_CALLS = 16
-ANYTHING = "/(?s:.*)/"
 
 
 def guide_lark(guide: Guide) -> str:
@@ -55,14 +56,12 @@ class Grammarian:
     def __init__(
         self, tokenizer: Tokenizer, tools: ToolFormat, reasoning: ReasoningFormat | None
     ) -> None:
-        self._special = tokenizer.special
-        literals = sorted(tokenizer.special, key=len, reverse=True)
-        self._split = (
-            re.compile("(" + "|".join(map(re.escape, literals)) + ")") if literals else None
-        )
+        self._spelling = Spelling(tokenizer.special)
         self._form = tools
         self._reasoning = reasoning
         head = tools.written.first + tools.written.before
+        #: What stands between the messages of a reply, where it consists of such.
+        self._header = tools.written.separator if tools.begins else ""
         #: The terminal by which calls are told from text, if there is one.
         self._opening = max((t for t in tools.opens if head.startswith(t)), key=len, default="")
         self._valid = lru_cache(maxsize=512)(check_schema)
@@ -76,17 +75,14 @@ class Grammarian:
         schema = self._format_schema(options)
         answered = schema is not None or options.guide is not None
         needed = answered or self._must_hold(shown)
-        # An answer may begin with "{" without being a bare call: that is not for us to forbid.
-        better = bool(self._opening) and any(t.strict is None for t in shown.callable)
+        better = any(tool.strict is None for tool in shown.callable)
         if not (needed or better):
             return None
         rules = Rules(shown.required)
         if shown.required:
             body = self._calls(rules, shown, options.parallel_tool_calls)
         elif answered:
-            body = answer = rules.add("answer", self._answer(rules, schema, options.guide))
-            if shown.callable:
-                body = f"{answer} | {self._calls(rules, shown, options.parallel_tool_calls)}"
+            body = self._answer_or_calls(rules, shown, options, schema)
         else:
             body = self._free(rules, shown, options.parallel_tool_calls)
         before = "" if thought else self._thinking(rules, thinking)
@@ -109,22 +105,54 @@ class Grammarian:
         form = self._reasoning
         if form is None:
             return ""
-        said = self._until(rules, "thought", form.close[0])
-        rules.add("gap", r"/\n{0,2}/")
+        said = self._spelling.until(rules, "thought", form.close[0])
+        rules.add("gap", self._literal(self._header) if self._header else r"/\n{0,2}/")
         if begun:
             return f"{said} gap "
         return f"({self._literal(form.open[0])} {said} gap)? "
 
-    def _until(self, rules: Rules, name: str, end: str) -> str:
-        """Any text up to and with ``end``."""
-        if end in self._special:
-            return rules.add(name, f"{ANYTHING} {self._literal(end)}")
-        return rules.add(name, ANYTHING, f"[suffix={json.dumps(end, ensure_ascii=False)}]")
-
     # --- answers ---------------------------------------------------------------------------------
 
     def _answer(self, rules: Rules, schema: Mapping[str, Any] | None, guide: Guide | None) -> str:
-        return _json(schema or {}) if schema is not None or guide is None else _guide(rules, guide)
+        """An answer that follows a schema or a guide, in the frame that this model may put it."""
+        if schema is None and guide is not None:
+            said = _guide(rules, guide)
+        else:
+            said = json_rule(schema or {})
+        before, after = ("", "") if self._reasoning is None else self._reasoning.answer
+        if not before:
+            return said
+        return f"({self._literal(before)})? {said} ({self._literal(after)})?"
+
+    def _answer_or_calls(
+        self, rules: Rules, shown: Shown, options: Options, schema: Mapping[str, Any] | None
+    ) -> str:
+        if schema is not None and shown.callable and self._is_json:
+            return self._answer(rules, self._answer_or_call(schema, shown), None)
+        answer = rules.add("answer", self._answer(rules, schema, options.guide))
+        if not shown.callable:
+            return answer
+        return f"{answer} | {self._calls(rules, shown, options.parallel_tool_calls)}"
+
+    @property
+    def _is_json(self) -> bool:
+        """A call is nothing but JSON: only a schema can tell it from an answer that is JSON too."""
+        return self._form.bare == "{" and self._form.written.parameter is None
+
+    def _answer_or_call(self, answer: Mapping[str, Any], shown: Shown) -> dict[str, Any]:
+        """The schema of an answer or of a call that is nothing but JSON."""
+        how = self._form.written
+        arms: list[dict[str, Any]] = [{"$ref": "#/$defs/0"}]
+        for number, tool in enumerate(shown.callable, start=1):
+            call = json.loads(f"{how.opening(tool.name, 0)}null{how.after}")
+            properties = {
+                key: {"$ref": f"#/$defs/{number}"} if value is None else {"const": value}
+                for key, value in call.items()
+            }
+            arm = {"type": "object", "properties": properties, "required": list(call)}
+            arms.append({**arm, "additionalProperties": False})
+        schemas = [answer, *(self._enforced(tool, False) for tool in shown.callable)]
+        return self._guided({"anyOf": arms, "$defs": definitions_of(schemas)})
 
     def _format_schema(self, options: Options) -> Mapping[str, Any] | None:
         match options.text.format:
@@ -156,38 +184,68 @@ class Grammarian:
         """Calls as they are written; ``opened``: what of the beginning stands already."""
         how = self._form.written
         head = (how.first + how.before)[len(opened) :]
-        tools = [self._call(rules, n, tool) for n, tool in enumerate(shown.callable)]
-        one = rules.add("one", " | ".join(tools))
+        bodies = [self._body(rules, n, tool) for n, tool in enumerate(shown.callable)]
+        # What stands before the arguments is one text for each tool: a free answer that begins
+        # alike can then be told from a call, letter by letter.
+        first = self._one(rules, "first", head, shown, bodies)
         more = ""
         if parallel:
-            again = self._literal(how.separator + how.before)
-            more = f" ({again} {one}){{0,{_MOST_CALLS - 1}}}"
+            again = self._one(rules, "again", how.separator + how.before, shown, bodies)
+            more = f" {again}{{0,{_MOST_CALLS - 1}}}"
         last = f" {self._literal(how.last)}" if how.last else ""
-        start = f"{self._literal(head)} " if head else ""
-        return rules.add("calls_opened" if opened else "calls", f"{start}{one}{more}{last}")
+        return rules.add("calls", f"{first}{more}{last}")
 
-    def _call(self, rules: Rules, number: int, tool: ShownTool) -> str:
-        how = self._form.written
-        between = self._literal(tool.name + how.between)
-        if self._form.id_holds_name:  # the number of the call is part of its id
-            between = f"{self._literal(tool.name)} /:[0-9]{{1,3}}/ {self._literal(how.between[2:])}"
+    def _one(self, rules: Rules, name: str, head: str, shown: Shown, bodies: Sequence[str]) -> str:
+        between = self._form.written.between
+        return rules.add(
+            name,
+            " | ".join(
+                f"{self._spelling.filled(head + tool.name + between, name=tool.name)} {body}"
+                for tool, body in zip(shown.callable, bodies, strict=True)
+            ),
+        )
+
+    def _body(self, rules: Rules, number: int, tool: ShownTool) -> str:
+        """The arguments of a call and its end."""
+        after = self._form.written.after
         arguments = self._arguments(rules, number, tool)
-        after = f" {self._literal(how.after)}" if how.after else ""
-        return rules.add(f"tool_{number}", f"{between} {arguments}{after}")
+        end = f" {self._literal(after)}" if after else ""
+        return rules.add(f"tool_{number}", f"{arguments}{end}")
 
     def _free(self, rules: Rules, shown: Shown, parallel: bool) -> str:
         """An answer in which calls may stand anywhere, each of them right."""
         opening = self._opening
         if not shown.callable:
             return rules.add("free", ANYTHING)
-        if not opening:  # bare calls are told from text by their first character
-            calls = self._calls(rules, shown, parallel)
-            return f'{calls} | /[^{re.escape(self._form.bare)}](?s:.*)/ | ""'
+        if self._header:
+            return self._messages(rules, shown, parallel)
+        if not opening:
+            return self._bare(rules, shown, parallel)
         rest = self._calls(rules, shown, parallel, opening)
-        before = self._until(rules, "before", opening)
+        before = self._spelling.until(rules, "before", opening)
         repeat = "*" if parallel else "?"
         tail = rules.add("tail", ANYTHING)
         return f"({before} {rest}){repeat} {tail}"
+
+    def _bare(self, rules: Rules, shown: Shown, parallel: bool) -> str:
+        """A free answer, or calls: told apart by what stands before the arguments."""
+        how = self._form.written
+        calls = self._calls(rules, shown, parallel)
+        head = f"{how.first}{how.before}"
+        begun = [f"{_escaped(head + tool.name)}[^A-Za-z0-9_.\\-]" for tool in shown.callable]
+        if how.parameter is None:  # whatever its name, it would be read as a call
+            begun.append(f'{_escaped(head)}[^"]*{_escaped(how.between)}')
+        rules.add("TEXT", rf"{ANYTHING} & ~/(?s:({'|'.join(begun)}).*)/")
+        marked = [self._literal(opening) for opening in self._form.opens]
+        return " | ".join(["TEXT", calls, *(f"{mark} {calls}" for mark in marked)])
+
+    def _messages(self, rules: Rules, shown: Shown, parallel: bool) -> str:
+        """A reply of several messages, of which some are calls."""
+        assert self._reasoning is not None
+        (before, after), header = self._reasoning.answer, self._literal(self._header)
+        calls = self._calls(rules, shown, parallel)
+        said = rules.add("said", f"{self._literal(before)} {ANYTHING} ({self._literal(after)})?")
+        return f"{said} ({header} {calls})? | {calls} ({header} {said})?"
 
     # --- arguments -------------------------------------------------------------------------------
 
@@ -199,11 +257,11 @@ class Grammarian:
             return f'{self._literal(head)} {text} "\\"}}"'
         schema = self._enforced(tool, rules.forced)
         if parameter is None:
-            return _json(schema)
+            return json_rule(schema)
         if tool.grammar is not None:
             text = self._own(rules, number, tool, PLAIN)
-            return self._text_parameter(parameter, "input", text)
-        return self._parameters(rules, number, parameter, schema)
+            return Parameters(self._spelling, parameter).text("input", text)
+        return Parameters(self._spelling, parameter).of(rules, f"p_{number}", schema)
 
     def _enforced(self, tool: ShownTool, forced: bool) -> dict[str, Any]:
         """The schema of a tool as it is enforced. Unless it is strict, keywords that cannot be
@@ -226,83 +284,12 @@ class Grammarian:
         except Unwritable as reason:
             raise _no_grammar(tool, str(reason)) from None
 
-    def _parameters(
-        self, rules: Rules, number: int, form: ParameterForm, schema: Mapping[str, Any]
-    ) -> str:
-        """An object's properties in the form's own way, in the order of the schema."""
-        properties = schema.get("properties") or {}
-        required = set(schema.get("required") or ())
-        definitions = {key: schema[key] for key in _SHARED if key in schema}
-        said: list[tuple[str, bool]] = []
-        for position, (key, inner) in enumerate(properties.items()):
-            value = self._parameter(rules, f"p_{number}_{position}", form, key, inner, definitions)
-            said.append((value, key in required))
-        if not form.separator:
-            return " ".join(value if must else f"{value}?" for value, must in said) or '""'
-        said.sort(key=lambda pair: not pair[1])
-        comma = self._literal(form.separator)
-        out = ""
-        for position, (value, must) in enumerate(said):
-            piece = value if position == 0 else f"{comma} {value}"
-            out = f"{out} {piece}" if must else f"{out} ({piece}"
-        optional = sum(not must for _, must in said)
-        return (out + ")?" * optional).strip() or '""'
-
-    def _parameter(
-        self,
-        rules: Rules,
-        name: str,
-        form: ParameterForm,
-        key: str,
-        schema: Any,
-        definitions: Mapping[str, Any],
-    ) -> str:
-        choices = schema.get("enum") if isinstance(schema, dict) else None
-        if not form.quoted and types_of(schema) == {"string"}:
-            if choices:
-                text = rules.add(f"{name}_v", " | ".join(self._literal(str(c)) for c in choices))
-                return rules.add(name, self._text_parameter(form, key, text))
-            until = self._until(rules, f"{name}_v", form.text_end)
-            return rules.add(name, f"{self._literal(form.before + key + form.text)} {until}")
-        value = _json({**(schema if isinstance(schema, dict) else {}), **definitions})
-        end = f" {self._literal(form.json_end)}" if form.json_end else ""
-        return rules.add(name, f"{self._literal(form.before + key + form.json)} {value}{end}")
-
-    def _text_parameter(self, form: ParameterForm, key: str, text: str) -> str:
-        end = f" {self._literal(form.text_end)}" if form.text_end else ""
-        return f"{self._literal(form.before + key + form.text)} {text}{end}"
-
     def _literal(self, text: str) -> str:
-        """``text`` as the grammar says it: control tokens by id, the rest quoted."""
-        pieces = self._split.split(text) if self._split is not None else [text]
-        said = [
-            f"<[{self._special[piece]}]>"
-            if piece in self._special
-            else json.dumps(piece, ensure_ascii=False)
-            for piece in pieces
-            if piece
-        ]
-        return " ".join(said) or '""'
+        return self._spelling.literal(text)
 
 
-#: What every part of a schema needs of the whole.
-_SHARED = ("$defs", "definitions", "x-guidance")
-
-
-class Rules:
-    """The rules of one grammar, each with a name of its own. ``forced``: a call must come."""
-
-    def __init__(self, forced: bool) -> None:
-        self.forced = forced
-        self._rules: dict[str, str] = {}
-        self.own: list[str] = []
-
-    def add(self, name: str, body: str, attributes: str = "") -> str:
-        self._rules[name] = f"{name}{attributes}: {body}"
-        return name
-
-    def text(self) -> str:
-        return "\n".join([*self._rules.values(), *self.own])
+def _escaped(text: str) -> str:
+    return re.escape(text).replace("/", r"\/")
 
 
 def _guide(rules: Rules, guide: Guide) -> str:
@@ -324,10 +311,6 @@ def _written(rules: Rules, prefix: str, grammar: tl.Grammar | Guide, escapes: Es
         raise Unwritable(re.sub(rf"\b{prefix}_[rt]_", "", why))
     rules.own.append(own)
     return start
-
-
-def _json(schema: Mapping[str, Any]) -> str:
-    return "%json " + json.dumps(schema, ensure_ascii=False)
 
 
 def _unguided(schema: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,10 +12,10 @@ from antiphon.conversation import Options
 from antiphon.tokens import Constraint, Tokenizer
 
 from .constraints import Grammarian as Base
-from .constraints import Rules
 from .formats import TOOLS
 from .harmony_messages import FUNCTIONS, PYTHON, natives
 from .harmony_parser import CONTROLS, Kind
+from .rules import Rules
 from .tools import Shown
 
 __all__ = ["Grammarian"]

@@ -122,7 +122,9 @@ def _leads(
     """What leads where, for all states of a pair of formats, in the words of the formats."""
     begin = {} if reasoning is None else dict.fromkeys(reasoning.open, THINKING)
     end = () if reasoning is None else reasoning.close
-    frames = () if reasoning is None else reasoning.frames
+    frames = (
+        () if reasoning is None else tuple(filter(None, (*reasoning.answer, *reasoning.frames)))
+    )
     opens = {} if tools is None else dict(tools.opens)
     states: Mapping[str, State] = {} if tools is None else tools.states
     # After a call, ends of markup that nothing opened mean nothing.

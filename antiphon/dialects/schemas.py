@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.errors import InvalidRequest
@@ -16,8 +16,10 @@ __all__ = [
     "check_schema",
     "check_strict",
     "closed_form",
+    "definitions_of",
     "grammar_fault",
     "keywords_of",
+    "object_forms",
     "strict_form",
     "types_of",
 ]
@@ -143,3 +145,75 @@ def types_of(schema: Any) -> set[str]:
         for arm in schema.get(key) or ():
             found |= types_of(arm)
     return found
+
+
+_REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
+_DEPTH = 8
+
+
+def object_forms(schema: Schema) -> list[Schema]:
+    """The objects that a schema allows at its root: references followed, alternatives apart, what
+    holds together in one. Always one at least."""
+    return _forms(schema, schema, _DEPTH) or [{}]
+
+
+def _forms(schema: Any, root: Schema, depth: int) -> list[Schema]:
+    if not isinstance(schema, Mapping) or not depth:
+        return []
+    own = {key: schema[key] for key in _OF_OBJECTS if key in schema}
+    forms: list[Schema] = [own]
+    if reference := _REFERENCE.match(str(schema.get("$ref", ""))):
+        section, name = reference.groups()
+        group = root.get(section)
+        target = group.get(name) if isinstance(group, Mapping) else None
+        forms = _joined(forms, _forms(target, root, depth - 1))
+    for arm in schema.get("allOf") or ():
+        forms = _joined(forms, _forms(arm, root, depth - 1))
+    for key in ("anyOf", "oneOf"):
+        arms = [form for arm in schema.get(key) or () for form in _forms(arm, root, depth - 1)]
+        forms = _joined(forms, arms)
+    return forms
+
+
+_OF_OBJECTS = ("properties", "required", "additionalProperties")
+
+
+def _joined(ones: list[Schema], others: list[Schema]) -> list[Schema]:
+    """Each with each."""
+    return [_both(one, other) for one in ones for other in others] if others else ones
+
+
+def _both(one: Schema, other: Schema) -> Schema:
+    both: dict[str, Any] = {**one, **other}
+    both["properties"] = {**(one.get("properties") or {}), **(other.get("properties") or {})}
+    both["required"] = [*(one.get("required") or ()), *(other.get("required") or ())]
+    return both
+
+
+def definitions_of(schemas: Sequence[Schema]) -> dict[str, Any]:
+    """Schemas as definitions of one: ``#/$defs/0``, ``#/$defs/1`` and so on. The definitions of
+    each are kept apart from those of the others."""
+    shared: dict[str, Any] = {}
+    for number, schema in enumerate(schemas):
+        moved = _moved({k: v for k, v in schema.items() if k != "x-guidance"}, f"{number}")
+        for section in ("$defs", "definitions"):
+            group = moved.pop(section, {})
+            shared |= {f"{number}.{section[0]}.{name}": inner for name, inner in group.items()}
+        shared[f"{number}"] = moved
+    return shared
+
+
+def _moved(value: Any, to: str) -> Any:
+    """A schema whose references lead where ``definitions_of`` puts what they mean."""
+    if isinstance(value, list):
+        return [_moved(inner, to) for inner in value]
+    if not isinstance(value, Mapping):
+        return value
+    moved = {key: _moved(inner, to) for key, inner in value.items()}
+    reference = value.get("$ref")
+    if reference == "#":
+        moved["$ref"] = f"#/$defs/{to}"
+    elif isinstance(reference, str) and (found := _REFERENCE.match(reference)):
+        section, name = found.groups()
+        moved["$ref"] = f"#/$defs/{to}.{section[0]}.{name}"
+    return moved

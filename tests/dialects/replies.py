@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon.dialects.formats import REASONING, TOOLS
+from antiphon.dialects.formats import REASONING, TOOLS, ToolFormat
 from antiphon.dialects.scanner import Parser, ToolShape
 from antiphon.stream.deltas import Close, Delta, Open, Reason, Sampled, Text
 from antiphon.testing.tokenizer import ByteTokenizer
@@ -159,3 +160,30 @@ def _fill(item: dict[str, Any], text: str) -> None:
     for key in ("reasoning", "message", "input", "arguments"):
         if key in item:
             item[key] = text
+
+
+def written(form: ToolFormat, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
+    """Calls as a model writes them, by the row of its format."""
+    how, parameter = form.written, form.written.parameter
+
+    def said(values: Mapping[str, Any]) -> str:
+        if parameter is None:
+            return json.dumps(values, ensure_ascii=False)
+        return parameter.separator.join(parameter.written(*pair) for pair in values.items())
+
+    bodies = (
+        how.opening(name, n) + said(values) + how.after for n, (name, values) in enumerate(calls)
+    )
+    return how.first + how.separator.join(bodies) + how.last
+
+
+def specials(form: ToolFormat) -> set[str]:
+    """What models have tokens for: the tags of a format, without the text some stand with."""
+    literals = {*form.opens, *form.quote.split()}
+    for state in form.states.values():
+        literals |= state.on.keys()
+    return {
+        tag
+        for literal in literals
+        for tag in re.findall(r"<[^<>\s=]+>|\[[A-Z_]+\]|\]<\]minimax\[>\[|｜DSML｜", literal)
+    }

@@ -18,6 +18,7 @@ from antiphon.wire.extensions import Guide, read_guides
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace, Tool
 from tests.dialects.grammars import Held
+from tests.dialects.replies import specials, written
 
 SPECIAL = ("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]")
 STRING, INTEGER = {"type": "string"}, {"type": "integer"}
@@ -264,6 +265,19 @@ def test_a_schema_and_tools() -> None:
     assert not either.may_write("Hello") and not either.may_write(call("weather", "{}"))
 
 
+def test_a_schema_and_tools_whose_calls_are_json_too() -> None:
+    ages = {**closed(age={"$ref": "#/$defs/n"}), "$defs": {"n": INTEGER}}
+    named = Function(
+        name="named", parameters={**closed(n={"$ref": "#/$defs/n"}), "$defs": {"n": STRING}}
+    )
+    either = held("llama3_json", tools=(WEATHER, named), text=schema(ages))
+    assert either.may_write('{"age": 3}')
+    assert either.may_write('{"name": "weather", "parameters": {"city": "Oslo"}}')
+    assert either.may_write('{"name": "named", "parameters": {"n": "x"}}')
+    for wrong in ('{"age": "3"}', '{"name": "named", "parameters": {"n": 3}}', "Hello"):
+        assert not either.may_write(wrong), wrong
+
+
 def test_a_call_after_thinking() -> None:
     must = held(thinks="think", tools=(WEATHER,), tool_choice="required")
     assert must.may_write(f"<think>\nHm\n</think>\n\n{OSLO}") and must.may_write(OSLO)
@@ -312,7 +326,20 @@ def test_arguments_are_held_where_strict_was_left_out() -> None:
     some = held(tools=(Function(name="weather", parameters=optional),))
     assert some.may_write(call("weather", '{"days": 3}')) and some.may_write(OSLO)
     assert not some.may_begin('<tool_call>\n{"name": "weather", "arguments": {"invented"')
-    assert constraint("llama3_json", WEATHER) is None, "an answer may begin with a brace"
+
+
+def test_calls_that_begin_as_an_answer_may_are_held_too() -> None:
+    """Nothing marks these calls: an answer that is JSON must stay possible."""
+    free = held("llama3_json", tools=(WEATHER, CLOCK))
+    right = '{"name": "weather", "parameters": {"city": "Oslo"}}'
+    for text in ("", "Hello", "{", '{"a": 1}', '{"name": "weathered"}', right, f"{right}; {right}"):
+        assert free.may_write(text), text
+    for text in (right.replace('"Oslo"', "3"), right.replace("weather", "whether"), right[:-2]):
+        assert not free.may_write(text), text
+    python = held("pythonic", tools=(WEATHER, CLOCK))
+    for text in ("", "[1] Oslo", "[Chorus(x=2)] La", '[weather(city="Oslo"), clock()]'):
+        assert python.may_write(text), text
+    assert not python.may_write("[weather(city=3)]")
 
 
 @pytest.mark.parametrize(
@@ -513,6 +540,47 @@ def test_every_way_of_writing_calls_can_be_held(form: str, free: bool) -> None:
 
 
 @pytest.mark.requirement("D-57")
+@pytest.mark.parametrize("free", [False, True], ids=["forced", "free"])
+@pytest.mark.parametrize("special", [False, True], ids=["spelled", "special"])
 @pytest.mark.parametrize("form", TOOLS)
-def test_every_format_can_be_forced(form: str) -> None:
-    held(form, tools=(TRIP, CLOCK), tool_choice="required")
+def test_every_format_can_be_held(form: str, special: bool, free: bool) -> None:
+    row = TOOLS[form]
+    tokens = tuple(sorted(specials(row))) if special else ()
+    thinks = "inkling" if row.begins else None
+    tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
+    asked: dict[str, Any] = {} if free else {"tool_choice": "required"}
+    answer = held(form, special=tokens, thinks=thinks, tools=(tool, CLOCK), **asked)
+    calls = [("trip", {"city": "Oslo", "days": 2}), ("clock", {})]
+    assert answer.may_write(written(row, calls[:1])) and answer.may_write(written(row, calls))
+    for wrong in ({"city": "Oslo", "days": "two"}, {"city": "Oslo"}, {"town": "Oslo", "days": 2}):
+        assert not answer.may_write(written(row, [("trip", wrong)])), wrong
+    if not (row.bare and row.written.parameter and free):  # which is only text
+        assert not answer.may_write(written(row, [("trap", {"city": "Oslo", "days": 2})]))
+    text = "<|content_text|>Hello" if row.begins else "Hello"
+    assert answer.may_write(text) is free
+
+
+@pytest.mark.parametrize("form", TOOLS)
+def test_a_schema_that_refers_to_others_holds_in_every_format(form: str) -> None:
+    """The root of the schema is a reference, or leaves several objects open."""
+    trip = {**TRIP.parameters, "title": "Trip"}  # type: ignore[dict-item]
+    refers = {"$ref": "#/$defs/trip", "$defs": {"trip": trip}}
+    either = {"anyOf": [{"$ref": "#/$defs/trip"}, closed(city=STRING)], "$defs": {"trip": trip}}
+    for parameters, rights in (
+        (refers, [{"city": "Oslo", "days": 2}]),
+        (either, [{"city": "Oslo", "days": 2}, {"city": "Oslo"}]),
+    ):
+        answer = held(
+            form, tools=(Function(name="trip", parameters=parameters),), tool_choice="required"
+        )
+        for right in rights:
+            assert answer.may_write(written(TOOLS[form], [("trip", right)])), (form, right)
+        assert not answer.may_write(written(TOOLS[form], [("trip", {})]))
+
+
+def test_what_no_schema_tells_of_may_have_any_name() -> None:
+    anything = Function(name="log", parameters={"type": "object"}, strict=False)
+    for form in ("qwen3_coder", "glm45", "minimax_m2", "gemma4", "lfm2", "hermes"):
+        answer = held(form, tools=(anything,), tool_choice="required")
+        for said in ({}, {"a": "b"}, {"a": "b", "c_1": "d"}):
+            assert answer.may_write(written(TOOLS[form], [("log", said)])), (form, said)

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from antiphon.dialects.formats import TOOLS, ToolFormat
+from antiphon.dialects.formats import TOOLS
 from antiphon.dialects.scanner import Parser, ToolShape
 from antiphon.testing.tokenizer import ByteTokenizer
-from tests.dialects.replies import items, read, schema
+from tests.dialects.replies import items, read, schema, written
 
 SHAPES = {
     "store": ToolShape(
@@ -44,20 +43,6 @@ arguments = st.fixed_dictionaries(
         "deep": st.dictionaries(st.sampled_from(["a", "b c"]), words | st.integers(), max_size=2),
     },
 )
-
-
-def written(form: ToolFormat, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
-    how, parameter = form.written, form.written.parameter
-
-    def said(values: Mapping[str, Any]) -> str:
-        if parameter is None:
-            return json.dumps(values, ensure_ascii=False)
-        return parameter.separator.join(parameter.written(*pair) for pair in values.items())
-
-    bodies = (
-        how.opening(name, n) + said(values) + how.after for n, (name, values) in enumerate(calls)
-    )
-    return how.first + how.separator.join(bodies) + how.last
 
 
 @pytest.mark.parametrize("special", [True, False], ids=["special", "spelled"])
