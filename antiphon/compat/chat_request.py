@@ -73,6 +73,7 @@ def read_chat(raw: Json, limits: Limits = DEFAULT_LIMITS) -> Chat:
             _merge(asked, read(value, name, paths, limits))
         elif name in _SAME:
             asked[name] = value
+    _go_on(raw, asked["input"])
     if "top_logprobs" in raw and "include" not in asked:
         raise InvalidRequest(
             "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.",
@@ -89,6 +90,32 @@ def read_chat(raw: Json, limits: Limits = DEFAULT_LIMITS) -> Chat:
         include_usage=bool((raw.get("stream_options") or {}).get("include_usage")),
         legacy="functions" in raw and "tools" not in raw,
     )
+
+
+def _go_on(raw: Json, items: list[Json]) -> None:
+    """vLLM's words for an answer that the model is to go on with: with a turn that is not over
+    there is none to be opened."""
+    goes_on = raw.get("continue_final_message", False)
+    for name, usual in (("continue_final_message", False), ("add_generation_prompt", not goes_on)):
+        if not isinstance(raw.get(name, usual), bool):
+            raise bad_type(name, "a boolean", kind_of(raw[name]))
+    if raw.get("add_generation_prompt", not goes_on) == goes_on:
+        raise InvalidRequest(
+            "Unsupported value: 'add_generation_prompt' is false where 'continue_final_message' is"
+            " true, and nowhere else.",
+            param="add_generation_prompt",
+            code="unsupported_value",
+        )
+    if not goes_on:
+        return
+    last = items[-1]
+    if last["type"] != "message" or last["role"] != "assistant":
+        raise InvalidRequest(
+            "Invalid 'continue_final_message': the last message is not an answer.",
+            param="continue_final_message",
+            code="invalid_value",
+        )
+    last["status"] = "incomplete"
 
 
 def _merge(asked: Json, more: Json) -> None:
@@ -108,12 +135,10 @@ _REFUSED: Mapping[str, Callable[[Any], bool]] = {
     "audio": lambda value: False,
     "web_search_options": lambda value: False,
     "store": lambda value: value is False,
-    "add_generation_prompt": lambda value: value is True,
     "echo": lambda value: value is False,
     **dict.fromkeys(
         (
             "best_of",
-            "continue_final_message",
             "guided_choice",
             "guided_grammar",
             "guided_json",

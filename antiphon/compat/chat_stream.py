@@ -90,16 +90,16 @@ class Chunks:
         return _frame(Chunk(**self._head, choices=(), usage=used))
 
     def _frames(self, event: ev.Event) -> Iterator[bytes]:
-        if isinstance(event, ev.Keepalive):
+        if isinstance(event, ev.OutputTextDelta):  # nearly all are
+            logprobs = Logprobs(content=event.logprobs) if event.logprobs else None
+            yield self._chunk(Delta(content=event.delta), logprobs)
+        elif isinstance(event, ev.Keepalive):
             yield b": keepalive\n\n"  # there is no chunk that says nothing
         elif isinstance(event, ev.Error):
             yield _frame({"error": event.error})
         elif isinstance(event, ev.Completed | ev.Incomplete):
             reason = finish_reason(event.response, legacy=self._legacy)
             yield self._chunk(Delta(), finish=reason)
-        elif isinstance(event, ev.OutputTextDelta):
-            logprobs = Logprobs(content=event.logprobs) if event.logprobs else None
-            yield self._chunk(Delta(content=event.delta), logprobs)
         elif (read := _DELTAS.get(type(event))) is not None:
             delta = read(self, event)
             if delta is not None:

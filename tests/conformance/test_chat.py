@@ -393,6 +393,15 @@ async def test_effort_and_template_arguments_reach_the_template(serve: Serve) ->
     assert "hi high red" in played.text(played.requests[0][0])
 
 
+async def test_an_answer_is_gone_on_with(serve: Serve) -> None:
+    played = engine([" upon a time"])
+    turns = [*HI["messages"], {"role": "assistant", "content": "Once"}]
+    body = {"messages": turns, "continue_final_message": True, "add_generation_prompt": False}
+    answer = await plain(serve(played), **body)
+    assert played.text(played.requests[0][0]).endswith("assistant\nOnce")
+    assert answer["choices"][0]["message"]["content"] == " upon a time"
+
+
 @pytest.mark.requirement("CC-STATELESS")
 async def test_nothing_is_stored(serve: Serve) -> None:
     server = serve("Hello")
@@ -476,6 +485,9 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,x", "d
         ({"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
         ({"audio": {}}, "audio", "unsupported_parameter"),
         ({"guided_json": {}}, "guided_json", "unsupported_parameter"),
+        ({"continue_final_message": True}, "continue_final_message", "invalid_value"),
+        ({"continue_final_message": 1}, "continue_final_message", "invalid_type"),
+        ({"add_generation_prompt": False}, "add_generation_prompt", "unsupported_value"),
         ({"input": "hi"}, "input", "unsupported_parameter"),
         ({"previous_response_id": "resp_1"}, "previous_response_id", "unsupported_parameter"),
         ({"max_tokens": 0}, "max_tokens", "integer_below_min_value"),
