@@ -22,8 +22,8 @@ __all__ = ["Grammarian"]
 
 _TURN = f"{CONTROLS['end']}{CONTROLS['start']}assistant"
 _CHANNEL, _MESSAGE = CONTROLS["channel"], CONTROLS["message"]
-#: llama.cpp takes these of gpt-oss's control tokens for text, and ``<|end|>`` for the end of any:
-#: no message of text may hold them, and a reply ends with one that is neither.
+#: llama.cpp takes these of gpt-oss's control tokens for text: no message of text may hold them. And
+#: it ends what is complete by ``<|endoftext|>`` alone: a reply says its own end.
 _TEXT = r"/(?s:.*)/ & ~/(?s:.*)<\|(start|channel|constrain|message|end)\|>(?s:.*)/"
 #: Messages before the answer or the call, at most: a small model would else think for ever.
 _MOST_THOUGHTS = 8

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from collections.abc import Collection
+
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 
 from antiphon.testing.tokenizer import END, ByteTokenizer
@@ -15,12 +18,14 @@ class _Vocabulary:
 
     bos_token_id = None
 
-    def __init__(self, tokenizer: ByteTokenizer, end: str) -> None:
+    def __init__(self, tokenizer: ByteTokenizer, end: str, textual: Collection[str]) -> None:
         self._tokenizer = tokenizer
         self.eos_token_id = tokenizer.special[end]
         self.tokens = [bytes((n,)) for n in range(256)]
         self.tokens += [literal.encode() for literal in tokenizer.special]
-        self.special_token_ids = sorted(tokenizer.special.values())
+        self.special_token_ids = sorted(
+            id for literal, id in tokenizer.special.items() if literal not in textual
+        )
 
     def __call__(self, text: str | bytes) -> list[int]:
         spelled = text if isinstance(text, str) else text.decode("utf-8", "replace")
@@ -28,15 +33,20 @@ class _Vocabulary:
 
 
 class Held:
-    """What a model may write that is held to a grammar. ``end``: the token that ends a text."""
+    """What a model may write that is held to a grammar. ``end``: the token that ends a text.
+    ``textual``: special tokens that are taken for text."""
 
     def __init__(
-        self, tokenizer: ByteTokenizer, constraint: Constraint | None, end: str = END
+        self,
+        tokenizer: ByteTokenizer,
+        constraint: Constraint | None,
+        end: str = END,
+        textual: Collection[str] = (),
     ) -> None:
         assert constraint is not None
         self._tokenizer = tokenizer
         self._grammar = grammar_from("lark", constraint.lark)
-        self._vocabulary = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, end)))
+        self._vocabulary = LLTokenizer(TokenizerWrapper(_Vocabulary(tokenizer, end, textual)))
         fault = LLMatcher.validate_grammar(self._grammar, self._vocabulary)
         assert not fault, f"{fault}\n{constraint.lark}"
 
@@ -50,6 +60,22 @@ class Held:
         """``text`` as the beginning of more."""
         ids = self._tokenizer.encode(text, special=True)
         return self._matcher().try_consume_tokens(ids) == len(ids)
+
+    def written(self, dice: random.Random, most: int = 2_000) -> list[int]:
+        """Something that it lets a model write, up to where nothing else may come. Special tokens
+        and the signs of JSON are more likely than letters."""
+        matcher = self._matcher()
+        ids: list[int] = []
+        while len(ids) < most and not matcher.is_stopped():
+            allowed = [id for id, bias in enumerate(matcher.compute_logit_bias()) if bias]
+            special = [id for id in allowed if id >= 256]
+            signs = [id for id in allowed if id in tuple(b'",:<|>')]
+            letters = [id for id in allowed if 32 <= id < 127]
+            kinds = [kind for kind in (special, signs, letters) if kind] or [allowed]
+            ids.append(dice.choice(dice.choice(kinds)))
+            assert matcher.consume_token(ids[-1]), matcher.get_error()
+        assert matcher.is_accepting()
+        return ids
 
     def _matcher(self) -> LLMatcher:
         matcher = LLMatcher(self._vocabulary, self._grammar)

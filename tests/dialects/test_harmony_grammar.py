@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import random
 from typing import Any
 
 import pytest
 
 from antiphon.conversation import Options
 from antiphon.dialects.harmony_grammar import Grammarian
-from antiphon.dialects.harmony_parser import CONTROLS
+from antiphon.dialects.harmony_parser import CONTROLS, Codes, Parser
 from antiphon.dialects.tools import shown_tools
 from antiphon.errors import InvalidRequest
+from antiphon.testing.deltas import read
 from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tokens import Chunk
+from antiphon.wire import items as it
 from antiphon.wire.extensions import Guide
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace
@@ -154,3 +159,54 @@ def test_its_own_tools_are_called_while_it_thinks() -> None:
     assert grammar.may_write(f" to=browser.weather<|channel|>analysis<|message|>{OSLO}<|call|>")
     assert not grammar.may_begin("<|channel|>commentary to=python")
     assert not grammar.may_begin("<|channel|>commentary to=functions.")
+
+
+# --- what a grammar allows is read as what was asked ---------------------------------------------
+
+ODD = Custom(name="odd", format=Grammar(syntax="regex", definition="[a-c<|>]+"))
+FORM = TextConfig(
+    format=JsonSchemaFormat(
+        name="n", schema=closed(a={"type": "string"}, n={"type": "integer"}), strict=True
+    )
+)
+ASKED: dict[str, dict[str, Any]] = {
+    "a call": {"tools": (WEATHER,), "tool_choice": "required"},
+    "a custom call": {"tools": (ODD,), "tool_choice": "required"},
+    "an answer": {"text": FORM},
+    "an answer or a call": {"text": FORM, "tools": (WEATHER,)},
+    "anything": {"tools": (WEATHER,)},
+}
+#: llama.cpp takes these for text.
+TEXTUAL = [CONTROLS[name] for name in ("start", "channel", "constrain", "message", "end")]
+
+
+@pytest.mark.parametrize("textual", [(), TEXTUAL], ids=["special", "textual"])
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_whatever_is_allowed_is_read_as_it_was_asked(
+    asked: dict[str, Any], textual: list[str]
+) -> None:
+    options = Options(**asked)
+    shown = shown_tools(options, ())
+    constraint = Grammarian(TOKENIZER).reply(options, shown, None)
+    grammar = Held(TOKENIZER, constraint, END, textual)
+    for seed in range(60):
+        ids = grammar.written(random.Random(seed))
+        parser = Parser(
+            TOKENIZER, Codes.of(TOKENIZER), shapes=shown.shapes, held=True, is_json="text" in asked
+        )
+        reading = read([*parser.feed(Chunk(tuple(ids))), *parser.finish("stop")])
+        if not reading.items:
+            assert "tools" in asked and not shown.required, "an empty answer"
+            continue
+        *before, last = reading.items
+        assert all(isinstance(said.item, it.Reasoning | it.Message) for said in before)
+        text = last.text.get("text", "")
+        match last.item:
+            case it.FunctionCall():
+                assert json.loads(text).keys() == {"city"}
+            case it.CustomToolCall():
+                assert text and set(text) <= set("abc<|>")
+            case it.Message() if "text" in asked:
+                assert json.loads(text).keys() == {"a", "n"}
+            case _:
+                assert not shown.required
