@@ -60,7 +60,7 @@ class _Resolving:
         self._backend = backend
         self._tenant = tenant
         self._lead = lead
-        self._found: dict[tuple[type[Any], Given], it.Part] = {}
+        self._found: dict[tuple[type[Any], Given], it.Part | Bad | Failed | Unreadable] = {}
         self._bytes = 0
 
     @property
@@ -127,16 +127,25 @@ class _Resolving:
     async def _resolved(self, spot: _Spot) -> it.Part:
         part = spot.part
         try:
-            given = given_in(part)
-            key = (type(part), given)
-            if key not in self._found:
-                self._found[key] = await self._read(part, given)
-            return _detailed(self._found[key], part)
+            return _detailed(await self._once(part, given_in(part)), part)
         except (Bad, Failed, Unreadable) as trouble:
             if spot.path is None:
                 what = "file" if isinstance(part, it.InputFile) else "image"
                 return it.InputText(text=f"[{what} omitted: it can no longer be read]")
             raise _refusal(trouble, part, spot.path) from None
+
+    async def _once(self, part: _Named, given: Given) -> it.Part:
+        """What was not found stays so too: a compaction asks many times."""
+        key = (type(part), given)
+        if key not in self._found:
+            try:
+                self._found[key] = await self._read(part, given)
+            except (Bad, Failed, Unreadable) as trouble:
+                self._found[key] = trouble
+        found = self._found[key]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
     async def _read(self, part: _Named, given: Given) -> it.Part:
         content = await self._content(given)
@@ -145,7 +154,7 @@ class _Resolving:
             raise Bad("large", f"all of a request together may hold {_ALL_BYTES} bytes")
         if isinstance(part, it.InputFile):
             return await self._file(content)
-        return await _image(content, given)
+        return await _image(content)
 
     async def _content(self, given: Given) -> Fetched:
         """What the part names, whichever way."""
@@ -173,13 +182,13 @@ class _Resolving:
         except Broken:
             looks = None
         if looks is not None:
-            return await _image(file, Given())
+            return await _image(file)
         text = await self._around.documents.text(file.content, name=file.name, mime=file.mime)
         named = f" '{file.name}'" if file.name else ""
         return it.InputText(text=f"[file{named}]\n{text}")
 
 
-async def _image(image: Fetched, given: Given) -> it.InputImage:
+async def _image(image: Fetched) -> it.InputImage:
     """Checked, as a data URL that tells what it is."""
     content = image.content
     if not content:
@@ -194,11 +203,8 @@ async def _image(image: Fetched, given: Given) -> it.InputImage:
         raise Bad("format", f"supported are {', '.join(MIMES)}")
     if head.width * head.height > _PIXELS:
         raise Bad("pixels", f"it has {head.width} x {head.height} pixels")
-    begin = f"data:{head.mime};base64,"
-    if given.inline is not None and given.inline.startswith(begin):
-        return it.InputImage(image_url=given.inline)
     encoded = await asyncio.to_thread(base64.b64encode, content)
-    return it.InputImage(image_url=begin + encoded.decode())
+    return it.InputImage(image_url=f"data:{head.mime};base64,{encoded.decode()}")
 
 
 # --- where parts stand ---------------------------------------------------------------------------

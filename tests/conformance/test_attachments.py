@@ -13,8 +13,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from antiphon.attachments.fetch import Fetcher
+from antiphon.backends.scripted import Scripted
+from antiphon.conversation import Conversation, Options
 from antiphon.runs import attachments
+from antiphon.runs.files import Files
 from antiphon.store.base import Store
+from antiphon.store.memory import MemoryStore
 from antiphon.wire import items as it
 from tests.attachments.samples import GIF, data_url, docx, pdf, png
 from tests.conformance.conftest import Serve
@@ -146,6 +150,33 @@ async def test_images_in_the_outputs_of_tools(serve: Serve) -> None:
         it.InputImage(image_url=url),
         it.ComputerScreenshot(image_url=url),
     ]
+
+
+@pytest.mark.requirement("FILE-IMAGES")
+async def test_base64_may_be_broken_into_lines(serve: Serve) -> None:
+    server = serve()
+    url = data_url(png())
+    await server.post(input=message(image(image_url=f"{url[:60]}\r\n{url[60:]}\n")))
+    assert shown(server) == [it.InputImage(image_url=url)]
+
+
+async def test_what_is_gone_is_looked_for_once_a_request() -> None:
+    class Nothing(Files):
+        asked = 0
+
+        async def content(self, tenant: str, file_id: str) -> Any:
+            self.asked += 1
+            return await super().content(tenant, file_id)
+
+    files = Nothing(MemoryStore(), clock=lambda: 0, ids=str)
+    gone = it.Message(role="user", content=(it.InputFile(file_id="file-x"),))
+    backend = Scripted(["Hi"])
+    one = attachments.Attachments(files).ahead_of(backend, "t")
+    for _ in range(3):
+        await one.prepare(Conversation((gone,), past=1), Options())
+    assert files.asked == 1
+    (shown,) = backend.requests[-1][0].items[0].content
+    assert shown.text == "[file omitted: it can no longer be read]"
 
 
 # --- files ---------------------------------------------------------------------------------------
