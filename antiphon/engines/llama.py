@@ -16,6 +16,7 @@ from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -231,7 +232,7 @@ class LlamaEngine:
         if self._closed:
             self._slots.give_back(slot, ())
             raise BackendError("The engine is closed.")
-        request = msgspec.json.encode(self._request(prompt, sampling, slot))
+        request = partial(self._request, prompt, sampling, slot)
         running = loop.run_in_executor(self._threads, stream.run, self._server, request)
         self._running[stream] = running
 
@@ -249,7 +250,7 @@ class LlamaEngine:
             return prompt.ids
         return (-1 - self._adapters.index(sampling.adapter), *prompt.ids)
 
-    def _request(self, prompt: Prompt, sampling: Sampling, slot: int) -> dict[str, Any]:
+    def _request(self, prompt: Prompt, sampling: Sampling, slot: int) -> bytes:
         request = _request(prompt, sampling, slot)
         if prompt.images and self._speller is not None:
             request["prompt"] = {
@@ -260,7 +261,7 @@ class LlamaEngine:
             {"id": number, "scale": float(name == sampling.adapter)}
             for number, name in enumerate(self._adapters)
         ]
-        return request
+        return msgspec.json.encode(request)
 
     async def image_tokens(self, image: Image) -> int:
         """``MeasuresImages``: llama.cpp is asked once for each image."""

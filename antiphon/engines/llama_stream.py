@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
 import msgspec
@@ -110,10 +110,11 @@ class Stream:
 
     # --- on the generation's thread ---
 
-    def run(self, server: Any, request: bytes) -> None:
+    def run(self, server: Any, request: Callable[[], bytes]) -> None:
+        """``request``: writes it, which takes a while where there are images."""
         try:
             if not self._aborted:
-                server.handle_completions(request, self._read)
+                server.handle_completions(request(), self._read)
             if not self._ended:
                 what = "was aborted" if self._aborted else "ended without an answer"
                 self._hand_over(BackendError(f"The generation {what}."))

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from msgspec.structs import replace
 
 from antiphon.backends.local import Local
 from antiphon.conversation import Conversation, Options
@@ -117,8 +118,11 @@ async def test_what_cannot_be_read_is_refused_before(seeing: LlamaEngine) -> Non
 async def test_a_generation_that_cannot_begin_fails_and_the_next_one_does_not(
     seeing: LlamaEngine,
 ) -> None:
-    with pytest.raises(BackendError):
-        await generated(seeing, asked(seeing, b"nothing"))
+    torn = replace(asked(seeing, RED).images[0], mime="image/webp")
+    prompts = [asked(seeing, b"nothing"), replace(asked(seeing), images=(torn,))]
+    for prompt in prompts * 2:  # more often than there are places
+        with pytest.raises(BackendError):
+            await generated(seeing, prompt)
     assert (await generated(seeing, asked(seeing, RED))).ids
 
 

@@ -52,7 +52,7 @@ async def read(server: Server, sampling: Sampling | None = None) -> list[Chunk]:
     tokenizer = Bytes()
     sampling = sampling or Sampling(max_tokens=100)
     stream = Stream(asyncio.get_running_loop(), tokenizer, Withheld(tokenizer), sampling)
-    await asyncio.to_thread(stream.run, server, b"{}")
+    await asyncio.to_thread(stream.run, server, lambda: b"{}")
     return [chunk async for chunk in stream]
 
 
@@ -84,7 +84,7 @@ async def test_what_came_before_a_failure_is_told() -> None:
     tokenizer = Bytes()
     sampling = Sampling(max_tokens=9)
     stream = Stream(asyncio.get_running_loop(), tokenizer, Withheld(tokenizer), sampling)
-    stream.run(Server(token(97, 1), {"error": {"message": "x"}}), b"{}")
+    stream.run(Server(token(97, 1), {"error": {"message": "x"}}), lambda: b"{}")
     chunks = aiter(stream)
     assert (await anext(chunks)).ids == (97,)
     with pytest.raises(BackendError):
@@ -138,7 +138,7 @@ async def test_aborted_before_it_began() -> None:
     stream = Stream(asyncio.get_running_loop(), tokenizer, Withheld(tokenizer), sampling)
     server = Server(token(97, 1), end())
     stream.abort()
-    stream.run(server, b"{}")
+    stream.run(server, lambda: b"{}")
     assert stream.sampled == []
 
 
@@ -148,5 +148,5 @@ async def test_a_loop_that_is_gone_is_no_failure_of_the_thread() -> None:
     stream = Stream(loop, tokenizer, Withheld(tokenizer), Sampling(max_tokens=9))
     loop.close()
     server = Server(token(97, 1), token(98, 2), end())
-    stream.run(server, b"{}")
+    stream.run(server, lambda: b"{}")
     assert server.stopped_after == 1
