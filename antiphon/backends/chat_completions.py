@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from antiphon.backends.truncation import shortened
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.dialects.base import Parser
+from antiphon.dialects.json_text import dump
 from antiphon.dialects.tools import Shown, ShownTool, shown_tools
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta
@@ -25,9 +26,11 @@ from antiphon.upstream.refusals import TOO_LONG
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 from antiphon.wire.tools import Choice
 
+from .base import Reply
 from .chat_flavours import STANDARD, Flavour
 from .chat_messages import messages
 from .chat_reading import Reading
+from .checked import Checked, form_of
 
 __all__ = ["ChatCompletions", "ChatReply"]
 
@@ -81,12 +84,20 @@ class ChatCompletions:
         self._template = template or {}
         self._reader = reader
 
-    async def prepare(self, conversation: Conversation, options: Options) -> ChatReply:
+    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
         kind of server does not know."""
         _check(options, self.flavour)
         shown = shown_tools(options, conversation.items)
-        return ChatReply(self, conversation, options, shown)
+        reply = ChatReply(self, conversation, options, shown)
+        form = None if self.flavour.form == "holds" or shown.tools else form_of(options)
+        if form is None:
+            return reply
+
+        async def again(corrected: Conversation) -> Reply:
+            return ChatReply(self, corrected, options, shown)
+
+        return Checked(reply, form, conversation, again)
 
     def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
         """The body of the request."""
@@ -94,7 +105,7 @@ class ChatCompletions:
         body: dict[str, Any] = {
             "model": self._model,
             "messages": messages(
-                conversation,
+                _told(conversation, options, flavour),
                 shown,
                 thought=flavour.thought,
                 developer=flavour.developer,
@@ -289,12 +300,24 @@ def _form(options: Options, flavour: Flavour) -> dict[str, Any]:
     match options.text.format:
         case JsonObjectFormat():
             return {"response_format": {"type": "json_object"}}
+        case JsonSchemaFormat() if flavour.form == "json":
+            return {"response_format": {"type": "json_object"}}
         case JsonSchemaFormat() as form:
             schema = {"name": form.name, "schema": form.schema, "strict": form.strict}
             if form.description is not None:
                 schema["description"] = form.description
             return {"response_format": {"type": "json_schema", "json_schema": schema}}
     return {}
+
+
+def _told(conversation: Conversation, options: Options, flavour: Flavour) -> Conversation:
+    """With the schema in words, for servers that have no other place for it."""
+    form = options.text.format
+    if flavour.form != "json" or not isinstance(form, JsonSchemaFormat):
+        return conversation
+    words = f"Answer with JSON that obeys this schema, and nothing else:\n{dump(form.schema)}"
+    told = f"{conversation.instructions}\n\n{words}" if conversation.instructions else words
+    return replace(conversation, instructions=told)
 
 
 def _effort(options: Options, flavour: Flavour) -> dict[str, Any]:

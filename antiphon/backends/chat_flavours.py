@@ -23,19 +23,26 @@ STANDARD: Mapping[str, str] = {
 
 
 class Flavour(Struct, frozen=True, kw_only=True):
-    """``fields``: further options → fields. ``limit``: what the limit of tokens is called.
-    ``thought``: under what names it takes what was thought. ``effort``: how it is told how hard to
-    think. ``template``: it takes ``chat_template_kwargs``. ``developer``: it knows that role.
-    ``extra``: it takes ``vllm_xargs``. ``guides``: syntax of a grammar → where it takes one.
-    ``owners``: what its list of models names as their owner. ``hosts``: where it is to be found."""
+    """What one server takes. ``owners``: what its list of models names as their owner. ``hosts``:
+    where it is to be found."""
 
+    #: Further options → fields.
     fields: Mapping[str, str] = {}
+    #: What the limit of tokens is called.
     limit: str = "max_tokens"
+    #: Under what names it takes what was thought.
     thought: tuple[str, ...] = ("reasoning_content",)
+    #: How it is told how hard to think.
     effort: Literal["reasoning_effort", "reasoning", "thinking"] = "reasoning_effort"
+    #: What it does with a schema: hold to it, take it for what it may, know nothing but "JSON".
+    form: Literal["holds", "takes", "json"] = "takes"
+    #: It takes ``chat_template_kwargs``.
     template: bool = False
+    #: It knows that role.
     developer: bool = False
+    #: It takes ``vllm_xargs``.
     extra: bool = False
+    #: Syntax of a grammar → where it takes one.
     guides: Mapping[str, tuple[str, ...]] = {}
     owners: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -52,6 +59,7 @@ _LOCAL: Mapping[str, str] = {
 FLAVOURS: Mapping[str, Flavour] = {
     "plain": Flavour(),
     "openai": Flavour(
+        form="holds",
         limit="max_completion_tokens",
         thought=(),
         developer=True,
@@ -59,6 +67,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         hosts=("api.openai.com",),
     ),
     "vllm": Flavour(
+        form="holds",
         fields={
             **_LOCAL,
             "priority": "priority",
@@ -76,14 +85,18 @@ FLAVOURS: Mapping[str, Flavour] = {
         template=True,
         owners=("vllm",),
     ),
-    "sglang": Flavour(fields={**_LOCAL, "priority": "priority"}, template=True, owners=("sglang",)),
+    "sglang": Flavour(
+        form="holds", fields={**_LOCAL, "priority": "priority"}, template=True, owners=("sglang",)
+    ),
     "llama-server": Flavour(
+        form="holds",
         fields={**_LOCAL, "repetition_penalty": "repeat_penalty"},
         template=True,
         owners=("llamacpp",),
     ),
-    "ollama": Flavour(thought=("reasoning",), owners=("library",)),
+    "ollama": Flavour(form="holds", thought=("reasoning",), owners=("library",)),
     "lmstudio": Flavour(
+        form="holds",
         fields={"top_k": "top_k", "repetition_penalty": "repeat_penalty"},
         owners=("organization_owner",),
     ),
@@ -93,6 +106,10 @@ FLAVOURS: Mapping[str, Flavour] = {
         effort="reasoning",
         hosts=("openrouter.ai",),
     ),
-    "deepseek": Flavour(effort="thinking", owners=("deepseek",), hosts=("api.deepseek.com",)),
-    "zai": Flavour(effort="thinking", owners=("z-ai",), hosts=("api.z.ai", "open.bigmodel.cn")),
+    "deepseek": Flavour(
+        form="json", effort="thinking", owners=("deepseek",), hosts=("api.deepseek.com",)
+    ),
+    "zai": Flavour(
+        form="json", effort="thinking", owners=("z-ai",), hosts=("api.z.ai", "open.bigmodel.cn")
+    ),
 }

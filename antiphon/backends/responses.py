@@ -26,6 +26,8 @@ from antiphon.upstream.refusals import TOO_LONG
 from antiphon.wire import items as it
 from antiphon.wire.tools import HOSTED_CHOICES, Choice, Custom, Function, Namespace
 
+from .base import Reply
+from .checked import Checked, form_of
 from .responses_flavours import Flavour
 from .responses_reading import Reading
 
@@ -85,7 +87,7 @@ class Responses:
         self._body = body or {}
         self._template = template or {}
 
-    async def prepare(self, conversation: Conversation, options: Options) -> ResponsesReply:
+    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
         kind of server does not know."""
         _check(options, self.flavour)
@@ -93,7 +95,15 @@ class Responses:
         # what may be called besides functions is for the upstream to know
         functions = replace(options, tool_choice="auto") if hosted else options
         shown = shown_tools(functions, conversation.items)
-        return ResponsesReply(self, conversation, options, shown)
+        reply = ResponsesReply(self, conversation, options, shown)
+        form = None if self.flavour.holds or options.tools else form_of(options)
+        if form is None:
+            return reply
+
+        async def again(corrected: Conversation) -> Reply:
+            return ResponsesReply(self, corrected, options, shown)
+
+        return Checked(reply, form, conversation, again)
 
     def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
         """The body of the request."""

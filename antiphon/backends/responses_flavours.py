@@ -10,13 +10,18 @@ __all__ = ["FLAVOURS", "Flavour"]
 
 
 class Flavour(Struct, frozen=True, kw_only=True):
-    """``fields``: further options → fields. ``native``: it knows custom tools and namespaces; they
-    are functions for the others. ``seals``: it gives its thinking sealed, and takes it only so.
-    ``template``: it takes ``chat_template_kwargs``. ``hosts``: where it is to be found."""
+    """What one server takes. ``owners``: what its list of models names as their owner. ``hosts``:
+    where it is to be found."""
 
+    #: Further options → fields.
     fields: Mapping[str, str] = {}
+    #: It knows custom tools and namespaces; they are functions for the others.
     native: bool = False
+    #: It gives its thinking sealed, and takes it only so.
     seals: bool = False
+    #: Its answers have the form that was asked for.
+    holds: bool = False
+    #: It takes ``chat_template_kwargs``.
     template: bool = False
     owners: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
@@ -38,15 +43,20 @@ _VLLM: Mapping[str, str] = {
 FLAVOURS: Mapping[str, Flavour] = {
     "plain": Flavour(),
     "openai": Flavour(
+        holds=True,
         native=True,
         seals=True,
         owners=("system", "openai", "openai-internal"),
         hosts=("api.openai.com",),
     ),
     "antiphon": Flavour(
-        fields={**_VLLM, "min_p": "min_p"}, native=True, template=True, owners=("antiphon",)
+        holds=True,
+        fields={**_VLLM, "min_p": "min_p"},
+        native=True,
+        template=True,
+        owners=("antiphon",),
     ),
-    "vllm": Flavour(fields=_VLLM, owners=("vllm",)),
+    "vllm": Flavour(holds=True, fields=_VLLM, owners=("vllm",)),
     "sglang": Flavour(
         fields={
             name: name

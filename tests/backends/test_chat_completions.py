@@ -15,7 +15,7 @@ from antiphon.backends.chat_completions import ChatCompletions
 from antiphon.backends.chat_flavours import FLAVOURS
 from antiphon.backends.connect import chat_completions
 from antiphon.conversation import Begun, Conversation, Options
-from antiphon.errors import BackendError, CannotContinue, InvalidRequest, SetupError
+from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory import MemoryStore
 from antiphon.testing.backend_check import CHECKS, TALK, Check
 from antiphon.testing.deltas import Reading
@@ -254,14 +254,38 @@ async def test_tool_choice(choice: Any, expected: Any, names: list[str] | None) 
 async def test_formats() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
     form = JsonSchemaFormat(name="n", schema=schema, description="d", strict=True)
-    body = await asked(Options(text=TextConfig(format=form)))
+    body = await asked(Options(text=TextConfig(format=form)), owner="vllm")
     assert body["response_format"] == {
         "type": "json_schema",
         "json_schema": {"name": "n", "schema": schema, "strict": True, "description": "d"},
     }
-    body = await asked(Options(text=TextConfig(format=JsonObjectFormat())))
+    body = await asked(Options(text=TextConfig(format=JsonObjectFormat())), owner="vllm")
     assert body["response_format"] == {"type": "json_object"}
     assert "response_format" not in await asked(Options())
+
+
+FORM = JsonSchemaFormat(
+    name="n", schema={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+)
+
+
+async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> None:
+    wrong, right = (chunks({"content": text}) for text in ("Sure: a is one.", 'Well: {"a": 1}'))
+    wish = Options(text=TextConfig(format=FORM))
+    async with served(wrong, right) as (playing, backend):
+        reply = await read(backend, wish)
+        assert reply.text == '{"a": 1}'
+        first, second = playing.bodies
+        assert first["response_format"]["type"] == "json_schema"
+        assert [m["content"] for m in second["messages"][-2:-1]] == ["Sure: a is one."]
+    async with served(wrong, options={"flavour": "deepseek"}) as (playing, backend):
+        with pytest.raises(RunError, match="form"):
+            await read(backend, wish)
+        assert len(playing.bodies) == 3
+        assert playing.bodies[0]["response_format"] == {"type": "json_object"}
+        assert '"integer"' in playing.bodies[0]["messages"][0]["content"]
+    async with served(wrong, owner="vllm") as (playing, backend):
+        assert (await read(backend, wish)).text == "Sure: a is one."
 
 
 async def test_trace_headers_go_along() -> None:

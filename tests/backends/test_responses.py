@@ -246,6 +246,15 @@ async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
             reply.resumed(Begun((1,), (2,)))
 
 
+async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> None:
+    wish = Options(text=TextConfig(format=JsonObjectFormat()))
+    async with served(said("no"), said('{"a":1}')) as (playing, backend):
+        assert (await read(backend, wish)).text == '{"a":1}'
+        assert len(playing.bodies) == 2
+    async with served(said("no"), owner="vllm") as (playing, backend):
+        assert (await read(backend, wish)).text == "no "
+
+
 async def test_a_flavour_is_one() -> None:
     async with fake() as playing:
         with pytest.raises(SetupError, match="there is no 'vlm'"):
