@@ -117,7 +117,7 @@ def _story(rng: random.Random, _: set[str]) -> list[Message]:
 
 def _city(rng: random.Random) -> str:
     """One of the list or, so that names are copied, one that is none."""
-    if rng.random() < 0.7:
+    if rng.random() < 0.9:
         return rng.choice(CITIES)
     letters = (
         rng.choice("bdfgklmnprstvz") + rng.choice("aeiou") for _ in range(rng.choice((2, 3)))
@@ -154,9 +154,12 @@ def _ask_sum(rng: random.Random, a: int, b: int) -> str:
     return rng.choice((f"What is {a} plus {b}?", f"What is {a} + {b}?", f"Add {a} and {b}."))
 
 
-def _weather(rng: random.Random, city: str) -> tuple[str, Any, str, str]:
+def _weather(rng: random.Random, city: str, *, plain: bool = False) -> tuple[str, Any, str, str]:
     """Thought, call, result, and what is said of it."""
     sky = rng.choice(SKIES)
+    if plain:
+        call = _call("get_weather", {"city": city})
+        return f"look up the weather in {city}", call, sky, f"The weather in {city} is {sky}."
     if rng.random() < 0.4:
         sky += rng.choice((" and ", ", ")) + rng.choice(SKIES)
     if rng.random() < 0.3:
@@ -182,8 +185,8 @@ def _tool_loop(rng: random.Random, names: set[str]) -> list[Message]:
     a, b = rng.randrange(rng.choice((10, 100))), rng.randrange(rng.choice((10, 100)))
     choices = []
     if "get_weather" in names:
-        one, two = (_weather(rng, city) for city in cities)
-        choices.append((_ask_weather(rng, cities[0]), [one]))
+        choices.append((_ask_weather(rng, cities[0]), [_weather(rng, cities[0])]))
+        one, two = (_weather(rng, city, plain=True) for city in cities)
         both = f"What is the weather in {cities[0]} and in {cities[1]}?"
         choices += [(both, [one, two])] * 2
     if "add" in names:

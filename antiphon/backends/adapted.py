@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, Reply
+from antiphon.backends.base import Backend, Continuing, Reply, Spelling, tools_of
+from antiphon.backends.continuation import cannot_continue
 from antiphon.conversation import Conversation, Options
+from antiphon.errors import BackendError
 
 __all__ = ["Adapted"]
 
@@ -32,8 +34,22 @@ class Adapted:
     def sees_images(self) -> bool:
         return self.inner.sees_images
 
+    @property
+    def tool_types(self) -> frozenset[str]:
+        return tools_of(self.inner)
+
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         return await self.inner.prepare(conversation, replace(options, adapter=self._adapter))
+
+    async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
+        if not isinstance(self.inner, Continuing):
+            raise cannot_continue(self._adapter)
+        return await self.inner.complete(prompt, replace(options, adapter=self._adapter))
+
+    def spell(self, ids: Sequence[int]) -> str:
+        if not isinstance(self.inner, Spelling):
+            raise BackendError("The tokens of this model are not known here.")
+        return self.inner.spell(ids)
 
     async def close(self) -> None:
         """What it adapts is closed by its owner."""

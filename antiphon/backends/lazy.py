@@ -7,13 +7,13 @@ refused before its run; beyond that its run begins, and whoever reads it hears t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
 import structlog
 
-from antiphon.backends.base import Backend, Continuing, Reply, tools_of
+from antiphon.backends.base import Backend, Continuing, Reply, Spelling, tools_of
 from antiphon.backends.continuation import cannot_continue
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
@@ -116,6 +116,13 @@ class Lazy:
 
         async with self._used():
             return await self._reply(prepare)
+
+    def spell(self, ids: Sequence[int]) -> str:
+        """``Spelling``, of a reply that has just been read. Raises ``BackendError`` where its
+        tokens are not known."""
+        if not isinstance(self._backend, Spelling):
+            raise BackendError("The tokens of this model are not known here.")
+        return self._backend.spell(ids)
 
     async def _reply(self, prepare: Prepare) -> LazyReply:
         if not await self.ready():

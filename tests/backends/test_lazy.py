@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Sequence
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 
 from antiphon import factories
+from antiphon.backends.adapted import Adapted
 from antiphon.backends.base import Backend, Reply
 from antiphon.backends.lazy import Lazy, LazyReply
 from antiphon.backends.scripted import Scripted
@@ -247,3 +248,29 @@ async def test_a_stream_is_kept_alive_while_its_model_loads() -> None:
     kinds = [event["type"] for event in events]
     assert "keepalive" in kinds and kinds[-1] == "response.completed"
     assert [model["id"] for model in listed.json()["data"]] == ["tiny", "gpt-5.5"]
+
+
+async def test_what_the_backend_can_besides() -> None:
+    class Able(Scripted):
+        async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Any:
+            asked.append((prompt, options.adapter))
+            return await self.prepare(TALK, options)
+
+        def spell(self, ids: Sequence[int]) -> str:
+            return f"{len(ids)} tokens"
+
+    async def able() -> Scripted:
+        return Able((STORY,))
+
+    asked: list[Any] = []
+    lazy = Lazy("m", able)
+    for backend in (lazy, Adapted(lazy, "poet")):
+        assert await said(await backend.complete("Once", OPTIONS)) == STORY  # type: ignore[arg-type]
+        assert backend.spell((1, 2)) == "2 tokens"
+    assert asked == [("Once", None), ("Once", "poet")]
+    plain = Lazy("m", Maker())
+    for unable in (plain, Adapted(plain, "poet"), Adapted(Scripted((STORY,)), "poet")):
+        with pytest.raises(InvalidRequest):
+            await unable.complete("Once", OPTIONS)
+        with pytest.raises(BackendError, match="not known here"):
+            unable.spell((1,))

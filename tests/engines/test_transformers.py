@@ -13,7 +13,7 @@ from antiphon.engines import transformers as module
 from antiphon.engines.base import Sampling
 from antiphon.engines.transformers import TransformersEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
-from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
+from antiphon.testing.engine_check import CHECKS, TEXT, Check, check_closed, collect
 from antiphon.tokens import Constraint, Prompt
 from tests.engines.tiny import FOLDER, calls_a_tool_and_answers, prompt
 
@@ -61,7 +61,7 @@ def hot(**more: Any) -> Sampling:
 @pytest.mark.requirement("HF-4")
 async def test_each_request_has_its_own_settings_in_one_batch(engine: TransformersEngine) -> None:
     """What runs beside a request changes nothing: alone and together give the same."""
-    asked = prompt(engine, "Once upon a time there was a small boat")
+    asked = prompt(engine, TEXT)  # nothing it was taught: everything is possible
     special = engine.tokenizer.special
     settings = [
         hot(temperature=0),
