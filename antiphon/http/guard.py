@@ -198,17 +198,18 @@ class Guard:
 
 def _refuse_forged_browsers(scope: Scope) -> None:
     """Without a JSON content type a page of any origin may post here unasked (no preflight, CSRF).
-    Programs send no Origin and may send any content type or none."""
+    Programs send no Origin and may send any content type or none; a page of this server's own may
+    upload files."""
     origin = header(scope, b"origin")
     if origin is None or header(scope, b"authorization") is not None:
         return
+    if origin.partition(b"://")[2] == header(scope, b"host"):
+        return
     if scope["type"] == "websocket":
         # To these no preflight applies, and pages cannot give them a key.
-        if origin.partition(b"://")[2] != header(scope, b"host"):
-            raise InvalidRequest(
-                "Pages of other origins may not open a WebSocket here.", code="invalid_origin"
-            )
-        return
+        raise InvalidRequest(
+            "Pages of other origins may not open a WebSocket here.", code="invalid_origin"
+        )
     if scope["method"] != "POST":
         return
     content_type = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()

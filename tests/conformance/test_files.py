@@ -184,6 +184,20 @@ async def test_a_form_without_a_file_is_refused(serve: Serve) -> None:
     assert await _listed(server) == []
 
 
+@pytest.mark.requirement("FILE-FORMS")
+async def test_only_a_page_of_this_server_uploads_unasked(serve: Serve) -> None:
+    server = serve()
+    for origin, status in (("http://localhost", 200), ("http://evil.test", 400), ("null", 400)):
+        answer = await server.client.post(
+            "/v1/files",
+            data={"purpose": "vision"},
+            files={"file": ("a", b"x")},
+            headers={"origin": origin},
+        )
+        assert answer.status_code == status, (origin, answer.text)
+    assert len(await _listed(server)) == 1
+
+
 @pytest.mark.requirement("FILE-LIMITS")
 async def test_neither_one_file_nor_all_may_be_too_large(serve: Serve, client_of: Clients) -> None:
     server = serve(max_files_bytes=150)
