@@ -23,7 +23,7 @@ def spoken(architecture: str | None = "gpt-oss", **said: Any) -> object:
     card = replace(gpt_oss.CARD, architecture=architecture)
     engine: Any = SimpleNamespace(card=card, tokenizer=gpt_oss.tokenizer())
     settings = Settings(cache_dir=CACHE)
-    return factories._dialect(engine, Model(source="m", **said), settings)
+    return factories._dialect(engine, Model(source="m", **said), settings, None)
 
 
 @pytest.mark.requirement("VN-4")
