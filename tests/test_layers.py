@@ -26,7 +26,7 @@ MAY: dict[str, set[str]] = {
     "dialects": {*ROOTS, "wire", "stream"},
     "upstream": {"errors"},
     "engines": {*ROOTS, "wire", "stream", "dialects", "upstream"},
-    "embeddings": {*ROOTS, "engines"},
+    "embeddings": {*ROOTS, "engines", "upstream"},
     "backends": {*ROOTS, "embeddings", "wire", "stream", "dialects", "engines", "upstream"},
     "tools": {*ROOTS, "wire", "stream", "dialects", "engines", "embeddings", "backends"},
     "store": {"errors", "wire"},
@@ -53,8 +53,12 @@ MAY: dict[str, set[str]] = {
     "hub": {"errors"},
     "pull": {"errors", "hub", "engines"},
     "chat": {"errors"},
+    "sources": {"errors", "pull"},
+    "embedders": {*ROOTS, "backends", "embeddings", "pull", "settings", "sources"},
     "factories": {
         *ROOTS,
+        "embedders",
+        "sources",
         "backends",
         "dialects",
         "embeddings",
@@ -64,7 +68,7 @@ MAY: dict[str, set[str]] = {
         "settings",
         "upstream",
     },
-    "catalog": {*ROOTS, "backends", "embeddings", "factories", "pull", "settings"},
+    "catalog": {*ROOTS, "backends", "embedders", "embeddings", "factories", "pull", "settings"},
 }
 #: Composition and test doubles know the parts they put together.
 COMPOSE = {"server", "cli", "__main__", "testing"}

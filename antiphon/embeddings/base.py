@@ -9,13 +9,23 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-__all__ = ["Embedded", "Embedder", "Role", "Vector", "cut"]
+__all__ = ["Embedded", "Embedder", "Prefixes", "Role", "Vector", "cut"]
 
 #: 32-bit floats; of length 1 as embedders give them, so that a dot product is the likeness.
 Vector: TypeAlias = "array[float]"
 
 #: What a text is for, where a model was trained to tell them apart: to be found, or to find.
 Role = Literal["query", "passage"]
+
+
+class Prefixes(Struct, frozen=True, kw_only=True):
+    """What stands before a text, by what it is for; see the model's card."""
+
+    query: str = ""
+    passage: str = ""
+
+    def of(self, role: Role) -> str:
+        return self.query if role == "query" else self.passage
 
 
 class Embedded(Struct, frozen=True):

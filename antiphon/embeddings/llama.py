@@ -8,17 +8,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-
 from antiphon.engines import gguf
 from antiphon.engines.llama import serve
 from antiphon.engines.tokenizer import require
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 
-from .base import Role, Vector
+from .base import Prefixes, Role, Vector
 from .threaded import Threaded
 
-__all__ = ["POOLINGS", "Prefixes", "load"]
+__all__ = ["POOLINGS", "load"]
 
 #: How the vectors of its tokens become one → llama.cpp's name.
 POOLINGS: Mapping[str, str] = {
@@ -27,13 +25,6 @@ POOLINGS: Mapping[str, str] = {
     "last": "LLAMA_POOLING_TYPE_LAST",
 }
 _CONTEXT = 2048
-
-
-class Prefixes(Struct, frozen=True, kw_only=True):
-    """What stands before a text, by what it is for; see the model's card."""
-
-    query: str = ""
-    passage: str = ""
 
 
 async def load(
@@ -66,7 +57,7 @@ async def load(
     before = prefixes or Prefixes()
 
     def call(texts: Sequence[str | Sequence[int]], role: Role) -> tuple[list[Vector], int]:
-        lead = before.query if role == "query" else before.passage
+        lead = before.of(role)
         said = [lead + text if isinstance(text, str) else list(text) for text in texts]
         return _read(held[0].handle_embeddings({"input": said}), context)
 

@@ -11,7 +11,7 @@ from antiphon.errors import RunError
 from antiphon.wire.response import Usage
 
 from . import bodies
-from .errors import error_reply
+from .errors import run_error_reply
 from .exchange import exchange_of
 from .gate import Gate
 from .guard import Limits
@@ -47,8 +47,7 @@ class Embeddings:
                     dimensions=asked.dimensions,
                 )
         except RunError as error:
-            failed = error_reply(500, error.message, type=error.type, code=error.code)
-            return await failed(scope, receive, send)
+            return await run_error_reply(error)(scope, receive, send)
         exchange.model = made.model.name
         exchange.usage = Usage(input_tokens=made.tokens, total_tokens=made.tokens)
         self._metrics.embedded(made.model.name, made.tokens)

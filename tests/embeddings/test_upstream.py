@@ -1,0 +1,130 @@
+"""Embeddings of another server: what it is asked, and what it may say."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from aiohttp import web
+from aiohttp.test_utils import TestServer
+
+from antiphon.catalog import load as load_catalog
+from antiphon.embeddings.base import Prefixes
+from antiphon.embeddings.upstream import load
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.settings import Model, Settings
+from antiphon.testing.embedder import WordEmbedder
+from antiphon.testing.embedder_check import check_embedder
+from tests.upstream.fakes import fake, json_answer
+
+LISTED = json_answer({"data": [{"id": "words"}]})
+
+
+@asynccontextmanager
+async def words() -> AsyncIterator[tuple[str, list[Any]]]:
+    """A server that embeds, and what it was asked."""
+    embedder, asked = WordEmbedder(256), []
+
+    async def embeddings(request: web.Request) -> web.Response:
+        body = await request.json()
+        asked.append(body)
+        made = await embedder.embed(body["input"])
+        data = [
+            {"object": "embedding", "index": at, "embedding": [2 * n for n in vector]}
+            for at, vector in enumerate(made.vectors)
+        ]
+        usage = {"prompt_tokens": made.tokens, "total_tokens": made.tokens}
+        return web.json_response({"data": data[::-1], "usage": usage})
+
+    app = web.Application(client_max_size=2**26)
+    app.router.add_post("/v1/embeddings", embeddings)
+    async with TestServer(app, host="127.0.0.1") as server:
+        yield f"http://127.0.0.1:{server.port}", asked
+
+
+async def test_it_does_what_every_embedder_does() -> None:
+    async with words() as (url, _):
+        await check_embedder(await load("m", url, model="words"))
+
+
+async def test_what_it_is_asked() -> None:
+    async with words() as (url, asked):
+        embedder = await load(
+            "m",
+            url,
+            model="words",
+            prefixes=Prefixes(query="find: ", passage="told: "),
+            options={"body": {"truncate": True}},
+        )
+        assert embedder.dimensions == 256
+        made = await embedder.embed(["cat"] * 130, "passage")
+        await embedder.embed(["cat"])
+        await embedder.close()
+    assert len(made.vectors) == 130 and made.tokens == 260
+    assert [len(body["input"]) for body in asked] == [1, 128, 2, 1]
+    assert asked[1]["input"][0] == "told: cat" and asked[3]["input"] == ["find: cat"]
+    same = {"model": "words", "encoding_format": "float", "truncate": True}
+    assert all({name: body[name] for name in same} == same for body in asked)
+
+
+async def test_token_ids_are_of_another_vocabulary() -> None:
+    async with words() as (url, _):
+        embedder = await load("m", url, model="words")
+        with pytest.raises(InvalidRequest, match="not token ids"):
+            await embedder.embed([(1, 2)])
+        await embedder.close()
+
+
+GOOD = {"data": [{"index": 0, "embedding": [1.0, 0.0]}], "usage": {"prompt_tokens": 1}}
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        [],
+        {"data": 5},
+        {"data": []},
+        {"data": [{"index": 0}]},
+        {"data": [{"index": "first", "embedding": [1]}]},
+        {"data": [{"index": 0, "embedding": "abc"}]},
+        {"data": [{"index": 0, "embedding": []}]},
+        {"data": [{"index": 0, "embedding": [None]}]},
+        {"data": [{"index": 0, "embedding": [1e300]}]},
+        {"data": [{"index": 0, "embedding": [1.0]}], "usage": "much"},
+        b"no json",
+    ],
+)
+async def test_whatever_it_says_is_read_or_an_error(said: Any) -> None:
+    answers = [json_answer(GOOD), json_answer(said)]
+    async with fake(v1__models=LISTED, v1__embeddings=answers) as upstream:
+        embedder = await load("m", upstream.url)
+        with pytest.raises(BackendError, match="The upstream's answer is no"):
+            await embedder.embed(("cat",))
+        await embedder.close()
+    assert upstream.bodies[0]["model"] == "words"
+
+
+async def test_a_refusal_keeps_its_reason() -> None:
+    refused = json_answer(
+        {"error": {"message": "Too long.", "code": "context_length_exceeded"}}, 400
+    )
+    async with fake(v1__models=LISTED, v1__embeddings=[json_answer(GOOD), refused]) as upstream:
+        embedder = await load("m", upstream.url)
+        with pytest.raises(BackendError) as error:
+            await embedder.embed(("cat",))
+        await embedder.close()
+    assert error.value.code == "context_length_exceeded"
+
+
+async def test_it_stands_in_the_settings() -> None:
+    async with words() as (url, _):
+        model = Model(engine="embeddings", source=url, upstream_model="words")
+        catalog = await load_catalog(Settings(models={"m": model}))
+        embedder = catalog.find("m").embedder
+        assert embedder is not None and embedder.dimensions == 256
+        await catalog.close()
+    gone = Model(engine="embeddings", source="http://127.0.0.1:9", upstream_model="words")
+    with pytest.raises(SetupError, match="model m: The upstream cannot be reached"):
+        await load_catalog(Settings(models={"m": gone}))
