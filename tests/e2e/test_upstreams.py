@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import io
+import itertools
+import json
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from pathlib import Path
 
+import httpx
+import openai
 import pytest
 import pytest_asyncio
 
 from antiphon.backends.connect import chat_completions, responses
 from antiphon.backends.local import Local
 from antiphon.backends.responses_flavours import FLAVOURS
+from antiphon.catalog import load as load_catalog
 from antiphon.dialects.chat import Dialect
 from antiphon.engines.completions import Completions, load
+from antiphon.http.app import create_app
+from antiphon.logs import open_log
+from antiphon.runs.service import Policy, Service
+from antiphon.settings import Model, Settings
+from antiphon.store.memory import MemoryStore
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.backend_check import Check as BackendCheck
 from antiphon.testing.engine_check import CHECKS, Check, check_closed
@@ -95,3 +106,77 @@ async def test_the_backend_of_items_keeps_its_contract(upstream: str, name: str)
         await BACKEND_CHECKS[name](backend)
     finally:
         await backend.close()
+
+
+# --- the whole server before it, as clients see it -----------------------------------------------
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(upstream: str) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The official client, of a server with one model a way to reach the upstream."""
+    models = {
+        kind: Model(source=upstream, engine=kind)
+        for kind in ("completions", "chat_completions", "responses")
+    }
+    catalog = await load_catalog(Settings(models=models))
+    store = MemoryStore()
+    service = Service(catalog, store, policy=Policy(), clock=lambda: 0.0, ids=_ids())
+    service.start()
+    app = create_app(service, ids=_ids(), log=open_log(io.StringIO()))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport) as over:
+        yield openai.AsyncOpenAI(
+            base_url="http://localhost/v1", api_key="x", max_retries=0, http_client=over
+        )
+    await service.drain(0)
+    await catalog.close()
+    await store.close()
+
+
+def _ids() -> Callable[[str], str]:
+    numbers = itertools.count(1)
+    return lambda prefix: f"{prefix}_{next(numbers)}"
+
+
+ENGINES = ("completions", "chat_completions", "responses")
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_turns_build_on_each_other(client: openai.AsyncOpenAI, engine: str) -> None:
+    more = {"model": engine, "temperature": 0, "max_output_tokens": 8}
+    first = await client.responses.create(input="Tell me about the sea.", **more)
+    assert first.status == "incomplete" and first.output_text
+    stream = await client.responses.create(
+        input="Go on.", previous_response_id=first.id, stream=True, **more
+    )
+    events = [event async for event in stream]
+    last = events[-1].response
+    deltas = [event.delta for event in events if event.type == "response.output_text.delta"]
+    assert len(deltas) > 1 and "".join(deltas) == last.output_text
+    assert last.usage.input_tokens_details.cached_tokens > first.usage.input_tokens // 2
+    assert last.usage.output_tokens == 8
+
+
+@pytest.mark.parametrize("engine", ENGINES[:2])
+async def test_forms_are_held_to(client: openai.AsyncOpenAI, engine: str) -> None:
+    schema = {
+        "type": "object",
+        "properties": {"size": {"enum": [1, 2, 3]}},
+        "required": ["size"],
+        "additionalProperties": False,
+    }
+    form = {"type": "json_schema", "name": "s", "schema": schema, "strict": True}
+    answer = await client.responses.create(
+        model=engine,
+        input="How big is it?",
+        text={"format": form},
+        temperature=0,  # type: ignore[typeddict-item]
+    )
+    assert json.loads(answer.output_text)["size"] in (1, 2, 3)
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+async def test_too_long_is_told_in_openais_words(client: openai.AsyncOpenAI, engine: str) -> None:
+    with pytest.raises(openai.BadRequestError) as raised:
+        await client.responses.create(model=engine, input="word " * 2000)
+    assert raised.value.code == "context_length_exceeded"
