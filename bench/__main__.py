@@ -18,6 +18,7 @@ from antiphon.wire.response import Response, Usage
 
 from . import state, upstreams
 from .constraints import constraints
+from .engines import engines
 from .load import Plan, load
 from .parsers import parsers
 from .schemas import schemas
@@ -333,6 +334,7 @@ BENCHES: dict[str, Bench] = {
     "requests": requests,
     "idle": idle,
     "model": model,
+    "engines": engines,
     "turns": turns,
     "upstream": upstreams.chat,
     "long": state.turns,

@@ -210,6 +210,20 @@ async def _model(parallel: int) -> None:
     await backend.close()
 
 
+async def _engine(name: str, parallel: int) -> None:
+    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.store import open_store
+
+    from .engines import backend
+
+    made = await backend(name, parallel)
+    models = Catalog((ServedModel(name="model", backend=made, created=0),))
+    store = await open_store("memory:")
+    await _serve(models, store)
+    await store.close()
+    await made.close()
+
+
 def main() -> None:
     from antiphon.http.server import run
 
@@ -229,6 +243,8 @@ def main() -> None:
         run(play())
     elif kind == "model":
         run(_model(int(arguments[0])))
+    elif kind == "engine":
+        run(_engine(arguments[0], int(arguments[1])))
     else:
         raise SystemExit(json.dumps({"unknown": kind}))
 

@@ -1,0 +1,104 @@
+"""Every engine that is installed: tokens a second by itself and through the server.
+
+All run the tiny model of the tests, so the numbers tell of engines and server, not of a model.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import json
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from .load import Plan, load
+from .servers import running
+from .table import Line, median
+
+__all__ = ["SOURCES", "engines", "installed"]
+
+_FOLDER = Path(__file__).parents[1] / "tests" / "models" / "tiny-tools"
+#: Engine → its package, and the model in its form.
+SOURCES = {
+    "llama": ("xllamacpp", _FOLDER / "tiny-tools.gguf"),
+    "openvino": ("openvino_genai", _FOLDER / "tiny-tools.gguf"),
+    "transformers": ("transformers", _FOLDER),
+    "vllm": ("vllm", _FOLDER),
+}
+TOKENS = 400
+ROUNDS = 3
+_ASKED = "Tell me a story."
+
+
+def installed() -> list[str]:
+    """Names of the engines whose packages are there."""
+    return [name for name, (package, _) in SOURCES.items() if importlib.util.find_spec(package)]
+
+
+def engines() -> Iterator[Line]:
+    body = json.dumps(
+        {
+            "model": "model",
+            "input": _ASKED,
+            "stream": True,
+            "store": False,
+            "temperature": 0,
+            "max_output_tokens": TOKENS,
+            "ignore_eos": True,
+        }
+    )
+    for name in installed():
+        for streams in (1, 4):
+            direct = asyncio.run(_direct(name, streams))
+            with running("engine", name, str(streams)) as server:
+                plan = Plan(port=server.port, body=body, connections=streams, requests=streams)
+                load(plan)
+                served = median(streams * TOKENS / load(plan).wall_s for _ in range(ROUNDS))
+            yield Line(
+                what=f"{name}: tokens a second, {streams} streams",
+                value=served / direct,
+                unit="x itself",
+                note=f"{served:,.0f} of {direct:,.0f}/s",
+            )
+
+
+async def backend(name: str, parallel: int) -> Any:
+    """The engine with its dialect, as settings make it."""
+    from antiphon.factories import factory
+    from antiphon.settings import Model, Settings
+
+    model = Model(
+        engine=name,
+        source=str(SOURCES[name][1]),
+        threads=1,
+        parallel=parallel,
+        context_size=2048,
+    )
+    return await factory("model", model)("model", model, Settings(), None)
+
+
+async def _direct(name: str, streams: int) -> float:
+    """Tokens a second of the engine alone."""
+    from antiphon.engines.base import Sampling
+    from antiphon.tokens import Prompt
+
+    made = await backend(name, streams)
+    engine = made._engine
+    asked = f"<|im_start|>user\n{_ASKED}<|im_end|>\n<|im_start|>assistant\n"
+    prompt = Prompt(tuple(engine.tokenizer.encode(asked, special=True)))
+    sampling = Sampling(max_tokens=TOKENS, temperature=0, ignore_eos=True)
+
+    async def one() -> int:
+        return sum([len(chunk.ids) async for chunk in engine.generate(prompt, sampling)])
+
+    async def rate() -> float:
+        begun = time.perf_counter()
+        count = sum(await asyncio.gather(*(one() for _ in range(streams))))
+        return count / (time.perf_counter() - begun)
+
+    await rate()
+    rates = [await rate() for _ in range(ROUNDS)]
+    await made.close()
+    return median(rates)
