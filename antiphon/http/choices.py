@@ -19,7 +19,7 @@ from antiphon.runs.run import Outlet
 from antiphon.wire.body import Limits as BodyLimits
 from antiphon.wire.events import Event
 from antiphon.wire.request import CreateResponse
-from antiphon.wire.response import Response
+from antiphon.wire.response import InputTokensDetails, Response, Usage
 
 from . import bodies, sse
 from .errors import failure_reply
@@ -91,6 +91,7 @@ class Choices(Generic[_A]):
                 await self._stream(exchange, asked, runs, send)
             else:
                 await _together(self._driven(exchange, run, _unheard) for run in runs)
+        exchange.usage = _total(runs)
         if asked.stream:
             return await send({"type": "http.response.body", "body": sse.DONE})
         responses = [run.response for run in runs]
@@ -127,6 +128,18 @@ class Choices(Generic[_A]):
             await run.drive(outlet(observed))
         finally:
             account(exchange, observed, run.response, self._metrics, self._clock())
+
+
+def _total(runs: Iterable[Run]) -> Usage:
+    """What they used, all in all: each has read the prompt."""
+    used = [run.response.usage for run in runs if run.response.usage is not None]
+    cached = sum(one.input_tokens_details.cached_tokens for one in used)
+    return Usage(
+        input_tokens=sum(one.input_tokens for one in used),
+        input_tokens_details=InputTokensDetails(cached_tokens=cached),
+        output_tokens=sum(one.output_tokens for one in used),
+        total_tokens=sum(one.total_tokens for one in used),
+    )
 
 
 def _unheard(observed: Observed) -> Outlet:

@@ -591,6 +591,8 @@ async def test_several_choices(serve: Serve) -> None:
     said = [(one["index"], one["message"]["content"]) for one in answer["choices"]]
     assert said == [(0, "One."), (1, "Two."), (2, "Three.")]
     assert answer["usage"] == {**answer["usage"], "prompt_tokens": 1, "completion_tokens": 3}
+    line = json.loads(server.log.getvalue().splitlines()[-1])
+    assert (line["input_tokens"], line["output_tokens"]) == (3, 3)
     streamed = await chunks(server, n=3, stream_options={"include_usage": True})
     assert {one["id"] for one in streamed} == {streamed[0]["id"]}
     texts = ["", "", ""]
