@@ -31,7 +31,9 @@ _RECIPIENT = re.compile(_TO)
 #: Authors that are not the model.
 _OTHERS = re.compile(r"\s*(?:user|system|developer|tool|python|browser|functions)\b")
 #: Recipients that call nothing.
-_NOBODY = frozenset({"assistant", "user", "system", "developer", "tool", "all", *_NAMES, ""})
+_NOBODY = frozenset(
+    {"", "all", "assistant", "developer", "functions", "system", "tool", "user", *_NAMES}
+)
 _WORDS = ("assistant", *_NAMES, "to=", "json", "code")
 
 

@@ -182,7 +182,7 @@ class Parser:
 
     def _take(self, text: str) -> None:
         """Some of a message's content."""
-        if text:
+        if text and not self.done:
             self._text.append(text)
             if self._json is not None:
                 self._json.read(text)

@@ -291,6 +291,14 @@ SLIPS: dict[str, tuple[str, list[dict[str, Any]]]] = {
         "<|channel|>final<|message|>Yes.<|end|><|start|>user<|message|>Thanks!<|end|>" + FINAL,
         [answer("Yes.")],
     ),
+    "it begins to speak for others and stops": (
+        "<|channel|>final<|message|>Yes.<|end|><|start|>user<|channel|>final Thanks!<|end|>",
+        [answer("Yes.")],
+    ),
+    "a recipient that is no tool": (
+        "<|channel|>commentary to=functions.<|message|>So.<|end|>" + FINAL,
+        [preamble("So."), answer("Yes.")],
+    ),
     "it answers its own call": (
         f"<|channel|>commentary {TO}<|start|>functions.get_weather to=assistant"
         "<|channel|>commentary<|message|>sunny<|end|>",
