@@ -14,6 +14,7 @@ from typing import Literal
 
 from antiphon.backends.base import Backend
 from antiphon.dialects.base import Dialect
+from antiphon.dialects.formats import Formats
 from antiphon.embedders import EMBEDDERS
 from antiphon.engines.base import Engine
 from antiphon.errors import SetupError
@@ -143,6 +144,7 @@ async def _chat_completions(
         model=model.upstream_model,
         context_size=model.context_size,
         reasoning_format=model.reasoning_format,
+        formats=await asyncio.to_thread(_formats, settings),
         template=model.template_kwargs,
         adapters=model.adapters,
         options=model.engine_options,
@@ -264,10 +266,19 @@ def _dialect(
         template=_text(model.template) if model.template else None,
         reasoning_format=model.reasoning_format,
         tool_format=model.tool_format,
+        formats=_formats(settings),
         settings=model.template_kwargs,
         images=images,
         unreadable=model.images,
     )
+
+
+def _formats(settings: Settings) -> Formats:
+    """The formats of calls and of thinking, with those of the operator."""
+    from antiphon.dialects.formats import SHIPPED
+    from antiphon.formats import load as load_formats
+
+    return SHIPPED if settings.formats_dir is None else load_formats(settings.formats_dir)
 
 
 def _harmony(engine: Engine, model: Model, cache: Path) -> Dialect:

@@ -122,10 +122,17 @@ class Model(Struct, frozen=True, kw_only=True):
         ),
     ] = {}
     reasoning_format: Annotated[
-        str | None, declare("How it writes its thinking. Unset: found by its chat template.")
+        str | None,
+        declare(
+            "How it writes its thinking, a name of models.md; empty for not at all. Unset: found by"
+            " its chat template."
+        ),
     ] = None
     tool_format: Annotated[
-        str | None, declare("How it writes tool calls. Unset: found by its chat template.")
+        str | None,
+        declare(
+            "How it writes tool calls, a name of models.md. Unset: found by its chat template."
+        ),
     ] = None
     thinking_budgets: Annotated[
         dict[str, _Limit],
@@ -260,6 +267,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     cache_dir: Annotated[
         Path, _models("Where fetched models are kept.", default="~/.cache/antiphon/models")
     ] = field(default_factory=lambda: _home("XDG_CACHE_HOME", ".cache") / "models")
+
+    formats_dir: Annotated[
+        Path | None,
+        _models(
+            "A folder of formats of your own: `*.toml` files that tell how models write calls and"
+            " thinking. See models.md."
+        ),
+    ] = None
 
     store: Annotated[
         str,

@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
 from antiphon.dialects.base import Parser
-from antiphon.dialects.formats import REASONING
+from antiphon.dialects.formats import SHIPPED, Formats
 from antiphon.dialects.scanner import Parser as Scanner
 from antiphon.errors import SetupError
 from antiphon.upstream.reach import listing, only_model, owner_of, reach
@@ -34,14 +34,15 @@ async def chat_completions(
     model: str | None = None,
     context_size: int | None = None,
     reasoning_format: str | None = None,
+    formats: Formats = SHIPPED,
     template: Mapping[str, Any] | None = None,
     adapters: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
 ) -> ChatCompletions:
     """The model of the server at ``url`` that it calls ``model``, or its first one. ``name``: what
     it is called here. ``reasoning_format``: how thinking is marked in the text it answers, where it
-    does not tell it apart. Raises ``SetupError``."""
-    reader = _reader(name, reasoning_format)
+    does not tell it apart, one of ``formats``. Raises ``SetupError``."""
+    reader = _reader(name, reasoning_format, formats)
     upstream, told = reach(name, url, key, options or {})
     try:
         listed = None if model and told.flavour else await listing(upstream)
@@ -107,15 +108,17 @@ def _flavour(name: str, url: str, told: str | None, listed: Any, rows: Mapping[s
     return rows["plain"]
 
 
-def _reader(name: str, reasoning_format: str | None) -> Callable[[], Parser] | None:
+def _reader(
+    name: str, reasoning_format: str | None, formats: Formats
+) -> Callable[[], Parser] | None:
     if reasoning_format is None:
         return None
-    form = REASONING.get(reasoning_format)
+    try:
+        form = formats.reasoning_format(reasoning_format)
+    except SetupError as error:
+        raise SetupError(f"models.{name}.{error}") from None
     if form is None:
-        raise SetupError(
-            f"models.{name}.reasoning_format: there is no {reasoning_format!r}"
-            f" (there are: {', '.join(REASONING)})"
-        )
+        return None
     return partial(
         Scanner, _Spelled(), reasoning=form, tools=None, shapes={}, thinking=False, parallel=True
     )

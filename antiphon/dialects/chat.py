@@ -14,14 +14,14 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from antiphon.conversation import Conversation, Options
-from antiphon.errors import InvalidRequest, SetupError
+from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image, ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .base import Rendered
 from .constraints import Grammarian
 from .fallback import fitted, tool_prompt, without_tools
-from .formats import REASONING, TOOLS, ToolFormat, detect
+from .formats import SHIPPED, Formats, ToolFormat
 from .messages import messages_of
 from .pictures import Pictures, Unreadable, marks
 from .prompt import Encoder
@@ -58,12 +58,12 @@ class _Way(Struct, frozen=True, kw_only=True):
 class Dialect:
     """``dialects.base.Dialect`` for one model.
 
-    ``reasoning_format`` and ``tool_format`` name rows of the tables and override what the template
-    tells; ``""`` means none. ``settings`` are given to the template with every request.
-    ``images``: how an engine that sees is told where they stand, ``apart`` from the text or by what
-    the ``template`` writes for them; None: it does not see. ``unreadable``: what becomes of images
-    then. ``today`` tells templates the date. Raises
-    ``SetupError`` for names that are no rows and templates that cannot be read.
+    ``reasoning_format`` and ``tool_format`` name rows of ``formats`` and override what the template
+    tells; ``""`` means none. ``settings`` are given to the template with every request. ``images``:
+    how an engine that sees is told where they stand, ``apart`` from the text or by what the
+    ``template`` writes for them; None: it does not see. ``unreadable``: what becomes of images
+    then. ``today`` tells templates the date. Raises ``SetupError`` for names that are no rows and
+    templates that cannot be read.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Dialect:
         template: str | None = None,
         reasoning_format: str | None = None,
         tool_format: str | None = None,
+        formats: Formats = SHIPPED,
         settings: Mapping[str, Any] | None = None,
         images: Literal["apart", "template"] | None = None,
         unreadable: Unreadable = "note",
@@ -89,13 +90,14 @@ class Dialect:
         tool_source = (None if template else card.chat_templates.get("tool_use")) or source
         self._plain = self._made(source, today)
         self._with_tools = self._plain if tool_source == source else self._made(tool_source, today)
-        found = detect(tool_source, tokenizer.special)
-        self.reasoning = _row(REASONING, reasoning_format, found[0], "reasoning_format")
-        tools: ToolFormat | None = _row(TOOLS, tool_format, found[1], "tool_format")
+        thinks, calls = formats.detect(tool_source, tokenizer.special)
+        said = thinks if reasoning_format is None else reasoning_format
+        self.reasoning = formats.reasoning_format(said or "")
+        tools = formats.tool_format((calls if tool_format is None else tool_format) or "")
         #: The template itself tells the model about tools.
         self.knows_tools = tools is not None and self._with_tools.traits.tools
         if tools is None or not (self.knows_tools or tools.written.parameter is None):
-            tools = TOOLS["hermes"]
+            tools = SHIPPED.tools["hermes"]
         self.tools: ToolFormat = tools
         #: What stands for an image in the text; None: images are not shown.
         self._image: str | None = {
@@ -293,16 +295,6 @@ class Dialect:
                 if template.mentions(name) and name not in options.template:
                     settings[name] = value(effort)
         return settings
-
-
-def _row(table: Mapping[str, Any], asked: str | None, found: str | None, option: str) -> Any:
-    """The row of a format: the one asked for, or the one found in the template; None for none."""
-    name = found if asked is None else asked
-    if not name:
-        return None
-    if name not in table:
-        raise SetupError(f"{option}: no format '{name}'; there are {', '.join(sorted(table))}.")
-    return table[name]
 
 
 def _asides(options: Options) -> list[str]:

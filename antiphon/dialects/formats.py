@@ -9,7 +9,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Collection, Mapping
+from typing import TypeVar
 
+from msgspec import Struct
+
+from antiphon.errors import SetupError
+
+from .formats_about import REASONING_ABOUT, TOOLS_ABOUT, About
 from .formats_families import (
     braced,
     deepseek,
@@ -44,22 +50,26 @@ from .formats_tags import (
 
 __all__ = [
     "REASONING",
+    "SHIPPED",
     "START",
     "TEXT",
     "THINKING",
     "TOOLS",
+    "Formats",
     "ParameterForm",
     "Reads",
     "ReasoningFormat",
     "State",
     "ToolFormat",
     "Written",
-    "detect",
 ]
 
 REASONING: Mapping[str, ReasoningFormat] = {
     row.name: row
     for row in (
+        ReasoningFormat(
+            name="append_think", open=("<think>",), close=("</think>",), kept=True, mark=""
+        ),
         ReasoningFormat(
             name="seed", open=("<seed:think>",), close=("</seed:think>",), mark="<seed:think>"
         ),
@@ -124,7 +134,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
             open=("<think>",),
             close=("</think>",),
             answer=("<response>", "</response>"),
-            mark="<response>",
+            mark="<global_setting>",
         ),
         ReasoningFormat(
             name="granite",
@@ -143,7 +153,9 @@ _KIMI_ENDS = {_LABEL: "label", "<|tool_call_end|>": "calls", "<|tool_calls_secti
 TOOLS: Mapping[str, ToolFormat] = {
     row.name: row
     for row in (
-        invoke_tags("deepseek_v32", f"{_DSML}function_calls", _DSML, f"{_DSML}function_calls"),
+        invoke_tags(
+            "deepseek_v32", f"{_DSML}function_calls", _DSML, "(?s)｜DSML｜.*function_calls"
+        ),
         invoke_tags("deepseek_v4", f"{_DSML}tool_calls", _DSML, _DSML),
         deepseek("deepseek_v3", "(?s)<｜tool▁sep｜>.*```json", typed=True),
         deepseek("deepseek_v31", "<｜tool▁sep｜>", typed=False),
@@ -202,7 +214,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             ("<arg_key>", "<arg_value>"),
             mark="<arg_key>",
         ),
-        function_tags("seed_oss", "seed:tool_call", "seed:tool_call"),
+        function_tags("seed_oss", "seed:tool_call", "seed:tool_call", lines=False),
         function_tags("qwen3_coder", "tool_call", "<function="),
         records(
             "phi4_mini",
@@ -249,7 +261,7 @@ TOOLS: Mapping[str, ToolFormat] = {
                 "<|function_call|>",
             ),
             record(before="<|message_sep|>\n\nfunction call<|role_sep|>\n"),
-            mark=r"function call",
+            mark="role_sep",
         ),
         records(
             "internlm",
@@ -300,14 +312,56 @@ TOOLS: Mapping[str, ToolFormat] = {
 }
 
 
-def detect(template: str, special: Collection[str] = ()) -> tuple[str | None, str | None]:
-    """The names of the reasoning format and the tool format of a model: by its chat template, else
-    by its special tokens. A template that knows no tools has no tool format."""
-    texts = (template, " ".join(special))
-    return _first(REASONING, texts), _first(TOOLS, texts) if "tools" in template else None
+class Formats(Struct, frozen=True, kw_only=True):
+    """The formats there are, the most telling marks first."""
+
+    tools: Mapping[str, ToolFormat]
+    reasoning: Mapping[str, ReasoningFormat]
+
+    def detect(self, template: str, special: Collection[str] = ()) -> tuple[str | None, str | None]:
+        """The names of the reasoning format and the tool format of a model: by its chat template,
+        else by its special tokens. A template that knows no tools has no tool format."""
+        texts = (template, " ".join(special))
+        return (
+            _first(self.reasoning, texts),
+            _first(self.tools, texts) if "tools" in template else None,
+        )
+
+    def tool_format(self, name: str) -> ToolFormat | None:
+        """The row of that name, or the one that others call so; None for ``""``. Raises
+        ``SetupError``."""
+        return _named(self.tools, TOOLS_ABOUT, name, "tool_format")
+
+    def reasoning_format(self, name: str) -> ReasoningFormat | None:
+        """The same for thinking."""
+        return _named(self.reasoning, REASONING_ABOUT, name, "reasoning_format")
 
 
-def _first(table: Mapping[str, ReasoningFormat | ToolFormat], texts: tuple[str, ...]) -> str | None:
+SHIPPED = Formats(tools=TOOLS, reasoning=REASONING)
+
+#: Names that stand for no format: all is text.
+_NONE = ("", "none", "identity")
+_Row = TypeVar("_Row", ToolFormat, ReasoningFormat)
+
+
+def _named(
+    table: Mapping[str, _Row], about: Mapping[str, About], name: str, option: str
+) -> _Row | None:
+    if name in _NONE:
+        return None
+    if name not in table:
+        name = next((row for row, told in about.items() if name in told.also), name)
+    if name not in table:
+        raise SetupError(f"{option}: there is no {name!r} (there are: {', '.join(sorted(table))})")
+    return table[name]
+
+
+def _first(table: Mapping[str, _Row], texts: tuple[str, ...]) -> str | None:
     """The first row whose mark stands in the first of the texts that has any."""
-    found = (name for text in texts for name, row in table.items() if re.search(row.mark, text))
+    found = (
+        name
+        for text in texts
+        for name, row in table.items()
+        if row.mark and re.search(row.mark, text)
+    )
     return next(found, None)

@@ -93,7 +93,7 @@ def record(
 def python(name: str, opening: str, closing: str, mark: str, *, listed: bool = True) -> ToolFormat:
     """Python calls, in a list or one a line."""
     ends = {opening: "calls", closing: START} if opening else {}
-    left, right = ("[", "]") if listed else ("", "")
+    left, right, line = ("[", "]", "") if listed else ("", "", "\n")
     over = {"]": START} if listed else {}
     return ToolFormat(
         name=name,
@@ -110,12 +110,12 @@ def python(name: str, opening: str, closing: str, mark: str, *, listed: bool = T
             "record": State(reads="record", on=ends, then="calls"),
         },
         written=Written(
-            first=opening + left,
+            first=opening + left + line,
             before="",
             between="(",
             after=")",
             separator=", " if listed else "\n",
-            last=right + closing,
+            last=line + right + closing,
             parameter=_KEYWORDS,
         ),
         mark=mark,

@@ -32,14 +32,15 @@ START, TEXT, THINKING = "start", "text", "thinking"
 class ReasoningFormat(Struct, frozen=True, kw_only=True):
     """Thinking stands between an ``open`` and a ``close`` terminal. The first of each is how it is
     written; the others are read as well. ``answer``: what may stand before an answer and behind
-    it; ``frames``: what else of that kind says nothing. ``mark``: a pattern that tells a template's
-    format."""
+    it; ``frames``: what else of that kind says nothing. ``kept``: the thinking stays in the answer
+    with its tags. ``mark``: a pattern that tells a template's format; none tells of ``""``."""
 
     name: str
     open: tuple[str, ...]
     close: tuple[str, ...]
     answer: tuple[str, str] = ("", "")
     frames: tuple[str, ...] = ()
+    kept: bool = False
     mark: str
 
 

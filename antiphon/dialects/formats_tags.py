@@ -66,9 +66,10 @@ def _tagged(
     )
 
 
-def function_tags(name: str, section: str, mark: str) -> ToolFormat:
-    """``<function=NAME><parameter=KEY>value``, each on lines of its own."""
+def function_tags(name: str, section: str, mark: str, *, lines: bool = True) -> ToolFormat:
+    """``<function=NAME><parameter=KEY>value``; values on ``lines`` of their own."""
     first, last = f"<{section}>", f"</{section}>"
+    begin, end = (">\n", "\n</parameter>\n") if lines else (">", "</parameter>\n")
     return _tagged(
         name,
         (first, last),
@@ -81,16 +82,12 @@ def function_tags(name: str, section: str, mark: str) -> ToolFormat:
             between=">\n",
             after="</function>\n" + last,
             parameter=ParameterForm(
-                before="<parameter=",
-                text=">\n",
-                text_end="\n</parameter>\n",
-                json=">\n",
-                json_end="\n</parameter>\n",
+                before="<parameter=", text=begin, text_end=end, json=begin, json_end=end
             ),
         ),
         mark=mark,
         loose=True,
-        trims=True,
+        trims=lines,
     )
 
 

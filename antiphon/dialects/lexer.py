@@ -61,6 +61,8 @@ class Lexer:
         tools: ToolFormat | None,
     ) -> None:
         leads = _leads(reasoning, tools)
+        kept = reasoning is not None and reasoning.kept
+        shown = {*reasoning.open, *reasoning.close} if reasoning is not None and kept else set()
         quote = "" if tools is None else tools.quote
         written = "\n".join({literal for on in leads.values() for literal in on} | {quote})
         special = tokenizer.special
@@ -73,14 +75,15 @@ class Lexer:
         self.marks: Mapping[int, str] = {
             token: spelled.get(literal, "")
             for literal, token in special.items()
-            if literal in spelled or not _HTML.fullmatch(literal) or token in tokenizer.end_ids
+            if literal not in shown
+            and (literal in spelled or not _HTML.fullmatch(literal) or token in tokenizer.end_ids)
         }
         #: By state.
         self.states: Mapping[str, Terminals] = {
             state: Terminals({_spell(literal, spelled): lead for literal, lead in on.items()})
             for state, on in leads.items()
         }
-        if reasoning is not None:
+        if reasoning is not None and not kept:
             # In the middle of an answer, an opening tag that is spelled out is only text.
             textual = {tag for tag in reasoning.open if not is_special(_spell(tag, spelled))}
             leads_on = self.states[TEXT].leads
@@ -120,6 +123,8 @@ def _leads(
     reasoning: ReasoningFormat | None, tools: ToolFormat | None
 ) -> dict[str, dict[str, Terminal]]:
     """What leads where, for all states of a pair of formats, in the words of the formats."""
+    if reasoning is not None and reasoning.kept:
+        reasoning = None
     begin = {} if reasoning is None else dict.fromkeys(reasoning.open, THINKING)
     end = () if reasoning is None else reasoning.close
     frames = (

@@ -73,7 +73,12 @@ class Parser:
         self._sink = Sink(holds=reasoning is not None or tools is not None)
         self._buffer = ""
         self._position = 0  # of the buffer in the text of the reply
-        self._state = THINKING if thinking and reasoning is not None else START
+        kept = reasoning is not None and reasoning.kept
+        #: What the prompt wrote of an answer that its thinking is part of.
+        self._begun = (
+            f"{reasoning.open[0]}\n" if reasoning is not None and kept and thinking else ""
+        )
+        self._state = THINKING if thinking and reasoning is not None and not kept else START
         self._reader: Reader | None = None
         self._call: Call | None = None
         self._markup = _Markup(self._state, 0, is_bare=False)
@@ -92,6 +97,9 @@ class Parser:
     def feed(self, chunk: Chunk) -> Iterable[Delta]:
         if chunk.ids:
             self._sink.sampled(chunk.ids)
+        if self._begun:
+            self._sink.say(self._begun)
+            self._begun, self._state = "", TEXT
         logprobs = iter(chunk.logprobs)
         for token in chunk.ids:
             logprob = next(logprobs, None)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.formats import REASONING, TOOLS, detect
+from antiphon.dialects.formats import REASONING, SHIPPED, TOOLS
 from tests.dialects.replies import Story, items, read, stories
 
 STORIES = stories()
@@ -121,4 +121,4 @@ def test_rows_are_whole(name: str) -> None:
 def test_detect(
     template: str, special: tuple[str, ...], found: tuple[str | None, str | None]
 ) -> None:
-    assert detect(template, special) == found
+    assert SHIPPED.detect(template, special) == found

@@ -1,0 +1,120 @@
+"""What is to be said of each row: which models write so, by what other names it is known, and
+where that was read. Only people and documentation read it, except for the other names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from msgspec import Struct
+
+__all__ = ["REASONING_ABOUT", "TOOLS_ABOUT", "About"]
+
+
+class About(Struct, frozen=True):
+    """``models``: for which it is. ``source``: where it was read. ``template``: whether that was
+    the chat template a model is published with, and not only what a server expects of it.
+    ``also``: what vLLM, SGLang or TensorRT-LLM call it."""
+
+    models: str
+    source: str
+    template: bool = False
+    also: tuple[str, ...] = ()
+
+
+_VLLM = "vLLM's parser"
+_SGLANG = "SGLang's parser"
+
+TOOLS_ABOUT: Mapping[str, About] = {
+    "deepseek_v32": About("DeepSeek V3.2", "its template", True, ("deepseekv32",)),
+    "deepseek_v4": About("DeepSeek V4", _SGLANG, False, ("deepseekv4", "deepseek_v41")),
+    "deepseek_v3": About("DeepSeek V3, R1", _VLLM, False, ("deepseekv3",)),
+    "deepseek_v31": About("DeepSeek V3.1", "its template", True, ("deepseekv31",)),
+    "kimi_k2": About("Kimi K2", _VLLM),
+    "kimi_k3": About("Kimi K3", "its template", True),
+    "step3": About("Step 3", _SGLANG),
+    "minimax_m2": About("MiniMax M2", "its template", True, ("minimax-m2",)),
+    "minimax_m3": About("MiniMax M3", _VLLM, False, ("minimax-m3",)),
+    "dots": About("dots", _VLLM),
+    "solar_open2": About("Solar Open 2", _VLLM),
+    "minicpm5": About("MiniCPM 5", _VLLM, False, ("minicpm5xml",)),
+    "longcat_2": About("LongCat, the later ones", "what it writes"),
+    "longcat": About("LongCat Flash", _VLLM),
+    "hy_v3": About("Hunyuan 3, as published", _VLLM, False, ("hunyuan",)),
+    "hy_v3_plain": About("Hunyuan 3 without a suffix", _VLLM),
+    "glm45": About(
+        "GLM 4.5, 4.6, 4.7", "its template", True, ("glm", "glm4", "glm47", "poolside_v1")
+    ),
+    "seed_oss": About("Seed OSS", "its template", True),
+    "qwen3_coder": About(
+        "Qwen3 Coder, Qwen3.5, MiMo, Step 3.5, Nemotron 3",
+        "the template of Step 3.7",
+        True,
+        ("qwen3_xml", "mimo", "step3p5", "nemotron_v3"),
+    ),
+    "phi4_mini": About("Phi-4 mini", "its template", True, ("phi4_mini_json",)),
+    "granite": About("Granite 3", _VLLM),
+    "mistral_v11": About("Mistral, tokenizer v11 and later", _VLLM),
+    "mistral": About("Mistral, before tokenizer v11", "its template", True),
+    "functiongemma": About("FunctionGemma", _VLLM),
+    "gemma4": About("Gemma 4", _VLLM),
+    "cohere": About(
+        "Command R7B, Command A", "its template", True, ("cohere_command3", "cohere_command4")
+    ),
+    "apertus": About("Apertus", "its template", True, ("apertus2509",)),
+    "inkling": About("Inkling", f"{_VLLM} and {_SGLANG}"),
+    "gigachat3": About("GigaChat 3", "its template", True),
+    "internlm": About("InternLM 2, 3, Intern-S1", "its template", True, ("interns1",)),
+    "hunyuan_a13b": About("Hunyuan A13B, Jamba", "its template", True, ("jamba",)),
+    "llama4_pythonic": About("Llama 4", _VLLM),
+    "lfm2": About("LFM2, LFM2.5", "its template", True),
+    "olmo3": About("OLMo 3", "its template", True),
+    "hermes": About(
+        "Hermes, Qwen 2.5, Qwen 3, Granite 4, ERNIE 4.5, and models without tools of their own",
+        "the template of Qwen 3",
+        True,
+        ("qwen", "qwen25", "qwen3", "granite4", "ernie45"),
+    ),
+    "granite_20b_fc": About(
+        "Granite 20B functioncalling", "its template", True, ("granite-20b-fc",)
+    ),
+    "xlam": About("xLAM", "its template", True),
+    "llama3_json": About("Llama 3.1, 3.2, 3.3, 4", "its template", True, ("llama3", "llama4_json")),
+    "pythonic": About("ToolACE, Llama 3.2", _VLLM),
+}
+
+REASONING_ABOUT: Mapping[str, About] = {
+    "append_think": About(
+        "any that thinks, whose thinking is to stay in the answer",
+        _VLLM,
+        False,
+        ("minimax_m2_append_think",),
+    ),
+    "seed": About("Seed OSS", "its template", True, ("seed_oss",)),
+    "kimi": About("Kimi, the first one", _SGLANG),
+    "mistral": About("Magistral", _VLLM),
+    "gemma4": About("Gemma 4", _VLLM),
+    "cohere": About(
+        "Command R7B, Command A", "its template", True, ("cohere_command3", "cohere_command4")
+    ),
+    "inkling": About("Inkling", f"{_VLLM} and {_SGLANG}"),
+    "kimi_k3": About("Kimi K3", "its template", True),
+    "minimax_m3": About("MiniMax M3", _VLLM),
+    "apertus": About("Apertus", "its template", True),
+    "solar_open2": About("Solar Open 2", _VLLM),
+    "hy_v3": About("Hunyuan 3, as published", _VLLM),
+    "longcat": About("LongCat Flash Thinking", "what it writes"),
+    "ernie45": About("ERNIE 4.5 Thinking", _VLLM),
+    "granite": About("Granite 3.2", _VLLM),
+    "think": About(
+        "DeepSeek R1 and V3.1 on, Qwen 3, GLM 4.5 on, MiniMax M2, Hunyuan A13B, MiMo, Nemotron,"
+        " OLMo 3, Kimi K2, Step 3",
+        "the template of Qwen 3",
+        True,
+        (
+            *("deepseek_r1", "deepseek_v3", "deepseek_v4", "qwen3", "glm45", "glm47", "holo2"),
+            *("hunyuan_a13b", "mimo", "nemotron_v3", "olmo3", "kimi_k2", "step3", "step3p5"),
+            *("minimax_m2", "poolside"),
+        ),
+    ),
+}

@@ -1,0 +1,135 @@
+"""Formats that users add: TOML files, read into the same rows as ours and checked key by key.
+
+It knows what a row is made of, and no model.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any, TypeVar, get_args, get_type_hints
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.dialects.formats import SHIPPED, Formats
+from antiphon.dialects.formats_shape import START, THINKING, ReasoningFormat, ToolFormat
+from antiphon.errors import SetupError
+from antiphon.options import nearest, read_file
+
+__all__ = ["load"]
+
+_Row = TypeVar("_Row", ToolFormat, ReasoningFormat)
+_KINDS: Mapping[str, type[ToolFormat] | type[ReasoningFormat]] = {
+    "tools": ToolFormat,
+    "reasoning": ReasoningFormat,
+}
+#: What reads arguments that are written in the format's own way.
+_PARAMETERS = frozenset({"pairs", "elements", "key"})
+
+
+def load(folder: Path) -> Formats:
+    """The shipped formats with those of the folder's ``*.toml`` files before them; one of the same
+    name takes the place of ours. Raises ``SetupError`` in a line that names file and key."""
+    folder = folder.expanduser()
+    if not folder.is_dir():
+        raise SetupError(f"formats_dir: {folder} is no folder")
+    tools: dict[str, ToolFormat] = {}
+    reasoning: dict[str, ReasoningFormat] = {}
+    for path in sorted(folder.glob("*.toml")):
+        for kind, table in read_file(path).items():
+            if kind not in _KINDS or not isinstance(table, dict):
+                raise SetupError(f"{path}: {kind} is unknown{nearest(kind, _KINDS)}")
+            for name, value in table.items():
+                where = f"{path}: {kind}.{name}"
+                if kind == "tools":
+                    tools[name] = _tool(_row(ToolFormat, name, value, where), where)
+                else:
+                    reasoning[name] = _thinking(_row(ReasoningFormat, name, value, where), where)
+    return Formats(
+        tools=tools | {name: row for name, row in SHIPPED.tools.items() if name not in tools},
+        reasoning=reasoning
+        | {name: row for name, row in SHIPPED.reasoning.items() if name not in reasoning},
+    )
+
+
+def _row(cls: type[_Row], name: str, table: Any, where: str) -> _Row:
+    if not isinstance(table, dict):
+        raise SetupError(f"{where} must be a table")
+    if "name" in table:
+        raise SetupError(f"{where}.name is unknown: the name stands in the table's head")
+    for key in _unknown(cls, table, ""):
+        raise SetupError(f"{where}{key} is unknown")
+    try:
+        row: _Row = msgspec.convert({**table, "name": name}, cls)
+    except msgspec.ValidationError as error:
+        said, _, at = str(error).partition(" - at `$")
+        raise SetupError(f"{where}{at.rstrip('`')}: {said}") from None
+    try:
+        re.compile(row.mark)
+    except re.error as error:
+        raise SetupError(f"{where}.mark is no pattern: {error}") from None
+    return row
+
+
+def _unknown(cls: type[Struct], table: Mapping[str, Any], where: str) -> Iterator[str]:
+    """The paths of keys that a value of this kind does not have."""
+    hints = get_type_hints(cls)
+    for key, value in table.items():
+        if key not in hints or key == "name":
+            yield f"{where}.{key}"
+            continue
+        for inner in (hints[key], *get_args(hints[key])):
+            if not (isinstance(inner, type) and issubclass(inner, Struct)):
+                continue
+            if get_args(hints[key])[:1] == (str,) and isinstance(value, dict):
+                for name, each in value.items():
+                    if isinstance(each, dict):
+                        yield from _unknown(inner, each, f"{where}.{key}.{name}")
+            elif isinstance(value, dict):
+                yield from _unknown(inner, value, f"{where}.{key}")
+
+
+def _thinking(row: ReasoningFormat, where: str) -> ReasoningFormat:
+    for key in ("open", "close"):
+        if not all(getattr(row, key)) or not getattr(row, key):
+            raise SetupError(f"{where}.{key} must name what stands there")
+    return row
+
+
+def _tool(row: ToolFormat, where: str) -> ToolFormat:
+    """The row, if its machine is whole: every state that is led to exists, and is led to."""
+    ends = {START, THINKING}
+    leads = [(f"opens.{literal}", to) for literal, to in row.opens.items()]
+    leads += [(key, to) for key in ("bare_state", "begins") if (to := getattr(row, key))]
+    for name, state in row.states.items():
+        for key, on in (("on", state.on), ("peek", state.peek)):
+            leads += [(f"states.{name}.{key}.{literal}", to) for literal, to in on.items()]
+        leads.append((f"states.{name}.then", state.then))
+    for key, to in leads:
+        if to not in row.states and to not in ends:
+            raise SetupError(f"{where}.{key}: there is no state {to!r}{nearest(to, row.states)}")
+    for name in row.states:
+        if name not in {to for _, to in leads} or name in ends:
+            raise SetupError(f"{where}.states.{name}: nothing leads there")
+    _check_ends(row, where)
+    return row
+
+
+def _check_ends(row: ToolFormat, where: str) -> None:
+    if not row.opens and not row.bare:
+        raise SetupError(f"{where}.opens must name what begins a call")
+    if bool(row.bare) != bool(row.bare_state) or len(row.bare) > 1:
+        raise SetupError(f"{where}.bare must be one character, and bare_state its state")
+    if "" in row.opens or any("" in {*s.on, *s.peek} for s in row.states.values()):
+        raise SetupError(f"{where}: a terminal must not be empty")
+    reads = {state.reads for state in row.states.values()}
+    needs = bool(reads & _PARAMETERS)
+    if needs != (row.written.parameter is not None):
+        raise SetupError(
+            f"{where}.written.parameter is {'missing' if needs else 'not needed'}: states read"
+            f" {', '.join(sorted(reads))}"
+        )
+    if "pairs" in reads and not row.written.after:
+        raise SetupError(f"{where}.written.after must begin with what ends the pairs")

@@ -1,0 +1,161 @@
+"""Formats of users: a file becomes rows that read and write; what is wrong is told by its key."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from antiphon.dialects.chat import Dialect
+from antiphon.errors import SetupError
+from antiphon.formats import load
+from antiphon.testing.dialect_check import check_dialect
+from antiphon.testing.tokenizer import END, ByteTokenizer
+from antiphon.tokens import ModelCard
+from scripts.docs import ROOT
+from tests.dialects.grammars import Held
+from tests.dialects.replies import SHAPES, items, read, written
+from tests.dialects.test_constraints import TRIP, grammarian
+
+
+def example() -> dict[str, str]:
+    """The files of the example in docs/models.md: name → text."""
+    page = (ROOT / "docs" / "models.md").read_text(encoding="utf-8")
+    found = re.findall(r"```(?:toml|jinja) title=\"([^\"]+)\"\n(.*?)```", page, re.DOTALL)
+    return {Path(name).name: text for name, text in found}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    files = example()
+    (tmp_path / "arrows.toml").write_text(files["arrows.toml"], encoding="utf-8")
+    return tmp_path
+
+
+def test_the_example_of_the_page_works(folder: Path) -> None:
+    from antiphon.dialects.scanner import Parser
+
+    formats = load(folder)
+    form, thinks = formats.tools["arrows"], formats.reasoning["musing"]
+    tokenizer = ByteTokenizer(("<call>", "</call>"))
+    said = (
+        "(muse)Where?(/muse)\nI look.\n<call>get_weather\n- city -> Paris;\n- days -> 2;\n</call>"
+    )
+    reader = Parser(tokenizer, reasoning=thinks, tools=form, shapes=SHAPES, thinking=False)
+    ids = tokenizer.encode(said, special=True)
+    found, is_open = items(read(reader, ([token] for token in ids)))
+    assert found == [
+        {"reasoning": "Where?"},
+        {"message": "I look."},
+        {"call": "get_weather", "arguments": '{"city": "Paris", "days": 2}'},
+    ]
+    assert not is_open
+
+
+def test_a_model_with_such_a_template_is_known_by_its_mark(folder: Path) -> None:
+    template = example()["arrows.jinja"]
+    tokenizer = ByteTokenizer(("<call>", "</call>"))
+    card = ModelCard(
+        name="m", context_size=1000, chat_template=template, eos_token=END, fingerprint="f"
+    )
+    dialect = Dialect(card, tokenizer, formats=load(folder))
+    assert dialect.tools.name == "arrows" and dialect.knows_tools
+    assert dialect.reasoning is not None and dialect.reasoning.name == "musing"
+    check_dialect(dialect, tokenizer, fingerprint="f")
+    assert Dialect(card, tokenizer).tools.name == "hermes"
+
+
+def test_calls_are_held_to_their_schema(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from antiphon.conversation import Options
+    from antiphon.dialects.constraints import Grammarian
+    from antiphon.dialects.tools import shown_tools
+
+    row = load(folder).tools["arrows"]
+    _, tokenizer = grammarian()
+    options = Options(tools=(TRIP,), tool_choice="required")
+    made = Grammarian(tokenizer, row, None).constraint(options, shown_tools(options, ()), False)
+    answer = Held(tokenizer, made)
+    assert answer.may_write(written(row, [("trip", {"city": "Oslo", "days": 2})]))
+    assert not answer.may_write(written(row, [("trip", {"city": "Oslo", "days": "two"})]))
+
+
+def test_a_users_row_stands_before_ours_and_in_its_place(folder: Path) -> None:
+    (folder / "own.toml").write_text(
+        '[reasoning.think]\nopen = ["<t>"]\nclose = ["</t>"]\nmark = "<t>"\n', encoding="utf-8"
+    )
+    formats = load(folder)
+    assert formats.reasoning["think"].open == ("<t>",)
+    assert formats.detect("tools <t> <seed:think>")[0] == "think"
+    assert formats.tools["hermes"].name == "hermes"
+
+
+GOOD = """
+[tools.x]
+opens = {"<c>" = "name"}
+mark = "<c>"
+[tools.x.states.name]
+reads = "name"
+on = {":" = "arguments"}
+[tools.x.states.arguments]
+reads = "json"
+[tools.x.written]
+before = "<c>"
+between = ":"
+after = ""
+"""
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ("[tools.x", "is not valid TOML"),
+        ("[tool.x]\n", "tool is unknown; did you mean tools?"),
+        ("[tools]\nx = 1", "tools.x must be a table"),
+        ('[reasoning.x]\nopen = ["<"]\nclose = []\nmark = "<"', "reasoning.x.close must name"),
+        ('[reasoning.x]\nopen = "<"\nclose = []\nmark = "<"', "reasoning.x.open: Expected"),
+        ('[reasoning.x]\nopen = ["<"]\nclose = [">"]\n', "reasoning.x: Object missing"),
+        ('[reasoning.x]\nopen = ["<"]\nclose = [">"]\nmark = "("', "x.mark is no pattern"),
+        (GOOD.replace('mark = "<c>"', 'mark = "<c>"\nmarks = "x"'), "tools.x.marks is unknown"),
+        (GOOD.replace('"arguments"}', '"argument"}'),
+         "tools.x.states.name.on.:: there is no state 'argument'; did you mean arguments?"),
+        (GOOD.replace('reads = "json"', 'reads = "jsn"'), "tools.x.states"),
+        (GOOD.replace('reads = "json"', 'reeds = "json"'), "states.arguments.reeds is unknown"),
+        (GOOD.replace('{"<c>" = "name"}', "{}"), "tools.x.states.name: nothing leads there"),
+        (GOOD.replace('{"<c>" = "name"}', '{"" = "name"}'), "a terminal must not be empty"),
+        (GOOD.replace('reads = "json"', 'reads = "pairs"'), "tools.x.written.parameter is missing"),
+        (GOOD.replace("after =", "afterwards ="), "tools.x.written.afterwards is unknown"),
+        (GOOD.replace("[tools.x]", '[tools.x]\nname = "y"'), "tools.x.name is unknown"),
+        (GOOD.replace("[tools.x]", '[tools.x]\nbare = "ab"'), "tools.x.bare must be one character"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_is_told_by_file_and_key(tmp_path: Path, wrong: str, told: str) -> None:
+    path = tmp_path / "mine.toml"
+    path.write_text(wrong, encoding="utf-8")
+    with pytest.raises(SetupError) as caught:
+        load(tmp_path)
+    assert str(caught.value).startswith(str(path))
+    assert told in str(caught.value) and "\n" not in str(caught.value)
+
+
+def test_what_is_right_is_taken(tmp_path: Path) -> None:
+    (tmp_path / "mine.toml").write_text(GOOD, encoding="utf-8")
+    assert load(tmp_path).tool_format("x") is not None
+
+
+def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="formats_dir"):
+        load(tmp_path / "nowhere")
+
+
+def test_names_that_others_use_are_understood() -> None:
+    from antiphon.dialects.formats import SHIPPED
+
+    for name, row in (("glm47", "glm45"), ("qwen25", "hermes"), ("jamba", "hunyuan_a13b")):
+        form = SHIPPED.tool_format(name)
+        assert form is not None and form.name == row
+    thinks = SHIPPED.reasoning_format("deepseek_r1")
+    assert thinks is not None and thinks.name == "think"
+    assert SHIPPED.reasoning_format("identity") is None is SHIPPED.tool_format("")
+    with pytest.raises(SetupError, match="there is no 'glm99'"):
+        SHIPPED.tool_format("glm99")
