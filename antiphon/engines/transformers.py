@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -190,7 +190,7 @@ class TransformersEngine:
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         grammar = self._checked(prompt, sampling)
-        besides = await self.image_tokens(prompt.images) if prompt.images else 0
+        besides = sum([await self.image_tokens(image) for image in prompt.images])
         room = self._card.context_size - len(prompt.ids) - besides
         if room < 1:
             raise too_long(len(prompt.ids) + besides, self._card)
@@ -216,11 +216,11 @@ class TransformersEngine:
         self._single.start(generation, self._eyes)
         return generation.abort
 
-    async def image_tokens(self, images: Sequence[Image]) -> int:
+    async def image_tokens(self, image: Image) -> int:
         """``MeasuresImages``."""
         if self._eyes is None:
             raise InvalidRequest("This model cannot see images.", param="input")
-        return sum([await asyncio.to_thread(self._eyes.tokens, image) for image in images])
+        return await asyncio.to_thread(self._eyes.tokens, image)
 
     def _generation(
         self, prompt: Prompt, sampling: Sampling, grammar: str | None, room: int

@@ -9,18 +9,25 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from antiphon.engines.base import Sampling
+from antiphon.backends.base import singly
+from antiphon.catalog import load as load_catalog
+from antiphon.conversation import Conversation, Options
+from antiphon.engines.base import MeasuresImages, Sampling
 from antiphon.engines.transformers import TransformersEngine, load
 from antiphon.errors import InvalidRequest
+from antiphon.settings import Model, Settings
+from antiphon.testing.deltas import Reading
 from antiphon.testing.engine_check import check_engine, collect
 from antiphon.tokens import Image, Prompt
-from tests.attachments.samples import png
+from antiphon.wire.items import InputImage, InputText, Message
+from tests.attachments.samples import data_url, png
 from tests.engines.tiny_llava import make_llava
 
 pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="module")]
 
 RED, BLUE = png(60, 40, (250, 0, 0)), png(40, 60, (0, 0, 250))
 GREEDY = Sampling(max_tokens=12, temperature=0, ignore_eos=True)
+OPTIONS = Options(temperature=0, max_output_tokens=12, ignore_eos=True)
 #: What stands for an image of 28 by 28 pixels in patches of 14.
 PATCHES = 4
 
@@ -83,9 +90,36 @@ async def test_other_images_are_other_answers(engine: TransformersEngine) -> Non
     assert len(answers) == 5
 
 
+@pytest.mark.requirement("HF-6")
+async def test_an_image_of_a_conversation_is_seen(folder: Path) -> None:
+    model = Model(source=str(folder), engine="transformers", threads=1, context_size=512)
+    catalog = await load_catalog(Settings(models={"eyes": model}))
+    backend = catalog.find("eyes").backend
+    assert backend.sees_images
+
+    async def asked(*images: bytes) -> tuple[int, str]:
+        parts = [InputImage(image_url=data_url(image)) for image in images]
+        talk = Message(role="user", content=(InputText(text="What is this?"), *parts))
+        reply = await backend.prepare(Conversation(items=(talk,)), OPTIONS)
+        reading = Reading()
+        async for delta in singly(reply.deltas()):
+            reading.add(delta)
+        return reply.input_tokens, reading.text
+
+    (without, _), (with_red, red), (with_blue, blue) = (
+        await asked(),
+        await asked(RED),
+        await asked(BLUE),
+    )
+    assert with_red == with_blue >= without + PATCHES
+    assert red != blue
+    await catalog.close()
+
+
 async def test_images_take_room(engine: TransformersEngine) -> None:
     images = shown(engine, RED, BLUE).images
-    assert await engine.image_tokens(images) == 2 * (PATCHES - 1)
+    assert isinstance(engine, MeasuresImages)
+    assert [await engine.image_tokens(each) for each in images] == [PATCHES - 1] * 2
     room = engine.card.context_size
     prompt = shown(engine, "a" * 10, RED)
     long = Prompt((*prompt.ids, *[5] * (room - len(prompt.ids) - PATCHES)), prompt.images)

@@ -8,6 +8,13 @@ from tests.engines.tiny import FOLDER
 
 __all__ = ["make_llava"]
 
+TEMPLATE = (
+    "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}"
+    "{% else %}{% for p in m.content %}{% if p.type == 'image' %}<image>{% else %}{{ p.text }}"
+    "{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
+    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
+)
+
 
 def make_llava(folder: Path) -> None:
     """Write the model, its tokenizer and its processor."""
@@ -58,3 +65,4 @@ def make_llava(folder: Path) -> None:
         vision_feature_select_strategy="default",
         num_additional_image_tokens=1,
     ).save_pretrained(folder)
+    (folder / "chat_template.jinja").write_text(TEMPLATE)
