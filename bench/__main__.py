@@ -337,6 +337,7 @@ BENCHES: dict[str, Bench] = {
     "engines": engines,
     "turns": turns,
     "upstream": upstreams.chat,
+    "upstream_first": upstreams.first_token,
     "long": state.turns,
     "appends": state.appends,
     "followers": state.followers,

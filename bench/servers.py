@@ -191,6 +191,23 @@ async def _chat(url: str) -> None:
     await backend.close()
 
 
+async def _ids(url: str) -> None:
+    """Ours before an upstream of token ids."""
+    from antiphon.backends.local import Local
+    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.dialects.chat import Dialect
+    from antiphon.engines.completions import load
+    from antiphon.store import open_store
+
+    engine = await load("ids", url)
+    backend = Local(engine, Dialect(engine.card, engine.tokenizer))
+    models = Catalog((ServedModel(name="ids", backend=backend, created=0),))
+    store = await open_store("memory:")
+    await _serve(models, store)
+    await store.close()
+    await backend.close()
+
+
 async def _model(parallel: int) -> None:
     from antiphon.backends.local import Local
     from antiphon.catalog import Catalog, ServedModel
@@ -237,6 +254,8 @@ def main() -> None:
         run(_replica(url, int(places), int(words), float(wait_s)))
     elif kind == "chat":
         run(_chat(arguments[0]))
+    elif kind == "ids":
+        run(_ids(arguments[0]))
     elif kind == "upstream":
         from .upstreams import play
 

@@ -5,13 +5,18 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+import time
+import urllib.request
 from collections.abc import Iterator
+from pathlib import Path
 
 from .load import Plan, load
 from .servers import FEW, running
 from .table import Line, median
 
-__all__ = ["chat", "play"]
+__all__ = ["chat", "first_token", "play"]
 
 _USAGE = {"prompt_tokens": 9, "completion_tokens": FEW, "total_tokens": 9 + FEW}
 
@@ -106,3 +111,64 @@ def chat() -> Iterator[Line]:
             )
         rss = ours.rss_bytes / 2**20
         yield Line(what="upstream: memory after that", value=rss, unit="MB", at_most=100)
+
+
+_ASKED = 40
+
+
+def first_token() -> Iterator[Line]:
+    """Milliseconds that the way through us adds to the first token of a real llama-server."""
+    from antiphon.testing.models import smollm2
+
+    script = Path(__file__).parents[1] / "tests" / "upstream" / "llama_server.py"
+    command = [sys.executable, str(script), str(smollm2())]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=subprocess.DEVNULL) as process:
+        assert process.stdout is not None and process.stdin is not None
+        url = process.stdout.readline().decode().strip()
+        with running("ids", url) as ours:
+            body = json.dumps(
+                {
+                    "model": "ids",
+                    "input": "hi",
+                    "stream": True,
+                    "store": False,
+                    "max_output_tokens": 2,
+                }
+            )
+            plan = Plan(port=ours.port, body=body, connections=1, requests=_ASKED)
+            load(plan)
+            through, direct = [], []
+            prompt = _prompt(url)
+            for _ in range(3):
+                through += load(plan).first_s
+                direct += [_direct(url, prompt) for _ in range(_ASKED)]
+        process.stdin.close()
+    late, early = (median(each) * 1000 for each in (through, direct))
+    yield Line(
+        what="upstream: what we add to a first token",
+        value=late - early,
+        unit="ms",
+        at_most=5,
+        note=f"{late:.1f} to {early:.1f} ms",
+    )
+
+
+def _prompt(url: str) -> str:
+    """What its template makes of the question."""
+    asked = json.dumps({"messages": [{"role": "user", "content": "hi"}]}).encode()
+    request = urllib.request.Request(f"{url}/apply-template", asked)
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        return str(json.load(answer)["prompt"])
+
+
+def _direct(url: str, prompt: str) -> float:
+    """Seconds to the first token of the same prompt, which is in the cache."""
+    body = {"prompt": prompt, "n_predict": 2, "stream": True, "cache_prompt": True}
+    request = urllib.request.Request(f"{url}/completion", json.dumps(body).encode())
+    begun = time.perf_counter()
+    with urllib.request.urlopen(request, timeout=30) as answer:
+        answer.readline()
+        took = time.perf_counter() - begun
+        answer.read()
+    return took

@@ -27,7 +27,6 @@ from antiphon.runs.service import Policy, Service
 from antiphon.settings import Model, Settings
 from antiphon.store.memory import MemoryStore
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
-from antiphon.testing.backend_check import Check as BackendCheck
 from antiphon.testing.engine_check import CHECKS, Check, check_closed
 from antiphon.testing.models import smollm2
 
@@ -84,13 +83,11 @@ async def test_the_backend_of_ids_keeps_its_contract(engine: Completions, name: 
 # --- messages over /v1/chat/completions ----------------------------------------------------------
 
 
-@pytest.mark.parametrize("check", BACKEND_CHECKS.values(), ids=BACKEND_CHECKS)
-async def test_the_backend_of_messages_keeps_its_contract(
-    upstream: str, check: BackendCheck
-) -> None:
+@pytest.mark.parametrize("name", ["counts_what_it_used", "streams", "closing_stops_it"])
+async def test_the_backend_of_messages_keeps_its_contract(upstream: str, name: str) -> None:
     backend = await chat_completions("tiny", upstream)
     try:
-        await check(backend)
+        await BACKEND_CHECKS[name](backend)
     finally:
         await backend.close()
 
@@ -98,7 +95,7 @@ async def test_the_backend_of_messages_keeps_its_contract(
 # --- items over /v1/responses --------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["counts_what_it_used", "streams", "refuses_what_is_too_long"])
+@pytest.mark.parametrize("name", ["counts_what_it_used", "streams"])
 async def test_the_backend_of_items_keeps_its_contract(upstream: str, name: str) -> None:
     backend = await responses("tiny", upstream)
     try:
