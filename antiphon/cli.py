@@ -157,6 +157,14 @@ def _key_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--tenant", default="default", help="whose key it is")
 
 
+def _index_arguments(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument("action", choices=["add", "remove", "count"])
+    parser.add_argument(
+        "what", nargs="*", metavar="WHAT", help="folders, files and URLs; to remove: how URLs begin"
+    )
+    parser.add_argument("--as", dest="prefix", help="what the URLs of files begin with")
+
+
 # --- commands ------------------------------------------------------------------------------------
 
 
@@ -217,6 +225,33 @@ def _pull(loaded: Loaded, given: argparse.Namespace) -> None:
     _say(str(path))
 
 
+def _index(loaded: Loaded, given: argparse.Namespace) -> None:
+    asyncio.run(_indexed(loaded.settings, given))
+
+
+async def _indexed(settings: Settings, given: argparse.Namespace) -> None:
+    from antiphon.server import open_fetcher
+    from antiphon.tools.web.index import Index
+    from antiphon.tools.web.indexing import add
+
+    index = Index(settings.web_index)
+    fetcher = open_fetcher(settings)
+    try:
+        for what in given.what:
+            if given.action == "remove":
+                _say(f"{what}  {await index.remove(what)} removed")
+                continue
+            added = await add(index, what, prefix=given.prefix, fetcher=fetcher)
+            _say(f"{what}  {added.pages} pages")
+            for why in added.skipped:
+                _say(f"  {why}")
+        _say(f"{settings.web_index}  {await index.count()} pages in all")
+    finally:
+        await index.close()
+        if fetcher is not None:
+            await fetcher.close()
+
+
 def _settings(loaded: Loaded, given: argparse.Namespace) -> None:
     for name, option in options(Settings).items():
         value = getattr(loaded.settings, name)
@@ -251,7 +286,17 @@ def _say(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-_SERVING = ("Server", "Models", "Storage", "Webhooks", "Access", "Limits", "Responses")
+_SERVING = (
+    "Server",
+    "Models",
+    "Storage",
+    "Webhooks",
+    "Access",
+    "Limits",
+    "Fetching",
+    "Responses",
+    "Tools",
+)
 
 COMMANDS: Mapping[str, Command] = {
     "serve": Command(
@@ -269,6 +314,13 @@ COMMANDS: Mapping[str, Command] = {
         groups=("Models",),
         takes="MODEL ",
         arguments=_pull_argument,
+    ),
+    "index": Command(
+        help="Fill the index that web searches go to.",
+        run=_index,
+        groups=("Tools", "Fetching"),
+        takes="add|remove|count [WHAT …] ",
+        arguments=_index_arguments,
     ),
     "settings": Command(
         help="Show every setting, and where it came from.",

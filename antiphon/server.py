@@ -31,15 +31,17 @@ from antiphon.logs import adopt, open_log
 from antiphon.pull import bar
 from antiphon.runs.background import Lease
 from antiphon.runs.prompts import Prompts
+from antiphon.runs.running import Bounds
 from antiphon.runs.service import Policy, Service
 from antiphon.seal import Key, Seal
 from antiphon.settings import Settings
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
+from antiphon.toolbox import Means, open_tools
 from antiphon.webhooks.deliver import Deliveries, Sender
 from antiphon.wire.body import Limits as BodyLimits
 
-__all__ = ["Serving", "address", "run"]
+__all__ = ["Serving", "address", "open_fetcher", "run"]
 
 _SWEEP_S = 60
 
@@ -69,12 +71,15 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
         sender = _sender(settings)
         if sender is not None:
             stack.push_async_callback(sender.close)
-        fetcher = _fetcher(settings, log)
+        fetcher = open_fetcher(settings, log)
         if fetcher is not None:
             stack.push_async_callback(fetcher.close)
         with bar() as progress:
             models = await catalog.load(settings, progress, now=int(_clock()))
         stack.push_async_callback(models.close)
+        providers = await stack.enter_async_context(
+            open_tools(Means(settings=settings, fetcher=fetcher))
+        )
         service = Service(
             models,
             store,
@@ -82,6 +87,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             seal=seal,
             prompts=prompts,
             fetcher=fetcher,
+            providers=providers,
             clock=_clock,
             ids=_new_id,
         )
@@ -160,6 +166,7 @@ def _policy(settings: Settings) -> Policy:
         summary_model=settings.summary_model,
         webhooks=settings.webhook_url is not None,
         max_files_bytes=settings.max_files_bytes or None,
+        bounds=Bounds(turns=settings.max_turns, call_s=settings.tool_timeout_s),
         lease=Lease(lease_s=settings.lease_s, places=settings.max_background),
     )
 
@@ -178,13 +185,14 @@ def _sender(settings: Settings) -> Sender | None:
     )
 
 
-def _fetcher(settings: Settings, log: Any) -> Fetcher | None:
+def open_fetcher(settings: Settings, log: Any = None) -> Fetcher | None:
     """What fetches URLs; None: nothing does. Fetching is on by default, its extra is not."""
     networks = tuple(_network(text) for text in settings.fetch_networks)
     if not settings.fetch_urls:
         return None
     if find_spec("aiohttp") is None and not networks:
-        log.info('URLs in requests are not fetched: pip install "antiphon[fetch]"')
+        if log is not None:
+            log.info('URLs in requests are not fetched: pip install "antiphon[fetch]"')
         return None
     return Fetcher.open(most=settings.max_file_bytes, clock=time.monotonic, networks=networks)
 

@@ -70,6 +70,7 @@ _hooks = partial(declare, group="Webhooks")
 _access = partial(declare, group="Access")
 _limits = partial(declare, group="Limits")
 _fetching = partial(declare, group="Fetching")
+_tools = partial(declare, group="Tools")
 _answers = partial(declare, group="Responses")
 _chat = partial(declare, group="Chat")
 
@@ -396,6 +397,28 @@ class Settings(Struct, frozen=True, kw_only=True):
             " such as `10.1.0.0/16`."
         ),
     ] = ()
+
+    web_search: Annotated[
+        Literal["index", "exa", "tavily", "brave", "you", "searxng", "off"],
+        _tools(
+            "Where web searches go: the index that `antiphon index add` makes, if there is one, or"
+            " a search engine."
+        ),
+    ] = "index"
+    web_index: Annotated[
+        Path,
+        _tools("The index of web searches.", default="~/.local/share/antiphon/web.db"),
+    ] = field(default_factory=lambda: _home("XDG_DATA_HOME", ".local/share") / "web.db")
+    web_search_url: Annotated[
+        str | None, _tools("Where the search engine answers. Unset: its own address.")
+    ] = None
+    web_search_key: Annotated[
+        str | None, _tools("The key for the search engine.", flag=None, secret=True)
+    ] = None
+    max_turns: Annotated[
+        int, _tools("Times that a model is asked in one response in which tools run.", ge=1)
+    ] = 32
+    tool_timeout_s: Annotated[float, _tools("Seconds that a call of a tool may take.", gt=0)] = 300
 
     unavailable_tools: Annotated[
         Literal["ignore", "refuse"],

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.conversation import Kept
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Sampled, Text
 from antiphon.stream.kinds import KINDS
-from antiphon.tools.base import First, Offer, Result
+from antiphon.tools.base import First, Offer, Reader, Result
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
@@ -85,14 +85,29 @@ class Called:
 
 
 class _Spoken:
-    """Any other item: its shell and what was written into it."""
+    """Any other item: its shell and what was written into it. ``readers``: what reads it before it
+    is said, if it is a message."""
 
-    def __init__(self, shell: it.Item) -> None:
+    def __init__(self, shell: it.Item, readers: Sequence[Callable[[], Reader]] = ()) -> None:
         self._shell = shell
         self._text: dict[str, list[str]] = {}
+        self._readers = [make() for make in readers] if isinstance(shell, it.Message) else []
 
     def write(self, delta: Text) -> None:
         self._text.setdefault(delta.channel, []).append(delta.text)
+
+    def said(self, delta: Text) -> Iterable[Delta]:
+        """What is to be said of what was written."""
+        if not self._readers or delta.channel != "text":
+            return (delta,)
+        return _through(self._readers, (delta,))
+
+    def end(self) -> Iterable[Delta]:
+        """What was held back."""
+        out: list[Delta] = []
+        for at, reader in enumerate(self._readers):
+            out += _through(self._readers[at + 1 :], reader.end())
+        return out
 
     def item(self) -> it.Item:
         said = {channel: "".join(pieces) for channel, pieces in self._text.items()}
@@ -108,12 +123,24 @@ class _Spoken:
         return shell
 
 
+def _through(readers: Sequence[Reader], deltas: Iterable[Delta]) -> list[Delta]:
+    """The deltas as the readers leave them, one behind the other."""
+    said = list(deltas)
+    for reader in readers:
+        said = [
+            out
+            for delta in said
+            for out in (reader.feed(delta) if isinstance(delta, Text) else (delta,))
+        ]
+    return said
+
+
 _FIELD: Mapping[str, str] = {"text": "text", "refusal": "refusal"}
 
 
 class Turn:
     """``allowed``: how many more calls may run; None: any number. ``begun``: the item that was
-    being written when the turn was interrupted."""
+    being written when the turn was interrupted. ``readers``: what reads its messages."""
 
     def __init__(
         self,
@@ -122,7 +149,9 @@ class Turn:
         *,
         allowed: int | None = None,
         begun: it.Item | None = None,
+        readers: Sequence[Callable[[], Reader]] = (),
     ) -> None:
+        self._readers = readers
         self._offers = offers
         self._ids = ids
         self._allowed = allowed
@@ -169,11 +198,10 @@ class Turn:
             case Close():
                 if isinstance(self._open, Called):
                     return self._over()
-                self._open = None
-                return (delta,)
+                return (*self._over(), delta)
             case Finish():
                 self.finish = delta
-                return ()
+                return self._open.end() if isinstance(self._open, _Spoken) else ()
         return (delta,)
 
     def _written(self, delta: Text) -> Iterable[Delta]:
@@ -181,9 +209,9 @@ class Turn:
         if now is None:
             return (delta,)
         now.write(delta)
-        if isinstance(now, Called) and (now.ignored or not now.offer.streamed):
-            return ()
-        return (delta,)
+        if isinstance(now, _Spoken):
+            return now.said(delta)
+        return () if now.ignored or not now.offer.streamed else (delta,)
 
     def _opened(self, delta: Open) -> Iterable[Delta]:
         item = delta.item
@@ -193,7 +221,7 @@ class Turn:
             offer = self._offers.get((item.name, namespace))
         if offer is None:
             self.awaits_client |= isinstance(item, _CLIENTS)
-            self._open = _Spoken(item)
+            self._open = _Spoken(item, self._readers)
             self._said.append(self._open)
             return (delta,)
         ignored = offer.call is not None and self._allowed == 0
@@ -210,7 +238,9 @@ class Turn:
     def _over(self) -> Iterable[Delta]:
         """The open call has been said."""
         now, self._open = self._open, None
-        if not isinstance(now, Called) or now.ignored:
+        if isinstance(now, _Spoken):
+            return now.end()
+        if now is None or now.ignored:
             return ()
         if now.offer.call is not None:
             return (Close(),)

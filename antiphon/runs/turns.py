@@ -19,7 +19,7 @@ from antiphon.backends.checked import added
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Prompted
-from antiphon.tools.base import Offer, Opening, Toolset
+from antiphon.tools.base import Offer, Opening, Reader, Toolset
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage
@@ -63,6 +63,7 @@ class Turns:
         self._options = work.options
         self._allowed = work.bounds.calls
         self._begun: Begun | None = None
+        self._readers: list[Callable[[], Reader]] = []
         self._is_over = False
         #: What each turn used.
         self.used: list[Usage] = []
@@ -111,7 +112,13 @@ class Turns:
         while True:
             is_last = len(self.used) >= self._work.bounds.turns - 1
             allowed = 0 if is_last else self._allowed
-            turn = Turn(self._offers, self._work.ids, allowed=allowed, begun=said)
+            turn = Turn(
+                self._offers,
+                self._work.ids,
+                allowed=allowed,
+                begun=said,
+                readers=self._readers,
+            )
             said = None
             async with aclosing(self._turn(turn)) as deltas:
                 async for known in deltas:
@@ -161,6 +168,7 @@ class Turns:
         """The reply of the first turn, once it is known what there is to call."""
         offered = tuple(offer for toolset in toolsets for offer in toolset.offers)
         self._offers.update({(o.tool.name, o.namespace): o for o in offered})
+        self._readers = [each.reader for each in toolsets if each.reader is not None]
         self._options = with_tools(self._options, self._work.hosted, toolsets)
         if begun is not None and not _is_between(begun):
             if offered:

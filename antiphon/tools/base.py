@@ -4,12 +4,13 @@ it. It knows no model, no run and no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol
 
 from msgspec import Struct
 
+from antiphon.stream.deltas import Delta, Text
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Item
 
@@ -20,6 +21,7 @@ __all__ = [
     "Offer",
     "Opening",
     "Provider",
+    "Reader",
     "Result",
     "Step",
     "Toolset",
@@ -86,11 +88,22 @@ class First(Struct, frozen=True, kw_only=True):
     arguments: str
 
 
+class Reader(Protocol):
+    """Reads the text of one message that the model writes, before it is said: what stands for a
+    citation becomes one. What it gives out may be held back, but not lost."""
+
+    def feed(self, delta: Text) -> Iterable[Delta]: ...
+
+    def end(self) -> Iterable[Delta]: ...
+
+
 class Toolset(Struct, frozen=True, kw_only=True):
     """What a tool of a request came to. ``fields`` are those of its leading item, if it has one;
-    ``failed``: the item says why there is nothing to offer."""
+    ``failed``: the item says why there is nothing to offer. ``reader``: makes what reads a
+    message."""
 
     offers: tuple[Offer, ...] = ()
+    reader: Callable[[], Reader] | None = None
     first: tuple[First, ...] = ()
     fields: Mapping[str, Any] = {}
     failed: bool = False

@@ -1,0 +1,72 @@
+"""The tools that run here, made of the settings: one function a tool, one table of them.
+
+Heavy imports lie inside the functions. It knows no requests and no HTTP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+
+from msgspec import Struct
+
+from antiphon.attachments.fetch import Fetcher
+from antiphon.errors import SetupError
+from antiphon.settings import Settings
+from antiphon.tools.base import Provider
+
+__all__ = ["PROVIDERS", "Means", "open_tools"]
+
+
+class Means(Struct, frozen=True, kw_only=True):
+    """What tools are made with. ``fetcher``: None where nothing may be fetched."""
+
+    settings: Settings
+    fetcher: Fetcher | None = None
+
+
+#: Opens the providers of one tool, by the types of the request's tools they bring; none where the
+#: operator did not ask for it. Raises ``SetupError``.
+Opener = Callable[[Means], AbstractAsyncContextManager[Mapping[str, Provider]]]
+
+
+@asynccontextmanager
+async def _web_search(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+    from antiphon.tools.web.index import Index
+    from antiphon.tools.web.provider import TYPES, WebSearch
+
+    settings = means.settings
+    named = settings.web_search
+    if named == "off" or (named == "index" and not settings.web_index.is_file()):
+        yield {}
+        return
+    if named == "index":
+        index = Index(settings.web_index)
+        try:
+            yield dict.fromkeys(TYPES, WebSearch(index, is_external=False))
+        finally:
+            await index.close()
+        return
+    from antiphon.tools.web.engines import Web
+
+    if means.fetcher is None:
+        raise SetupError(f"web_search = {named!r} opens pages: set fetch_urls")
+    web = Web.open(named, means.fetcher, key=settings.web_search_key, url=settings.web_search_url)
+    try:
+        yield dict.fromkeys(TYPES, WebSearch(web, is_external=True))
+    finally:
+        await web.close()
+
+
+#: A tool → what opens its providers.
+PROVIDERS: Mapping[str, Opener] = {"web_search": _web_search}
+
+
+@asynccontextmanager
+async def open_tools(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+    """All that the settings ask for, by the types of tools. Raises ``SetupError``."""
+    async with AsyncExitStack() as stack:
+        found: dict[str, Provider] = {}
+        for opener in PROVIDERS.values():
+            found.update(await stack.enter_async_context(opener(means)))
+        yield found

@@ -1,0 +1,201 @@
+"""Search engines by their HTTP interfaces, a row each, and pages fetched from the web."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import structlog
+from msgspec import Struct
+
+from antiphon.attachments.fetch import Failed, Fetcher
+from antiphon.errors import SetupError, ToolError
+
+from .browser import Asked
+from .index import Document
+from .page import Found, Page
+from .reading import read
+
+__all__ = ["ENGINES", "Engine", "Web", "page_of"]
+
+_log = structlog.get_logger(__name__)
+
+Json = dict[str, Any]
+_SECONDS = 15.0
+_READ_SECONDS = 20.0
+
+
+class Engine(Struct, frozen=True, kw_only=True):
+    """``url``: where it answers; None: the operator says. ``key``: the header for the key, and how
+    it is written there. ``query`` or ``body``: what is asked. ``read``: the results."""
+
+    url: str | None
+    path: str
+    read: Callable[[Json], Sequence[Any]]
+    found: Callable[[Json], Found]
+    key: tuple[str, str] | None = None
+    query: Callable[[str, Asked], Json] | None = None
+    body: Callable[[str, Asked], Json] | None = None
+
+
+def _domains(allowed: str, blocked: str) -> Callable[[Asked], Json]:
+    def fields(asked: Asked) -> Json:
+        given = {allowed: list(asked.allowed), blocked: list(asked.blocked)}
+        return {name: value for name, value in given.items() if value}
+
+    return fields
+
+
+_exa, _tavily = (
+    _domains("includeDomains", "excludeDomains"),
+    _domains("include_domains", "exclude_domains"),
+)
+
+ENGINES: Mapping[str, Engine] = {
+    "exa": Engine(
+        url="https://api.exa.ai",
+        path="/search",
+        key=("x-api-key", "{}"),
+        body=lambda query, asked: {
+            "query": query,
+            "numResults": asked.count,
+            "contents": {"text": {"maxCharacters": 500}},
+            **_exa(asked),
+        },
+        read=lambda answer: answer["results"],
+        found=lambda one: Found(
+            url=one["url"], title=one.get("title") or "", text=one.get("text") or ""
+        ),
+    ),
+    "tavily": Engine(
+        url="https://api.tavily.com",
+        path="/search",
+        key=("authorization", "Bearer {}"),
+        body=lambda query, asked: {"query": query, "max_results": asked.count, **_tavily(asked)},
+        read=lambda answer: answer["results"],
+        found=lambda one: Found(
+            url=one["url"], title=one.get("title") or "", text=one.get("content") or ""
+        ),
+    ),
+    "brave": Engine(
+        url="https://api.search.brave.com",
+        path="/res/v1/web/search",
+        key=("x-subscription-token", "{}"),
+        query=lambda query, asked: {
+            "q": query,
+            "count": min(asked.count, 20),
+            **({"country": asked.location["country"]} if asked.location.get("country") else {}),
+        },
+        read=lambda answer: answer.get("web", {}).get("results", []),
+        found=lambda one: Found(
+            url=one["url"], title=one.get("title") or "", text=one.get("description") or ""
+        ),
+    ),
+    "you": Engine(
+        url="https://ydc-index.io",
+        path="/v1/search",
+        key=("x-api-key", "{}"),
+        query=lambda query, asked: {"query": query, "count": asked.count},
+        read=lambda answer: answer.get("results", {}).get("web", []),
+        found=lambda one: Found(
+            url=one["url"],
+            title=one.get("title") or "",
+            text=" ".join(one.get("snippets") or ()) or one.get("description") or "",
+        ),
+    ),
+    "searxng": Engine(
+        url=None,
+        path="/search",
+        query=lambda query, asked: {"q": query, "format": "json"},
+        read=lambda answer: answer["results"],
+        found=lambda one: Found(
+            url=one["url"], title=one.get("title") or "", text=one.get("content") or ""
+        ),
+    ),
+}
+
+
+class Web:
+    """``Source`` over a search engine and the web. Made by ``open``, inside an event loop."""
+
+    def __init__(self, engine: Engine, base: str, session: Any, fetcher: Fetcher) -> None:
+        self._engine = engine
+        self._base = base
+        self._session = session
+        self._fetcher = fetcher
+
+    @classmethod
+    def open(
+        cls, engine: str, fetcher: Fetcher, *, key: str | None = None, url: str | None = None
+    ) -> Web:
+        """``engine``: a name of ``ENGINES``. Raises ``SetupError``: a missing extra, key or URL."""
+        row = ENGINES[engine]
+        base = url or row.url
+        if base is None:
+            raise SetupError(f"web_search = {engine!r} needs web_search_url: where it answers")
+        if row.key is not None and not key:
+            raise SetupError(f"web_search = {engine!r} needs web_search_key")
+        try:
+            import aiohttp
+        except ImportError:
+            raise SetupError(
+                'Searching the web needs an extra: pip install "antiphon[web]".'
+            ) from None
+        headers = {"user-agent": "antiphon"}
+        if row.key is not None:
+            name, form = row.key
+            headers[name] = form.format(key)
+        session = aiohttp.ClientSession(
+            headers=headers,
+            timeout=aiohttp.ClientTimeout(total=_SECONDS),
+            cookie_jar=aiohttp.DummyCookieJar(),
+        )
+        return cls(row, base.rstrip("/"), session, fetcher)
+
+    async def search(self, query: str, asked: Asked) -> tuple[Found, ...]:
+        import aiohttp
+
+        row = self._engine
+        given: Json = {"params": row.query(query, asked)} if row.query else {}
+        if row.body is not None:
+            given["json"] = row.body(query, asked)
+        method = "POST" if row.body is not None else "GET"
+        try:
+            async with self._session.request(
+                method, self._base + row.path, allow_redirects=False, **given
+            ) as answer:
+                if answer.status != 200:
+                    _log.warning("a search failed", status=answer.status)
+                    raise ToolError("The search engine did not answer. Try again later.")
+                results = row.read(await answer.json(content_type=None))
+            return tuple(row.found(one) for one in results if isinstance(one, dict))
+        except (aiohttp.ClientError, OSError, TimeoutError):
+            raise ToolError("The search engine cannot be reached. Try again later.") from None
+        except (ValueError, KeyError, TypeError, AttributeError):
+            raise ToolError("The search engine's answer could not be read.") from None
+
+    async def page(self, url: str) -> Page:
+        return await page_of(url, self._fetcher)
+
+    async def close(self) -> None:
+        await self._session.close()
+
+
+async def document_of(url: str, fetcher: Fetcher) -> Document:
+    """What stands behind a URL, read. Raises ``ToolError``."""
+    try:
+        fetched = await fetcher.fetch(url)
+    except Failed as failed:
+        raise ToolError(f"{url} could not be fetched: {failed}.") from None
+    try:
+        async with asyncio.timeout(_READ_SECONDS):
+            return await asyncio.to_thread(read, url, fetched.content, fetched.mime)
+    except TimeoutError:
+        raise ToolError(f"{url} took too long to read.") from None
+
+
+async def page_of(url: str, fetcher: Fetcher) -> Page:
+    """The same as a page."""
+    found = await document_of(url, fetcher)
+    return Page.of(found.url, found.title, found.text, found.links)

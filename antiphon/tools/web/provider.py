@@ -1,0 +1,205 @@
+"""web_search, as responses have it: three functions for the model, ``web_search_call`` items for
+the client, citations in the answer. It does not know where pages come from.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+from msgspec import UNSET
+
+from antiphon.errors import InvalidRequest, ToolError
+from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
+from antiphon.wire import tools as tl
+from antiphon.wire.items import Item, WebSearchCall
+
+from .browser import Asked, Browser, Shown, Source
+from .citations import Citations
+
+__all__ = ["TYPES", "WebSearch"]
+
+#: The types of tools that are this one.
+TYPES = (
+    "web_search",
+    "web_search_2025_08_26",
+    "web_search_preview",
+    "web_search_preview_2025_03_11",
+)
+_NAMESPACE = "browser"
+#: How much is shown: results of a search, characters of a view.
+_SIZES: Mapping[str, tuple[int, int]] = {"low": (5, 2000), "medium": (10, 4000), "high": (20, 8000)}
+_SOURCES, _RESULTS = "web_search_call.action.sources", "web_search_call.results"
+
+_CURSOR = {"type": "integer", "description": "The number of a page that was shown; the last one."}
+_FUNCTIONS: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
+    "search": (
+        "Searches for information and shows results as numbered links 【id†title†domain】.",
+        {"query": {"type": "string"}},
+        ("query",),
+    ),
+    "open": (
+        "Opens link `id` of the page `cursor`, or a URL given as `id`, from line `loc` on. Without"
+        " `id`: scrolls in that page. Cite what you use as 【cursor†L3-L5】, with the number in"
+        " brackets that stands before the page and the lines.",
+        {
+            "id": {"type": ["integer", "string"]},
+            "cursor": _CURSOR,
+            "loc": {"type": "integer"},
+            "num_lines": {"type": "integer"},
+        },
+        (),
+    ),
+    "find": (
+        "Finds exact text in the page `cursor`.",
+        {"pattern": {"type": "string"}, "cursor": _CURSOR},
+        ("pattern",),
+    ),
+}
+
+#: What a call is before its arguments are known: clients want to see a whole action.
+_BEGUN: Mapping[str, Mapping[str, Any]] = {
+    "search": {"type": "search", "query": "", "queries": []},
+    "open": {"type": "open_page", "url": None},
+    "find": {"type": "find_in_page", "url": "", "pattern": ""},
+}
+
+_Step = Callable[[Browser, Mapping[str, Any]], Awaitable[Shown]]
+
+
+class WebSearch:
+    """``Provider`` over a source, which it does not own. ``is_external``: it goes to the web, which
+    a request may forbid (``external_web_access``)."""
+
+    def __init__(self, source: Source, *, is_external: bool) -> None:
+        self._source = source
+        self._is_external = is_external
+
+    def check(self, tool: Any, path: str) -> None:
+        filters = {} if tool.filters is UNSET else tool.filters
+        for name, value in filters.items():
+            where = f"{path}.filters.{name[:64]}"
+            if name not in ("allowed_domains", "blocked_domains"):
+                raise InvalidRequest(
+                    f"Unknown parameter: '{where}'.", param=where, code="unknown_parameter"
+                )
+            if value is None:
+                continue
+            if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
+                raise InvalidRequest(
+                    f"Invalid type for '{where}': expected an array of strings.",
+                    param=where,
+                    code="invalid_type",
+                )
+
+    def lead(self, tool: Any, opening: Opening) -> Item | None:
+        return None
+
+    @asynccontextmanager
+    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+        if self._is_external and tool.external_web_access is False:
+            yield Toolset()
+            return
+        browser = Browser(self._source, _asked(tool))
+        offers = tuple(
+            Offer(
+                tool=_function(name),
+                shell=WebSearchCall(action=dict(_BEGUN[name])),
+                call=partial(_run, browser, step, opening.include),
+                namespace=_NAMESPACE,
+            )
+            for name, step in _STEPS.items()
+        )
+        yield Toolset(offers=offers, reader=lambda: Citations(browser.shown))
+
+
+async def _run(
+    browser: Browser,
+    step: _Step,
+    include: frozenset[str],
+    arguments: str,
+    context: Context,
+) -> AsyncGenerator[Step | Result, None]:
+    yield Step("searching")
+    try:
+        asked = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        asked = None
+    if not isinstance(asked, dict):
+        raise ToolError("The arguments are not a JSON object.")
+    shown = await step(browser, asked)
+    action = dict(shown.action)
+    if _SOURCES in include and shown.found:
+        action["sources"] = [{"type": "url", "url": one.url} for one in shown.found]
+    fields: dict[str, Any] = {"action": action}
+    if _RESULTS in include and shown.found:
+        fields["results"] = tuple(
+            {"url": one.url, "title": one.title, "text": one.text} for one in shown.found
+        )
+    yield Step("completed")
+    yield Result(text=shown.text, fields=fields)
+
+
+async def _search(browser: Browser, asked: Mapping[str, Any]) -> Shown:
+    return await browser.search(_text(asked, "query"))
+
+
+async def _open(browser: Browser, asked: Mapping[str, Any]) -> Shown:
+    id = asked.get("id")
+    if isinstance(id, str) and id.strip().lstrip("-").isdigit():
+        id = int(id)
+    if not isinstance(id, int | str) or id == "":
+        id = None
+    loc = _number(asked, "loc") or 0
+    lines = _number(asked, "num_lines")
+    return await browser.open(id, _number(asked, "cursor"), loc, lines if lines != -1 else None)
+
+
+async def _find(browser: Browser, asked: Mapping[str, Any]) -> Shown:
+    return browser.find(_text(asked, "pattern"), _number(asked, "cursor"))
+
+
+_STEPS: Mapping[str, _Step] = {"search": _search, "open": _open, "find": _find}
+
+
+def _function(name: str) -> tl.Function:
+    about, properties, required = _FUNCTIONS[name]
+    return tl.Function(
+        name=name,
+        description=about,
+        parameters={
+            "type": "object",
+            "properties": dict(properties),
+            "required": list(required),
+        },
+    )
+
+
+def _asked(tool: Any) -> Asked:
+    size = "medium" if tool.search_context_size is UNSET else tool.search_context_size
+    count, room = _SIZES[size]
+    filters = {} if tool.filters is UNSET else tool.filters
+    return Asked(
+        count=count,
+        room=room,
+        allowed=tuple(filters.get("allowed_domains") or ()),
+        blocked=tuple(filters.get("blocked_domains") or ()),
+        location={} if tool.user_location is UNSET else tool.user_location or {},
+    )
+
+
+def _text(asked: Mapping[str, Any], name: str) -> str:
+    value = asked.get(name)
+    if not isinstance(value, str) or not value.strip():
+        raise ToolError(f"'{name}' is missing.")
+    return value.strip()
+
+
+def _number(asked: Mapping[str, Any], name: str) -> int | None:
+    value = asked.get(name)
+    if isinstance(value, bool) or not isinstance(value, int):
+        return None
+    return value

@@ -1,0 +1,129 @@
+"""web_search: a model that searches, opens, looks through and cites, over an index of one's own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from antiphon.tools.web.index import Document, Index
+from antiphon.tools.web.provider import TYPES, WebSearch
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Ask, engine, local
+from tests.conformance.test_tool_search import called, prompts
+
+TOOL = {"type": "web_search"}
+FJORD = "https://north.example/fjords"
+
+
+@pytest.fixture
+async def providers() -> AsyncIterator[dict[str, WebSearch]]:
+    index = Index(":memory:")
+    text = "A fjord is a narrow inlet.\n\nThe longest one is the Sognefjord: 205 km."
+    await index.add(
+        [
+            Document(url=FJORD, title="Fjords", text=text),
+            Document(url="https://south.example/palms", title="Palms", text="Palms. No fjord."),
+        ]
+    )
+    yield dict.fromkeys(TYPES, WebSearch(index, is_external=False))
+    await index.close()
+
+
+STEPS = [
+    called("browser__search", {"query": "longest fjord"}),
+    called("browser__open", {"id": 0, "cursor": 0}),
+    called("browser__find", {"pattern": "longest", "cursor": 1}),
+    "The Sognefjord, of 205 km 【1†L2】.",
+]
+
+
+@pytest.mark.requirement("VN-87", "GO-12")
+@pytest.mark.parametrize("type", ["web_search", "web_search_preview"])
+async def test_a_question_is_searched_and_its_answer_cites(
+    serve: Serve, ask: Ask, providers: Any, type: str
+) -> None:
+    server = serve(local(engine(STEPS)), providers=providers)
+    answer = await ask(server, tools=[{"type": type}])
+    searched, opened, looked, message = answer.output
+    assert searched["action"] == {
+        "type": "search",
+        "query": "longest fjord",
+        "queries": ["longest fjord"],
+    }
+    assert opened["action"] == {"type": "open_page", "url": FJORD}
+    assert looked["action"] == {"type": "find_in_page", "url": FJORD, "pattern": "longest"}
+    assert {item["status"] for item in answer.output} == {"completed"}
+    (part,) = message["content"]
+    assert part["text"] == f"The Sognefjord, of 205 km ([north.example]({FJORD}))."
+    (cited,) = part["annotations"]
+    assert cited["type"] == "url_citation" and (cited["url"], cited["title"]) == (FJORD, "Fjords")
+    span = part["text"][cited["start_index"] : cited["end_index"]]
+    assert span == f"([north.example]({FJORD}))"
+    if answer.events:
+        types = [e["type"].removeprefix("response.") for e in answer.events]
+        at = types.index("web_search_call.in_progress")
+        assert types[at - 1 : at + 4] == [
+            "output_item.added",
+            "web_search_call.in_progress",
+            "web_search_call.searching",
+            "web_search_call.completed",
+            "output_item.done",
+        ]
+        said = types.index("output_text.annotation.added")
+        assert "output_text.delta" in types[at:said]
+
+
+async def test_what_was_found_is_told_where_it_is_asked_for(
+    serve: Serve, wait: Ask, providers: Any
+) -> None:
+    server = serve(local(engine([STEPS[0], "Well."])), providers=providers)
+    answer = await wait(
+        server,
+        tools=[TOOL],
+        include=["web_search_call.action.sources", "web_search_call.results"],
+    )
+    searched = answer.output[0]
+    assert {"type": "url", "url": FJORD} in searched["action"]["sources"]
+    assert searched["results"][0]["url"] == FJORD
+
+
+async def test_a_request_may_say_which_domains_and_how_much(
+    serve: Serve, wait: Ask, providers: Any
+) -> None:
+    server = serve(local(engine([STEPS[0], "Well."])), providers=providers)
+    filters = {"allowed_domains": ["south.example"]}
+    await wait(server, tools=[{**TOOL, "filters": filters, "search_context_size": "low"}])
+    told = prompts(server)[1]
+    assert "south.example" in told and "north.example" not in told
+    bad = {"allowed_domains": "south.example"}
+    refused = (await wait(server, tools=[{**TOOL, "filters": bad}])).refused
+    assert refused["param"] == "tools[0].filters.allowed_domains"
+
+
+@pytest.mark.requirement("D-71")
+@pytest.mark.parametrize(
+    ("call", "told"),
+    [
+        (called("browser__search", {}), "'query' is missing"),
+        (called("browser__open", {"id": 3}), "No page was opened"),
+        (called("browser__open", {"id": "https://nowhere.example/"}), "not in the index"),
+        (called("browser__find", {"pattern": 1}), "'pattern' is missing"),
+        (called("browser__search", "x"), "not a JSON object"),
+    ],
+)
+async def test_a_step_that_fails_is_told_to_the_model(
+    serve: Serve, wait: Ask, providers: Any, call: str, told: str
+) -> None:
+    server = serve(local(engine([call, "Sorry."])), providers=providers)
+    answer = await wait(server, tools=[TOOL])
+    assert answer.output[0]["status"] == "failed" and answer.text == "Sorry."
+    assert told in prompts(server)[1]
+
+
+async def test_a_request_may_stay_off_the_web(serve: Serve, wait: Ask) -> None:
+    outside = WebSearch(Index(":memory:"), is_external=True)
+    server = serve(local(engine(["Hi"])), providers={"web_search": outside})
+    answer = await wait(server, tools=[{**TOOL, "external_web_access": False}])
+    assert answer.text == "Hi" and "browser" not in prompts(server)[0]
