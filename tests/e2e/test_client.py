@@ -284,7 +284,7 @@ CODEX = json.loads((Path(__file__).parent / "codex.json").read_text())
 def test_what_codex_sends_is_answered(server: Server) -> None:
     answer = httpx.post(f"{server.url}/responses", json=CODEX, timeout=60)
     assert answer.status_code == 200, answer.text
-    assert answer.headers["x-antiphon-ignored-tools"] == "web_search, tool_search, image_generation"
+    assert answer.headers["x-antiphon-ignored-tools"] == "web_search, image_generation"
     names = [line[7:] for line in answer.text.splitlines() if line.startswith("event: ")]
     assert names[0] == "response.created"
     assert names[-1] in ("response.completed", "response.incomplete")

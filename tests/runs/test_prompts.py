@@ -43,7 +43,8 @@ name = "look_up"
 parameters = { type = "object", properties = {} }
 """
 VALUES = {"company": "Acme", "tone": "kind", "name": "Ann"}
-IMAGE = {"type": "input_image", "image_url": "data:image/png;base64,AAAA", "detail": "auto"}
+PNG = "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAIAAACQd1PeAAAADElEQVR4nGNgYGAAAAAEAAH2FzhVAAAAAElFTkSuQmCC"
+IMAGE = {"type": "input_image", "image_url": f"data:image/png;base64,{PNG}", "detail": "auto"}
 
 
 def kept(folder: Path, files: Mapping[str, str]) -> Prompts:
