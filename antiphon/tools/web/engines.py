@@ -17,7 +17,7 @@ from .index import Document
 from .page import Found, Page
 from .reading import read
 
-__all__ = ["ENGINES", "Engine", "Web", "page_of"]
+__all__ = ["ENGINES", "Engine", "Web", "document_of", "page_of"]
 
 _log = structlog.get_logger(__name__)
 
