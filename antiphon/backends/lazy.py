@@ -175,7 +175,7 @@ class Lazy:
         try:
             if self._closing is not None:  # its memory is needed
                 await asyncio.shield(self._closing)
-            _log.info("model is loaded", model=self._name)
+            _log.info("model is being loaded", model=self._name)
             backend = await self._make()
         except SetupError as error:
             _log.error("model could not be loaded", model=self._name, reason=str(error))
