@@ -101,6 +101,10 @@ class Reading:
         cannot be read."""
         for payload in payloads:
             self._take(payload)
+        return self.taken()
+
+    def taken(self) -> tuple[Delta, ...]:
+        """What has been read and not been given out: what came before an error."""
         return self._items.take()
 
     def _take(self, payload: bytes) -> None:

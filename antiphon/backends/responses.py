@@ -185,7 +185,13 @@ class ResponsesReply:
         async with aclosing(upstream.stream(url, self._body, self._options.trace)) as batches:
             async for payloads in batches:
                 done = not payloads
-                if known := reading.feed(payloads):
+                try:
+                    known = reading.feed(payloads)
+                except BackendError:
+                    if before := reading.taken():
+                        yield before
+                    raise
+                if known:
                     yield known
         yield reading.finish(done=done)
 

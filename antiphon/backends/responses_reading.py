@@ -119,6 +119,10 @@ class Reading:
         cannot be read."""
         for payload in payloads:
             self._read(payload)
+        return self.taken()
+
+    def taken(self) -> tuple[Delta, ...]:
+        """What has been read and not been given out: what came before an error."""
         return self._written.take()
 
     def _read(self, payload: bytes) -> None:

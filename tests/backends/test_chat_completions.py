@@ -24,7 +24,7 @@ from antiphon.wire.items import InputText, Message
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig, TextConfig
 from antiphon.wire.tools import Choice, Custom, Function, Namespace
 from tests.conformance.served import Server
-from tests.upstream.fakes import Answer, Fake, chunks, fake, json_answer
+from tests.upstream.fakes import Answer, Fake, chunks, fake, json_answer, sse
 
 from .upstreams import STREAMS, VLLM
 
@@ -462,6 +462,14 @@ async def test_an_upstream_that_fails(answer: Answer, status: int, code: str) ->
         streamed = (await whole.post(stream=True)).text
         assert f'"code":"{code}"' in streamed and "event: response.failed" in streamed
         assert "sk-1" not in plain.text + streamed
+
+
+async def test_what_was_said_before_an_error_was_said() -> None:
+    error = sse({"error": {"message": "overloaded", "code": 503}}, done=False)
+    together = b"".join([*chunks({"content": "So far."})[:1], *error])
+    async with server(Answer([together])) as (_, whole):
+        streamed = (await whole.post(stream=True)).text
+        assert '"delta":"So far."' in streamed and "event: response.failed" in streamed
 
 
 async def test_a_client_that_leaves_ends_the_request() -> None:

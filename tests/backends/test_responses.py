@@ -255,6 +255,18 @@ async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> 
         assert (await read(backend, wish)).text == "no "
 
 
+async def test_what_was_said_before_an_error_was_said() -> None:
+    events = sse(
+        {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "So far."},
+        {"type": "error", "code": "server_error", "message": "overloaded"},
+    )
+    async with served(Answer([b"".join(events)])) as (_, backend):
+        whole = Server(backend, MemoryStore())
+        streamed = (await whole.post(stream=True)).text
+        assert '"delta":"So far."' in streamed and "event: response.failed" in streamed
+        await whole.close()
+
+
 async def test_a_flavour_is_one() -> None:
     async with fake() as playing:
         with pytest.raises(SetupError, match="there is no 'vlm'"):

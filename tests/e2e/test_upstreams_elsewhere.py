@@ -1,7 +1,8 @@
 """Upstreams that somebody runs: the contracts over a server named by the environment.
 
 ``UPSTREAM=http://gpu:8000 UPSTREAM_TOKENIZER=/models/x pytest -m engines tests/e2e``: vLLM, SGLang,
-TensorRT-LLM or llama-server; with ``UPSTREAM`` alone, any server of Chat Completions.
+TensorRT-LLM or llama-server; with ``UPSTREAM`` alone, any server of Chat Completions. Where it
+lists no models, ``UPSTREAM_MODEL`` names one.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from antiphon.testing.backend_check import Check as BackendCheck
 from antiphon.testing.engine_check import CHECKS, Check
 
 URL, TOKENIZER = os.environ.get("UPSTREAM"), os.environ.get("UPSTREAM_TOKENIZER")
+MODEL = os.environ.get("UPSTREAM_MODEL")
 pytestmark = [
     pytest.mark.engines,
     pytest.mark.skipif(URL is None, reason="the environment names no UPSTREAM"),
@@ -31,14 +33,14 @@ pytestmark = [
 async def engine() -> AsyncIterator[Completions]:
     if TOKENIZER is None:
         pytest.skip("the environment names no UPSTREAM_TOKENIZER")
-    loaded = await load("elsewhere", str(URL), options={"tokenizer": TOKENIZER})
+    loaded = await load("elsewhere", str(URL), model=MODEL, options={"tokenizer": TOKENIZER})
     yield loaded
     await loaded.close()
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def backend() -> AsyncIterator[ChatCompletions]:
-    made = await chat_completions("elsewhere", str(URL))
+    made = await chat_completions("elsewhere", str(URL), model=MODEL)
     yield made
     await made.close()
 
