@@ -64,6 +64,7 @@ class Dice:
         yield Result(text="six", fields={"output": "six"})
 
 
+@pytest.mark.requirement("D-16")
 async def test_a_tool_is_listed_called_and_its_result_told(serve: Serve, ask: Ask) -> None:
     dice = Dice()
     server = serve(

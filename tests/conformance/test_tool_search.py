@@ -169,6 +169,7 @@ async def test_a_function_of_the_client_keeps_its_name(serve: Serve, wait: Ask) 
     assert '"tool_search_"' in prompts(server)[0]
 
 
+@pytest.mark.requirement("VN-53")
 async def test_turns_are_told_apart_in_the_metrics(serve: Serve, wait: Ask) -> None:
     replies = [called("tool_search", {"query": "mail"}), "Done."]
     server = serve(local(engine(replies)))

@@ -39,7 +39,7 @@ STEPS = [
 ]
 
 
-@pytest.mark.requirement("VN-87", "GO-12")
+@pytest.mark.requirement("VN-87", "GO-12", "D-14")
 @pytest.mark.parametrize("type", ["web_search", "web_search_preview"])
 async def test_a_question_is_searched_and_its_answer_cites(
     serve: Serve, ask: Ask, providers: Any, type: str

@@ -98,6 +98,7 @@ def said_by_user(text: str) -> it.Message:
     return it.Message(id="", role="user", content=(it.InputText(text=text),))
 
 
+@pytest.mark.requirement("VN-50", "API-HOSTED-RUN")
 async def test_a_call_runs_and_the_model_goes_on() -> None:
     told = await Told(
         [*thought("Hm."), *said("Let me see."), *look('{"a": 1}'), finish()],
@@ -202,6 +203,7 @@ async def test_what_is_too_long_for_the_context_is_cut_in_the_middle() -> None:
     assert "characters left out" in text
 
 
+@pytest.mark.requirement("D-76")
 async def test_turns_are_bounded() -> None:
     told = await Told(look(), look(), look(), look(), bounds={"turns": 3}).all()
     assert len(told.backend.requests) == 3
