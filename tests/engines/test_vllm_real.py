@@ -9,7 +9,8 @@ from antiphon.settings import untracked
 from antiphon.testing.engine_check import check_closed, check_engine
 from tests.engines.tiny import FOLDER, calls_a_tool_and_answers
 
-pytestmark = pytest.mark.engines
+# Its own imports warn of what is theirs.
+pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
 
 
 async def test_keeps_the_contract() -> None:
@@ -18,7 +19,7 @@ async def test_keeps_the_contract() -> None:
     engine = await load(
         FOLDER,
         context_size=1024,
-        options={"enforce_eager": True, "dtype": "float32", "block_size": 16},
+        options={"enforce_eager": True, "dtype": "float32", "block_size": 32},
     )
     await check_engine(engine)
     await calls_a_tool_and_answers(engine)
