@@ -79,7 +79,6 @@ class Spelling(Protocol):
         """What the ids stand for, control tokens by their literals."""
 
 
-@runtime_checkable
 class Equipped(Protocol):
     """A backend whose upstream runs tools itself: their items come with the reply."""
 
@@ -90,7 +89,9 @@ class Equipped(Protocol):
 
 def tools_of(backend: Backend) -> frozenset[str]:
     """The types of the tools that the upstream of a backend runs, if there is one that does."""
-    return backend.tool_types if isinstance(backend, Equipped) else frozenset()
+    # asked for every request: to check a protocol would cost as much as to read a short one
+    types: frozenset[str] = getattr(backend, "tool_types", frozenset())
+    return types
 
 
 async def singly(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGenerator[Delta, None]:

@@ -35,6 +35,13 @@ _LONGEST_PAUSE_S = 20.0
 _LAST_S = 0.25
 #: Bytes of an error that are read, and seconds for them.
 _ERROR_BYTES, _ERROR_S = 64 * 1024, 5.0
+#: All that aiohttp would add by itself, which costs more than to say it.
+_HEADERS: Mapping[str, str] = {
+    "content-type": "application/json",
+    "accept": "*/*",
+    "accept-encoding": "identity",
+    "user-agent": "antiphon",
+}
 _RETRIED = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
 
 
@@ -66,7 +73,7 @@ class Upstream:
             raise SetupError(f"{url!r} is no address of an upstream: it begins with http(s)://")
         self.url = url.rstrip("/")
         self._key = key
-        self._headers = {"content-type": "application/json", **(headers or {})}
+        self._headers = {**_HEADERS, **(headers or {})}
         if key:
             self._headers["authorization"] = f"Bearer {key}"
         self._times = (connect_s, silence_s)
@@ -216,7 +223,7 @@ class Upstream:
                 timeout=aiohttp.ClientTimeout(
                     total=None, sock_connect=connect_s, sock_read=silence_s
                 ),
-                skip_auto_headers=("user-agent", "accept-encoding"),
+                auto_decompress=False,
             )
         return self._session
 
