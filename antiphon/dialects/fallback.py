@@ -158,6 +158,16 @@ def _merge_neighbours(messages: list[Message]) -> list[Message]:
     return out
 
 
+def _answer_results(messages: list[Message]) -> list[Message]:
+    """Templates that want an answer to results before the user speaks again get an empty one."""
+    out: list[Message] = []
+    for message in messages:
+        if message["role"] == "user" and out and out[-1]["role"] == "tool":
+            out.append({"role": "assistant", "content": ""})
+        out.append(message)
+    return out
+
+
 def _merged(one: Message, other: Message) -> Message:
     merged = {**one, **other}
     for key in ("content", "reasoning_content"):
@@ -175,6 +185,7 @@ _FITS: Sequence[tuple[Callable[[Traits], bool], Callable[[list[Message]], list[M
     (lambda traits: not traits.system, _system_to_user),
     (lambda traits: not traits.parallel, _one_call_each),
     (lambda traits: not traits.neighbours, _merge_neighbours),
+    (lambda traits: not traits.user_after_results, _answer_results),
 )
 
 

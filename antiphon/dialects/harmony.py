@@ -171,7 +171,7 @@ def _developer(
     tools, the form of the answer. None where nothing does."""
     from openai_harmony import DeveloperContent, Message, Role, TextContent
 
-    told = [text for text in (instructions, *talk.told, *wishes(options)) if text]
+    told = [text for text in (instructions, *talk.told, *wishes(options, (BROWSER,))) if text]
     parts: list[Any] = []
     if told or tools:
         content = DeveloperContent()

@@ -20,7 +20,7 @@ from antiphon.wire.tools import Tool
 
 from .json_text import load
 from .pictures import Pictures, Unreadable, omitted
-from .tools import Shown, definitions_of
+from .tools import Shown, definitions_of, spaces_of
 
 __all__ = [
     "CALLS",
@@ -104,7 +104,7 @@ def _found(tools: tuple[Tool, ...]) -> str:
     else."""
     if not tools:
         return "No tools were found. Try other words."
-    return "\n".join(_dump(definition) for definition in definitions_of(tools))
+    return "\n".join([*spaces_of(tools), *map(_dump, definitions_of(tools))])
 
 
 def _given(item: Any, *fields: str) -> dict[str, Any]:

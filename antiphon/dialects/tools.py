@@ -6,7 +6,7 @@ splits the names again. It knows no template and no format.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct
@@ -19,7 +19,7 @@ from antiphon.wire import tools as tl
 
 from .scanner import ToolShape
 
-__all__ = ["INPUT_SCHEMA", "Shown", "ShownTool", "definitions_of", "shown_tools"]
+__all__ = ["INPUT_SCHEMA", "Shown", "ShownTool", "definitions_of", "shown_tools", "spaces_of"]
 
 #: What a custom tool takes, seen as a function.
 INPUT_SCHEMA: Mapping[str, Any] = {
@@ -134,6 +134,18 @@ def definitions_of(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
     return [
         _shown(tool, namespace, path, taken).definition()
         for tool, namespace, path, _ in _flat(tools, ())
+    ]
+
+
+def spaces_of(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> list[str]:
+    """What is said of namespaces, a line each: their functions are shown one by one. ``apart``:
+    names of those that a model is shown as what they are."""
+    return [
+        f"The functions {_flat_name('', tool.name)}… belong together: {tool.description}"
+        for tool in tools
+        if isinstance(tool, tl.Namespace)
+        and tool.description
+        and tool.name not in (_PLAIN_NAMESPACE, *apart)
     ]
 
 

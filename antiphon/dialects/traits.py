@@ -39,6 +39,8 @@ class Traits(Struct, frozen=True, kw_only=True):
     developer: bool
     #: Two messages of one role may follow each other, and an answer may come first.
     neighbours: bool
+    #: The user may speak right behind results.
+    user_after_results: bool
     #: Tools are shown.
     tools: bool
     #: Calls and results are shown.
@@ -75,6 +77,7 @@ def probe(template: Template) -> Traits:
         and samples.show([developer, user], _DEVELOPER, _FIRST),
         neighbours=samples.show([user, second], _FIRST, _SECOND)
         and samples.show([answer, user], _ANSWER, _FIRST),
+        user_after_results=best is None or samples.show([*best, second], _RESULT, _SECOND),
         tools=samples.show([user], _TOOL, tools=[_tool()]),
         results=best is not None,
         objects=bool(objects),

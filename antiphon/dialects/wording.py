@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 from antiphon.conversation import Options
+
+from .tools import spaces_of
 
 __all__ = ["LEVELS", "wishes"]
 
@@ -16,9 +18,10 @@ _VERBOSITY: Mapping[str, str] = {
 }
 
 
-def wishes(options: Options) -> list[str]:
-    """What a model is told of the form of its answer, besides a format of JSON."""
-    said = []
+def wishes(options: Options, apart: Collection[str] = ()) -> list[str]:
+    """What a model is told of the form of its answer, besides a format of JSON,
+    and of the namespaces of its tools, but for those shown ``apart``."""
+    said = [] if options.tool_choice == "none" else spaces_of(options.tools, apart)
     if (guide := options.guide) is not None:
         what = "regular expression" if guide.syntax == "regex" else "Lark grammar"
         said.append(f"Answer with text that matches this {what}:\n{guide.definition}")

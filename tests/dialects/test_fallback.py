@@ -21,6 +21,7 @@ def traits(**more: Any) -> Traits:
         "system_anywhere": True,
         "developer": True,
         "neighbours": True,
+        "user_after_results": True,
         "tools": True,
         "results": True,
         "objects": True,
@@ -116,6 +117,14 @@ CALLING: list[Message] = [
     result("a", "1"),
     result("b", "2"),
 ]
+
+
+def test_results_that_must_be_answered_before_the_user_speaks() -> None:
+    talk = [*said(("user", "U1")), *CALLING, *said(("user", "U2"))]
+    assert [m["role"] for m in fitted(talk, traits())][-2:] == ["tool", "user"]
+    fit = fitted(talk, traits(user_after_results=False))
+    assert pairs(fit)[-3:] == [("tool", "2"), ("assistant", ""), ("user", "U2")]
+    assert fitted(fit, traits(user_after_results=False)) == fit
 
 
 def test_one_call_an_answer() -> None:

@@ -347,7 +347,7 @@ def test_where_a_budget_of_thinking_is_used_up(choice: Any, end: str) -> None:
 PYTHON = Custom(name="python", description="Runs code.")
 BROWSER = Namespace(
     name="browser",
-    description="",
+    description="Reads the web.",
     tools=(Function(name="search", description="Searches.", parameters=CITY),),
 )
 
@@ -593,11 +593,12 @@ def test_another_vocabulary_is_refused() -> None:
 
 def test_namespaces_and_custom_tools_are_functions() -> None:
     tools = (
-        Namespace(name="mcp", description="", tools=(WEATHER,)),
+        Namespace(name="mcp", description="Of weather.", tools=(WEATHER,)),
         Custom(name="sh", description="A shell."),
     )
     text = spelled(ids(user("Hi"), tools=tools))
     assert "type mcp__get_weather = (_: {\ncity: string,\n})" in text
+    assert "The functions mcp__… belong together: Of weather." in text
     assert "// A shell.\ntype sh = (_: {\ninput: string,\n})" in text
 
 

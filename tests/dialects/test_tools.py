@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.conversation import Options
-from antiphon.dialects.tools import Shown, shown_tools
+from antiphon.dialects.tools import Shown, shown_tools, spaces_of
 from antiphon.errors import InvalidRequest
 from antiphon.wire.items import AdditionalTools, ToolSearchOutput
 from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace, Tool, WebSearch
@@ -115,3 +115,16 @@ def test_a_call_that_nobody_can_make_is_not_required_in_silence(choice: Any) -> 
     with pytest.raises(InvalidRequest) as refused:
         shown(WebSearch(), tool_choice=choice)
     assert refused.value.param == "tool_choice"
+
+
+def test_what_is_said_of_namespaces() -> None:
+    spaces = (
+        Namespace(name="crm", tools=(F,), description="Customers."),
+        Namespace(name="functions", tools=(G,), description="Plain."),
+        Namespace(name="browser", tools=(F,), description="The web."),
+        SPACE,
+        F,
+    )
+    assert spaces_of(spaces, apart=("browser",)) == [
+        "The functions crm__… belong together: Customers."
+    ]

@@ -15,6 +15,7 @@ SILENT = Traits(
     system_anywhere=True,
     developer=False,
     neighbours=True,
+    user_after_results=True,
     tools=False,
     results=False,
     objects=False,
@@ -46,7 +47,14 @@ CALLS = {"tools": True, "results": True, "objects": True, "texts": True, "parall
         (template_of("llama"), traits(**{**CALLS, "parallel": False}, end="<|eot_id|>")),
         (
             template_of("mistral"),
-            traits(**CALLS, system_anywhere=False, neighbours=False, short_ids=True, end="</s>"),
+            traits(
+                **CALLS,
+                system_anywhere=False,
+                neighbours=False,
+                user_after_results=False,
+                short_ids=True,
+                end="</s>",
+            ),
         ),
         (
             template_of("gemma"),
