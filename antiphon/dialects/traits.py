@@ -66,7 +66,7 @@ def probe(template: Template) -> Traits:
     user, second = _said("user", _FIRST), _said("user", _SECOND)
     answer = _said("assistant", _ANSWER)
     system, developer = _said("system", _SYSTEM), _said("developer", _DEVELOPER)
-    forms = [form for form in _calls() if samples.show(form, _TOOL, _VALUE, _RESULT)]
+    forms = [form for form in _calls() if samples.show_call(form)]
     objects = [form for form in forms if isinstance(_arguments(form), dict)]
     best = next(iter((*objects, *forms)), None)
     return Traits(
@@ -109,6 +109,12 @@ class _Samples:
         except Refused:
             return False
         return all(word in text for word in words)
+
+    def show_call(self, form: Sequence[Message]) -> bool:
+        """Whether a call and its result come out, and not as Python writes an object."""
+        if not self.show(form, _TOOL, _VALUE, _RESULT):
+            return False
+        return not self.show(form, repr({"city": _VALUE}))
 
     def _render(self, messages: Sequence[Message], tools: Any, *, prompt: bool) -> str:
         if self.parts:

@@ -108,3 +108,10 @@ def test_what_a_template_writes_for_an_image(body: str, image: str | None) -> No
 
 def test_a_template_that_knows_no_parts_shows_no_images() -> None:
     assert probe(Template("{% for m in messages %}{{ m.content }}{% endfor %}")).image is None
+
+
+def test_objects_that_would_be_shown_as_python_writes_them_are_no_objects() -> None:
+    shown = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    shown += "{{ c.function.name }}{{ c.function.arguments | string }}{% endfor %}{% endfor %}"
+    found = probe(Template(shown))
+    assert found.results and found.texts and not found.objects

@@ -1,0 +1,152 @@
+"""Published chat templates, shortened but faithful in what they show and write: each is found by
+its mark, shows tools, calls and results, and what it writes as a call is read as that call."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from antiphon.conversation import Conversation, Options
+from antiphon.dialects.chat import Dialect
+from antiphon.dialects.formats import REASONING, TOOLS
+from antiphon.dialects.formats_about import REASONING_ABOUT, TOOLS_ABOUT
+from antiphon.stream.deltas import Delta
+from antiphon.testing.tokenizer import END, ByteTokenizer
+from antiphon.tokens import Chunk, ModelCard
+from antiphon.wire.items import FunctionCall, FunctionCallOutput, InputText, Item, Message
+from antiphon.wire.tools import Function, Namespace
+from tests.dialects.replies import items, specials
+
+FOLDER = Path(__file__).parent / "templates"
+#: Those in the tests of families, under other names.
+ELSEWHERE = {"hermes": "qwen", "mistral": "mistral", "llama3_json": "llama"}
+FILES = {path.stem: path for path in sorted((FOLDER / "published").glob("*.jinja"))}
+FILES |= {name: FOLDER / f"{other}.jinja" for name, other in ELSEWHERE.items()}
+#: How they think, where they do.
+THINKS = {
+    "deepseek_v31": "think",
+    "deepseek_v32": "think",
+    "glm45": "think",
+    "hermes": "think",
+    "hunyuan_a13b": "think",
+    "lfm2": "think",
+    "minimax_m2": "think",
+    "qwen3_coder": "think",
+    "seed_oss": "seed",
+    "cohere": "cohere",
+    "apertus": "apertus",
+    "kimi_k3": "kimi_k3",
+}
+SEARCH = Function(
+    name="search",
+    description="Searches the web.",
+    parameters={
+        "type": "object",
+        "properties": {"query": {"type": "string"}, "limit": {"type": "integer"}},
+        "required": ["query"],
+    },
+)
+ARGUMENTS = {"query": "Oslo now", "limit": 3}
+each_template = pytest.mark.parametrize("name", FILES)
+
+
+def dialect(name: str) -> tuple[Dialect, ByteTokenizer]:
+    tokens = specials(TOOLS[name])
+    if name in THINKS:
+        thinks = REASONING[THINKS[name]]
+        tokens |= {t for t in (*thinks.open, *thinks.close) if "sep" not in t}
+    tokenizer = ByteTokenizer(sorted(tokens))
+    card = ModelCard(
+        name=name,
+        context_size=1000,
+        chat_template=FILES[name].read_text(encoding="utf-8"),
+        bos_token="<s>",
+        eos_token=END,
+        fingerprint="f",
+    )
+    return Dialect(card, tokenizer), tokenizer
+
+
+def user(text: str) -> Message:
+    return Message(role="user", content=(InputText(text=text),))
+
+
+def called(count: int = 1) -> Iterator[Item]:
+    for n in range(count):
+        yield FunctionCall(call_id=f"c{n}", name="search", arguments=json.dumps(ARGUMENTS))
+    for n in range(count):
+        yield FunctionCallOutput(call_id=f"c{n}", output=f"sunny {n}")
+
+
+def spelled(name: str, *talk: Item) -> str:
+    spoken, tokenizer = dialect(name)
+    conversation = Conversation(items=talk, instructions="Be kind.")
+    prompt = spoken.render(conversation, Options(tools=(SEARCH,))).prompt
+    return b"".join(map(tokenizer.piece, prompt.ids)).decode()
+
+
+@each_template
+def test_the_format_is_found(name: str) -> None:
+    spoken, _ = dialect(name)
+    assert spoken.tools.name == name and spoken.knows_tools
+    assert (spoken.reasoning and spoken.reasoning.name) == THINKS.get(name)
+
+
+@each_template
+def test_tools_calls_and_results_are_shown(name: str) -> None:
+    text = spelled(name, user("Where?"), *called(), user("Thanks."))
+    for said in ("Be kind.", "Searches the web.", "Where?", "Oslo now", "sunny 0", "Thanks."):
+        assert said in text, said
+    assert text.rindex("Oslo now") < text.rindex("sunny 0") < text.rindex("Thanks.")
+
+
+@each_template
+@pytest.mark.parametrize("count", [1, 2])
+def test_what_the_template_writes_is_read(name: str, count: int) -> None:
+    spoken, tokenizer = dialect(name)
+    asked = Conversation(items=(user("Where?"),), instructions="Be kind.")
+    options = Options(tools=(SEARCH,))
+    rendered = spoken.render(asked, options)
+    before = spelled(name, user("Where?"))
+    after = spelled(name, user("Where?"), *called(count))
+    written = after[len(before) if after.startswith(before) else _shared(before, after) :]
+    ids = tokenizer.encode(written[: written.index("sunny 0")], special=True)
+    deltas: list[Delta] = []
+    for token in ids:
+        deltas += list(rendered.parser.feed(Chunk(ids=(token,))))[1:]
+    found = [item for item in items(deltas)[0] if "call" in item]
+    told = count if spoken._with_tools.traits.parallel else 1
+    assert [item["call"] for item in found] == ["search"] * told
+    assert [json.loads(item["arguments"]) for item in found] == [ARGUMENTS] * told
+
+
+def _shared(one: str, other: str) -> int:
+    """How many characters both begin with."""
+    pairs = zip(one, other, strict=False)
+    return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+def test_what_is_said_of_the_tools_of_a_namespace_is_shown() -> None:
+    spoken, tokenizer = dialect("hermes")
+    space = Namespace(name="crm", description="Customers.", tools=(SEARCH,))
+    conversation = Conversation(items=(user("Hi"),))
+    for choice, told in (("auto", True), ("none", False)):
+        options = Options(tools=(space,), tool_choice=choice)  # type: ignore[arg-type]
+        ids = spoken.render(conversation, options).prompt.ids
+        text = b"".join(map(tokenizer.piece, ids)).decode()
+        assert ("crm__… belong together: Customers." in text) is told
+
+
+def test_what_is_said_to_be_checked_is_checked_here() -> None:
+    assert {name for name, about in TOOLS_ABOUT.items() if about.template} == FILES.keys()
+    thinks = {name for name, about in REASONING_ABOUT.items() if about.template}
+    assert thinks == set(THINKS.values())
+
+
+def test_something_is_said_of_every_row() -> None:
+    assert TOOLS_ABOUT.keys() == TOOLS.keys() and REASONING_ABOUT.keys() == REASONING.keys()
+    also = [name for about in TOOLS_ABOUT.values() for name in about.also]
+    assert len(also) == len(set(also)) and not set(also) & TOOLS.keys()
