@@ -415,6 +415,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     web_search_key: Annotated[
         str | None, _tools("The key for the search engine.", flag=None, secret=True)
     ] = None
+    tool_options: Annotated[
+        dict[str, Any],
+        _tools(
+            "What tools of other packages are told: a table for each, `[tool_options.NAME]`.",
+            flag=None,
+            kind="a table",
+        ),
+    ] = {}
     max_turns: Annotated[
         int, _tools("Times that a model is asked in one response in which tools run.", ge=1)
     ] = 32

@@ -5,8 +5,9 @@ Heavy imports lie inside the functions. It knows no requests and no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from importlib.metadata import entry_points
 
 from msgspec import Struct
 
@@ -58,8 +59,9 @@ async def _web_search(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
         await web.close()
 
 
-#: A tool → what opens its providers.
+#: A tool → what opens its providers. Others come from entry points of the same group.
 PROVIDERS: Mapping[str, Opener] = {"web_search": _web_search}
+_GROUP = "antiphon.tools"
 
 
 @asynccontextmanager
@@ -67,6 +69,18 @@ async def open_tools(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
     """All that the settings ask for, by the types of tools. Raises ``SetupError``."""
     async with AsyncExitStack() as stack:
         found: dict[str, Provider] = {}
-        for opener in PROVIDERS.values():
-            found.update(await stack.enter_async_context(opener(means)))
+        for name, opener in (*PROVIDERS.items(), *_installed()):
+            opened = await stack.enter_async_context(opener(means))
+            if taken := sorted(found.keys() & opened.keys()):
+                raise SetupError(f"tools {name} and another one both bring {taken[0]!r}")
+            found.update(opened)
         yield found
+
+
+def _installed() -> Iterator[tuple[str, Opener]]:
+    """What other packages bring. Raises ``SetupError`` for one that cannot be loaded."""
+    for point in entry_points(group=_GROUP):
+        try:
+            yield point.name, point.load()
+        except Exception as error:
+            raise SetupError(f"tool {point.name} cannot be loaded: {error}") from None

@@ -1,0 +1,69 @@
+"""Which tools run here: by the settings, and by packages that bring their own."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from antiphon import toolbox
+from antiphon.errors import SetupError
+from antiphon.settings import Settings
+from antiphon.toolbox import Means, open_tools
+from antiphon.tools.web.index import Document, Index
+
+
+async def types(**settings: Any) -> set[str]:
+    async with open_tools(Means(settings=Settings(**settings))) as found:
+        return set(found)
+
+
+async def test_an_index_that_is_there_makes_web_search(tmp_path: Path) -> None:
+    path = tmp_path / "web.db"
+    assert await types(web_index=path) == set()
+    index = Index(path)
+    await index.add([Document(url="u", title="t", text="x")])
+    await index.close()
+    assert "web_search" in await types(web_index=path)
+    assert await types(web_index=path, web_search="off") == set()
+
+
+async def test_what_is_missing_is_named_at_the_start(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match="set fetch_urls"):
+        await types(web_search="exa", web_index=tmp_path / "no.db")
+
+
+class Mine:
+    """A provider of nobody's."""
+
+
+@asynccontextmanager
+async def opens_mine(means: Means) -> AsyncIterator[Mapping[str, Any]]:
+    yield {means.settings.tool_options["mine"]["type"]: Mine()}
+
+
+def install(monkeypatch: pytest.MonkeyPatch, load: Callable[[], Any]) -> None:
+    point = SimpleNamespace(name="mine", load=load)
+    monkeypatch.setattr(toolbox, "entry_points", lambda group: [point])
+
+
+async def test_other_packages_bring_tools(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch, lambda: opens_mine)
+    options = {"mine": {"type": "image_generation"}}
+    found = await types(web_index=tmp_path / "no.db", tool_options=options)
+    assert found == {"image_generation"}
+
+
+async def test_a_tool_that_cannot_be_loaded_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def absent() -> Any:
+        raise ImportError("no such module")
+
+    install(monkeypatch, absent)
+    with pytest.raises(SetupError, match="tool mine cannot be loaded"):
+        await types(web_index=tmp_path / "no.db")
