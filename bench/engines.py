@@ -51,17 +51,26 @@ def engines() -> Iterator[Line]:
     )
     for name in installed():
         for streams in (1, 4):
-            direct = asyncio.run(_direct(name, streams))
-            with running("engine", name, str(streams)) as server:
-                plan = Plan(port=server.port, body=body, connections=streams, requests=streams)
-                load(plan)
-                served = median(streams * TOKENS / load(plan).wall_s for _ in range(ROUNDS))
+            served, direct = _rates(name, streams, body)
             yield Line(
                 what=f"{name}: tokens a second, {streams} streams",
                 value=served / direct,
                 unit="x itself",
                 note=f"{served:,.0f} of {direct:,.0f}/s",
             )
+
+
+def _rates(name: str, streams: int, body: str) -> tuple[float, float]:
+    """Tokens a second through the server and of the engine alone, measured in turn."""
+    served, direct = [], []
+    with running("engine", name, str(streams)) as server, asyncio.Runner() as runner:
+        plan = Plan(port=server.port, body=body, connections=streams, requests=streams)
+        made = runner.run(backend(name, streams))
+        for _ in range(ROUNDS + 1):  # the first is for warming up
+            served.append(streams * TOKENS / load(plan).wall_s)
+            direct.append(runner.run(_rate(made._engine, streams)))
+        runner.run(made.close())
+    return median(served[1:]), median(direct[1:])
 
 
 async def backend(name: str, parallel: int) -> Any:
@@ -79,13 +88,11 @@ async def backend(name: str, parallel: int) -> Any:
     return await factory("model", model)("model", model, Settings(), None)
 
 
-async def _direct(name: str, streams: int) -> float:
+async def _rate(engine: Any, streams: int) -> float:
     """Tokens a second of the engine alone."""
     from antiphon.engines.base import Sampling
     from antiphon.tokens import Prompt
 
-    made = await backend(name, streams)
-    engine = made._engine
     asked = f"<|im_start|>user\n{_ASKED}<|im_end|>\n<|im_start|>assistant\n"
     prompt = Prompt(tuple(engine.tokenizer.encode(asked, special=True)))
     sampling = Sampling(max_tokens=TOKENS, temperature=0, ignore_eos=True)
@@ -93,12 +100,6 @@ async def _direct(name: str, streams: int) -> float:
     async def one() -> int:
         return sum([len(chunk.ids) async for chunk in engine.generate(prompt, sampling)])
 
-    async def rate() -> float:
-        begun = time.perf_counter()
-        count = sum(await asyncio.gather(*(one() for _ in range(streams))))
-        return count / (time.perf_counter() - begun)
-
-    await rate()
-    rates = [await rate() for _ in range(ROUNDS)]
-    await made.close()
-    return median(rates)
+    begun = time.perf_counter()
+    count = sum(await asyncio.gather(*(one() for _ in range(streams))))
+    return count / (time.perf_counter() - begun)
