@@ -268,10 +268,10 @@ def _settings(loaded: Loaded, given: argparse.Namespace) -> None:
 
 def _table(heading: str, table: Model | Key, origin: str) -> None:
     _say(f"\n{heading}  # {origin}")
-    for name in options(type(table)):
+    for name, option in options(type(table)).items():
         value = getattr(table, name)
         if value is not None:
-            _say(f"{name} = {literal(value)}")
+            _say(f"{name} = {literal('hidden' if option.secret and value else value)}")
 
 
 def _key(loaded: Loaded, given: argparse.Namespace) -> None:

@@ -175,7 +175,8 @@ class Model(Struct, frozen=True, kw_only=True):
         str | None, declare("What an upstream calls the model. Unset: its only or first one.")
     ] = None
     api_key: Annotated[
-        str | None, declare("The key for an upstream; `$NAME` takes it from the environment.")
+        str | None,
+        declare("The key for an upstream; `$NAME` takes it from the environment.", secret=True),
     ] = None
     engine_options: Annotated[
         dict[str, Any],

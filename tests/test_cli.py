@@ -112,6 +112,14 @@ def test_a_switch_can_be_turned_off_again(invoke: Invoke, monkeypatch: pytest.Mo
     assert "allow_unauthenticated = false" in invoke("settings", "--no-allow-unauthenticated")[1]
 
 
+def test_keys_of_upstreams_are_hidden(invoke: Invoke, tmp_path: Path) -> None:
+    file = tmp_path / "up.toml"
+    file.write_text('[models.a]\nsource = "http://h"\nengine = "responses"\napi_key = "sk-1"\n')
+    code, out, _ = invoke("settings", "--config", str(file))
+    assert code == 0 and "sk-1" not in out
+    assert tomllib.loads(out)["models"]["a"]["api_key"] == "hidden"
+
+
 def test_secrets_of_webhooks_are_hidden(invoke: Invoke, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("ANTIPHON_WEBHOOK_SECRETS", "whsec_CANARY")
     code, out, _ = invoke("settings")

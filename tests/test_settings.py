@@ -207,6 +207,16 @@ def test_a_name_stands_for_one_model() -> None:
     assert refused(file) == "models a and b are both called 'n'"
 
 
+def test_the_key_of_an_upstream_may_be_in_the_environment() -> None:
+    lines = ("[models.a]", 'source = "http://h"', 'api_key = "$UP"', "[models.b]", 'source = "b"')
+    Path("antiphon.toml").write_text("\n".join((*lines, 'api_key = "k"')))
+    models = load(environ={"UP": "secret"}).settings.models
+    assert [model.api_key for model in models.values()] == ["secret", "k"]
+    with pytest.raises(SetupError, match=r"models\.a\.api_key: the environment has no UP"):
+        load(environ={})
+    assert "CANARY" not in refused('[models.a]\nsource = "a"\napi_key = ["CANARY"]')
+
+
 def test_keys_come_from_tables_or_from_the_environment() -> None:
     table = f'[[keys]]\ntenant = "t"\nsha256 = "{DIGEST}"\nrequests_per_minute = 5'
     assert read(table).settings.keys == (Key(tenant="t", sha256=DIGEST, requests_per_minute=5),)
