@@ -33,6 +33,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.requirement("FM-OWN")
 def test_the_example_of_the_page_works(folder: Path) -> None:
     from antiphon.dialects.scanner import Parser
 
@@ -106,6 +107,7 @@ after = ""
 """
 
 
+@pytest.mark.requirement("FM-OWN")
 @pytest.mark.parametrize(
     ("wrong", "told"),
     [
@@ -148,6 +150,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
         load(tmp_path / "nowhere")
 
 
+@pytest.mark.requirement("FM-NAMES")
 def test_names_that_others_use_are_understood() -> None:
     from antiphon.dialects.formats import SHIPPED
 

@@ -265,6 +265,7 @@ def test_a_schema_and_tools() -> None:
     assert not either.may_write("Hello") and not either.may_write(call("weather", "{}"))
 
 
+@pytest.mark.requirement("FM-BARE")
 def test_a_schema_and_tools_whose_calls_are_json_too() -> None:
     ages = {**closed(age={"$ref": "#/$defs/n"}), "$defs": {"n": INTEGER}}
     named = Function(
@@ -328,6 +329,7 @@ def test_arguments_are_held_where_strict_was_left_out() -> None:
     assert not some.may_begin('<tool_call>\n{"name": "weather", "arguments": {"invented"')
 
 
+@pytest.mark.requirement("FM-BARE")
 def test_calls_that_begin_as_an_answer_may_are_held_too() -> None:
     """Nothing marks these calls: an answer that is JSON must stay possible."""
     free = held("llama3_json", tools=(WEATHER, CLOCK))
@@ -539,7 +541,7 @@ def test_every_way_of_writing_calls_can_be_held(form: str, free: bool) -> None:
     assert answer.may_write("Hello") is free
 
 
-@pytest.mark.requirement("D-57")
+@pytest.mark.requirement("FM-HELD", "D-57")
 @pytest.mark.parametrize("free", [False, True], ids=["forced", "free"])
 @pytest.mark.parametrize("special", [False, True], ids=["spelled", "special"])
 @pytest.mark.parametrize("form", TOOLS)
@@ -560,6 +562,7 @@ def test_every_format_can_be_held(form: str, special: bool, free: bool) -> None:
     assert answer.may_write(text) is free
 
 
+@pytest.mark.requirement("FM-ROOT")
 @pytest.mark.parametrize("form", TOOLS)
 def test_a_schema_that_refers_to_others_holds_in_every_format(form: str) -> None:
     """The root of the schema is a reference, or leaves several objects open."""

@@ -119,6 +119,7 @@ CALLING: list[Message] = [
 ]
 
 
+@pytest.mark.requirement("FM-ANSWERED")
 def test_results_that_must_be_answered_before_the_user_speaks() -> None:
     talk = [*said(("user", "U1")), *CALLING, *said(("user", "U2"))]
     assert [m["role"] for m in fitted(talk, traits())][-2:] == ["tool", "user"]

@@ -88,6 +88,7 @@ def spelled(name: str, *talk: Item) -> str:
     return b"".join(map(tokenizer.piece, prompt.ids)).decode()
 
 
+@pytest.mark.requirement("FM-DETECT")
 @each_template
 def test_the_format_is_found(name: str) -> None:
     spoken, _ = dialect(name)
@@ -103,6 +104,7 @@ def test_tools_calls_and_results_are_shown(name: str) -> None:
     assert text.rindex("Oslo now") < text.rindex("sunny 0") < text.rindex("Thanks.")
 
 
+@pytest.mark.requirement("FM-DETECT")
 @each_template
 @pytest.mark.parametrize("count", [1, 2])
 def test_what_the_template_writes_is_read(name: str, count: int) -> None:
@@ -129,6 +131,7 @@ def _shared(one: str, other: str) -> int:
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 
 
+@pytest.mark.requirement("FM-SPACES")
 def test_what_is_said_of_the_tools_of_a_namespace_is_shown() -> None:
     spoken, tokenizer = dialect("hermes")
     space = Namespace(name="crm", description="Customers.", tools=(SEARCH,))

@@ -45,6 +45,7 @@ arguments = st.fixed_dictionaries(
 )
 
 
+@pytest.mark.requirement("FM-ROWS")
 @pytest.mark.parametrize("special", [True, False], ids=["special", "spelled"])
 @pytest.mark.parametrize("name", sorted(TOOLS))
 @settings(max_examples=15, deadline=None)

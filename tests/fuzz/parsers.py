@@ -1,0 +1,85 @@
+"""What can be fuzzed: every way of reading replies, behind ``dialects.base.Parser`` alone.
+
+A target is a name, how its parser is made, and the replies that mutations begin with: those of its
+corpus (``corpus/NAME.txt``, nasty by design or once found) and its goldens.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+
+from msgspec import Struct
+
+from antiphon.dialects.base import Parser
+from antiphon.dialects.formats import REASONING, TOOLS
+from antiphon.dialects.harmony_parser import CONTROLS, Codes
+from antiphon.dialects.harmony_parser import Parser as HarmonyParser
+from antiphon.dialects.scanner import Parser as Scanner
+from antiphon.testing.tokenizer import ByteTokenizer
+from tests.dialects.replies import SHAPES, specials, stories
+
+__all__ = ["TARGETS", "Target"]
+
+CORPUS = Path(__file__).parent / "corpus"
+_BREAK = "\n====\n"
+
+
+class Target(Struct, frozen=True, kw_only=True):
+    """``make``: a parser; its argument says whether the prompt has begun the thinking."""
+
+    name: str
+    tokenizer: ByteTokenizer
+    make: Callable[[bool], Parser]
+    seeds: tuple[str, ...]
+
+    @property
+    def words(self) -> Sequence[str]:
+        """The control tokens, and what else replies consist of."""
+        found = {word for seed in self.seeds for word in re.findall(r"\w+|[^\w\s]+|\s+", seed)}
+        return sorted({*self.tokenizer.special, *found})
+
+
+def corpus(name: str) -> tuple[str, ...]:
+    """The replies of a target's file."""
+    text = (CORPUS / f"{name}.txt").read_bytes().decode()  # line ends as they are
+    return tuple(text.removesuffix("\n").split(_BREAK))
+
+
+def _format(name: str, *, special: bool) -> Target:
+    """A format with the thinking that has its name, else the usual one."""
+    form = TOOLS[name]
+    thinks = REASONING.get(name, REASONING["think"])
+    tokens = sorted({*specials(form), *thinks.open, *thinks.close}) if special else ()
+    tokenizer = ByteTokenizer(tokens)
+
+    def make(thinking: bool) -> Parser:
+        return Scanner(tokenizer, reasoning=thinks, tools=form, shapes=SHAPES, thinking=thinking)
+
+    goldens = (story.output for story in stories() if story.calls == name)
+    kind = "special" if special else "spelled"
+    return Target(
+        name=f"{name}-{kind}", tokenizer=tokenizer, make=make, seeds=(*corpus(name), *goldens)
+    )
+
+
+def _harmony() -> Target:
+    tokenizer = ByteTokenizer([*CONTROLS.values(), "<|endoftext|>"])
+    make = partial(HarmonyParser, tokenizer, Codes.of(tokenizer), shapes=SHAPES)
+    return Target(
+        name="harmony",
+        tokenizer=tokenizer,
+        make=lambda thinking: make(begun="analysis" if thinking else None),
+        seeds=corpus("harmony"),
+    )
+
+
+TARGETS: Mapping[str, Target] = {
+    target.name: target
+    for target in (
+        *(_format(name, special=special) for name in TOOLS for special in (True, False)),
+        _harmony(),
+    )
+}
