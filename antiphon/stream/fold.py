@@ -80,6 +80,8 @@ class Fold:
                 part.texts.append(event.delta)  # type: ignore[attr-defined]
                 part.logprobs.extend(getattr(event, "logprobs", ()))
             elif type(event) is stem.done:
+                if stem.part is None and draft.whole is None:
+                    draft.begin(stem)  # all of it was nothing
                 self.writing.pop(index, None)
 
 

@@ -53,6 +53,8 @@ class ItemWriter:
         item._draft = draft
         if part is not None:
             item._place(part)
+        # of a call that is no more written, all has been said: its tool was at work
+        item._sealed = part is None and draft.whole is not None
         return item
 
     @property

@@ -17,6 +17,7 @@ from antiphon.runs.service import Policy, Service
 from antiphon.seal import Seal
 from antiphon.store.base import Store
 from antiphon.store.memory import MemoryStore
+from antiphon.tools.base import Provider
 from antiphon.wire.decode import create_response
 from antiphon.wire.events import Event
 
@@ -53,6 +54,7 @@ def service(
     *,
     seal: Seal | None = None,
     prompts: Prompts | None = None,
+    providers: Mapping[str, Provider] = {},
     **policy: Any,
 ) -> Service:
     numbers = itertools.count(1)
@@ -62,6 +64,7 @@ def service(
         policy=Policy(**{"keepalive_s": 0, **policy}),
         seal=seal,
         prompts=prompts,
+        providers=providers,
         clock=lambda: NOW,
         ids=lambda prefix: f"{prefix}_{next(numbers)}",
     )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import Any, Union
@@ -13,6 +13,7 @@ import msgspec
 import pytest
 
 from antiphon.backends.base import Backend
+from antiphon.backends.local import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.runs.background import Lease
@@ -23,9 +24,14 @@ from antiphon.store.memory import MemoryStore
 from antiphon.stream.fold import fold
 from antiphon.stream.grammar import check
 from antiphon.testing.postgres import Postgres
+from antiphon.tools.base import Context, Result, Step
 from antiphon.wire.decode import create_response
 from antiphon.wire.events import EVENTS, Event
+from antiphon.wire.items import McpCall, McpListTools, Message
 from antiphon.wire.response import Response
+from tests.conformance.served import engine, local
+from tests.conformance.test_hosted import Dice
+from tests.conformance.test_tool_search import called
 from tests.runs.served import service
 from tests.runs.test_run import Gated
 
@@ -307,3 +313,85 @@ async def test_foreign_tenants_see_nothing(store: Store) -> None:
                 await ask("u", queued.id)
         async with aclosing(served.follow("u", queued.id)) as batches:
             assert [batch async for batch in batches] == []
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+MCP = [{"type": "mcp", "server_label": "dice", "server_url": "http://localhost/mcp"}]
+
+
+class Slow(Dice):
+    """Dice that roll until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rolling = asyncio.Event()
+        self.landed = asyncio.Event()
+
+    async def roll(self, arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        self.rolling.set()
+        await self.landed.wait()
+        async for step in super().roll(arguments, context):
+            yield step
+
+
+def _played(arguments: Any) -> Local:
+    return local(engine([called("dice__roll", arguments), "Well, well."]))
+
+
+@pytest.mark.requirement("API-HOSTED-RUN")
+@pytest.mark.parametrize("arguments", [{"n": 1}, None])
+async def test_a_tool_that_ran_when_its_server_died_has_failed_and_does_not_run_again(
+    store: Store, arguments: Any
+) -> None:
+    dice, again = Slow(), Slow()
+    async with serving(_played(arguments), store, providers={"mcp": dice}) as first:
+        queued = await enqueue(first, tools=MCP)
+        async with asyncio.timeout(10):
+            await dice.rolling.wait()
+        await until(first, queued.id, lambda response: len(response.output) == 2)
+    again.landed.set()
+    played = local(engine(["Well, well."]))
+    async with serving(played, store, providers={"mcp": again}) as second:
+        events = await followed(second, queued.id)
+        check([decode_event(event) for event in events])
+        assert [e["sequence_number"] for e in events] == list(range(len(events)))
+        ended = await second.retrieve("t", queued.id)
+    assert ended.status == "completed"
+    listed, rolled, message = ended.output
+    assert isinstance(listed, McpListTools) and isinstance(rolled, McpCall)
+    assert rolled.status == "failed" and "interrupted" in str(rolled.error)
+    assert isinstance(message, Message) and again.rolled == []
+    assert ended == fold([decode_event(event) for event in events])
+
+
+async def test_a_run_in_which_tools_ran_is_continued_from_its_last_turn(store: Store) -> None:
+    words = " ".join(f"word{n}" for n in range(30))
+    replies = [called("dice__roll", {"n": 1}), words]
+
+    def backend() -> Local:
+        played = engine(replies)
+        played._wait_s = 0.002
+        return local(played)
+
+    dice = Dice()
+    async with serving(backend(), store, providers={"mcp": dice}) as first:
+        queued = await enqueue(first, tools=MCP)
+        await until(first, queued.id, lambda response: "word3 " in _said(response))
+    assert dice.rolled == ['{"n": 1}']
+    rest = engine(lambda prompt: words[len(prompt.rpartition("assistant\n")[2]) :])
+    async with serving(local(rest), store, providers={"mcp": dice}) as second:
+        events = await followed(second, queued.id)
+        check([decode_event(event) for event in events])
+        ended = await second.retrieve("t", queued.id)
+    assert _said(ended) == words and ended.status == "completed"
+    assert dice.rolled == ['{"n": 1}'] and dice.open_now == 0
+
+
+def _said(response: Response) -> str:
+    return "".join(
+        getattr(part, "text", "")
+        for item in response.output
+        if isinstance(item, Message)
+        for part in item.content
+    )
