@@ -97,9 +97,7 @@ class Parser:
     def feed(self, chunk: Chunk) -> Iterable[Delta]:
         if chunk.ids:
             self._sink.sampled(chunk.ids)
-        if self._begun:
-            self._sink.say(self._begun)
-            self._begun, self._state = "", TEXT
+        self._go_on()
         logprobs = iter(chunk.logprobs)
         for token in chunk.ids:
             logprob = next(logprobs, None)
@@ -114,11 +112,18 @@ class Parser:
 
     def finish(self, reason: Reason) -> Iterable[Delta]:
         is_cut = reason != "stop"
+        self._go_on()
         if not is_cut or self._holds_text():
             self._scan(self._detokenizer.finish(), final=True)
         if not self.done:
             self._end(is_cut=is_cut)
         return self._sink.take()
+
+    def _go_on(self) -> None:
+        """Say first what the prompt has begun."""
+        if self._begun:
+            self._sink.say(self._begun)
+            self._begun, self._state = "", TEXT
 
     def _holds_text(self) -> bool:
         """Whether what was held back of a reply that was cut may be text, for all we know."""

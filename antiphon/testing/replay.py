@@ -17,7 +17,9 @@ from msgspec import Meta, Struct
 from antiphon.backends.base import Backend
 from antiphon.backends.local import Local
 from antiphon.dialects.chat import Dialect
+from antiphon.dialects.formats import SHIPPED
 from antiphon.errors import BackendError, SetupError
+from antiphon.formats import load
 from antiphon.pull import Progress
 from antiphon.settings import Model, Settings
 from antiphon.tokens import ModelCard
@@ -88,6 +90,7 @@ async def replay(name: str, model: Model, settings: Settings, progress: Progress
         template=model.template.read_text(encoding="utf-8") if model.template else None,
         reasoning_format=model.reasoning_format,
         tool_format=model.tool_format,
+        formats=SHIPPED if settings.formats_dir is None else load(settings.formats_dir),
         settings=model.template_kwargs,
     )
     return Local(engine, dialect)
