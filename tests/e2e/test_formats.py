@@ -27,7 +27,7 @@ ARGUMENTS = {"city": "Oslo", "days": 2}
 
 def _scenes(folder: Path, name: str, said: str, settings: str = "") -> str:
     """A model that says that and then, told the weather, another thing; as a table of settings."""
-    text = f"[[scenes]]\nturns = [{json.dumps(said)}, 'Sunny.']\n"
+    text = f"[[scenes]]\nwhen = 'Weather?'\nturns = [{json.dumps(said)}, 'Sunny.']\n"
     (folder / f"{name}.toml").write_text(text, encoding="utf-8")
     source = folder / f"{name}.toml"
     return f'[models.{name}]\nengine = "replay"\nsource = "{source}"\n{settings}\n'
