@@ -28,6 +28,7 @@ MAY: dict[str, set[str]] = {
     "engines": {*ROOTS, "wire", "stream", "dialects", "upstream"},
     "embeddings": {*ROOTS, "engines", "upstream"},
     "backends": {*ROOTS, "embeddings", "wire", "stream", "dialects", "engines", "upstream"},
+    "sandbox": {"errors"},
     "tools": {
         *ROOTS,
         "wire",
@@ -37,6 +38,7 @@ MAY: dict[str, set[str]] = {
         "embeddings",
         "backends",
         "attachments",
+        "sandbox",
     },
     "store": {"errors", "wire"},
     "webhooks": {"errors", "address", "store"},

@@ -1,0 +1,416 @@
+"""What runs inside a box, as its first process: it answers the server, runs Python and commands,
+keeps them within their limits, and reads and writes files. Only the standard library: the Python
+of the box is not the server's. What it runs cannot signal it, and ends with it.
+
+Frames both ways: four bytes of length, then JSON.
+"""
+
+from __future__ import annotations
+
+import base64
+import os
+import resource
+import select
+import signal
+import socket
+import stat
+import sys
+import time
+from typing import Any
+
+from .kernel import HOME, Kernel, received, sent
+
+__all__ = ["main"]
+
+GRACE_S = 2.0
+TICK_S = 0.2
+#: A process that has written this many times what is kept of it is interrupted.
+FLOOD = 50
+MOST_ENTRIES = 1000
+KEPT_FDS = 512
+
+
+class Sink:
+    """What a process writes: the first and the last of it, ``most`` characters."""
+
+    def __init__(self, most: int) -> None:
+        self.half = max(1, most // 2)
+        self.first = bytearray()
+        self.last = bytearray()
+        self.size = 0
+        read, self.end = os.pipe2(os.O_CLOEXEC)
+        os.set_blocking(read, False)
+        self.fd = read
+
+    def drain(self, most: int = 1 << 22) -> None:
+        while most > 0:
+            try:
+                piece = os.read(self.fd, 1 << 16)
+            except BlockingIOError:
+                return
+            if not piece:
+                return
+            most -= len(piece)
+            self.take(piece)
+
+    def take(self, piece: bytes) -> None:
+        self.size += len(piece)
+        room = self.half - len(self.first)
+        self.first += piece[:room]
+        self.last += piece[room:] if room > 0 else piece
+        del self.last[: -self.half]
+
+    def text(self) -> str:
+        left = self.size - len(self.first) - len(self.last)
+        first, last = (bytes(b).decode("utf-8", "replace") for b in (self.first, self.last))
+        return f"{first}\n[… {left} bytes left out …]\n{last}" if left else first + last
+
+    def reset(self, most: int) -> None:
+        self.drain()
+        self.half = max(1, most // 2)
+        self.size = 0
+        self.first.clear()
+        self.last.clear()
+
+
+def limit(limits: Any) -> None:
+    """For the process that calls it and those it starts."""
+    memory = limits["memory"]
+    for what, most in (
+        (resource.RLIMIT_DATA, memory),
+        (resource.RLIMIT_AS, 4 * memory),
+        (resource.RLIMIT_NPROC, limits["processes"]),
+        (resource.RLIMIT_FSIZE, limits["disk"]),
+        (resource.RLIMIT_NOFILE, KEPT_FDS),
+        (resource.RLIMIT_CORE, 0),
+        (resource.RLIMIT_MSGQUEUE, 0),
+    ):
+        resource.setrlimit(what, (most, most))
+
+
+def dumpable(yes: bool) -> None:
+    """Whether others of the same user may look into this process (prctl(2), PR_SET_DUMPABLE)."""
+    import ctypes
+
+    ctypes.CDLL(None).prctl(4, int(yes), 0, 0, 0)
+
+
+def used() -> int:
+    """Bytes of memory of all processes but this one, that are no other's."""
+    pages = 0
+    for name in os.listdir("/proc"):
+        if name.isdigit() and name != "1":
+            try:
+                with open(f"/proc/{name}/statm") as statm:
+                    fields = statm.read().split()
+                pages += int(fields[1]) - int(fields[2])
+            except (OSError, IndexError):
+                continue
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def everybody(number: int) -> None:
+    """A signal to every process but this one."""
+    try:
+        os.kill(-1, number)
+    except ProcessLookupError:
+        pass
+
+
+def reap() -> tuple[set[int], bool]:
+    """Who has ended, orphans too, and whether anybody is left."""
+    ended: set[int] = set()
+    while True:
+        try:
+            pid, _ = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return ended, False
+        if pid == 0:
+            return ended, True
+        ended.add(pid)
+
+
+def end_everybody() -> None:
+    left = True
+    while left:
+        everybody(signal.SIGKILL)
+        _, left = reap()
+        time.sleep(0.002 if left else 0)
+
+
+class Agent:
+    """Serves one box."""
+
+    def __init__(self, inbox: int, outbox: int) -> None:
+        self.inbox, self.outbox = inbox, outbox
+        self.limits: Any = None
+        self.kernel: int | None = None
+        self.control: Any = None
+        self.sink: Sink | None = None
+        self.why: str | None = None
+
+    def serve(self) -> None:
+        while (asked := received(self.inbox)) is not None:
+            if asked["op"] == "stop":  # what it means is over
+                continue
+            try:
+                answer = getattr(self, "on_" + asked["op"])(asked)
+            except OSError as error:
+                answer = {"error": error.strerror or str(error)}
+            sent(self.outbox, answer)
+
+    def on_limits(self, asked: Any) -> Any:
+        self.limits = asked
+        return {"python": sys.version.split()[0]}
+
+    # --- running ---------------------------------------------------------------------------------
+
+    def on_python(self, asked: Any) -> Any:
+        self.wake()
+        if self.kernel is None:
+            self.begin(asked["most"])
+        sink, kernel = self.sink, self.kernel
+        assert sink is not None and kernel is not None
+        sink.reset(asked["most"])
+        exit_fd = os.pidfd_open(kernel)
+        told: Any = None
+        try:
+            sent(self.control.fileno(), {"code": asked["code"]})
+            why = self.follow(
+                [sink], {exit_fd, self.control.fileno()}, asked, lambda: os.kill(kernel, 2)
+            )
+            if why != "killed" and self.control.fileno() in self.ready({self.control.fileno()}):
+                told = received(self.control.fileno(), 1 << 16)
+        except (OSError, ValueError):
+            told, why = None, "died"
+        finally:
+            os.close(exit_fd)
+        sink.drain()
+        text = sink.text()
+        if not isinstance(told, dict):
+            self.lose()
+        self.rest()
+        kept = self.kernel is not None
+        if self.why is None:
+            self.why = "died" if not kept else "done" if told.get("ok") else "raised"
+        images = [str(i) for i in told.get("images", ())] if isinstance(told, dict) else []
+        return {"output": text, "ended": self.why, "images": images, "kept": kept}
+
+    def on_command(self, asked: Any) -> Any:
+        import subprocess
+
+        self.wake()
+        out, err = Sink(asked["most"]), Sink(asked["most"])
+        limits = self.limits
+
+        def begin() -> None:
+            dumpable(True)
+            limit(limits)
+
+        shell = next(p for p in ("/bin/bash", "/usr/bin/bash", "/bin/sh") if os.path.exists(p))
+        process = subprocess.Popen(
+            [shell, "-c", asked["command"]],
+            stdin=subprocess.DEVNULL,
+            stdout=out.end,
+            stderr=err.end,
+            cwd=HOME,
+            start_new_session=True,
+            preexec_fn=begin,
+        )
+        os.close(out.end)
+        os.close(err.end)
+        exit_fd = os.pidfd_open(process.pid)
+        group = process.pid
+
+        def stop() -> None:
+            try:
+                os.killpg(group, signal.SIGKILL)
+            except ProcessLookupError:
+                pass
+
+        self.follow([out, err], {exit_fd}, asked, stop)
+        if self.why is not None:
+            stop()
+        code = process.wait()
+        os.close(exit_fd)
+        for sink in (out, err):
+            sink.drain()
+            os.close(sink.fd)
+        self.rest()
+        return {
+            "output": out.text(),
+            "errors": err.text(),
+            "ended": self.why or "done",
+            "exit_code": code if code >= 0 else 128 - code,
+            "kept": self.kernel is not None,
+        }
+
+    def wake(self) -> None:
+        """What still runs goes on, for as long as somebody waits; what has ended is forgotten."""
+        self.why = None
+        ended, _ = reap()
+        if self.kernel in ended:
+            self.forget()
+        everybody(signal.SIGCONT)
+
+    def rest(self) -> None:
+        """Nothing runs while nobody waits. Of what had to be interrupted only Python is left."""
+        everybody(signal.SIGSTOP)
+        if self.why is None:
+            return
+        others = {int(n) for n in os.listdir("/proc") if n.isdigit()} - {1, self.kernel}
+        for pid in others:
+            try:
+                os.kill(pid, signal.SIGKILL)
+            except ProcessLookupError:
+                continue
+        if 2 * len(others) > self.limits["processes"]:  # their places are Python's to give back
+            self.lose()
+
+    def follow(self, sinks: Any, ends: Any, asked: Any, interrupt: Any) -> str:
+        """Until one of ``ends`` is readable. What is not over in time is interrupted, then killed;
+        ``self.why`` says why."""
+        deadline = time.monotonic() + asked["timeout"]
+        killed_at, again_at = None, 0.0
+        flood = FLOOD * asked["most"] + (1 << 20)
+        while True:
+            ready = self.ready({self.inbox, *ends, *(sink.fd for sink in sinks)}, TICK_S)
+            for sink in sinks:
+                if sink.fd in ready:
+                    sink.drain()
+            if ready & ends:
+                return "over"
+            now = time.monotonic()
+            why = self.reason(ready, deadline, sum(sink.size for sink in sinks) > flood)
+            if killed_at is None and why is not None:
+                self.why = why
+                if why == "memory":
+                    end_everybody()
+                    self.forget()
+                    return "killed"
+                killed_at = now + GRACE_S
+            if killed_at is not None and now > killed_at:
+                end_everybody()
+                self.forget()
+                return "killed"
+            if killed_at is not None and now > again_at:  # one that comes too early is lost
+                again_at = now + TICK_S
+                interrupt()
+
+    def reason(self, ready: Any, deadline: float, floods: bool) -> str | None:
+        if self.inbox in ready:
+            asked = received(self.inbox)
+            if asked is None:  # the server is gone
+                os._exit(0)
+            return "stopped"
+        if time.monotonic() > deadline:
+            return "timeout"
+        if floods:
+            return "output"
+        return "memory" if used() > self.limits["memory"] else None
+
+    def ready(self, fds: Any, wait_s: float = 0) -> Any:
+        return set(select.select(list(fds), [], [], wait_s)[0])
+
+    def begin(self, most: int) -> None:
+        """Python, as a child: it costs no start of an interpreter."""
+        self.sink = sink = Sink(most)
+        ours, theirs = socket.socketpair()
+        pid = os.fork()
+        if pid == 0:
+            os.setsid()
+            for fd in (self.inbox, self.outbox, sink.fd):
+                os.close(fd)
+            ours.close()
+            os.dup2(sink.end, 1)
+            os.dup2(sink.end, 2)
+            os.close(sink.end)
+            dumpable(True)
+            limit(self.limits)
+            Kernel(theirs.detach()).serve()
+            os._exit(0)
+        theirs.close()
+        os.close(sink.end)
+        self.kernel, self.control = pid, ours
+
+    def lose(self) -> None:
+        """The Python is of no use any more; neither is what it started."""
+        if self.kernel is not None:
+            end_everybody()
+            self.forget()
+
+    def forget(self) -> None:
+        if self.kernel is not None:
+            assert self.sink is not None
+            self.sink.drain()
+            self.kernel = None
+
+    # --- files -----------------------------------------------------------------------------------
+
+    def on_entries(self, asked: Any) -> Any:
+        found: list[list[Any]] = []
+        for folder, folders, names in os.walk(HOME):
+            folders[:] = sorted(f for f in folders if not f.startswith("."))
+            for name in sorted(names):
+                path = os.path.join(folder, name)
+                status = os.lstat(path)
+                if stat.S_ISREG(status.st_mode) and len(found) < MOST_ENTRIES:
+                    relative = os.path.relpath(path, HOME).encode("utf-8", "replace").decode()
+                    found.append([relative, status.st_size, status.st_mtime_ns])
+        return {"entries": sorted(found)}
+
+    def on_read(self, asked: Any) -> Any:
+        path = self.inside(asked["path"])
+        if path is None:
+            return {"content": None}
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        except OSError:
+            return {"content": None}
+        with open(fd, "rb") as file:
+            if not stat.S_ISREG(os.fstat(fd).st_mode):
+                return {"content": None}
+            return {"content": base64.b64encode(file.read(asked["most"])).decode()}
+
+    def on_write(self, asked: Any) -> Any:
+        path = self.inside(asked["path"])
+        if path is None:
+            return {"error": "The path leads out of /mnt/data."}
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        partial = path + ".part"
+        try:
+            with open(partial, "wb") as file:
+                file.write(base64.b64decode(asked["content"]))
+            os.replace(partial, path)
+        except OSError:
+            if os.path.exists(partial):
+                os.unlink(partial)
+            raise
+        return {}
+
+    def on_remove(self, asked: Any) -> Any:
+        path = self.inside(asked["path"])
+        if path is None or not os.path.isfile(path):
+            return {"removed": False}
+        os.unlink(path)
+        return {"removed": True}
+
+    def inside(self, name: str) -> str | None:
+        """The path of a file, unless links or dots lead out of the folder."""
+        path = os.path.join(HOME, name)
+        folder = os.path.realpath(os.path.dirname(path))
+        whole = os.path.join(folder, os.path.basename(path))
+        is_inside = os.path.commonpath([folder, HOME]) == HOME
+        return whole if is_inside and os.path.basename(path) not in ("", ".", "..") else None
+
+
+def main() -> None:
+    inbox, outbox = os.dup(0), os.dup(1)
+    null = os.open(os.devnull, os.O_RDWR)
+    for fd in (0, 1, 2):
+        os.dup2(null, fd)
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    dumpable(False)
+    del sys.path[0]  # by which this was found
+    Agent(inbox, outbox).serve()
+    os._exit(0)

@@ -1,0 +1,237 @@
+"""What code in a box tries in order to get out of it, or to take more than it was given."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from antiphon.sandbox.box import AgentBox
+from tests.sandbox.boxes import SMALL, opened
+
+CALL = """
+import ctypes, errno, os
+libc = ctypes.CDLL(None, use_errno=True)
+def call(*arguments):
+    return errno.errorcode[ctypes.get_errno()] if libc.syscall(*arguments) < 0 else "allowed"
+def attempt(work):
+    try:
+        return work()
+    except OSError as error:
+        return errno.errorcode[error.errno]
+"""
+
+
+@pytest.fixture
+async def box() -> AsyncIterator[AgentBox]:
+    async with opened() as box:
+        yield box
+
+
+async def said(box: AgentBox, code: str, timeout_s: float = 10) -> str:
+    outcome = await box.python(CALL + code, timeout_s=timeout_s, most=4000)
+    assert outcome.ended in ("done", "raised"), outcome
+    return outcome.output.strip()
+
+
+async def test_the_host_is_not_there(box: AgentBox, tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of the host")
+    code = f"""
+[os.path.exists(p) for p in ({str(secret)!r}, '/etc/shadow', '/etc/passwd', '/home', '/root',
+ '/var', '/sys', '/opt', {os.getcwd()!r}, '/srv')]
+"""
+    assert await said(box, code) == str([False] * 10)
+
+
+@pytest.mark.parametrize("path", ["/x", "/usr/x", "/bin/x", "/etc/x", "/dev/x", "/proc/sys/x"])
+async def test_the_system_cannot_be_written(box: AgentBox, path: str) -> None:
+    refused = await said(box, f"attempt(lambda: open({path!r}, 'w'))")
+    assert refused in ("'EROFS'", "'EACCES'", "'EPERM'", "'ENOENT'")
+
+
+async def test_there_is_no_network(box: AgentBox) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as host:
+        port = host.getsockname()[1]
+        code = f"import socket; attempt(lambda: socket.create_connection(('127.0.0.1', {port}), 2))"
+        assert await said(box, code) == "'ECONNREFUSED'"
+    assert await said(box, "[name for _, name in socket.if_nameindex()]") == "['lo']"
+
+
+async def test_sockets_of_the_host_by_name_are_not_there(box: AgentBox) -> None:
+    with socket.socket(socket.AF_UNIX) as host:
+        host.bind("\0antiphon-escape-test")
+        host.listen()
+        code = """
+import socket
+attempt(lambda: socket.socket(socket.AF_UNIX).connect(chr(0) + 'antiphon-escape-test'))
+"""
+        assert await said(box, code) == "'ECONNREFUSED'"
+
+
+@pytest.mark.parametrize("family", ["AF_VSOCK", "AF_PACKET", "AF_ALG", "AF_BLUETOOTH"])
+async def test_sockets_that_lead_past_the_network_are_refused(box: AgentBox, family: str) -> None:
+    code = f"import socket; attempt(lambda: socket.socket(socket.{family}, socket.SOCK_RAW))"
+    assert await said(box, code) == "'EAFNOSUPPORT'"
+
+
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [
+        ("ptrace", "101, 16, 1, 0, 0"),
+        ("process_vm_readv", "310, 1, 0, 0, 0, 0, 0"),
+        ("mount", "165, b'none', b'/tmp', b'tmpfs', 0, 0"),
+        ("unshare user", "272, 0x10000000"),
+        ("unshare mounts", "272, 0x20000"),
+        ("clone user", "56, 0x10000000 | 17, 0, 0, 0, 0"),
+        ("setns", "308, 0, 0"),
+        ("keyctl", "250, 0, -3, 0"),
+        ("add_key", "248, b'user', b'a', b'b', 1, -3"),
+        ("bpf", "321, 0, 0, 0"),
+        ("io_uring_setup", "425, 8, 0"),
+        ("userfaultfd", "323, 0"),
+        ("perf_event_open", "298, 0, 0, 0, 0, 0"),
+        ("open_by_handle_at", "304, 0, 0, 0"),
+        ("chroot", "161, b'/tmp'"),
+        ("reboot", "169, 0, 0, 0"),
+        ("fsopen", "430, b'tmpfs', 0"),
+    ],
+)
+async def test_calls_into_the_kernel_are_refused(box: AgentBox, name: str, call: str) -> None:
+    if os.uname().machine != "x86_64":
+        pytest.skip("these are the numbers of x86-64")
+    assert await said(box, f"call({call})") == "'EPERM'"
+
+
+async def test_newer_clone_and_foreign_abi_do_not_exist(box: AgentBox) -> None:
+    if os.uname().machine != "x86_64":
+        pytest.skip("these are the numbers of x86-64")
+    assert await said(box, "call(435, 0, 0), call(0x40000000 + 39)") == "('ENOSYS', 'ENOSYS')"
+
+
+async def test_it_has_no_rights_and_can_get_none(box: AgentBox) -> None:
+    status = await said(box, "print(open('/proc/self/status').read())")
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    assert {fields[f"Cap{each}"].strip() for each in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {
+        "0" * 16
+    }
+    assert fields["NoNewPrivs"] == "1" and fields["Seccomp"] == "2"
+    assert await said(box, "os.getuid(), attempt(lambda: os.setuid(0))") == "(1000, 'EINVAL')"
+
+
+async def test_only_its_own_processes_are_there(box: AgentBox) -> None:
+    pids = await said(box, "sorted(int(p) for p in os.listdir('/proc') if p.isdigit())")
+    assert pids == "[1, 2]"
+    for look in ("/proc/1/mem", "/proc/1/environ", "/proc/1/root/etc"):
+        refused = await said(box, f"attempt(lambda: os.open({look!r}, os.O_RDONLY))")
+        assert refused in ("'EACCES'", "'EPERM'"), look
+
+
+async def test_its_first_process_cannot_be_ended_nor_stopped(box: AgentBox) -> None:
+    for number in ("KILL", "STOP", "TERM", "INT"):
+        await said(box, f"import signal; attempt(lambda: os.kill(1, signal.SIG{number}))")
+    assert await said(box, "1 + 1") == "2"
+
+
+async def test_links_out_of_its_folder_lead_nowhere(box: AgentBox) -> None:
+    await said(
+        box,
+        "os.symlink('/proc/1/environ', 'env'); os.symlink('/usr', 'usr'); os.mkfifo('pipe');"
+        " os.symlink('/etc/ld.so.cache', 'cache'); open('plain', 'w').close()",
+    )
+    assert [entry.path for entry in await box.entries()] == ["plain"]
+    for path in ("env", "usr/bin/env", "cache", "pipe", "../../usr/bin/env", "/usr/bin/env", ".."):
+        async with asyncio.timeout(5):
+            assert await box.read(path) is None, path
+
+
+async def test_boxes_do_not_see_each_other(box: AgentBox) -> None:
+    async with opened() as other:
+        await said(box, "open('/mnt/data/mine', 'w').write('x'); open('/tmp/mine', 'w').close()")
+        await said(box, "open('/dev/shm/mine', 'w').close()")
+        look = "os.listdir('/mnt/data'), os.listdir('/tmp'), os.listdir('/dev/shm')"
+        assert await said(other, look) == "([], [], [])"
+        assert await other.entries() == ()
+
+
+async def test_a_fork_bomb_stops_at_the_limit(box: AgentBox) -> None:
+    bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
+    async with asyncio.timeout(20):
+        outcome = await box.python(bomb, timeout_s=0.5, most=1000)
+        assert outcome.ended in ("timeout", "memory")
+        left = await said(box, "len([p for p in os.listdir('/proc') if p.isdigit()])")
+        assert left == "2"
+    count = """
+pids = []
+try:
+    while len(pids) < 500:
+        pid = os.fork()
+        if not pid:
+            import time; time.sleep(30); os._exit(0)
+        pids.append(pid)
+except BlockingIOError:
+    pass
+print(len(pids))
+for pid in pids:
+    os.kill(pid, 9)
+"""
+    assert int(await said(box, count)) <= SMALL.processes
+
+
+async def test_memory_ends_where_it_was_given(box: AgentBox) -> None:
+    assert "MemoryError" in await said(box, "x = bytearray(1 << 30)")
+    bomb = """
+import os, time
+for _ in range(20):
+    if not os.fork():
+        kept = bytearray(os.urandom(1 << 20)) * 60
+        time.sleep(30)
+        os._exit(0)
+time.sleep(30)
+"""
+    async with asyncio.timeout(20):
+        outcome = await box.python(bomb, timeout_s=15, most=1000)
+    assert outcome.ended == "memory" and not outcome.kept
+    assert await said(box, "2 + 2") == "4"
+
+
+@pytest.mark.parametrize("folder", ["/mnt/data", "/tmp", "/dev/shm"])
+async def test_disks_end_where_they_were_given(box: AgentBox, folder: str) -> None:
+    fill = f"""
+def fill():
+    for number in range(1000):
+        with open('{folder}/' + str(number), 'wb') as file:
+            file.write(bytes(1 << 20))
+attempt(fill)
+"""
+    assert await said(box, fill, timeout_s=20) == "'ENOSPC'"
+    big = "open('/mnt/data/big', 'wb').truncate(1 << 30)"
+    assert await said(box, f"attempt(lambda: {big})") == "'EFBIG'"
+
+
+async def test_nothing_is_left_of_a_box(box: AgentBox) -> None:
+    marker = f"antiphon-escape-{os.getpid()}"
+    await box.command(
+        f"setsid nohup bash -c 'exec -a {marker} sleep 600' & sleep 0.2", timeout_s=5, most=100
+    )
+    assert _running(marker)
+    await box.close()
+    async with asyncio.timeout(5):
+        while _running(marker):
+            await asyncio.sleep(0)
+
+
+def _running(marker: str) -> list[int]:
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                if marker.encode() in (entry / "cmdline").read_bytes().split(b"\0"):
+                    found.append(int(entry.name))
+            except OSError:
+                continue
+    return found
