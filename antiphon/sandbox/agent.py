@@ -30,7 +30,7 @@ MOST_ENTRIES = 1000
 KEPT_FDS = 512
 
 
-class Sink:
+class _Sink:
     """What a process writes: the first and the last of it, ``most`` characters."""
 
     def __init__(self, most: int) -> None:
@@ -73,7 +73,7 @@ class Sink:
         self.last.clear()
 
 
-def limit(limits: Any) -> None:
+def _limit(limits: Any) -> None:
     """For the process that calls it and those it starts."""
     memory = limits["memory"]
     for what, most in (
@@ -88,14 +88,14 @@ def limit(limits: Any) -> None:
         resource.setrlimit(what, (most, most))
 
 
-def dumpable(yes: bool) -> None:
+def _dumpable(yes: bool) -> None:
     """Whether others of the same user may look into this process (prctl(2), PR_SET_DUMPABLE)."""
     import ctypes
 
     ctypes.CDLL(None).prctl(4, int(yes), 0, 0, 0)
 
 
-def used() -> int:
+def _used() -> int:
     """Bytes of memory of all processes but this one, that are no other's."""
     pages = 0
     for name in os.listdir("/proc"):
@@ -109,7 +109,7 @@ def used() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def everybody(number: int) -> None:
+def _everybody(number: int) -> None:
     """A signal to every process but this one."""
     try:
         os.kill(-1, number)
@@ -117,7 +117,7 @@ def everybody(number: int) -> None:
         pass
 
 
-def reap() -> tuple[set[int], bool]:
+def _reap() -> tuple[set[int], bool]:
     """Who has ended, orphans too, and whether anybody is left."""
     ended: set[int] = set()
     while True:
@@ -130,15 +130,15 @@ def reap() -> tuple[set[int], bool]:
         ended.add(pid)
 
 
-def end_everybody() -> None:
+def _end_everybody() -> None:
     left = True
     while left:
-        everybody(signal.SIGKILL)
-        _, left = reap()
+        _everybody(signal.SIGKILL)
+        _, left = _reap()
         time.sleep(0.002 if left else 0)
 
 
-class Agent:
+class _Agent:
     """Serves one box."""
 
     def __init__(self, inbox: int, outbox: int) -> None:
@@ -146,7 +146,7 @@ class Agent:
         self.limits: Any = None
         self.kernel: int | None = None
         self.control: Any = None
-        self.sink: Sink | None = None
+        self.sink: _Sink | None = None
         self.why: str | None = None
 
     def serve(self) -> None:
@@ -200,12 +200,12 @@ class Agent:
         import subprocess
 
         self.wake()
-        out, err = Sink(asked["most"]), Sink(asked["most"])
+        out, err = _Sink(asked["most"]), _Sink(asked["most"])
         limits = self.limits
 
         def begin() -> None:
-            dumpable(True)
-            limit(limits)
+            _dumpable(True)
+            _limit(limits)
 
         shell = next(p for p in ("/bin/bash", "/usr/bin/bash", "/bin/sh") if os.path.exists(p))
         process = subprocess.Popen(
@@ -248,14 +248,14 @@ class Agent:
     def wake(self) -> None:
         """What still runs goes on, for as long as somebody waits; what has ended is forgotten."""
         self.why = None
-        ended, _ = reap()
+        ended, _ = _reap()
         if self.kernel in ended:
             self.forget()
-        everybody(signal.SIGCONT)
+        _everybody(signal.SIGCONT)
 
     def rest(self) -> None:
         """Nothing runs while nobody waits. Of what had to be interrupted only Python is left."""
-        everybody(signal.SIGSTOP)
+        _everybody(signal.SIGSTOP)
         if self.why is None:
             return
         others = {int(n) for n in os.listdir("/proc") if n.isdigit()} - {1, self.kernel}
@@ -285,12 +285,12 @@ class Agent:
             if killed_at is None and why is not None:
                 self.why = why
                 if why == "memory":
-                    end_everybody()
+                    _end_everybody()
                     self.forget()
                     return "killed"
                 killed_at = now + GRACE_S
             if killed_at is not None and now > killed_at:
-                end_everybody()
+                _end_everybody()
                 self.forget()
                 return "killed"
             if killed_at is not None and now > again_at:  # one that comes too early is lost
@@ -307,14 +307,14 @@ class Agent:
             return "timeout"
         if floods:
             return "output"
-        return "memory" if used() > self.limits["memory"] else None
+        return "memory" if _used() > self.limits["memory"] else None
 
     def ready(self, fds: Any, wait_s: float = 0) -> Any:
         return set(select.select(list(fds), [], [], wait_s)[0])
 
     def begin(self, most: int) -> None:
         """Python, as a child: it costs no start of an interpreter."""
-        self.sink = sink = Sink(most)
+        self.sink = sink = _Sink(most)
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
@@ -325,8 +325,8 @@ class Agent:
             os.dup2(sink.end, 1)
             os.dup2(sink.end, 2)
             os.close(sink.end)
-            dumpable(True)
-            limit(self.limits)
+            _dumpable(True)
+            _limit(self.limits)
             Kernel(theirs.detach()).serve()
             os._exit(0)
         theirs.close()
@@ -336,7 +336,7 @@ class Agent:
     def lose(self) -> None:
         """The Python is of no use any more; neither is what it started."""
         if self.kernel is not None:
-            end_everybody()
+            _end_everybody()
             self.forget()
 
     def forget(self) -> None:
@@ -410,7 +410,7 @@ def main() -> None:
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    dumpable(False)
+    _dumpable(False)
     del sys.path[0]  # by which this was found
-    Agent(inbox, outbox).serve()
+    _Agent(inbox, outbox).serve()
     os._exit(0)

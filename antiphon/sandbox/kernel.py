@@ -20,17 +20,17 @@ HOME = "/mnt/data"
 
 def received(fd: int, most: int = 1 << 31) -> Any:
     """The next frame, or None at the end. Raises ``ValueError`` if it is no frame."""
-    head = exactly(fd, 4)
+    head = _exactly(fd, 4)
     if head is None:
         return None
     size = struct.unpack(">I", head)[0]
     if size > most:
         raise ValueError("a frame is too long")
-    body = exactly(fd, size)
+    body = _exactly(fd, size)
     return None if body is None else json.loads(body)
 
 
-def exactly(fd: int, size: int) -> bytes | None:
+def _exactly(fd: int, size: int) -> bytes | None:
     pieces = []
     while size:
         piece = os.read(fd, min(size, 1 << 20))
