@@ -7,17 +7,16 @@ Frames both ways: four bytes of length, then JSON.
 
 from __future__ import annotations
 
-import base64
 import os
 import resource
 import select
 import signal
 import socket
-import stat
 import sys
 import time
 from typing import Any
 
+from . import folder
 from .kernel import HOME, Kernel, received, sent
 
 __all__ = ["main"]
@@ -26,7 +25,6 @@ GRACE_S = 2.0
 TICK_S = 0.2
 #: A process that has written this many times what is kept of it is interrupted.
 FLOOD = 50
-MOST_ENTRIES = 1000
 KEPT_FDS = 512
 
 
@@ -148,24 +146,33 @@ class _Agent:
         self.control: Any = None
         self.sink: _Sink | None = None
         self.why: str | None = None
+        self.does = {
+            "limits": self.set_limits,
+            "python": self.python,
+            "command": self.command,
+            "entries": folder.entries,
+            "read": folder.read,
+            "write": folder.write,
+            "remove": folder.remove,
+        }
 
     def serve(self) -> None:
         while (asked := received(self.inbox)) is not None:
             if asked["op"] == "stop":  # what it means is over
                 continue
             try:
-                answer = getattr(self, "on_" + asked["op"])(asked)
+                answer = self.does[asked["op"]](asked)
             except OSError as error:
                 answer = {"error": error.strerror or str(error)}
             sent(self.outbox, answer)
 
-    def on_limits(self, asked: Any) -> Any:
+    def set_limits(self, asked: Any) -> Any:
         self.limits = asked
         return {"python": sys.version.split()[0]}
 
     # --- running ---------------------------------------------------------------------------------
 
-    def on_python(self, asked: Any) -> Any:
+    def python(self, asked: Any) -> Any:
         self.wake()
         if self.kernel is None:
             self.begin(asked["most"])
@@ -196,7 +203,7 @@ class _Agent:
         images = [str(i) for i in told.get("images", ())] if isinstance(told, dict) else []
         return {"output": text, "ended": self.why, "images": images, "kept": kept}
 
-    def on_command(self, asked: Any) -> Any:
+    def command(self, asked: Any) -> Any:
         import subprocess
 
         self.wake()
@@ -344,64 +351,6 @@ class _Agent:
             assert self.sink is not None
             self.sink.drain()
             self.kernel = None
-
-    # --- files -----------------------------------------------------------------------------------
-
-    def on_entries(self, asked: Any) -> Any:
-        found: list[list[Any]] = []
-        for folder, folders, names in os.walk(HOME):
-            folders[:] = sorted(f for f in folders if not f.startswith("."))
-            for name in sorted(names):
-                path = os.path.join(folder, name)
-                status = os.lstat(path)
-                if stat.S_ISREG(status.st_mode) and len(found) < MOST_ENTRIES:
-                    relative = os.path.relpath(path, HOME).encode("utf-8", "replace").decode()
-                    found.append([relative, status.st_size, status.st_mtime_ns])
-        return {"entries": sorted(found)}
-
-    def on_read(self, asked: Any) -> Any:
-        path = self.inside(asked["path"])
-        if path is None:
-            return {"content": None}
-        try:
-            fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-        except OSError:
-            return {"content": None}
-        with open(fd, "rb") as file:
-            if not stat.S_ISREG(os.fstat(fd).st_mode):
-                return {"content": None}
-            return {"content": base64.b64encode(file.read(asked["most"])).decode()}
-
-    def on_write(self, asked: Any) -> Any:
-        path = self.inside(asked["path"])
-        if path is None:
-            return {"error": "The path leads out of /mnt/data."}
-        os.makedirs(os.path.dirname(path), exist_ok=True)
-        partial = path + ".part"
-        try:
-            with open(partial, "wb") as file:
-                file.write(base64.b64decode(asked["content"]))
-            os.replace(partial, path)
-        except OSError:
-            if os.path.exists(partial):
-                os.unlink(partial)
-            raise
-        return {}
-
-    def on_remove(self, asked: Any) -> Any:
-        path = self.inside(asked["path"])
-        if path is None or not os.path.isfile(path):
-            return {"removed": False}
-        os.unlink(path)
-        return {"removed": True}
-
-    def inside(self, name: str) -> str | None:
-        """The path of a file, unless links or dots lead out of the folder."""
-        path = os.path.join(HOME, name)
-        folder = os.path.realpath(os.path.dirname(path))
-        whole = os.path.join(folder, os.path.basename(path))
-        is_inside = os.path.commonpath([folder, HOME]) == HOME
-        return whole if is_inside and os.path.basename(path) not in ("", ".", "..") else None
 
 
 def main() -> None:

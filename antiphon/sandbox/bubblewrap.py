@@ -87,7 +87,7 @@ class Built(Struct, frozen=True, kw_only=True):
             filter=seccomp.program(machine),
             sources={
                 f"{_INSTALLED}/antiphon/sandbox/{name}": own.joinpath(name).read_bytes()
-                for name in ("agent.py", "kernel.py")
+                for name in ("agent.py", "folder.py", "kernel.py")
             },
         )
 
