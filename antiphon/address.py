@@ -11,7 +11,9 @@ import socket
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["Network", "Refused", "is_literal", "is_public", "sockets"]
+from antiphon.errors import SetupError
+
+__all__ = ["Network", "Refused", "is_literal", "is_public", "may_dial", "network", "sockets"]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
@@ -52,11 +54,24 @@ def sockets(
 
     def made(wanted: Wanted) -> socket.socket:
         family, kind, protocol, _, (host, *_) = wanted
-        if not (private or is_public(str(host)) or _within(str(host), networks)):
+        if not (private or may_dial(str(host), networks)):
             raise Refused("not a public address")
         return socket.socket(family, kind, protocol)
 
     return made
+
+
+def network(text: str, setting: str) -> Network:
+    """An address or a network of a setting. Raises ``SetupError``."""
+    try:
+        return ipaddress.ip_network(text)
+    except ValueError as error:
+        raise SetupError(f"{setting}: {error}") from None
+
+
+def may_dial(address: str, networks: Sequence[Network] = ()) -> bool:
+    """A public address, or one of the ``networks``."""
+    return is_public(address) or _within(address, networks)
 
 
 def _within(host: str, networks: Sequence[Network]) -> bool:

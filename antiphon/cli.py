@@ -21,7 +21,7 @@ from rich.console import Console
 from antiphon import __version__
 from antiphon.errors import SetupError
 from antiphon.options import Option, literal, nearest, options
-from antiphon.settings import Key, Loaded, Model, Settings, load
+from antiphon.settings import Key, Loaded, McpServer, Model, Settings, load
 
 __all__ = ["COMMANDS", "Command", "main"]
 
@@ -262,11 +262,13 @@ def _settings(loaded: Loaded, given: argparse.Namespace) -> None:
         _say(f"{line}  # {loaded.origins[name]}")
     for name, model in loaded.settings.models.items():
         _table(f"[models.{literal(name)}]", model, loaded.origins["models"])
+    for name, server in loaded.settings.mcp_servers.items():
+        _table(f"[mcp_servers.{literal(name)}]", server, loaded.origins["mcp_servers"])
     for key in loaded.settings.keys:
         _table("[[keys]]", key, loaded.origins["keys"])
 
 
-def _table(heading: str, table: Model | Key, origin: str) -> None:
+def _table(heading: str, table: Model | McpServer | Key, origin: str) -> None:
     _say(f"\n{heading}  # {origin}")
     for name, option in options(type(table)).items():
         value = getattr(table, name)

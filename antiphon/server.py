@@ -20,7 +20,7 @@ from msgspec import Struct
 from starlette.types import ASGIApp
 
 from antiphon import catalog
-from antiphon.address import Network
+from antiphon.address import network
 from antiphon.attachments.fetch import Fetcher
 from antiphon.catalog import ServedModel
 from antiphon.errors import SetupError
@@ -187,7 +187,7 @@ def _sender(settings: Settings) -> Sender | None:
 
 def open_fetcher(settings: Settings, log: Any = None) -> Fetcher | None:
     """What fetches URLs; None: nothing does. Fetching is on by default, its extra is not."""
-    networks = tuple(_network(text) for text in settings.fetch_networks)
+    networks = tuple(network(text, "fetch_networks") for text in settings.fetch_networks)
     if not settings.fetch_urls:
         return None
     if find_spec("aiohttp") is None and not networks:
@@ -195,13 +195,6 @@ def open_fetcher(settings: Settings, log: Any = None) -> Fetcher | None:
             log.info('URLs in requests are not fetched: pip install "antiphon[fetch]"')
         return None
     return Fetcher.open(most=settings.max_file_bytes, clock=time.monotonic, networks=networks)
-
-
-def _network(text: str) -> Network:
-    try:
-        return ipaddress.ip_network(text)
-    except ValueError as error:
-        raise SetupError(f"fetch_networks: {error}") from None
 
 
 def _access(settings: Settings) -> guard.Access:

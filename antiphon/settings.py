@@ -37,6 +37,7 @@ __all__ = [
     "FILE",
     "Key",
     "Loaded",
+    "McpServer",
     "Model",
     "Settings",
     "load",
@@ -194,6 +195,38 @@ class Model(Struct, frozen=True, kw_only=True):
     repetition_penalty: Annotated[
         _Penalty | None, declare("Above 1 makes repetitions less likely.")
     ] = None
+
+
+class McpServer(Struct, frozen=True, kw_only=True):
+    """``[mcp_servers.NAME]``: an MCP server whose tools requests may use, by its name as
+    ``server_label`` or ``connector_id``, without knowing where it is."""
+
+    url: Annotated[
+        str, declare("Where it is, by HTTP. It may be on this machine or its network.")
+    ] = ""
+    transport: Annotated[
+        Literal["auto", "http", "sse"],
+        declare("Streamable HTTP or SSE. `auto` tries the first, then the other."),
+    ] = "auto"
+    headers: Annotated[
+        dict[str, str],
+        declare(
+            "What is sent with every request; a value `$NAME` is taken from the environment.",
+            kind="a table",
+            secret=True,
+        ),
+    ] = {}
+    command: Annotated[str, declare("In place of a URL: what starts it on this machine.")] = ""
+    args: Annotated[tuple[str, ...], declare("Arguments of the command.")] = ()
+    env: Annotated[
+        dict[str, str],
+        declare(
+            "Its environment, besides `PATH`, `HOME` and the like; a value `$NAME` is taken from"
+            " this one.",
+            kind="a table",
+            secret=True,
+        ),
+    ] = {}
 
 
 class Key(Struct, frozen=True, kw_only=True):
@@ -424,6 +457,38 @@ class Settings(Struct, frozen=True, kw_only=True):
             kind="a table",
         ),
     ] = {}
+    mcp: Annotated[
+        bool,
+        _tools("Call the tools of MCP servers. Needs the extra `mcp`; without it, nobody does."),
+    ] = True
+    mcp_servers: Annotated[
+        dict[str, McpServer],
+        _tools(
+            "MCP servers that requests may name: `[mcp_servers.NAME]` tables.",
+            flag=None,
+            kind="tables [mcp_servers.NAME]",
+        ),
+    ] = field(default_factory=dict)
+    mcp_urls: Annotated[
+        bool,
+        _tools("Let requests bring MCP servers of their own (`server_url`), at public addresses."),
+    ] = True
+    mcp_networks: Annotated[
+        tuple[str, ...],
+        _tools(
+            "Addresses and networks on this machine or its network where MCP servers that requests"
+            " bring may be too, such as `127.0.0.1`."
+        ),
+    ] = ()
+    mcp_connect_s: Annotated[
+        float, _tools("Seconds within which an MCP server has to be reached.", gt=0)
+    ] = 20
+    mcp_call_s: Annotated[
+        float, _tools("Seconds within which an MCP server has to answer.", gt=0)
+    ] = 120
+    mcp_idle_s: Annotated[
+        float, _tools("Seconds that an unused session with an MCP server is kept.", ge=0)
+    ] = 60
     max_turns: Annotated[
         int, _tools("Times that a model is asked in one response in which tools run.", ge=1)
     ] = 32
@@ -534,7 +599,23 @@ def load(
     settings = Settings(**values)
     _check_names(settings)
     models = {name: _with_key(name, model, environ) for name, model in settings.models.items()}
-    return Loaded(replace(settings, models=models), origins)
+    servers = {n: _with_secrets(n, each, environ) for n, each in settings.mcp_servers.items()}
+    return Loaded(replace(settings, models=models, mcp_servers=servers), origins)
+
+
+def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> McpServer:
+    """The server with what stands in the environment. It is one thing: a URL or a command."""
+    if bool(server.url) == bool(server.command):
+        raise SetupError(f"mcp_servers.{name} must have either a url or a command")
+
+    def filled(field: str, pairs: Mapping[str, str]) -> dict[str, str]:
+        for key, value in pairs.items():
+            if value.startswith("$") and value[1:] not in environ:
+                where = f"mcp_servers.{name}.{field}.{key}"
+                raise SetupError(f"{where}: the environment has no {value[1:]}")
+        return {k: environ[v[1:]] if v.startswith("$") else v for k, v in pairs.items()}
+
+    return replace(server, headers=filled("headers", server.headers), env=filled("env", server.env))
 
 
 def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:
@@ -547,10 +628,14 @@ def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:
     return replace(model, api_key=environ[key[1:]])
 
 
+#: Options that are tables of tables, by what these are.
+_TABLES: Mapping[str, type[Model] | type[McpServer]] = {"models": Model, "mcp_servers": McpServer}
+
+
 def _from_file(option: Option, value: Any, where: str) -> Any:
-    if option.name == "models" and isinstance(value, dict):
+    if option.name in _TABLES and isinstance(value, dict):
         return {
-            name: from_table(Model, table, f"{where}models.{name}.")
+            name: from_table(_TABLES[option.name], table, f"{where}{option.name}.{name}.")
             for name, table in value.items()
         }
     if option.name == "keys" and isinstance(value, list):
@@ -565,6 +650,8 @@ def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Mod
         return _named(given if isinstance(given, list) else parts(given), declared)
     if option.name == "keys":
         return tuple(_key(part, name) for part in parts(given))
+    if option.name == "mcp_servers":
+        raise SetupError(f"{name}: MCP servers are set in antiphon.toml")
     return from_text(option, given, name)
 
 

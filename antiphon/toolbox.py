@@ -11,6 +11,7 @@ from importlib.metadata import entry_points
 
 from msgspec import Struct
 
+from antiphon.address import network
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import SetupError
 from antiphon.settings import Settings
@@ -59,8 +60,50 @@ async def _web_search(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
         await web.close()
 
 
+@asynccontextmanager
+async def _mcp(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+    """On by default, its extra is not: it is only missed where servers are set."""
+    settings = means.settings
+    if not settings.mcp:
+        yield {}
+        return
+    try:
+        from antiphon.tools.mcp.link import Server
+        from antiphon.tools.mcp.pool import Pool
+        from antiphon.tools.mcp.servers import Servers
+    except ImportError:
+        if settings.mcp_servers:
+            raise SetupError('MCP servers need an extra: pip install "antiphon[mcp]".') from None
+        yield {}
+        return
+    configured = {
+        name: Server(
+            url=each.url,
+            transport=each.transport,
+            headers=each.headers,
+            command=each.command,
+            args=each.args,
+            env=each.env,
+        )
+        for name, each in settings.mcp_servers.items()
+    }
+    pool = Pool(
+        connect_s=settings.mcp_connect_s, call_s=settings.mcp_call_s, idle_s=settings.mcp_idle_s
+    )
+    servers = Servers(
+        configured,
+        pool,
+        urls=settings.mcp_urls,
+        networks=tuple(network(text, "mcp_networks") for text in settings.mcp_networks),
+    )
+    try:
+        yield {"mcp": servers}
+    finally:
+        await servers.close()
+
+
 #: A tool → what opens its providers. Others come from entry points of the same group.
-PROVIDERS: Mapping[str, Opener] = {"web_search": _web_search}
+PROVIDERS: Mapping[str, Opener] = {"web_search": _web_search, "mcp": _mcp}
 _GROUP = "antiphon.tools"
 
 

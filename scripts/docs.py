@@ -11,7 +11,7 @@ from msgspec import Struct
 from antiphon.dialects.formats import REASONING, TOOLS, ToolFormat
 from antiphon.dialects.formats_about import REASONING_ABOUT, TOOLS_ABOUT, About
 from antiphon.options import Option, options
-from antiphon.settings import Key, Model, Settings
+from antiphon.settings import Key, McpServer, Model, Settings
 from antiphon.stream.grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine
 from tests.conformance import manifest
 
@@ -46,6 +46,13 @@ sha256 = "…"  # antiphon key new --tenant team-a
 """
 
 
+_TABLES: tuple[tuple[str, type[Struct]], ...] = (
+    ("`[models.NAME]`", Model),
+    ("`[mcp_servers.NAME]`", McpServer),
+    ("`[[keys]]`", Key),
+)
+
+
 def settings_page() -> str:
     """``docs/settings.md``."""
     found = list(options(Settings).values())
@@ -54,7 +61,7 @@ def settings_page() -> str:
     for group in groups:
         members = [option for option in found if option.group == group]
         sections.append(f"## {group}\n\n{_table(members, flags=True)}")
-    for heading, cls in (("`[models.NAME]`", Model), ("`[[keys]]`", Key)):
+    for heading, cls in _TABLES:
         sections.append(f"## {heading}\n\n{_first(cls)}\n\n{_table(options(cls).values())}")
     return "\n".join(sections)
 

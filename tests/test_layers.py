@@ -39,6 +39,7 @@ MAY: dict[str, set[str]] = {
         "backends",
         "attachments",
         "sandbox",
+        "address",
     },
     "store": {"errors", "wire"},
     "webhooks": {"errors", "address", "store"},
@@ -56,7 +57,7 @@ MAY: dict[str, set[str]] = {
     },
     "http": {*ROOTS, "wire", "stream", "compat", "runs", "__init__"},
     # around it
-    "address": set(),
+    "address": {"errors"},
     "logs": {"errors"},
     "options": {"errors"},
     "seal": {"errors"},
@@ -67,7 +68,7 @@ MAY: dict[str, set[str]] = {
     "chat": {"errors"},
     "sources": {"errors", "pull"},
     "embedders": {*ROOTS, "backends", "embeddings", "pull", "settings", "sources"},
-    "toolbox": {"errors", "settings", "attachments", "tools"},
+    "toolbox": {"errors", "address", "settings", "attachments", "tools"},
     "factories": {
         *ROOTS,
         "embedders",

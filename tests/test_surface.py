@@ -22,7 +22,7 @@ FUNCTION_LINES_P90 = 40
 LONG_MODULES = {"settings.py", "wire/items.py", "wire/events.py"}
 
 #: Names that others gave: a base class, a binding that is stood in for.
-OVERRIDDEN = {"data_received", "handle_completions"}
+OVERRIDDEN = {"data_received", "handle_async_request", "handle_completions"}
 BANNED = {"manager", "handler", "helper", "util", "utils", "processor", "info", "obj", "data"}
 BANNED_PREFIXES = ("do_", "handle_", "process_")
 

@@ -75,9 +75,6 @@ def _check_tool(tool: tl.Tool, path: str) -> None:
             check_name(name, f"{path}.name", _NAME_LENGTH)
         case tl.Namespace(name=name):
             check_name(name, f"{path}.name", _NAMESPACE_LENGTH)
-        case tl.Mcp():
-            if (tool.server_url, tool.connector_id, tool.tunnel_id) == (UNSET, UNSET, UNSET):
-                raise missing(f"{path}.server_url")
 
 
 def check_name(name: str, path: str, limit: int) -> None:

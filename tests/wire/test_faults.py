@@ -103,12 +103,6 @@ CASES = [
         "Missing required parameter: 'tools[0].container'.",
     ),
     case(
-        {"tools": [F, {"type": "mcp", "server_label": "d"}]},
-        "tools[1].server_url",
-        MISSING,
-        "Missing required parameter: 'tools[1].server_url'.",
-    ),
-    case(
         {"tools": [{"type": "namespace", "name": "n"}]},
         "tools[0].tools",
         MISSING,

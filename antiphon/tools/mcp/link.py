@@ -1,0 +1,230 @@
+"""How a server is reached: streamable HTTP, SSE, or a process of this machine. Addresses that a
+request gives are checked where the socket is made.
+
+What is entered here belongs to the task that enters it: the SDK's scopes must be left where they
+were entered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import sys
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from contextvars import ContextVar
+from typing import Any, Literal
+
+import httpcore2
+import httpx2
+import msgspec
+from httpcore2 import AnyIOBackend
+from mcp import Client, MCPError, StdioServerParameters, stdio_client
+from mcp.client.sse import sse_client
+from mcp.client.streamable_http import streamable_http_client
+from msgspec import Struct
+
+from antiphon.address import Network, may_dial
+
+__all__ = ["REFUSED", "Seen", "Server", "connected", "seen"]
+
+#: What the SDK gets from a server that does not speak streamable HTTP, but perhaps SSE.
+_OLDER = frozenset({400, 404, 405})
+_MOST_BYTES = 16 * 2**20
+
+
+class Server(Struct, frozen=True, kw_only=True):
+    """Where an MCP server is: a URL, or a command of the operator. ``guarded``: the URL comes from
+    a request, so its address has to be public or in one of the ``networks``."""
+
+    url: str = ""
+    transport: Literal["auto", "http", "sse"] = "auto"
+    command: str = ""
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = {}
+    headers: Mapping[str, str] = {}
+    guarded: bool = False
+    networks: tuple[Network, ...] = ()
+
+    @property
+    def key(self) -> str:
+        """The same for the same server with the same credentials. It does not tell them."""
+        told = msgspec.json.encode(
+            [self.url, self.transport, self.command, self.args, self.guarded]
+            + [sorted(pairs.items()) for pairs in (self.env, self.headers)]
+        )
+        return hashlib.sha256(told).hexdigest()
+
+
+class Seen(msgspec.Struct):
+    """What HTTP said while something was asked: statuses that are errors, what broke."""
+
+    statuses: list[int] = []
+    broken: list[str] = []
+
+
+#: What the requests of the current context see. The SDK sends a message in its sender's context.
+seen: ContextVar[Seen | None] = ContextVar("seen", default=None)
+
+#: ``Seen.broken`` of an address that must not be dialled.
+REFUSED = "its address is not a public one"
+
+
+@asynccontextmanager
+async def connected(server: Server, seconds: float) -> AsyncIterator[Client]:
+    """A client that has greeted the server. ``seconds``: for a connection to be made."""
+    async with AsyncExitStack() as stack:
+        if server.command:
+            yield await stack.enter_async_context(Client(_process(server)))
+            return
+        if server.transport != "sse":
+            try:
+                client = await stack.enter_async_context(_streaming(server, seconds))
+            except (MCPError, ExceptionGroup):
+                noted = seen.get()
+                older = noted is not None and _OLDER.intersection(noted.statuses)
+                if server.transport == "http" or not older:
+                    raise
+            else:
+                yield client
+                return
+        yield await stack.enter_async_context(Client(_events(server, seconds), mode="legacy"))
+
+
+def _process(server: Server) -> Any:
+    """Its stderr is ours; of the environment it gets a few harmless variables and its own."""
+    parameters = StdioServerParameters(
+        command=server.command, args=list(server.args), env=dict(server.env)
+    )
+    return stdio_client(parameters, errlog=sys.__stderr__ or sys.stderr)
+
+
+@asynccontextmanager
+async def _streaming(server: Server, seconds: float) -> AsyncIterator[Client]:
+    async with (
+        _http(server, server.headers, seconds) as http,
+        Client(streamable_http_client(server.url, http_client=http)) as client,
+    ):
+        yield client
+
+
+def _events(server: Server, seconds: float) -> Any:
+    def made(
+        headers: dict[str, str] | None = None,
+        timeout: httpx2.Timeout | None = None,
+        auth: httpx2.Auth | None = None,
+    ) -> httpx2.AsyncClient:
+        return _http(server, headers or {}, seconds)
+
+    return sse_client(server.url, headers=dict(server.headers), httpx_client_factory=made)
+
+
+def _http(server: Server, headers: Mapping[str, str], seconds: float) -> httpx2.AsyncClient:
+    """Of one session alone. Calls may be silent for as long as they take: who asks has the clock.
+    The environment's proxies are not used: they would dial unchecked."""
+    return httpx2.AsyncClient(
+        transport=_Transport(server),
+        headers=dict(headers),
+        timeout=httpx2.Timeout(seconds, read=None),
+        trust_env=False,
+    )
+
+
+class _Transport(httpx2.AsyncHTTPTransport):
+    """Notes what becomes of requests, and bounds what is answered."""
+
+    def __init__(self, server: Server) -> None:
+        super().__init__(trust_env=False)
+        if server.guarded:
+            self._pool = httpcore2.AsyncConnectionPool(
+                ssl_context=httpx2.create_ssl_context(trust_env=False),
+                network_backend=_Dialler(server.networks),
+            )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        noted = seen.get()
+        try:
+            response = await super().handle_async_request(request)
+        except httpx2.ConnectError as error:
+            if noted is not None:
+                refused = isinstance(_root(error), _Refused)
+                noted.broken.append(REFUSED if refused else "it could not be reached")
+            raise
+        except httpx2.TransportError:
+            if noted is not None:
+                noted.broken.append("the connection broke off")
+            raise
+        if noted is not None and response.status_code >= 300:
+            noted.statuses.append(response.status_code)
+        kind = response.headers.get("content-type", "")
+        if not kind.startswith("text/event-stream"):
+            assert isinstance(response.stream, httpx2.AsyncByteStream)
+            response.stream = _Bounded(response.stream)
+        return response
+
+
+class _Bounded(httpx2.AsyncByteStream):
+    """A body that breaks off where it becomes too large. Of event streams the SDK bounds events."""
+
+    def __init__(self, stream: httpx2.AsyncByteStream) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        size = 0
+        async for piece in self._stream:
+            size += len(piece)
+            if size > _MOST_BYTES:
+                raise httpx2.ReadError("the answer is too large")
+            yield piece
+
+    async def aclose(self) -> None:
+        await self._stream.aclose()
+
+
+class _Refused(httpcore2.ConnectError):
+    """An address that must not be dialled."""
+
+
+class _Dialler(httpcore2.AsyncNetworkBackend):
+    """Looks a name up and dials what it found, if it may be dialled: what is checked is what is
+    connected to."""
+
+    def __init__(self, networks: Sequence[Network]) -> None:
+        self._networks = networks
+        self._inner = AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Any = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        try:
+            found = await asyncio.get_running_loop().getaddrinfo(host, port, type=1)
+        except (OSError, UnicodeError):
+            raise httpcore2.ConnectError("no such name") from None
+        addresses = dict.fromkeys(str(each[4][0]) for each in found)
+        allowed = [each for each in addresses if may_dial(each, self._networks)]
+        failure: Exception = _Refused(REFUSED)
+        for each in allowed:
+            try:
+                return await self._inner.connect_tcp(
+                    each, port, timeout, local_address, socket_options
+                )
+            except (httpcore2.ConnectError, httpcore2.ConnectTimeout) as error:
+                failure = error
+        raise failure
+
+    async def connect_unix_socket(self, *args: Any, **kwargs: Any) -> Any:
+        raise _Refused(REFUSED)
+
+    async def sleep(self, seconds: float) -> None:
+        await self._inner.sleep(seconds)
+
+
+def _root(error: BaseException) -> BaseException:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return error

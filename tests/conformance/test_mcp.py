@@ -1,0 +1,204 @@
+"""Tools of real MCP servers, over every way to ask."""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from antiphon.store.base import Store
+from antiphon.tools.mcp.pool import Pool
+from antiphon.tools.mcp.servers import Servers
+from tests.conformance.conftest import Serve
+from tests.conformance.scripts import TOOL
+from tests.conformance.served import Ask, engine, local
+from tests.conformance.test_tool_search import called, prompts
+from tests.tools.mcp.process import Toys, running
+
+HERE = (ipaddress.ip_network("127.0.0.1"),)
+
+
+@pytest.fixture(scope="session")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
+    with running(tmp_path_factory.mktemp("toys") / "log") as found:
+        yield found
+
+
+@pytest.fixture
+async def mcp() -> AsyncIterator[Servers]:
+    servers = Servers({}, Pool(call_s=5), networks=HERE)
+    yield servers
+    await servers.close()
+
+
+def tool(url: str, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "mcp",
+        "server_label": "toys",
+        "server_url": url,
+        "require_approval": "never",
+        **more,
+    }
+
+
+@pytest.mark.requirement("D-74", "D-75", "D-77", "VN-52", "VN-85")
+async def test_tools_are_listed_and_called(
+    serve: Serve, ask: Ask, mcp: Servers, toys: Toys
+) -> None:
+    played = engine([called("toys__add", {"a": 2, "b": 3}), "Five."])
+    server = serve(local(played), providers={"mcp": mcp})
+    answer = await ask(server, tools=[tool(toys.url, allowed_tools=["add"])])
+    listed, ran, _ = answer.output
+    assert [each["name"] for each in listed["tools"]] == ["add"] and "error" not in listed
+    assert (ran["name"], ran["server_label"], ran["status"]) == ("add", "toys", "completed")
+    assert ran["output"] == "5" and ran["error"] is None and json.loads(ran["arguments"])["a"] == 2
+    assert answer.text == "Five."
+    first, second = prompts(server)
+    assert "toys__add" in first and "toys__delete" not in first
+    assert second.startswith(first) and "5" in second[len(first) :]
+    if answer.events:
+        steps = [e["type"] for e in answer.events if "mcp" in e["type"]]
+        steps = [step for step in steps if not step.endswith("delta")]
+        assert steps == [
+            "response.mcp_list_tools.in_progress",
+            "response.mcp_list_tools.completed",
+            "response.mcp_call.in_progress",
+            "response.mcp_call_arguments.done",
+            "response.mcp_call.completed",
+        ]
+
+
+@pytest.mark.parametrize(
+    ("name", "error"),
+    [("fail", "mcp_tool_execution_error"), ("absent", None), ("hang", "mcp_protocol_error")],
+)
+async def test_failures_are_told(
+    serve: Serve, wait: Ask, toys: Toys, name: str, error: str | None
+) -> None:
+    mcp = Servers({}, Pool(call_s=0.5), networks=HERE)
+    played = engine([called(f"toys__{name}", {}), "Sorry."])
+    server = serve(local(played), providers={"mcp": mcp})
+    answer = await wait(server, tools=[tool(toys.url)])
+    await mcp.close()
+    assert answer.ended["status"] == "completed"
+    if error is None:  # the model made it up: the client's to answer
+        assert answer.output[1]["type"] == "function_call"
+        return
+    ran = answer.output[1]
+    assert (ran["type"], ran["status"], ran["error"]["type"]) == ("mcp_call", "failed", error)
+    assert ran["output"] is None and answer.text == "Sorry."
+    assert error in prompts(server)[1]
+    if answer.events:
+        assert "response.mcp_call.failed" in [e["type"] for e in answer.events]
+
+
+async def test_a_server_that_cannot_be_listed(
+    serve: Serve, ask: Ask, mcp: Servers, toys: Toys
+) -> None:
+    server = serve(local(engine(["Sorry."])), providers={"mcp": mcp})
+    answer = await ask(server, tools=[tool(f"{toys.root}/locked")])
+    listed, _ = answer.output
+    assert listed["tools"] == [] and "Http status code: 401" in listed["error"]
+    assert answer.ended["status"] == "completed" and answer.text == "Sorry."
+    if answer.events:
+        assert "response.mcp_list_tools.failed" in [e["type"] for e in answer.events]
+
+
+@pytest.mark.parametrize("approve", [True, False])
+@pytest.mark.requirement("D-75")
+async def test_a_user_allows_or_denies(
+    serve: Serve, wait: Ask, mcp: Servers, toys: Toys, stores: Store, approve: bool
+) -> None:
+    before = toys.log.count("delete attic")
+    replies = [called("toys__delete", {"name": "attic"}), "So be it.", "As I said."]
+    server = serve(local(engine(replies)), on=stores, providers={"mcp": mcp})
+    asks = tool(toys.url, require_approval={"never": {"read_only": True}})
+    first = await wait(server, tools=[asks])
+    assert [item["type"] for item in first.output] == ["mcp_list_tools", "mcp_approval_request"]
+    request = first.output[1]
+    assert first.ended["status"] == "completed"
+    assert (request["name"], request["arguments"]) == ("delete", '{"name": "attic"}')
+    assert toys.log.count("delete attic") == before
+    answer = {
+        "type": "mcp_approval_response",
+        "approval_request_id": request["id"],
+        "approve": approve,
+        "reason": "Not that one.",
+    }
+    second = await wait(
+        server, tools=[asks], previous_response_id=first.ended["id"], input=[answer]
+    )
+    assert toys.log.count("delete attic") == before + approve
+    assert second.text == "So be it."
+    if approve:
+        ran = second.output[0]
+        assert (ran["type"], ran["output"]) == ("mcp_call", "attic is gone")
+        assert ran["approval_request_id"] == request["id"]
+        assert "attic is gone" in prompts(server)[-1]
+    else:
+        assert [item["type"] for item in second.output] == ["message"]
+        assert "did not allow this call: Not that one." in prompts(server)[-1]
+    third = await wait(server, tools=[asks], previous_response_id=second.ended["id"], input="And?")
+    assert [item["type"] for item in third.output] == ["message"]
+    assert toys.log.count("delete attic") == before + approve  # not once more
+
+
+async def test_it_mixes_with_the_tools_of_the_client(
+    serve: Serve, ask: Ask, mcp: Servers, toys: Toys
+) -> None:
+    script = [called("toys__add", {"a": 1, "b": 1}) + called("get_weather", {"city": "Oslo"})]
+    server = serve(local(engine(script)), providers={"mcp": mcp})
+    answer = await ask(server, tools=[tool(toys.url), TOOL])
+    kinds = [item["type"] for item in answer.output]
+    assert kinds == ["mcp_list_tools", "mcp_call", "function_call"]
+    assert answer.output[1]["output"] == "2"
+
+
+async def test_two_servers_may_have_tools_of_one_name(
+    serve: Serve, wait: Ask, mcp: Servers, toys: Toys
+) -> None:
+    replies = [called("toys__whoami", {}) + called("more__whoami", {}), "Fine."]
+    server = serve(local(engine(replies)), providers={"mcp": mcp})
+    both = [
+        tool(toys.url, server_label=label, authorization=key, allowed_tools=["whoami"])
+        for label, key in (("toys", "one"), ("more", "other"))
+    ]
+    answer = await wait(server, tools=both)
+    ran = [item for item in answer.output if item["type"] == "mcp_call"]
+    assert [(item["server_label"], item["output"]) for item in ran] == [
+        ("toys", "Bearer one None"),
+        ("more", "Bearer other None"),
+    ]
+
+
+async def test_secrets_go_to_the_server_alone(
+    serve: Serve, ask: Ask, mcp: Servers, toys: Toys, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Not into answers, nor logs."""
+    caplog.set_level(logging.DEBUG)
+    replies = [called("toys__add", {"a": 1, "b": 1}), "Two."]
+    server = serve(local(engine(replies)), providers={"mcp": mcp})
+    asked = tool(
+        f"{toys.root}/locked", authorization="secret", headers={"X-Toy": "canary-in-a-header"}
+    )
+    answer = await ask(server, tools=[asked])
+    assert answer.text == "Two."
+    told = json.dumps([answer.ended, list(answer.events)])
+    for text in (told, server.log.getvalue(), caplog.text):
+        assert "canary-in-a-header" not in text and "Bearer secret" not in text
+    (echoed,) = answer.ended["tools"]
+    assert "headers" not in echoed and "authorization" not in echoed
+
+
+@pytest.mark.parametrize(
+    ("given", "param"),
+    [({"server_url": "ftp://x"}, "server_url"), ({"server_label": "a b"}, "server_label")],
+)
+async def test_refusals(serve: Serve, ask: Ask, mcp: Servers, given: Any, param: str) -> None:
+    server = serve(providers={"mcp": mcp})
+    refused = (await ask(server, tools=[TOOL, tool("http://x/") | given])).refused
+    assert (refused["http"], refused["param"]) == (400, f"tools[1].{param}")

@@ -1,0 +1,45 @@
+"""Starts the server of ``toys.py``."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+TOYS = Path(__file__).with_name("toys.py")
+
+
+class Toys:
+    """A running server. ``log``: what was called."""
+
+    def __init__(self, process: subprocess.Popen[str], log: Path) -> None:
+        assert process.stdout is not None
+        self.port = int(process.stdout.readline())
+        self.root = f"http://127.0.0.1:{self.port}"
+        self.url = f"{self.root}/mcp"
+        self._log = log
+
+    @property
+    def log(self) -> list[str]:
+        return self._log.read_text().splitlines() if self._log.exists() else []
+
+
+@contextmanager
+def running(log: Path) -> Iterator[Toys]:
+    """Until it is left."""
+    process = subprocess.Popen(
+        [sys.executable, str(TOYS), "http"],
+        stdout=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "TOYS_LOG": str(log)},
+    )
+    try:
+        yield Toys(process, log)
+    finally:
+        process.kill()
+        process.wait()
+        assert process.stdout is not None
+        process.stdout.close()

@@ -1,0 +1,165 @@
+"""An MCP server of the official SDK, as a process: ``toys.py http|stdio``. Over HTTP it says its
+port on the first line of its stdout, and has streamable HTTP at ``/mcp``, SSE at ``/sse``, a
+server that wants the key "secret" at ``/locked``, one that is broken at ``/broken``, and one that
+sends its clients elsewhere at ``/elsewhere``.
+
+What was called is appended to the file ``TOYS_LOG``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import socket
+import sys
+from pathlib import Path
+from typing import Any
+
+import uvicorn
+from mcp.server.mcpserver import Context, Image, MCPServer
+from mcp.server.mcpserver.exceptions import ToolError
+from mcp_types import (
+    BlobResourceContents,
+    CallToolResult,
+    EmbeddedResource,
+    ResourceLink,
+    TextContent,
+    TextResourceContents,
+    ToolAnnotations,
+)
+from pydantic import BaseModel
+
+toys = MCPServer("toys", log_level="CRITICAL")
+reads = ToolAnnotations(read_only_hint=True)
+
+
+def note(line: str) -> None:
+    if "TOYS_LOG" in os.environ:
+        with Path(os.environ["TOYS_LOG"]).open("a") as log:
+            log.write(line + "\n")
+
+
+@toys.tool(annotations=reads)
+def add(a: int, b: int) -> str:
+    """Add two numbers."""
+    note(f"add {a} {b}")
+    return str(a + b)
+
+
+@toys.tool()
+def delete(name: str) -> str:
+    """Delete something."""
+    note(f"delete {name}")
+    return f"{name} is gone"
+
+
+@toys.tool()
+def fail() -> str:
+    """Fails."""
+    raise ToolError("the toy is broken")
+
+
+@toys.tool()
+async def hang(name: str = "") -> str:
+    """Never ends."""
+    note(f"hang {name}")
+    try:
+        await asyncio.Event().wait()
+    except asyncio.CancelledError:
+        note(f"cancelled {name}")
+        raise
+    return ""
+
+
+@toys.tool()
+def die() -> str:
+    """Takes the server with it."""
+    note("die")
+    os._exit(1)
+
+
+class Weather(BaseModel):
+    city: str
+    degrees: float
+
+
+@toys.tool()
+def weather(city: str) -> Weather:
+    """The weather."""
+    return Weather(city=city, degrees=21.5)
+
+
+@toys.tool()
+def picture() -> Image:
+    """A picture."""
+    return Image(data=b"\x89PNG....", format="png")
+
+
+@toys.tool()
+def resources() -> CallToolResult:
+    """Resources of all kinds."""
+    return CallToolResult(
+        content=[
+            TextContent(text="Here:"),
+            EmbeddedResource(resource=TextResourceContents(uri="toy://a", text="inner text")),
+            EmbeddedResource(
+                resource=BlobResourceContents(uri="toy://b", blob="AAAA", mime_type="x/y")
+            ),
+            ResourceLink(name="more", uri="toy://c", description="There is more"),
+        ]
+    )
+
+
+@toys.tool()
+def long() -> str:
+    """A long text."""
+    return "x" * 200_000
+
+
+@toys.tool()
+def whoami(ctx: Context[Any]) -> str:
+    """The credentials of the request."""
+    headers = ctx.headers or {}
+    return f"{headers.get('authorization')} {headers.get('x-toy')}"
+
+
+class Doors:
+    """Which path leads where."""
+
+    def __init__(self) -> None:
+        self.streaming = toys.streamable_http_app()
+        self.events = toys.sse_app()
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        path = scope.get("path", "")
+        given = dict(scope.get("headers", ())).get(b"authorization", b"")
+        if path in ("/sse", "/messages/"):
+            await self.events(scope, receive, send)
+        elif path == "/broken":
+            await answer(send, 503)
+        elif path == "/elsewhere":
+            await answer(send, 307, (b"location", b"http://localhost.localdomain/mcp"))
+        elif path == "/locked" and given != b"Bearer secret":
+            await answer(send, 401)
+        else:
+            await self.streaming({**scope, "path": "/mcp"}, receive, send)
+
+
+async def answer(send: Any, status: int, *headers: tuple[bytes, bytes]) -> None:
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": b""})
+
+
+def main(transport: str) -> None:
+    if transport == "stdio":
+        toys.run("stdio")
+        return
+    listener = socket.create_server(("127.0.0.1", 0))
+    sys.stdout.write(f"{listener.getsockname()[1]}\n")
+    sys.stdout.flush()
+    server = uvicorn.Server(uvicorn.Config(Doors(), log_level="error"))
+    asyncio.run(server.serve(sockets=[listener]))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
