@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import count
 from typing import Any
 
 from .formats import ToolFormat
@@ -168,6 +169,23 @@ def _answer_results(messages: list[Message]) -> list[Message]:
     return out
 
 
+def _name_ids(messages: list[Message]) -> list[Message]:
+    """Each call's id becomes its tool's name and its number in the conversation."""
+    ids: dict[str, str] = {}
+    numbers = count()
+    out: list[Message] = []
+    for message in messages:
+        if calls := message.get("tool_calls"):
+            for call in calls:
+                ids[call["id"]] = f"functions.{call['function']['name']}:{next(numbers)}"
+            message = {**message, "tool_calls": [{**c, "id": ids[c["id"]]} for c in calls]}
+        elif "tool_call_id" in message:
+            id = message["tool_call_id"]
+            message = {**message, "tool_call_id": ids.get(id, id)}
+        out.append(message)
+    return out
+
+
 def _merged(one: Message, other: Message) -> Message:
     merged = {**one, **other}
     for key in ("content", "reasoning_content"):
@@ -186,6 +204,7 @@ _FITS: Sequence[tuple[Callable[[Traits], bool], Callable[[list[Message]], list[M
     (lambda traits: not traits.parallel, _one_call_each),
     (lambda traits: not traits.neighbours, _merge_neighbours),
     (lambda traits: not traits.user_after_results, _answer_results),
+    (lambda traits: traits.named_ids, _name_ids),
 )
 
 

@@ -288,6 +288,13 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark="<tool_call>",
         ),
         records(
+            "nemotron_json",
+            ("<TOOLCALL>",),
+            record(", ", first="<TOOLCALL>[", last="]</TOOLCALL>"),
+            closes=("</TOOLCALL>",),
+            mark="<TOOLCALL>",
+        ),
+        records(
             "granite_20b_fc",
             ("<function_call>",),
             record("", before="<function_call> "),

@@ -30,7 +30,7 @@ TOOLS_ABOUT: Mapping[str, About] = {
     "deepseek_v4": About("DeepSeek V4", _SGLANG, False, ("deepseekv4", "deepseek_v41")),
     "deepseek_v3": About("DeepSeek V3, R1", _VLLM, False, ("deepseekv3",)),
     "deepseek_v31": About("DeepSeek V3.1", "its template", True, ("deepseekv31",)),
-    "kimi_k2": About("Kimi K2", _VLLM),
+    "kimi_k2": About("Kimi K2", "its template", True),
     "kimi_k3": About("Kimi K3", "its template", True),
     "step3": About("Step 3", _SGLANG),
     "minimax_m2": About("MiniMax M2", "its template", True, ("minimax-m2",)),
@@ -57,7 +57,7 @@ TOOLS_ABOUT: Mapping[str, About] = {
     "mistral_v11": About("Mistral, tokenizer v11 and later", _VLLM),
     "mistral": About("Mistral, before tokenizer v11", "its template", True),
     "functiongemma": About("FunctionGemma", _VLLM),
-    "gemma4": About("Gemma 4", _VLLM),
+    "gemma4": About("Gemma 4", "its template", True),
     "cohere": About(
         "Command R7B, Command A", "its template", True, ("cohere_command3", "cohere_command4")
     ),
@@ -75,6 +75,7 @@ TOOLS_ABOUT: Mapping[str, About] = {
         True,
         ("qwen", "qwen25", "qwen3", "granite4", "ernie45"),
     ),
+    "nemotron_json": About("Nemotron Nano v2", "its template", True),
     "granite_20b_fc": About(
         "Granite 20B functioncalling", "its template", True, ("granite-20b-fc",)
     ),
@@ -93,7 +94,7 @@ REASONING_ABOUT: Mapping[str, About] = {
     "seed": About("Seed OSS", "its template", True, ("seed_oss",)),
     "kimi": About("Kimi, the first one", _SGLANG),
     "mistral": About("Magistral", _VLLM),
-    "gemma4": About("Gemma 4", _VLLM),
+    "gemma4": About("Gemma 4", "its template", True),
     "cohere": About(
         "Command R7B, Command A", "its template", True, ("cohere_command3", "cohere_command4")
     ),

@@ -26,6 +26,7 @@ _THINKING = ("reasoning_content", "reasoning", "thinking")
 #: What is said in the samples: words that no template has of its own.
 _FIRST, _SECOND, _ANSWER, _SYSTEM, _DEVELOPER = "Qwhiskey", "Qyankee", "Atango", "Ssierra", "Ddelta"
 _TOOL, _TWIN, _VALUE, _RESULT, _THOUGHT = "oscar", "papa", "Vvictor", "Rromeo", "Troger"
+_NAMED_ID = f"functions.{_TOOL}:0"
 
 
 class Traits(Struct, frozen=True, kw_only=True):
@@ -52,6 +53,8 @@ class Traits(Struct, frozen=True, kw_only=True):
     parallel: bool
     #: Ids of calls have ``SHORT_ID`` characters.
     short_ids: bool
+    #: Ids of calls hold the names, and nothing else does: ``functions.NAME:0``.
+    named_ids: bool
     #: The key for an answer's thinking, if it is ever shown.
     reasoning: str | None
     #: What is written behind an answer.
@@ -84,6 +87,7 @@ def probe(template: Template) -> Traits:
         texts=len(forms) > len(objects),
         parallel=best is not None and samples.show(_twice(best), _TOOL, _TWIN, _RESULT),
         short_ids=best is not None and len(_id(best)) == SHORT_ID,
+        named_ids=best is not None and _id(best) == _NAMED_ID,
         reasoning=samples.thinking(best or [user, answer]),
         end=samples.end([user, answer]),
         image=samples.image(),
@@ -114,7 +118,10 @@ class _Samples:
         """Whether a call and its result come out, and not as Python writes an object."""
         if not self.show(form, _TOOL, _VALUE, _RESULT):
             return False
-        return not self.show(form, repr({"city": _VALUE}))
+        if self.show(form, repr({"city": _VALUE})):
+            return False
+        called = form[:2]  # the name must stand in the call, and not only with its result
+        return self.show(called, _TOOL, _VALUE) or not self.show(called)
 
     def _render(self, messages: Sequence[Message], tools: Any, *, prompt: bool) -> str:
         if self.parts:
@@ -170,7 +177,7 @@ def _tool() -> dict[str, Any]:
 def _calls() -> list[list[dict[str, Any]]]:
     """A question, a call and its result, in every form that a template might want it in."""
     forms: list[list[dict[str, Any]]] = []
-    for id in ("call_alpha", "a" * SHORT_ID):
+    for id in ("call_alpha", "a" * SHORT_ID, _NAMED_ID):
         for arguments in ({"city": _VALUE}, f'{{"city": "{_VALUE}"}}'):
             function = {"name": _TOOL, "arguments": arguments}
             call = {"type": "function", "id": id, "function": function}
@@ -196,7 +203,7 @@ def _twice(form: Sequence[Message]) -> list[Message]:
     """The same with two calls in one answer."""
     user, answer, result = form
     (call,) = answer["tool_calls"]
-    id = "b" + call["id"][1:]
+    id = f"functions.{_TWIN}:1" if call["id"] == _NAMED_ID else "b" + call["id"][1:]
     twin = {**call, "id": id, "function": {**call["function"], "name": _TWIN}}
     other = {**result, "tool_call_id": id, "name": _TWIN}
     return [user, {**answer, "tool_calls": [call, twin]}, result, other]

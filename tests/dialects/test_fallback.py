@@ -28,6 +28,7 @@ def traits(**more: Any) -> Traits:
         "texts": True,
         "parallel": True,
         "short_ids": False,
+        "named_ids": False,
         "reasoning": "reasoning_content",
         "end": "",
     }
@@ -152,6 +153,14 @@ def test_short_ids_are_the_same_in_call_and_result() -> None:
     assert ids == [one["tool_call_id"], two["tool_call_id"]]
     assert len(set(ids)) == 2
     assert all(len(id) == 9 and id.isalnum() for id in ids)
+
+
+def test_ids_that_hold_names_count_calls() -> None:
+    fit = fitted([*CALLING, *CALLING], traits(named_ids=True))
+    asked = [c["id"] for m in fit for c in m.get("tool_calls", ())]
+    assert asked == ["functions.f_a:0", "functions.f_b:1", "functions.f_a:2", "functions.f_b:3"]
+    told = [m["tool_call_id"] for m in fit if m["role"] == "tool"]
+    assert told == asked
 
 
 def test_parts_and_the_key_for_thinking() -> None:

@@ -4,7 +4,7 @@ its mark, shows tools, calls and results, and what it writes as a call is read a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -29,11 +29,14 @@ FILES |= {name: FOLDER / f"{other}.jinja" for name, other in ELSEWHERE.items()}
 THINKS = {
     "deepseek_v31": "think",
     "deepseek_v32": "think",
+    "gemma4": "gemma4",
     "glm45": "think",
     "hermes": "think",
     "hunyuan_a13b": "think",
+    "kimi_k2": "think",
     "lfm2": "think",
     "minimax_m2": "think",
+    "nemotron_json": "think",
     "qwen3_coder": "think",
     "seed_oss": "seed",
     "cohere": "cohere",
@@ -114,8 +117,8 @@ def test_what_the_template_writes_is_read(name: str, count: int) -> None:
     rendered = spoken.render(asked, options)
     before = spelled(name, user("Where?"))
     after = spelled(name, user("Where?"), *called(count))
-    written = after[len(before) if after.startswith(before) else _shared(before, after) :]
-    ids = tokenizer.encode(written[: written.index("sunny 0")], special=True)
+    ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
+    ids = ids[_shared(tokenizer.encode(before, special=True), ids) :]
     deltas: list[Delta] = []
     for token in ids:
         deltas += list(rendered.parser.feed(Chunk(ids=(token,))))[1:]
@@ -125,8 +128,8 @@ def test_what_the_template_writes_is_read(name: str, count: int) -> None:
     assert [json.loads(item["arguments"]) for item in found] == [ARGUMENTS] * told
 
 
-def _shared(one: str, other: str) -> int:
-    """How many characters both begin with."""
+def _shared(one: Sequence[int], other: Sequence[int]) -> int:
+    """How many tokens both begin with."""
     pairs = zip(one, other, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
 

@@ -22,6 +22,7 @@ SILENT = Traits(
     texts=False,
     parallel=False,
     short_ids=False,
+    named_ids=False,
     reasoning=None,
     end="",
 )
