@@ -29,10 +29,11 @@ from antiphon.http.app import create_app
 from antiphon.http.server import bind, serve
 from antiphon.logs import adopt, open_log
 from antiphon.pull import bar
+from antiphon.retrieval.nearest import check_numbers
 from antiphon.runs.background import Lease
 from antiphon.runs.prompts import Prompts
 from antiphon.runs.running import Bounds
-from antiphon.runs.service import Policy, Service
+from antiphon.runs.service import Models, Policy, Service
 from antiphon.seal import Key, Seal
 from antiphon.settings import Settings
 from antiphon.store import open_store
@@ -77,6 +78,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
         with bar() as progress:
             models = await catalog.load(settings, progress, now=int(_clock()))
         stack.push_async_callback(models.close)
+        _check_embeddings(settings.file_search_embeddings, models)
         providers = await stack.enter_async_context(
             open_tools(Means(settings=settings, fetcher=fetcher))
         )
@@ -136,6 +138,17 @@ def _clock() -> float:
     return time.time()  # noqa: TID251 - the clock that the others are given
 
 
+def _check_embeddings(name: str | None, models: Models) -> None:
+    if name is None:
+        return
+    check_numbers()
+    if not any(
+        name in (model.name, *model.aliases) and model.embedder is not None
+        for model in models.all()
+    ):
+        raise SetupError(f"file_search_embeddings: {name!r} is no model that makes embeddings")
+
+
 def _new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(24)}"
 
@@ -166,6 +179,8 @@ def _policy(settings: Settings) -> Policy:
         summary_model=settings.summary_model,
         webhooks=settings.webhook_url is not None,
         max_files_bytes=settings.max_files_bytes or None,
+        file_search=settings.file_search,
+        file_search_embeddings=settings.file_search_embeddings,
         bounds=Bounds(turns=settings.max_turns, call_s=settings.tool_timeout_s),
         lease=Lease(lease_s=settings.lease_s, places=settings.max_background),
     )

@@ -489,6 +489,20 @@ class Settings(Struct, frozen=True, kw_only=True):
     mcp_idle_s: Annotated[
         float, _tools("Seconds that an unused session with an MCP server is kept.", ge=0)
     ] = 60
+    file_search: Annotated[
+        bool,
+        _tools(
+            "Search vector stores of this server in responses. Off: the tool is one that nobody"
+            " here runs."
+        ),
+    ] = True
+    file_search_embeddings: Annotated[
+        str | None,
+        _tools(
+            "The model that makes the vectors of files, by which they are found by what they mean."
+            " Unset: they are found by their words."
+        ),
+    ] = None
     max_turns: Annotated[
         int, _tools("Times that a model is asked in one response in which tools run.", ge=1)
     ] = 32

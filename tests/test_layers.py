@@ -44,9 +44,11 @@ MAY: dict[str, set[str]] = {
     "store": {"errors", "wire"},
     "webhooks": {"errors", "address", "store"},
     "attachments": {"errors", "address"},
+    "retrieval": {"errors", "embeddings", "store"},
     "runs": {
         *ROOTS,
         "seal",
+        "retrieval",
         "wire",
         "stream",
         "embeddings",

@@ -35,6 +35,7 @@ from .prompts import Prompts
 from .replies import Reply
 from .responses import IGNORED_TOOLS, Create, Responses
 from .socket import Socket
+from .vector_stores import VectorStores
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
@@ -127,6 +128,7 @@ def _routes(
         Route("/v1/files/{file_id}", files.retrieve, methods=["GET"]),
         Route("/v1/files/{file_id}", files.delete, methods=["DELETE"]),
         Route("/v1/files/{file_id}/content", files.content, methods=["GET"]),
+        *_vector_routes(VectorStores(service, limits)),
         Route("/v1/prompts", prompts.create, methods=["POST"]),
         Route("/v1/prompts", prompts.list, methods=["GET"]),
         Route("/v1/prompts/{prompt_id}", prompts.one, methods=["GET"]),
@@ -162,6 +164,31 @@ def _older_routes(
     return [
         Route("/v1/chat/completions", chats, methods=["POST"]),
         Route("/v1/completions", texts, methods=["POST"]),
+    ]
+
+
+def _vector_routes(stores: VectorStores) -> list[Route]:
+    root = "/v1/vector_stores"
+    one = root + "/{vector_store_id}"
+    file = one + "/files/{file_id}"
+    batch = one + "/file_batches/{batch_id}"
+    return [
+        Route(root, stores.create, methods=["POST"]),
+        Route(root, stores.list, methods=["GET"]),
+        Route(one, stores.retrieve, methods=["GET"]),
+        Route(one, stores.update, methods=["POST"]),
+        Route(one, stores.delete, methods=["DELETE"]),
+        Route(one + "/search", stores.search, methods=["POST"]),
+        Route(one + "/files", stores.add_file, methods=["POST"]),
+        Route(one + "/files", stores.files, methods=["GET"]),
+        Route(file, stores.file, methods=["GET"]),
+        Route(file, stores.label, methods=["POST"]),
+        Route(file, stores.remove, methods=["DELETE"]),
+        Route(file + "/content", stores.content, methods=["GET"]),
+        Route(one + "/file_batches", stores.create_batch, methods=["POST"]),
+        Route(batch, stores.batch, methods=["GET"]),
+        Route(batch + "/cancel", stores.cancel_batch, methods=["POST"]),
+        Route(batch + "/files", stores.batch_files, methods=["GET"]),
     ]
 
 

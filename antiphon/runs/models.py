@@ -55,7 +55,9 @@ class Policy(Struct, frozen=True, kw_only=True):
     """What the operator decided about runs. Times in seconds; None = no limit. ``unstored_s``: how
     long a background response with ``store: false`` can be fetched after its end. ``webhooks``: the
     ends of background responses are to be told. ``summary_model``: who summarises thinking; None:
-    the model that thought. ``max_files_bytes``: of all files of a tenant."""
+    the model that thought. ``max_files_bytes``: of all files of a tenant. ``file_search``: vector
+    stores can be searched in responses; ``file_search_embeddings``: the model that makes their
+    vectors; None: there are none."""
 
     keepalive_s: float = 15.0
     timeout_s: float | None = None
@@ -66,6 +68,8 @@ class Policy(Struct, frozen=True, kw_only=True):
     unstored_s: float = 600.0
     webhooks: bool = False
     max_files_bytes: int | None = None
+    file_search: bool = True
+    file_search_embeddings: str | None = None
     lease: Lease = Lease()
     bounds: Bounds = Bounds()
     reraise: bool = False

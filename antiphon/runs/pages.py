@@ -1,8 +1,9 @@
-"""Pages of items: newest or oldest first, after or before one of them."""
+"""Pages of items, or of whatever has an id: newest or oldest first, after or before one of them."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol, TypeVar
 
 from msgspec import Struct
 
@@ -10,7 +11,15 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire.items import Item
 from antiphon.wire.lists import ItemList
 
-__all__ = ["Cut", "page"]
+__all__ = ["Cut", "page", "section"]
+
+
+class _Named(Protocol):
+    @property
+    def id(self) -> str: ...
+
+
+_T = TypeVar("_T", bound=_Named)
 
 
 class Cut(Struct, frozen=True, kw_only=True):
@@ -25,7 +34,18 @@ class Cut(Struct, frozen=True, kw_only=True):
 def page(items: Iterable[Item], cut: Cut) -> ItemList:
     """One page of ``items``, which are given oldest first. Raises ``InvalidRequest`` for a cursor
     that is none of them."""
-    ordered = list({item.id: item for item in items}.values())
+    found, has_more = section(items, cut)
+    return ItemList(
+        data=found,
+        first_id=found[0].id if found else None,
+        last_id=found[-1].id if found else None,
+        has_more=has_more,
+    )
+
+
+def section(things: Iterable[_T], cut: Cut) -> tuple[tuple[_T, ...], bool]:
+    """What stands on a page, and whether there are more. Raises likewise."""
+    ordered = list({each.id: each for each in things}.values())
     if cut.order == "desc":
         ordered.reverse()
     start = _position(ordered, cut.after, "after") + 1 if cut.after is not None else 0
@@ -34,16 +54,11 @@ def page(items: Iterable[Item], cut: Cut) -> ItemList:
     if backwards:
         start = max(0, stop - cut.limit)
     found = ordered[start:stop][: cut.limit]
-    return ItemList(
-        data=tuple(found),
-        first_id=found[0].id if found else None,
-        last_id=found[-1].id if found else None,
-        has_more=start > 0 if backwards else start + len(found) < stop,
-    )
+    return tuple(found), start > 0 if backwards else start + len(found) < stop
 
 
-def _position(items: list[Item], item_id: str, param: str) -> int:
-    for position, item in enumerate(items):
-        if item.id == item_id:
+def _position(things: Sequence[_Named], id: str, param: str) -> int:
+    for position, each in enumerate(things):
+        if each.id == id:
             return position
-    raise InvalidRequest(f"Item with id '{item_id}' not found.", param=param)
+    raise InvalidRequest(f"Item with id '{id}' not found.", param=param)

@@ -23,7 +23,7 @@ from antiphon.store.runs import Batch, Claim, Job, Letter
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
-from antiphon.tools.base import Provider
+from antiphon.tools.base import Admitting, Provider
 from antiphon.wire.items import InputText, Item, ItemBase, Message
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
@@ -131,6 +131,9 @@ class Preparer:
         tools = visible_tools(
             request, self._policy.unavailable_tools, self._providers, tools_of(model.backend)
         )
+        for hosted in tools.hosted:
+            if isinstance(hosted.provider, Admitting):
+                await hosted.provider.admit(hosted.tool, tenant)
         context = replace(await self._context(tenant, request, model, recent), lead=lead)
         backend = self._attachments.ahead_of(model.backend, tenant, len(lead))
         asked = options(request, tools.tools)

@@ -25,6 +25,7 @@ from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import kinds_for
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.tools.base import Provider
+from antiphon.tools.files.provider import FileSearch
 from antiphon.wire.compaction import Compact, CompactedResponse
 from antiphon.wire.lists import ItemList
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
@@ -47,6 +48,7 @@ from .recent import Recent
 from .restored import restored
 from .run import Run
 from .supervisor import Supervisor
+from .vector_stores import VectorStores
 from .warming import Warming
 
 __all__ = ["Compaction", "Models", "Policy", "Queued", "ServedModel", "Service"]
@@ -116,6 +118,11 @@ class Service:
         self.prompts = prompts or Prompts()
         #: Vectors of texts.
         self.embeddings = Embeddings(models)
+        documents = documents or Documents()
+        #: Files that are kept to be searched.
+        self.vector_stores = stores = self._vector_stores(policy, documents)
+        if policy.file_search and store.vectors is not None:
+            providers = {"file_search": FileSearch(stores), **(providers or {})}
         self._preparer = Preparer(
             models,
             store,
@@ -138,6 +145,17 @@ class Service:
             lease=policy.lease,
         )
 
+    def _vector_stores(self, policy: Policy, documents: Documents) -> VectorStores:
+        return VectorStores(
+            self._store,
+            self.files,
+            documents,
+            self.embeddings,
+            model=policy.file_search_embeddings,
+            clock=self._clock,
+            ids=self._ids,
+        )
+
     @property
     def ready(self) -> bool:
         """New runs are accepted."""
@@ -153,13 +171,16 @@ class Service:
         return self._models.all()
 
     def start(self) -> None:
-        """Work on background runs from now on, those that were left unfinished among them."""
+        """Work on background runs and on files that are to be searched from now on, those that
+        were left unfinished among them."""
         self._background.start()
+        self.vector_stores.start()
 
     async def drain(self, grace_s: float) -> None:
         """Start nothing more and see the runs to their end. Background runs that do not reach it
         are given back."""
         await asyncio.gather(self._supervisor.drain(grace_s), self._background.drain(grace_s))
+        await self.vector_stores.stop()
 
     # --- runs ------------------------------------------------------------------------------------
 

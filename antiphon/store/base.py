@@ -17,6 +17,7 @@ from antiphon.wire.response import Response
 if TYPE_CHECKING:
     from .files import FileStore
     from .runs import RunStore
+    from .vectors import Vectors
 
 __all__ = ["Retention", "Store", "StoredResponse", "TurnTokens"]
 
@@ -72,6 +73,10 @@ class Store(Protocol):
     def files(self) -> FileStore:
         """The files kept in the same place."""
 
+    @property
+    def vectors(self) -> Vectors | None:
+        """The vector stores kept in the same place; None: it keeps none."""
+
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
     ) -> None:
@@ -98,9 +103,9 @@ class Store(Protocol):
     async def sweep(self, retention: Retention, now: int) -> int:
         """Expire what is over the bounds (``now`` in unix seconds, compared with ``created_at``)
         and free what no descendant needs; responses whose own time to expire has come; the events
-        of runs that ended longer ago than ``max_log_age_s``; files whose time has come. Responses
-        of runs that go on are counted, and left alone. Afterwards the bounds hold. Returns how many
-        responses expired."""
+        of runs that ended longer ago than ``max_log_age_s``; files, and what is in vector
+        stores, whose time has come. Responses of runs that go on are counted, and left alone.
+        Afterwards the bounds hold. Returns how many responses expired."""
 
     async def put_conversation(
         self, tenant: str, conversation: Conversation, items: tuple[Item, ...] = ()

@@ -15,6 +15,7 @@ from antiphon.wire.items import Item
 from .base import Retention, StoredResponse
 from .memory_files import MemoryFiles
 from .memory_runs import MemoryRuns
+from .memory_vectors import MemoryVectors
 
 __all__ = ["MemoryStore"]
 
@@ -64,7 +65,8 @@ class MemoryStore:
         self._order = 0
         self._closed = False
         self.runs = MemoryRuns(self._keep, self._check)
-        self.files = MemoryFiles(self._check)
+        self.vectors = MemoryVectors(self._check)
+        self.files = MemoryFiles(self._check, gone=self.vectors.forget_file)
 
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
@@ -137,6 +139,7 @@ class MemoryStore:
         self._check()
         log_age_s = retention.max_log_age_s
         self.files.expire(now)
+        self.vectors.expire(now)
         self.runs.expire(int(now - log_age_s) if log_age_s is not None else None, now)
         lapsed = [
             key

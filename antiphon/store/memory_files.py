@@ -15,10 +15,12 @@ __all__ = ["MemoryFiles"]
 
 
 class MemoryFiles:
-    """``FileStore`` over a dictionary. ``check`` raises where the store is closed."""
+    """``FileStore`` over a dictionary. ``check`` raises where the store is closed; ``gone`` is told
+    tenant and id of files that are."""
 
-    def __init__(self, check: Callable[[], None]) -> None:
+    def __init__(self, check: Callable[[], None], *, gone: Callable[[str, str], None]) -> None:
         self._check = check
+        self._gone = gone
         self._files: dict[tuple[str, str], tuple[File, bytes]] = {}
 
     async def put(
@@ -56,6 +58,7 @@ class MemoryFiles:
 
     async def delete(self, tenant: str, file_id: str) -> bool:
         self._check()
+        self._gone(tenant, file_id)
         return self._files.pop((tenant, file_id), None) is not None
 
     def expire(self, now: int) -> None:
@@ -63,6 +66,7 @@ class MemoryFiles:
         for key, (file, _) in list(self._files.items()):
             if _lapsed(file, now):
                 del self._files[key]
+                self._gone(*key)
 
     def _of(self, tenant: str) -> list[File]:
         return [file for (owner, _), (file, _) in self._files.items() if owner == tenant]

@@ -30,6 +30,7 @@ class PostgresStore:
         self._cluster = cluster
         self.runs = PostgresRuns(cluster, _keep)
         self.files = PostgresFiles(cluster)
+        self.vectors = None
 
     @classmethod
     async def open(cls, url: str, *, connections: int = 10) -> PostgresStore:

@@ -202,3 +202,95 @@ DELETE FROM files WHERE tenant = ? AND id = ?
 
 -- expire_files
 DELETE FROM files WHERE expires_at <= ?
+
+-- put_vector_store
+INSERT INTO vector_stores (tenant, id, expires_at, body) VALUES (?, ?, ?, ?)
+ON CONFLICT (tenant, id) DO UPDATE SET expires_at = excluded.expires_at, body = excluded.body
+
+-- vector_store
+SELECT body FROM vector_stores WHERE tenant = ? AND id = ?
+
+-- vector_store_row
+SELECT seq FROM vector_stores WHERE tenant = ? AND id = ?
+
+-- vector_stores
+SELECT body FROM vector_stores WHERE tenant = ? ORDER BY seq
+
+-- drop_vector_store
+DELETE FROM vector_stores WHERE tenant = ? AND id = ?
+
+-- vector_held
+SELECT f.status, count(*), sum(f.bytes)
+FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
+WHERE s.tenant = ? AND s.id = ? AND (? IS NULL OR f.batch = ?) GROUP BY f.status
+
+-- drop_vector_file_of
+DELETE FROM vector_files WHERE store = ? AND id = ?
+
+-- put_vector_file
+INSERT INTO vector_files (store, id, batch, status, bytes, body) VALUES (?, ?, ?, ?, ?, ?)
+
+-- put_vector_batch
+INSERT INTO vector_batches (store, id, body) VALUES (?, ?, ?)
+
+-- unsettled_vector_file
+SELECT seq FROM vector_files WHERE store = ? AND id = ? AND status = 'in_progress'
+
+-- change_vector_file
+UPDATE vector_files SET status = ?, bytes = ?, body = ? WHERE store = ? AND id = ?
+
+-- put_chunk
+INSERT INTO chunks (store, file, start, text) VALUES (?, ?, ?, ?)
+
+-- put_vector
+INSERT INTO chunk_vectors (chunk, store, file, model, vector) VALUES (?, ?, ?, ?, ?)
+
+-- vector_file
+SELECT f.body FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
+WHERE s.tenant = ? AND s.id = ? AND f.id = ?
+
+-- vector_files
+SELECT f.body FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
+WHERE s.tenant = ? AND s.id = ? ORDER BY f.seq
+
+-- drop_vector_file
+DELETE FROM vector_files WHERE id = ?
+AND store = (SELECT seq FROM vector_stores WHERE tenant = ? AND id = ?)
+
+-- vector_batch
+SELECT b.body FROM vector_batches AS b JOIN vector_stores AS s ON s.seq = b.store
+WHERE s.tenant = ? AND s.id = ? AND b.id = ?
+
+-- chunks
+SELECT c.start, c.text FROM chunks AS c
+JOIN vector_files AS f ON f.seq = c.file JOIN vector_stores AS s ON s.seq = f.store
+WHERE s.tenant = ? AND s.id = ? AND f.id = ? ORDER BY c.seq
+
+-- chunk_texts
+SELECT c.seq, c.text FROM chunks AS c JOIN vector_stores AS s ON s.seq = c.store
+WHERE s.tenant = ? AND s.id = ? AND c.seq IN (SELECT value FROM json_each(?))
+
+-- chunks_found
+SELECT c.seq, f.id, -bm25(chunk_words, 0.0, 1.0) AS score
+FROM chunk_words JOIN chunks AS c ON c.seq = chunk_words.rowid
+JOIN vector_files AS f ON f.seq = c.file
+WHERE chunk_words MATCH ? AND f.id IN (SELECT value FROM json_each(?))
+ORDER BY score DESC, c.seq LIMIT ?
+
+-- vector_mark
+SELECT coalesce(max(v.chunk), 0), count(*)
+FROM chunk_vectors AS v JOIN vector_stores AS s ON s.seq = v.store
+WHERE s.tenant = ? AND s.id = ? AND v.model = ?
+
+-- vector_matrix
+SELECT v.chunk, f.id, v.vector
+FROM chunk_vectors AS v JOIN vector_stores AS s ON s.seq = v.store
+JOIN vector_files AS f ON f.seq = v.file
+WHERE s.tenant = ? AND s.id = ? AND v.model = ? ORDER BY v.chunk
+
+-- unfinished_vector_files
+SELECT s.tenant, s.id, f.id FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
+WHERE f.status = 'in_progress' ORDER BY f.seq
+
+-- expire_vector_files
+DELETE FROM vector_files WHERE store IN (SELECT seq FROM vector_stores WHERE expires_at <= ?)

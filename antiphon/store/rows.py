@@ -14,27 +14,37 @@ from antiphon.wire.conversations import Conversation
 from antiphon.wire.files import File
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response
+from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
 from .base import StoredResponse, TurnTokens
 from .runs import Batch, Claim, Job
+from .vectors import Entry, Held
 
 __all__ = [
+    "batch_in_of",
     "batch_of",
     "claim_of",
     "conversation_of",
     "encode",
+    "entry_of",
+    "entry_row",
     "file_of",
     "file_row",
+    "held_of",
     "item_of",
     "items_of",
     "response_row",
     "stored_of",
+    "vector_store_of",
 ]
 
 encode = msgspec.json.Encoder().encode
 _decode_response = msgspec.json.Decoder(Response).decode
 _decode_conversation = msgspec.json.Decoder(Conversation).decode
 _decode_file = msgspec.json.Decoder(File).decode
+_decode_vector_store = msgspec.json.Decoder(VectorStore).decode
+_decode_entry = msgspec.json.Decoder(Entry).decode
+_decode_batch = msgspec.json.Decoder(FileBatch).decode
 _decode_item = msgspec.json.Decoder(Item).decode
 _decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
 
@@ -101,6 +111,36 @@ def file_row(tenant: str, file: File) -> tuple[Any, ...]:
 def file_of(row: Row) -> File:
     """Of a body."""
     return _decode_file(row[0])
+
+
+def vector_store_of(row: Row) -> VectorStore:
+    """Of a body."""
+    return _decode_vector_store(row[0])
+
+
+def entry_row(entry: Entry) -> tuple[Any, ...]:
+    """id, batch, status, bytes, body."""
+    file = entry.file
+    return (file.id, entry.batch, file.status, file.usage_bytes, encode(entry))
+
+
+def entry_of(row: Row) -> Entry:
+    """Of a body."""
+    return _decode_entry(row[0])
+
+
+def batch_in_of(row: Row) -> FileBatch:
+    """Of a body."""
+    return _decode_batch(row[0])
+
+
+def held_of(rows: Sequence[Row]) -> Held:
+    """Of status, count, bytes; a row for each status."""
+    counts = {status: count for status, count, _ in rows}
+    return Held(
+        counts=FileCounts(**counts, total=sum(counts.values())),
+        bytes=sum(int(size) for _, _, size in rows),
+    )
 
 
 def batch_of(row: Row) -> Batch:

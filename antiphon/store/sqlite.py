@@ -18,6 +18,7 @@ from .database import Database
 from .rows import conversation_of, encode, item_of, items_of, response_row, stored_of
 from .sqlite_files import SqliteFiles
 from .sqlite_runs import SqliteRuns
+from .sqlite_vectors import SqliteVectors
 
 __all__ = ["SqliteStore"]
 
@@ -33,6 +34,7 @@ class SqliteStore:
         self._queries = database.queries
         self.runs = SqliteRuns(database, self._keep)
         self.files = SqliteFiles(database)
+        self.vectors = SqliteVectors(database)
 
     @classmethod
     async def open(cls, path: Path) -> SqliteStore:
@@ -88,6 +90,7 @@ class SqliteStore:
         before = int(now - log_age_s) if log_age_s is not None else None
         await self._database.write(lambda connection: self.runs.expire(connection, before, now))
         await self._database.write(lambda connection: self.files.expire(connection, now))
+        await self._database.write(lambda connection: self.vectors.expire(connection, now))
         expired = 0
         for step in (self._lapse, self._expire):  # in steps, so that other writes come between them
             while True:

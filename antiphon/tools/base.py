@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -15,6 +15,7 @@ from antiphon.wire import tools as tl
 from antiphon.wire.items import Item
 
 __all__ = [
+    "Admitting",
     "Call",
     "Context",
     "First",
@@ -134,3 +135,11 @@ class Provider(Protocol):
         """What the request's tool comes to, for as long as its response is worked on. It is entered
         and left by one task, which may be cancelled; what needs a task of its own has one. Raises
         ``ToolError``: then the response goes on without it."""
+
+
+@runtime_checkable
+class Admitting(Protocol):
+    """A provider of tools that name what belongs to a tenant."""
+
+    async def admit(self, tool: Any, tenant: str) -> None:
+        """Raises ``RequestError`` for what is none of the tenant's, before anything is run."""

@@ -1,0 +1,377 @@
+"""Vector stores: what clients keep here to be searched. It knows neither HTTP nor how files are
+made searchable.
+
+Whoever is not the tenant of one finds none. One that was not used for long enough expires: it is
+still told of, but there is nothing in it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from antiphon.attachments.documents import Documents
+from antiphon.errors import InvalidRequest, NotFound
+from antiphon.retrieval.cutting import Piece, joined
+from antiphon.store.base import Store
+from antiphon.store.vectors import Entry, Held, Vectors, Work
+from antiphon.stream.writer import Ids
+from antiphon.wire.vector_requests import (
+    AddFile,
+    Attributes,
+    CreateVectorStore,
+    Search,
+    UpdateVectorStore,
+)
+from antiphon.wire.vector_stores import (
+    ChunkingStrategy,
+    ExpiresAfter,
+    FileBatch,
+    FileStatus,
+    Found,
+    Page,
+    TextPage,
+    TextPart,
+    VectorStore,
+    VectorStoreFile,
+)
+
+from .embeddings import Embeddings
+from .files import Files
+from .indexing import Indexer
+from .pages import Cut, section
+from .searching import Searcher
+
+__all__ = ["VectorStores"]
+
+_DAY_S = 86_400
+#: How exactly it is known when a vector store was last used.
+_USED_S = 60
+
+
+class VectorStores:
+    """What can be asked about vector stores; all methods raise ``NotFound`` for unknown ids, and
+    ``InvalidRequest`` where the store keeps none. ``model``: who makes the vectors; None: they are
+    searched by words alone."""
+
+    def __init__(
+        self,
+        store: Store,
+        files: Files,
+        documents: Documents,
+        embeddings: Embeddings,
+        *,
+        model: str | None,
+        clock: Callable[[], float],
+        ids: Ids,
+    ) -> None:
+        self._files = files
+        self._clock = clock
+        self._ids = ids
+        self._vectors = kept = store.vectors
+        if kept is not None:
+            self._indexer = Indexer(kept, files, documents, embeddings, model)
+            self._searcher = Searcher(kept, embeddings, model)
+
+    def start(self) -> None:
+        """Go on with files that were left unfinished."""
+        if self._vectors is not None:
+            self._indexer.start()
+
+    async def stop(self) -> None:
+        """Begin nothing more."""
+        if self._vectors is not None:
+            await self._indexer.stop()
+
+    # --- vector stores ---------------------------------------------------------------------------
+
+    async def create(self, tenant: str, asked: CreateVectorStore) -> VectorStore:
+        """A new one, with its first files."""
+        entries = await self._entries(tenant, "", asked.files)
+        now = int(self._clock())
+        made = VectorStore(
+            id=self._ids("vs"),
+            created_at=now,
+            name=asked.name,
+            description=asked.description,
+            metadata=asked.metadata,
+            expires_after=asked.expires_after,
+            expires_at=_expiry(asked.expires_after, now),
+            last_active_at=now,
+        )
+        await self._kept.put(tenant, made)
+        if entries:
+            await self._add(tenant, made.id, entries)
+        return await self._shown(tenant, made)
+
+    async def retrieve(self, tenant: str, store_id: str) -> VectorStore:
+        """With how far its files are."""
+        return await self._shown(tenant, await self._find(tenant, store_id))
+
+    async def update(self, tenant: str, store_id: str, asked: UpdateVectorStore) -> VectorStore:
+        """What is given replaces what was."""
+        old = await self._find(tenant, store_id)
+        after = old.expires_after if asked.expires_after is UNSET else asked.expires_after
+        new = replace(
+            old,
+            name=old.name if asked.name is UNSET else asked.name,
+            metadata=old.metadata if asked.metadata is UNSET else asked.metadata,
+            expires_after=after,
+            expires_at=_expiry(after, old.last_active_at or old.created_at),
+        )
+        await self._kept.put(tenant, new)
+        return await self._shown(tenant, new)
+
+    async def delete(self, tenant: str, store_id: str) -> None:
+        """The files themselves stay."""
+        await self._find(tenant, store_id)
+        entries = await self._kept.entries(tenant, store_id)
+        if not await self._kept.drop(tenant, store_id):
+            raise _unknown(store_id)
+        for entry in entries:
+            self._indexer.drop(_work(tenant, entry))
+
+    async def list(self, tenant: str, cut: Cut) -> Page:
+        """A page of them."""
+        found, more = section(await self._kept.all(tenant), cut)
+        return _page([await self._shown(tenant, each) for each in found], more)
+
+    async def search(
+        self, tenant: str, store_ids: Sequence[str], asked: Search
+    ) -> tuple[Found, ...]:
+        """The pieces of files that fit best, in any of the vector stores. Raises ``InvalidRequest``
+        for one that has expired, ``RunError`` when the model fails."""
+        for store_id in store_ids:
+            await self._use(tenant, store_id)
+        return await self._searcher.search(tenant, tuple(dict.fromkeys(store_ids)), asked)
+
+    async def check(self, tenant: str, store_ids: Sequence[str]) -> None:
+        """Raises where they cannot be searched."""
+        for store_id in store_ids:
+            await self._live(tenant, store_id)
+
+    # --- files in them ---------------------------------------------------------------------------
+
+    async def add_file(self, tenant: str, store_id: str, asked: AddFile) -> VectorStoreFile:
+        """It is made searchable behind this; one that is in it already, once more."""
+        await self._use(tenant, store_id)
+        entries = await self._entries(tenant, store_id, (asked,))
+        await self._add(tenant, store_id, entries)
+        return entries[0].file
+
+    async def file(self, tenant: str, store_id: str, file_id: str) -> VectorStoreFile:
+        """How far it is."""
+        return (await self._entry(tenant, store_id, file_id)).file
+
+    async def label(
+        self, tenant: str, store_id: str, file_id: str, attributes: Attributes
+    ) -> VectorStoreFile:
+        """Its attributes are replaced."""
+        entry = await self._entry(tenant, store_id, file_id)
+        file = replace(entry.file, attributes=attributes)
+        if not await self._kept.label(tenant, replace(entry, file=file)):
+            raise _no_file(file_id, store_id)
+        return file
+
+    async def remove(self, tenant: str, store_id: str, file_id: str) -> None:
+        """Take it out; the file itself stays."""
+        entry = await self._entry(tenant, store_id, file_id)
+        self._indexer.drop(_work(tenant, entry))
+        if not await self._kept.remove(tenant, store_id, file_id):
+            raise _no_file(file_id, store_id)
+
+    async def files(
+        self,
+        tenant: str,
+        store_id: str,
+        cut: Cut,
+        *,
+        status: str | None = None,
+        batch: str | None = None,
+    ) -> Page:
+        """A page of its files, or those of a batch, or of a status."""
+        if batch is not None:
+            await self.batch(tenant, store_id, batch)
+        else:
+            await self._find(tenant, store_id)
+        entries = await self._kept.entries(tenant, store_id)
+        meant = (
+            entry.file
+            for entry in entries
+            if status in (None, entry.file.status) and batch in (None, entry.batch)
+        )
+        return _page(*section(meant, cut))
+
+    async def content(self, tenant: str, store_id: str, file_id: str) -> TextPage:
+        """The text that was read from it; none before it is completed."""
+        await self._entry(tenant, store_id, file_id)
+        chunks = await self._kept.chunks(tenant, store_id, file_id)
+        text = joined([Piece(chunk.start, chunk.text) for chunk in chunks])
+        return TextPage(data=(TextPart(text=text),) if text else ())
+
+    # --- batches ---------------------------------------------------------------------------------
+
+    async def create_batch(self, tenant: str, store_id: str, asked: Sequence[AddFile]) -> FileBatch:
+        """Files that are added together."""
+        await self._use(tenant, store_id)
+        batch = FileBatch(
+            id=self._ids("vsfb"), created_at=int(self._clock()), vector_store_id=store_id
+        )
+        entries = await self._entries(tenant, store_id, asked)
+        await self._add(tenant, store_id, entries, batch)
+        return await self.batch(tenant, store_id, batch.id)
+
+    async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
+        """How far its files are."""
+        await self._find(tenant, store_id)
+        found = await self._kept.batch(tenant, store_id, batch_id)
+        if found is None:
+            raise NotFound(
+                f"No batch found with id '{batch_id}' in vector store '{store_id}'.",
+                param="batch_id",
+            )
+        held = await self._kept.held(tenant, store_id, batch_id)
+        return replace(found, file_counts=held.counts, status=_status(held))
+
+    async def cancel_batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch:
+        """What is not finished stays undone."""
+        await self.batch(tenant, store_id, batch_id)
+        for entry in await self._kept.entries(tenant, store_id):
+            if entry.batch == batch_id and entry.file.status == "in_progress":
+                self._indexer.drop(_work(tenant, entry))
+                file = replace(entry.file, status="cancelled")
+                await self._kept.settle(tenant, replace(entry, file=file), (), "")
+        return await self.batch(tenant, store_id, batch_id)
+
+    # --- pieces ----------------------------------------------------------------------------------
+
+    @property
+    def _kept(self) -> Vectors:
+        if self._vectors is None:
+            raise InvalidRequest(
+                "This server keeps no vector stores: its store cannot.", code="unsupported_store"
+            )
+        return self._vectors
+
+    async def _find(self, tenant: str, store_id: str) -> VectorStore:
+        found = await self._kept.get(tenant, store_id)
+        if found is None:
+            raise _unknown(store_id)
+        return found
+
+    async def _live(self, tenant: str, store_id: str) -> VectorStore:
+        found = await self._find(tenant, store_id)
+        if self._is_over(found):
+            raise InvalidRequest(
+                f"Vector store with id '{store_id}' has expired.",
+                param="vector_store_id",
+                code="vector_store_expired",
+            )
+        return found
+
+    async def _use(self, tenant: str, store_id: str) -> None:
+        """From now on it is kept as long again."""
+        found, now = await self._live(tenant, store_id), int(self._clock())
+        if now - (found.last_active_at or 0) >= _USED_S:
+            expires_at = _expiry(found.expires_after, now)
+            used = replace(found, last_active_at=now, expires_at=expires_at)
+            await self._kept.put(tenant, used)
+
+    async def _shown(self, tenant: str, store: VectorStore) -> VectorStore:
+        held = await self._kept.held(tenant, store.id)
+        status = "in_progress" if held.counts.in_progress else "completed"
+        return replace(
+            store,
+            file_counts=held.counts,
+            usage_bytes=held.bytes,
+            status="expired" if self._is_over(store) else status,
+        )
+
+    def _is_over(self, store: VectorStore) -> bool:
+        return store.expires_at is not None and store.expires_at <= self._clock()
+
+    async def _entries(
+        self, tenant: str, store_id: str, asked: Sequence[AddFile]
+    ) -> tuple[Entry, ...]:
+        """The files as they begin; each must be one of the tenant's."""
+        now = int(self._clock())
+        return tuple(
+            [
+                Entry(
+                    filename=(await self._files.retrieve(tenant, one.file_id)).filename,
+                    file=VectorStoreFile(
+                        id=one.file_id,
+                        created_at=now,
+                        vector_store_id=store_id,
+                        chunking_strategy=ChunkingStrategy(static=one.chunking),
+                        attributes=one.attributes,
+                    ),
+                )
+                for one in asked
+            ]
+        )
+
+    async def _add(
+        self,
+        tenant: str,
+        store_id: str,
+        entries: Sequence[Entry],
+        batch: FileBatch | None = None,
+    ) -> None:
+        placed = [
+            replace(
+                entry,
+                file=replace(entry.file, vector_store_id=store_id),
+                batch=batch.id if batch is not None else None,
+            )
+            for entry in entries
+        ]
+        if not await self._kept.add(tenant, placed, batch):
+            raise _unknown(store_id)
+        self._indexer.add(_work(tenant, entry) for entry in placed)
+
+    async def _entry(self, tenant: str, store_id: str, file_id: str) -> Entry:
+        await self._find(tenant, store_id)
+        found = await self._kept.entry(tenant, store_id, file_id)
+        if found is None:
+            raise _no_file(file_id, store_id)
+        return found
+
+
+def _work(tenant: str, entry: Entry) -> Work:
+    file = entry.file
+    return Work(tenant=tenant, store_id=file.vector_store_id, file_id=file.id)
+
+
+def _page(found: Sequence[VectorStore | VectorStoreFile], has_more: bool) -> Page:
+    return Page(
+        data=tuple(found),
+        first_id=found[0].id if found else None,
+        last_id=found[-1].id if found else None,
+        has_more=has_more,
+    )
+
+
+def _status(held: Held) -> FileStatus:
+    counts = held.counts
+    if counts.in_progress:
+        return "in_progress"
+    if counts.cancelled:
+        return "cancelled"
+    return "failed" if counts.failed and counts.failed == counts.total else "completed"
+
+
+def _expiry(after: ExpiresAfter | None, used_at: int) -> int | None:
+    return None if after is None else used_at + after.days * _DAY_S
+
+
+def _unknown(store_id: str) -> NotFound:
+    return NotFound(f"Vector store with id '{store_id}' not found.", param="vector_store_id")
+
+
+def _no_file(file_id: str, store_id: str) -> NotFound:
+    return NotFound(
+        f"No file found with id '{file_id}' in vector store '{store_id}'.", param="file_id"
+    )

@@ -1,0 +1,132 @@
+"""The contract of kept vector stores: files cut into chunks that can be found by their words, with
+vectors to be found by what they mean. It ranks by words; what vectors mean it does not know.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from typing import Protocol
+
+from msgspec import Struct
+
+from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore, VectorStoreFile
+
+__all__ = ["Chunk", "Entry", "Held", "Hit", "Mark", "Matrix", "Vectors", "Work"]
+
+
+class Entry(Struct, frozen=True, kw_only=True):
+    """A file in a vector store: how far it is, what it is called, and with which batch it came."""
+
+    file: VectorStoreFile
+    filename: str
+    batch: str | None = None
+
+
+class Chunk(Struct, frozen=True, kw_only=True):
+    """A piece of a file's text. ``start``: in characters. ``vector``: 32-bit floats, packed."""
+
+    start: int
+    text: str
+    vector: bytes | None = None
+
+
+class Hit(Struct, frozen=True, kw_only=True):
+    """A chunk that was found, by its number. More ``score`` is better; of use only to compare."""
+
+    chunk: int
+    file_id: str
+    score: float = 0.0
+
+
+class Mark(Struct, frozen=True):
+    """Differs whenever the vectors of a vector store do."""
+
+    last: int
+    count: int
+
+
+class Matrix(Struct, frozen=True, kw_only=True):
+    """The vectors of a vector store, one behind the other."""
+
+    chunks: tuple[int, ...]
+    file_ids: tuple[str, ...]
+    vectors: bytes
+
+
+class Held(Struct, frozen=True, kw_only=True):
+    """What there is in a vector store or a batch. ``bytes``: of what was made of the files."""
+
+    counts: FileCounts
+    bytes: int
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """A file that is still to be made searchable."""
+
+    tenant: str
+    store_id: str
+    file_id: str
+
+
+class Vectors(Protocol):
+    """All methods are per tenant: a foreign id is an unknown id. Who is asked for something in an
+    unknown vector store answers as if it were empty. A file that is deleted from the store is gone
+    from all vector stores."""
+
+    async def put(self, tenant: str, store: VectorStore) -> None:
+        """Keep a new one, or what is changed of one that exists."""
+
+    async def get(self, tenant: str, store_id: str) -> VectorStore | None:
+        """As it was kept, or None."""
+
+    async def all(self, tenant: str) -> tuple[VectorStore, ...]:
+        """In the order they were made."""
+
+    async def drop(self, tenant: str, store_id: str) -> bool:
+        """Forget it with all that is in it. False if it is unknown."""
+
+    async def held(self, tenant: str, store_id: str, batch: str | None = None) -> Held:
+        """How far its files are, or those of a batch."""
+
+    async def add(self, tenant: str, entries: Sequence[Entry], batch: FileBatch | None) -> bool:
+        """Keep files of one vector store, in place of those of the same ids and without their
+        chunks, and the batch they came with. False if the vector store is unknown."""
+
+    async def settle(self, tenant: str, entry: Entry, chunks: Sequence[Chunk], model: str) -> bool:
+        """Keep what became of a file, if it is still in progress; else False, and nothing is
+        kept. ``model``: whose vectors they are."""
+
+    async def label(self, tenant: str, entry: Entry) -> bool:
+        """Keep other attributes of a file. False if it is unknown."""
+
+    async def entry(self, tenant: str, store_id: str, file_id: str) -> Entry | None:
+        """The file, or None."""
+
+    async def entries(self, tenant: str, store_id: str) -> tuple[Entry, ...]:
+        """All files, in the order they were added."""
+
+    async def remove(self, tenant: str, store_id: str, file_id: str) -> bool:
+        """Take a file out. False if it is unknown."""
+
+    async def batch(self, tenant: str, store_id: str, batch_id: str) -> FileBatch | None:
+        """As it was kept, or None."""
+
+    async def chunks(self, tenant: str, store_id: str, file_id: str) -> tuple[Chunk, ...]:
+        """The pieces of a file in order, without vectors."""
+
+    async def texts(self, tenant: str, store_id: str, chunks: Collection[int]) -> dict[int, str]:
+        """The texts of chunks by their numbers."""
+
+    async def found(
+        self, tenant: str, store_id: str, words: Sequence[str], files: Collection[str], limit: int
+    ) -> tuple[Hit, ...]:
+        """The chunks of these files that hold any of the words, the best first."""
+
+    async def mark(self, tenant: str, store_id: str, model: str) -> Mark:
+        """Of the vectors of a model."""
+
+    async def matrix(self, tenant: str, store_id: str, model: str) -> Matrix:
+        """All vectors of a model."""
+
+    async def unfinished(self) -> tuple[Work, ...]:
+        """Files of all tenants that are in progress, the oldest first."""

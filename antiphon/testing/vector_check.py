@@ -1,0 +1,198 @@
+"""The part of a store's contract that is about vector stores, as checks."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Awaitable, Callable, Mapping
+
+from msgspec.structs import replace
+
+from antiphon.store.base import Retention, Store
+from antiphon.store.vectors import Chunk, Entry, Mark, Vectors, Work
+from antiphon.wire.vector_stores import FileBatch, FileStatus, VectorStore, VectorStoreFile
+
+from .file_check import filed
+
+__all__ = ["CHECKS"]
+
+Check = Callable[[Store], Awaitable[None]]
+
+
+def _vectors(store: Store) -> Vectors:
+    assert store.vectors is not None
+    return store.vectors
+
+
+def _store(name: str = "a", *, expires_at: int | None = None) -> VectorStore:
+    return VectorStore(id=f"vs_{name}", created_at=1_000, name=name, expires_at=expires_at)
+
+
+def _entry(
+    name: str, *, store: str = "a", status: FileStatus = "in_progress", size: int = 0
+) -> Entry:
+    file = VectorStoreFile(
+        id=f"file-{name}",
+        created_at=1_000,
+        vector_store_id=f"vs_{store}",
+        status=status,
+        usage_bytes=size,
+    )
+    return Entry(file=file, filename=f"{name}.txt")
+
+
+def _vector(*numbers: float) -> bytes:
+    return array("f", numbers).tobytes()
+
+
+async def _settled(vectors: Vectors, name: str, *texts: str, tenant: str = "t") -> None:
+    """A file of these chunks, the vector of each being its place."""
+    assert await vectors.add(tenant, [_entry(name)], None)
+    chunks = [
+        Chunk(start=100 * at, text=text, vector=_vector(at, 1)) for at, text in enumerate(texts)
+    ]
+    done = _entry(name, status="completed", size=10)
+    assert await vectors.settle(tenant, done, chunks, "m")
+
+
+async def _found(vectors: Vectors, *words: str, files: str = "a b", limit: int = 9) -> str:
+    """The texts that are found, by their files."""
+    ids = [f"file-{name}" for name in files.split()]
+    hits = await vectors.found("t", "vs_a", words, ids, limit)
+    texts = await vectors.texts("t", "vs_a", {hit.chunk for hit in hits})
+    assert [hit.score for hit in hits] == sorted((hit.score for hit in hits), reverse=True)
+    return " | ".join(f"{hit.file_id[5:]}: {texts[hit.chunk]}" for hit in hits)
+
+
+async def keeps_vector_stores_per_tenant(store: Store) -> None:
+    vectors = _vectors(store)
+    await vectors.put("t", _store("a"))
+    await vectors.put("t", _store("b"))
+    await vectors.put("t", replace(_store("a"), name="new"))
+    assert await vectors.get("t", "vs_a") == replace(_store("a"), name="new")
+    assert [each.id for each in await vectors.all("t")] == ["vs_a", "vs_b"]
+    assert await vectors.get("u", "vs_a") is None and await vectors.all("u") == ()
+    assert await vectors.drop("u", "vs_a") is False
+    assert not await vectors.add("u", [_entry("a")], None)
+    assert await vectors.drop("t", "vs_a") is True
+    assert await vectors.drop("t", "vs_a") is False
+
+
+async def finds_chunks_by_their_words(store: Store) -> None:
+    vectors = _vectors(store)
+    await vectors.put("t", _store())
+    await _settled(vectors, "a", "the red fox", "the blue whale in the deep sea")
+    await _settled(vectors, "b", "a fox and a fox", 'quotes " and (brackets) AND *')
+    assert await _found(vectors, "fox") == "b: a fox and a fox | a: the red fox"
+    assert await _found(vectors, "Whale", "nothing") == "a: the blue whale in the deep sea"
+    assert await _found(vectors, "fox", files="a") == "a: the red fox"
+    assert await _found(vectors, "fox", limit=1) == "b: a fox and a fox"
+    assert await _found(vectors, "brackets") == 'b: quotes " and (brackets) AND *'
+    assert await _found(vectors, "wolf") == "" == await _found(vectors)
+
+
+async def keeps_what_is_found_apart(store: Store) -> None:
+    vectors = _vectors(store)
+    for tenant in ("t", "u"):
+        await vectors.put(tenant, _store())
+    await vectors.put("t", _store("b"))
+    await _settled(vectors, "a", "fox", tenant="u")
+    assert await _found(vectors, "fox") == ""
+    assert await vectors.mark("t", "vs_a", "m") == Mark(0, 0)
+    assert (await vectors.matrix("t", "vs_a", "m")).chunks == ()
+    assert await vectors.chunks("t", "vs_a", "file-a") == ()
+    (hit,) = await vectors.found("u", "vs_a", ["fox"], ["file-a"], 9)
+    assert await vectors.texts("t", "vs_a", {hit.chunk}) == {}
+    assert await vectors.texts("u", "vs_a", {hit.chunk}) == {hit.chunk: "fox"}
+
+
+async def gives_the_vectors_of_a_model(store: Store) -> None:
+    vectors = _vectors(store)
+    await vectors.put("t", _store())
+    await _settled(vectors, "a", "one", "two")
+    await _settled(vectors, "b", "three")
+    matrix = await vectors.matrix("t", "vs_a", "m")
+    assert matrix.file_ids == ("file-a", "file-a", "file-b")
+    assert matrix.vectors == _vector(0, 1, 1, 1, 0, 1)
+    texts = await vectors.texts("t", "vs_a", set(matrix.chunks))
+    assert [texts[chunk] for chunk in matrix.chunks] == ["one", "two", "three"]
+    mark = await vectors.mark("t", "vs_a", "m")
+    assert mark.count == 3 and mark.last == max(matrix.chunks)
+    assert (await vectors.matrix("t", "vs_a", "other")).chunks == ()
+    await vectors.remove("t", "vs_a", "file-b")
+    await _settled(vectors, "b", "four")
+    assert await vectors.mark("t", "vs_a", "m") != mark, "as many, but not the same"
+
+
+async def tells_how_far_files_are(store: Store) -> None:
+    vectors = _vectors(store)
+    await vectors.put("t", _store())
+    batch = FileBatch(id="vsfb_1", created_at=1_000, vector_store_id="vs_a")
+    assert await vectors.add("t", [_entry("x")], None)
+    some = [replace(_entry(name), batch="vsfb_1") for name in "yz"]
+    assert await vectors.add("t", some, batch)
+    assert await vectors.batch("t", "vs_a", "vsfb_1") == batch
+    assert await vectors.batch("u", "vs_a", "vsfb_1") is None
+    done = replace(_entry("y", status="completed", size=7), batch="vsfb_1")
+    assert await vectors.settle("t", done, [Chunk(start=0, text="hi")], "")
+    all, part = await vectors.held("t", "vs_a"), await vectors.held("t", "vs_a", "vsfb_1")
+    assert (all.counts.total, all.counts.in_progress, all.counts.completed) == (3, 2, 1)
+    assert (part.counts.total, part.counts.completed, part.bytes) == (2, 1, 7)
+    assert (await vectors.held("u", "vs_a")).counts.total == 0
+    waiting = [Work(tenant="t", store_id="vs_a", file_id=f"file-{name}") for name in "xz"]
+    assert list(await vectors.unfinished()) == waiting
+    entries = await vectors.entries("t", "vs_a")
+    assert [entry.file.id for entry in entries] == ["file-x", "file-y", "file-z"]
+    assert await vectors.entry("t", "vs_a", "file-y") == done
+    assert await vectors.entry("u", "vs_a", "file-y") is None
+
+
+async def settles_only_what_is_in_progress(store: Store) -> None:
+    vectors = _vectors(store)
+    await vectors.put("t", _store())
+    await _settled(vectors, "a", "fox")
+    late = _entry("a", status="failed")
+    assert not await vectors.settle("t", late, [Chunk(start=0, text="fox")], "m")
+    assert not await vectors.settle("t", _entry("b", status="completed"), (), "m")
+    assert await _found(vectors, "fox") == "a: fox"
+    assert await vectors.label("t", _entry("a", status="completed", size=3))
+    assert (await vectors.held("t", "vs_a")).bytes == 3
+    assert not await vectors.label("t", _entry("b"))
+    assert await vectors.add("t", [_entry("a")], None), "once more"
+    assert await _found(vectors, "fox") == ""
+
+
+async def forgets_what_is_taken_out(store: Store) -> None:
+    vectors = _vectors(store)
+    for name in "ab":
+        assert await store.files.put("t", filed(name), b"x")
+    await vectors.put("t", _store())
+    await _settled(vectors, "a", "fox", "hare")
+    await _settled(vectors, "b", "fox")
+    assert [chunk.text for chunk in await vectors.chunks("t", "vs_a", "file-a")] == ["fox", "hare"]
+    assert await vectors.remove("u", "vs_a", "file-a") is False
+    assert await vectors.remove("t", "vs_a", "file-a") is True
+    assert await vectors.remove("t", "vs_a", "file-a") is False
+    assert await _found(vectors, "fox", "hare") == "b: fox"
+    assert await store.files.delete("t", "file-b")
+    assert await _found(vectors, "fox") == "" and await vectors.entries("t", "vs_a") == ()
+    await vectors.put("t", _store(expires_at=2_000))
+    await _settled(vectors, "c", "fox")
+    await store.sweep(Retention(), 1_999)
+    assert await _found(vectors, "fox", files="c") == "c: fox"
+    await store.sweep(Retention(), 2_000)
+    assert await _found(vectors, "fox", files="c") == ""
+    assert await vectors.get("t", "vs_a") is not None, "it is told of"
+
+
+CHECKS: Mapping[str, Check] = {
+    check.__name__: check
+    for check in (
+        keeps_vector_stores_per_tenant,
+        finds_chunks_by_their_words,
+        keeps_what_is_found_apart,
+        gives_the_vectors_of_a_model,
+        tells_how_far_files_are,
+        settles_only_what_is_in_progress,
+        forgets_what_is_taken_out,
+    )
+}

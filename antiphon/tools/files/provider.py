@@ -1,0 +1,163 @@
+"""file_search, as responses have it: one function for the model, ``file_search_call`` items for the
+client, citations in the answer. It does not know how vector stores are searched.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Protocol
+
+from msgspec import UNSET
+
+from antiphon.errors import RequestError, RunError, ToolError
+from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
+from antiphon.wire import tools as tl
+from antiphon.wire.faults import empty
+from antiphon.wire.filters import read_filter
+from antiphon.wire.items import FileSearchCall, Item
+from antiphon.wire.vector_requests import Search, read_ranking
+from antiphon.wire.vector_stores import Found
+
+from .citations import FileCitations
+
+__all__ = ["FileSearch", "Shelves"]
+
+_RESULTS = "file_search_call.results"
+_MOST_QUERIES = 8
+_LONGEST_QUERY = 4096
+_COUNT = 10
+
+_FUNCTION = tl.Function(
+    name="file_search",
+    description=(
+        "Searches the user's files and shows the passages that fit best, each with a number."
+        " `queries`: one or more questions or sets of words, in the language of the files. Cite"
+        " the passages you use with their numbers in brackets, such as 【f1】."
+    ),
+    parameters={
+        "type": "object",
+        "properties": {"queries": {"type": "array", "items": {"type": "string"}}},
+        "required": ["queries"],
+    },
+)
+_NOT_OURS = str.maketrans("【】", "〖〗")
+
+
+class Shelves(Protocol):
+    """What is searched."""
+
+    async def check(self, tenant: str, store_ids: Sequence[str]) -> None:
+        """Raises ``RequestError`` for what cannot be searched."""
+
+    async def search(
+        self, tenant: str, store_ids: Sequence[str], asked: Search
+    ) -> tuple[Found, ...]:
+        """The best first. Raises ``RequestError`` and ``RunError``."""
+
+
+class FileSearch:
+    """``Provider`` over vector stores."""
+
+    def __init__(self, shelves: Shelves) -> None:
+        self._shelves = shelves
+
+    def check(self, tool: Any, path: str) -> None:
+        if not tool.vector_store_ids:
+            raise empty(f"{path}.vector_store_ids", ())
+        _search(tool, (), path)
+
+    async def admit(self, tool: Any, tenant: str) -> None:
+        """Raises ``RequestError`` for a vector store that is none of the tenant's."""
+        await self._shelves.check(tenant, tool.vector_store_ids)
+
+    def lead(self, tool: Any, opening: Opening) -> Item | None:
+        return None
+
+    @asynccontextmanager
+    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+        shown = _Shown()
+        call = partial(self._run, tool, shown, _RESULTS in opening.include)
+        offer = Offer(tool=_FUNCTION, shell=FileSearchCall(queries=()), call=call)
+        yield Toolset(offers=(offer,), reader=lambda: FileCitations(shown.cited))
+
+    async def _run(
+        self, tool: Any, shown: _Shown, is_told: bool, arguments: str, context: Context
+    ) -> AsyncGenerator[Step | Result, None]:
+        yield Step("searching")
+        queries = _queries(arguments)
+        try:
+            asked = _search(tool, queries, "tools")
+            found = await self._shelves.search(context.tenant, tool.vector_store_ids, asked)
+        except (RequestError, RunError) as error:
+            raise ToolError(error.message) from None
+        fields: dict[str, Any] = {"queries": queries}
+        if is_told:
+            fields["results"] = tuple(map(_result, found))
+        yield Step("completed")
+        yield Result(text=shown.told(found, context.room // 2), fields=fields)
+
+
+class _Shown:
+    """What the model was shown in one response, by number."""
+
+    def __init__(self) -> None:
+        self._files: list[tuple[str, str]] = []
+
+    def cited(self, number: int) -> tuple[str, str] | None:
+        """(file id, filename)."""
+        return self._files[number - 1] if 1 <= number <= len(self._files) else None
+
+    def told(self, found: Sequence[Found], room: int) -> str:
+        """As many of them as there is room for, the best in any case."""
+        said: list[str] = []
+        size = 0
+        for one in found:
+            text = "\n".join(part.text.strip() for part in one.content).translate(_NOT_OURS)
+            name = " ".join(one.filename.translate(_NOT_OURS).split())
+            entry = f"【f{len(self._files) + 1}†{name}】\n{text}"
+            size += len(entry) + 2
+            if said and size > room:
+                break
+            said.append(entry)
+            self._files.append((one.file_id, one.filename))
+        return "\n\n".join(said) or "Nothing was found. Try other words."
+
+
+def _search(tool: Any, queries: tuple[str, ...], path: str) -> Search:
+    """Raises ``InvalidRequest``."""
+    filters = None if tool.filters is UNSET else tool.filters
+    options = {} if tool.ranking_options is UNSET else tool.ranking_options
+    return Search(
+        queries=queries,
+        limit=_COUNT if tool.max_num_results is UNSET else tool.max_num_results,
+        filter=read_filter(filters, f"{path}.filters") if filters else None,
+        ranking=read_ranking(options or {}, f"{path}.ranking_options"),
+    )
+
+
+def _queries(arguments: str) -> tuple[str, ...]:
+    try:
+        asked = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        asked = None
+    if not isinstance(asked, dict):
+        raise ToolError("The arguments are not a JSON object.")
+    given = asked.get("queries", asked.get("query"))
+    texts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
+    queries = [one.strip()[:_LONGEST_QUERY] for one in texts if isinstance(one, str)]
+    if not any(queries):
+        raise ToolError("'queries' is missing.")
+    return tuple(dict.fromkeys(filter(None, queries)))[:_MOST_QUERIES]
+
+
+def _result(found: Found) -> dict[str, Any]:
+    return {
+        "file_id": found.file_id,
+        "filename": found.filename,
+        "score": found.score,
+        "attributes": found.attributes,
+        "text": "\n".join(part.text for part in found.content),
+    }

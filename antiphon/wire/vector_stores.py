@@ -1,0 +1,152 @@
+"""Vector stores as the API lists them. Field lists: the ``openai`` SDK's types, 3.52."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from msgspec import UNSET, Struct, UnsetType
+
+__all__ = [
+    "ChunkingStrategy",
+    "ExpiresAfter",
+    "FileBatch",
+    "FileCounts",
+    "FileStatus",
+    "Found",
+    "FoundPage",
+    "LastError",
+    "Page",
+    "StaticChunking",
+    "TextPage",
+    "TextPart",
+    "VectorStore",
+    "VectorStoreFile",
+]
+
+FileStatus = Literal["in_progress", "completed", "cancelled", "failed"]
+
+
+class FileCounts(Struct, frozen=True, kw_only=True):
+    """How far the files have come."""
+
+    in_progress: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    total: int = 0
+
+
+class ExpiresAfter(Struct, frozen=True, kw_only=True):
+    """How long a vector store is kept: ``days`` after it was last used."""
+
+    anchor: Literal["last_active_at"]
+    days: int
+
+
+class VectorStore(Struct, frozen=True, kw_only=True):
+    """Files that can be searched. ``usage_bytes``: of what was made of them. Unix seconds."""
+
+    id: str
+    object: Literal["vector_store"] = "vector_store"
+    created_at: int
+    name: str = ""
+    description: str | UnsetType = UNSET
+    usage_bytes: int = 0
+    file_counts: FileCounts = FileCounts()
+    status: Literal["expired", "in_progress", "completed"] = "completed"
+    expires_after: ExpiresAfter | None = None
+    expires_at: int | None = None
+    last_active_at: int | None = None
+    metadata: dict[str, str] = {}
+
+
+class StaticChunking(Struct, frozen=True, kw_only=True):
+    """How texts are cut, in tokens."""
+
+    max_chunk_size_tokens: int = 800
+    chunk_overlap_tokens: int = 400
+
+
+class ChunkingStrategy(Struct, frozen=True, kw_only=True):
+    """As a file was cut; ``auto`` is told as what it came to."""
+
+    type: Literal["static"] = "static"
+    static: StaticChunking = StaticChunking()
+
+
+class LastError(Struct, frozen=True, kw_only=True):
+    """Why a file cannot be searched."""
+
+    code: Literal["server_error", "unsupported_file", "invalid_file"]
+    message: str
+
+
+class VectorStoreFile(Struct, frozen=True, kw_only=True):
+    """A file in a vector store. Its id is that of the file."""
+
+    id: str
+    object: Literal["vector_store.file"] = "vector_store.file"
+    created_at: int
+    usage_bytes: int = 0
+    vector_store_id: str
+    status: FileStatus = "in_progress"
+    last_error: LastError | None = None
+    chunking_strategy: ChunkingStrategy = ChunkingStrategy()
+    attributes: dict[str, str | float | bool] = {}
+
+
+class FileBatch(Struct, frozen=True, kw_only=True):
+    """Files that were added together."""
+
+    id: str
+    object: Literal["vector_store.files_batch"] = "vector_store.files_batch"
+    created_at: int
+    vector_store_id: str
+    status: FileStatus = "in_progress"
+    file_counts: FileCounts = FileCounts()
+
+
+class Page(Struct, frozen=True, kw_only=True):
+    """A page of vector stores or of files in one."""
+
+    object: Literal["list"] = "list"
+    data: tuple[Any, ...]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
+
+
+class TextPart(Struct, frozen=True, kw_only=True):
+    """A piece of text."""
+
+    type: Literal["text"] = "text"
+    text: str
+
+
+class Found(Struct, frozen=True, kw_only=True):
+    """One result of a search. ``score``: 0 to 1, 1 for what every ranking puts first."""
+
+    file_id: str
+    filename: str
+    score: float
+    attributes: dict[str, str | float | bool] = {}
+    content: tuple[TextPart, ...] = ()
+
+
+class FoundPage(Struct, frozen=True, kw_only=True):
+    """The results of a search: one page, always."""
+
+    object: Literal["vector_store.search_results.page"] = "vector_store.search_results.page"
+    search_query: tuple[str, ...]
+    data: tuple[Found, ...]
+    has_more: bool = False
+    next_page: None = None
+
+
+class TextPage(Struct, frozen=True, kw_only=True):
+    """The text that was read from a file."""
+
+    object: Literal["vector_store.file_content.page"] = "vector_store.file_content.page"
+    data: tuple[TextPart, ...]
+    has_more: bool = False
+    next_page: None = None

@@ -1,0 +1,416 @@
+"""Vector stores by the official client, and file_search: a model that searches files and cites."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai import AsyncOpenAI
+
+from antiphon.http.app import create_app
+from antiphon.http.guard import Access, Key
+from antiphon.store import open_store
+from antiphon.store.base import Store
+from antiphon.store.memory import MemoryStore
+from tests.conformance.conftest import Serve
+from tests.conformance.served import NOW, Ask, Server, engine, local
+from tests.conformance.test_files import Clients, client_of
+from tests.conformance.test_tool_search import called, prompts
+
+__all__ = ["client_of"]
+
+FJORD = "A fjord is a narrow inlet.\n\nThe longest one is the Sognefjord: 205 km."
+
+
+@pytest.fixture(params=["memory", "sqlite"])
+async def keeps(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
+    if request.param == "memory":
+        return MemoryStore()
+    return await open_store(f"sqlite:{tmp_path}/antiphon.db")
+
+
+async def filled(client: AsyncOpenAI, **files: str) -> str:
+    """A vector store with these files, each with its own name as an attribute."""
+    store = await client.vector_stores.create(name="books")
+    for name, text in files.items():
+        file = await client.files.create(file=(f"{name}.txt", text.encode()), purpose="assistants")
+        added = await client.vector_stores.files.create_and_poll(
+            file.id, vector_store_id=store.id, attributes={"name": name, "size": len(text)}
+        )
+        assert added.status == "completed", added.last_error
+    return store.id
+
+
+@pytest.mark.requirement("VS-STORES")
+async def test_vector_stores_as_the_official_client_has_them(
+    keeps: Store, serve: Serve, client_of: Clients
+) -> None:
+    async with asyncio.timeout(20):
+        client = client_of(serve(on=keeps).app)
+        stores = client.vector_stores
+        file = await client.files.create(file=("a.txt", b"red fox"), purpose="assistants")
+        first = await stores.create(
+            name="first",
+            file_ids=[file.id],
+            metadata={"a": "b"},
+            expires_after={"anchor": "last_active_at", "days": 2},
+        )
+        assert first.object == "vector_store" and first.id.startswith("vs_")
+        assert (first.status, first.file_counts.in_progress) == ("in_progress", 1)
+        assert (first.created_at, first.expires_at) == (NOW, NOW + 2 * 86_400)
+        await stores.files.poll(file.id, vector_store_id=first.id)
+        done = await stores.retrieve(first.id)
+        assert (done.status, done.file_counts.completed) == ("completed", 1)
+        assert done.usage_bytes == len(b"red fox")
+        second = await stores.create(name="second")
+        assert [one.id async for one in stores.list(limit=1)] == [second.id, first.id]
+        assert [one.id async for one in stores.list(order="asc")] == [first.id, second.id]
+        renamed = await stores.update(first.id, name="new", metadata={})
+        assert (renamed.name, renamed.metadata) == ("new", {})
+        assert renamed.expires_after is not None and renamed.expires_after.days == 2
+        gone = await stores.delete(first.id)
+        assert (gone.deleted, gone.object) == (True, "vector_store.deleted")
+        with pytest.raises(openai.NotFoundError):
+            await stores.retrieve(first.id)
+        assert (await client.files.retrieve(file.id)).filename == "a.txt"
+
+
+@pytest.mark.requirement("VS-FILES")
+async def test_files_of_a_vector_store(keeps: Store, serve: Serve, client_of: Clients) -> None:
+    async with asyncio.timeout(20):
+        client = client_of(serve(on=keeps).app)
+        text = " ".join(f"word{n}" for n in range(900))
+        store = await filled(client, fox="red fox", long=text)
+        files = client.vector_stores.files
+        long, fox = [one async for one in files.list(store)]
+        assert (fox.attributes, long.object) == ({"name": "fox", "size": 7}, "vector_store.file")
+        assert long.chunking_strategy is not None and long.chunking_strategy.type == "static"
+        assert long.chunking_strategy.static.max_chunk_size_tokens == 800
+        read = await files.content(long.id, vector_store_id=store)
+        assert "".join(part.text or "" for part in read.data) == text
+        changed = await files.update(fox.id, vector_store_id=store, attributes={"x": True})
+        assert changed.attributes == {"x": True}
+        assert (await files.retrieve(fox.id, vector_store_id=store)).attributes == {"x": True}
+        assert [one.id async for one in files.list(store, filter="failed")] == []
+        gone = await files.delete(fox.id, vector_store_id=store)
+        assert (gone.deleted, gone.object) == (True, "vector_store.file.deleted")
+        with pytest.raises(openai.NotFoundError):
+            await files.retrieve(fox.id, vector_store_id=store)
+        await client.files.delete(long.id)
+        assert (await client.vector_stores.retrieve(store)).file_counts.total == 0
+
+
+async def test_a_file_that_cannot_be_read_says_why(serve: Serve, client_of: Clients) -> None:
+    async with asyncio.timeout(20):
+        client = client_of(serve().app)
+        store = await client.vector_stores.create()
+        file = await client.files.create(file=("a.bin", b"\0\1\2\xff"), purpose="assistants")
+        failed = await client.vector_stores.files.create_and_poll(file.id, vector_store_id=store.id)
+        assert failed.status == "failed" and failed.last_error is not None
+        assert failed.last_error.code == "unsupported_file"
+        assert (await client.vector_stores.retrieve(store.id)).file_counts.failed == 1
+
+
+@pytest.mark.requirement("VS-BATCHES")
+async def test_batches_of_files(keeps: Store, serve: Serve, client_of: Clients) -> None:
+    async with asyncio.timeout(20):
+        server = serve(on=keeps)
+        client = client_of(server.app)
+        ids = [
+            (await client.files.create(file=(f"{n}.txt", b"fox"), purpose="assistants")).id
+            for n in range(3)
+        ]
+        store = (await client.vector_stores.create()).id
+        batches = client.vector_stores.file_batches
+        batch = await batches.create(store, file_ids=ids[:2], attributes={"n": 1})
+        assert (batch.object, batch.file_counts.total) == ("vector_store.files_batch", 2)
+        done = await batches.poll(batch.id, vector_store_id=store)
+        assert (done.status, done.file_counts.completed) == ("completed", 2)
+        listed = [one.id async for one in batches.list_files(batch.id, vector_store_id=store)]
+        assert listed == ids[1::-1]
+        server.service.vector_stores._indexer._places = asyncio.Semaphore(0)
+        other = await batches.create(store, files=[{"file_id": ids[2], "attributes": {"n": 2}}])
+        stopped = await batches.cancel(other.id, vector_store_id=store)
+        assert stopped.status == "cancelled" and stopped.file_counts.cancelled == 1
+        with pytest.raises(openai.NotFoundError, match="No such File"):
+            await batches.create(store, file_ids=["file-none"])
+        with pytest.raises(openai.NotFoundError, match="No batch"):
+            await batches.retrieve("vsfb_none", vector_store_id=store)
+
+
+@pytest.mark.requirement("VS-SEARCH")
+async def test_a_search_finds_the_best_pieces(
+    keeps: Store, serve: Serve, client_of: Clients
+) -> None:
+    async with asyncio.timeout(20):
+        client = client_of(serve(on=keeps).app)
+        store = await filled(client, fjord=FJORD, palm="Palms. No fjord.", fox="A red fox.")
+        search = client.vector_stores.search
+        page = await search(store, query="longest fjord")
+        names = [one.filename for one in page.data]
+        assert names == ["fjord.txt", "palm.txt"] and page.data[0].content[0].text == FJORD
+        assert page.data[0].score == 1.0 > page.data[1].score > 0
+        assert page.data[0].attributes == {"name": "fjord", "size": len(FJORD)}
+        both = await search(store, query=["fjord", "fox"], max_num_results=2)
+        assert {one.filename for one in both.data} <= {"fjord.txt", "palm.txt", "fox.txt"}
+        assert len(both.data) == 2
+        strict: Any = {"score_threshold": 1.0}
+        best = await search(store, query="longest fjord", ranking_options=strict)
+        assert [one.filename for one in best.data] == ["fjord.txt"]
+        assert not (await search(store, query="zebra")).data
+
+
+FILTERS = [
+    ({"type": "eq", "key": "name", "value": "palm"}, ["palm"]),
+    ({"type": "ne", "key": "name", "value": "palm"}, ["fjord"]),
+    ({"type": "gt", "key": "size", "value": 16}, ["fjord"]),
+    ({"type": "lte", "key": "size", "value": 16}, ["palm"]),
+    ({"type": "in", "key": "name", "value": ["palm", "x"]}, ["palm"]),
+    ({"type": "nin", "key": "name", "value": ["palm"]}, ["fjord"]),
+    ({"type": "eq", "key": "none", "value": 1}, []),
+    (
+        {
+            "type": "or",
+            "filters": [
+                {"type": "eq", "key": "name", "value": "x"},
+                {
+                    "type": "and",
+                    "filters": [
+                        {"type": "gte", "key": "size", "value": 16},
+                        {"type": "lt", "key": "size", "value": 17},
+                    ],
+                },
+            ],
+        },
+        ["palm"],
+    ),
+]
+
+
+@pytest.mark.requirement("VS-FILTERS")
+async def test_filters_say_which_files_are_searched(
+    keeps: Store, serve: Serve, client_of: Clients
+) -> None:
+    async with asyncio.timeout(20):
+        client = client_of(serve(on=keeps).app)
+        store = await filled(client, fjord=FJORD, palm="Palms. No fjord.")
+        for asked, names in FILTERS:
+            page = await client.vector_stores.search(store, query="fjord", filters=asked)  # type: ignore[arg-type]
+            assert [one.filename for one in page.data] == [f"{name}.txt" for name in names], asked
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "param"),
+    [
+        ("", {"name": 1}, "name"),
+        ("", {"file_ids": [1]}, "file_ids[0]"),
+        ("", {"expires_after": {"anchor": "created_at", "days": 1}}, "expires_after.anchor"),
+        ("", {"expires_after": {"anchor": "last_active_at"}}, "expires_after.days"),
+        ("", {"chunking_strategy": {"type": "static"}}, "chunking_strategy.static"),
+        ("/vs/search", {}, "query"),
+        ("/vs/search", {"query": " "}, "query"),
+        ("/vs/search", {"query": ["a", 1]}, "query[1]"),
+        ("/vs/search", {"query": "a", "max_num_results": 51}, "max_num_results"),
+        ("/vs/search", {"query": "a", "rewrite_query": True}, "rewrite_query"),
+        ("/vs/search", {"query": "a", "filters": {"type": "is"}}, "filters.type"),
+        (
+            "/vs/search",
+            {"query": "a", "filters": {"type": "or", "filters": [{"type": "gt", "key": "k"}]}},
+            "filters.filters[0].value",
+        ),
+        (
+            "/vs/search",
+            {"query": "a", "ranking_options": {"score_threshold": 2}},
+            "ranking_options.score_threshold",
+        ),
+        ("/vs/files", {}, "file_id"),
+        ("/vs/files", {"file_id": "f", "attributes": {"a": []}}, "attributes.a"),
+        ("/vs/file_batches", {}, "file_ids"),
+        ("/vs/file_batches", {"files": [{}]}, "files[0].file_id"),
+        ("/vs/file_batches", {"files": [{"file_id": "f"}], "file_ids": ["f"]}, "files"),
+    ],
+)
+async def test_what_is_wrong_is_named(serve: Serve, path: str, body: Any, param: str) -> None:
+    reply = await serve().client.post(f"/v1/vector_stores{path}", json=body)
+    assert reply.status_code == 400 and reply.json()["error"]["param"] == param, reply.text
+
+
+@pytest.mark.requirement("VS-TENANTS")
+async def test_a_foreign_vector_store_is_none(serve: Serve, client_of: Clients) -> None:
+    keys = tuple(
+        Key(name=name, tenant=name, sha256=hashlib.sha256(name.encode()).hexdigest())
+        for name in ("mine", "theirs")
+    )
+    server = serve()
+    app = create_app(server.service, Access(keys=keys), ids=lambda p: f"{p}_x", log=_Silent())
+    store = await filled(client_of(app, "mine"), fox="red fox")
+    (file,) = (await client_of(app, "mine").vector_stores.files.list(store)).data
+    batch = f"/v1/vector_stores/{store}/file_batches"
+    one = f"/v1/vector_stores/{store}"
+    asked: list[tuple[str, str, Any]] = [
+        ("GET", one, None),
+        ("POST", one, {"name": "x"}),
+        ("DELETE", one, None),
+        ("POST", f"{one}/search", {"query": "fox"}),
+        ("GET", f"{one}/files", None),
+        ("POST", f"{one}/files", {"file_id": file.id}),
+        ("GET", f"{one}/files/{file.id}", None),
+        ("POST", f"{one}/files/{file.id}", {"attributes": {}}),
+        ("DELETE", f"{one}/files/{file.id}", None),
+        ("GET", f"{one}/files/{file.id}/content", None),
+        ("POST", batch, {"file_ids": [file.id]}),
+        ("GET", f"{batch}/b", None),
+        ("POST", f"{batch}/b/cancel", {}),
+        ("GET", f"{batch}/b/files", None),
+        (
+            "POST",
+            "/v1/responses",
+            {
+                "model": "tiny",
+                "input": "hi",
+                "tools": [{"type": "file_search", "vector_store_ids": [store]}],
+            },
+        ),
+    ]
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+        for method, path, body in asked:
+            header = {"authorization": "Bearer theirs"}
+            reply = await client.request(method, path, json=body, headers=header)
+            assert reply.status_code == 404, (method, path)
+            assert store in reply.json()["error"]["message"]
+    assert (await client_of(app, "theirs").vector_stores.list()).data == []
+    assert (await client_of(app, "mine").vector_stores.retrieve(store)).file_counts.total == 1
+
+
+class _Silent:
+    def __getattr__(self, name: str) -> Any:
+        return lambda *_, **__: None
+
+
+# --- the tool ------------------------------------------------------------------------------------
+
+STEPS = [
+    called("file_search", {"queries": ["longest fjord"]}),
+    "The Sognefjord, of 205 km 【f1】. Palms 【f9】 are none 【f2†palm.txt】.",
+]
+
+
+async def searched(server: Server, clients: Clients) -> str:
+    return await filled(clients(server.app), fjord=FJORD, palm="Palms. No fjord.")
+
+
+@pytest.mark.requirement("FS-CITE")
+async def test_a_question_is_searched_and_its_answer_cites(
+    serve: Serve, ask: Ask, client_of: Clients
+) -> None:
+    server = serve(local(engine(STEPS)))
+    store = await searched(server, client_of)
+    answer = await ask(server, tools=[{"type": "file_search", "vector_store_ids": [store]}])
+    call, message = answer.output
+    assert (call["type"], call["status"]) == ("file_search_call", "completed")
+    assert call["queries"] == ["longest fjord"] and call["results"] is None
+    (part,) = message["content"]
+    assert part["text"] == "The Sognefjord, of 205 km. Palms 【f9】 are none."
+    first, second = part["annotations"]
+    assert (first["type"], first["filename"]) == ("file_citation", "fjord.txt")
+    assert first["index"] == len("The Sognefjord, of 205 km")
+    assert (second["filename"], second["index"]) == ("palm.txt", len(part["text"]) - 1)
+    assert first["file_id"].startswith("file-")
+    told = prompts(server)[1]
+    assert "【f1†fjord.txt】" in told and "205 km" in told
+    if answer.events:
+        types = [e["type"].removeprefix("response.") for e in answer.events]
+        at = types.index("file_search_call.in_progress")
+        assert types[at - 1 : at + 4] == [
+            "output_item.added",
+            "file_search_call.in_progress",
+            "file_search_call.searching",
+            "file_search_call.completed",
+            "output_item.done",
+        ]
+        assert "output_text.annotation.added" in types
+
+
+@pytest.mark.requirement("FS-RESULTS")
+async def test_results_are_told_where_they_are_asked_for(
+    serve: Serve, wait: Ask, client_of: Clients
+) -> None:
+    server = serve(local(engine(STEPS)))
+    store = await searched(server, client_of)
+    tool = {
+        "type": "file_search",
+        "vector_store_ids": [store],
+        "max_num_results": 1,
+        "filters": {"type": "eq", "key": "name", "value": "palm"},
+    }
+    answer = await wait(server, tools=[tool], include=["file_search_call.results"])
+    (result,) = answer.output[0]["results"]
+    assert (result["filename"], result["text"]) == ("palm.txt", "Palms. No fjord.")
+    assert result["attributes"] == {"name": "palm", "size": 16} and 0 < result["score"] <= 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [({}, "'queries' is missing"), ("x", "not a JSON object"), ({"queries": [" "]}, "missing")],
+)
+async def test_a_search_that_fails_is_told_to_the_model(
+    serve: Serve, wait: Ask, client_of: Clients, arguments: Any, told: str
+) -> None:
+    server = serve(local(engine([called("file_search", arguments), "Sorry."])))
+    store = await searched(server, client_of)
+    answer = await wait(server, tools=[{"type": "file_search", "vector_store_ids": [store]}])
+    assert answer.output[0]["status"] == "failed" and answer.text == "Sorry."
+    assert told in prompts(server)[1]
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"vector_store_ids": []}, "tools[0].vector_store_ids"),
+        ({"filters": {"type": "eq"}}, "tools[0].filters.key"),
+        ({"ranking_options": {"ranker": "x"}}, "tools[0].ranking_options.ranker"),
+    ],
+)
+async def test_a_tool_that_cannot_be_is_refused(
+    serve: Serve, wait: Ask, fields: Any, param: str
+) -> None:
+    tool = {"type": "file_search", "vector_store_ids": ["vs_1"], **fields}
+    refused = (await wait(serve(), tools=[tool])).refused
+    assert (refused["http"], refused["param"]) == (400, param)
+
+
+async def test_an_unknown_vector_store_is_refused_before_anything_runs(
+    serve: Serve, wait: Ask
+) -> None:
+    tool = {"type": "file_search", "vector_store_ids": ["vs_none"]}
+    refused = (await wait(serve(), tools=[tool])).refused
+    assert refused["http"] == 404 and "vs_none" in refused["message"]
+
+
+async def test_files_that_were_left_unfinished_are_gone_on_with(tmp_path: Path) -> None:
+    """By the process that comes after."""
+    from antiphon.testing.file_check import filed
+    from antiphon.testing.vector_check import _entry, _store
+    from tests.conformance.served import backend_of
+
+    url = f"sqlite:{tmp_path}/antiphon.db"
+    store = await open_store(url)
+    assert store.vectors is not None
+    await store.files.put("local", filed("a"), b"x")
+    await store.vectors.put("local", _store())
+    await store.vectors.add("local", [_entry("a")], None)
+    server = Server(backend_of("hi"), store)
+    try:
+        async with asyncio.timeout(10):
+            while await store.vectors.unfinished():
+                await asyncio.sleep(0.01)
+        held = await store.vectors.held("local", "vs_a")
+        assert held.counts.completed == 1
+    finally:
+        await server.close()
