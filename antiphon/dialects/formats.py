@@ -146,7 +146,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
     )
 }
 
-_DSML = "｜DSML｜"
+_DSML, _GCML = "｜DSML｜", "｜GCML｜"
 _LABEL, _LABELLED = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
 _KIMI_ENDS = {_LABEL: "label", "<|tool_call_end|>": "calls", "<|tool_calls_section_end|>": START}
 #: From the most telling marks to the least.
@@ -157,6 +157,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             "deepseek_v32", f"{_DSML}function_calls", _DSML, "(?s)｜DSML｜.*function_calls"
         ),
         invoke_tags("deepseek_v4", f"{_DSML}tool_calls", _DSML, _DSML),
+        invoke_tags("gigachat35", f"{_GCML}tool_calls", _GCML, _GCML),
         deepseek("deepseek_v3", "(?s)<｜tool▁sep｜>.*```json", typed=True),
         deepseek("deepseek_v31", "<｜tool▁sep｜>", typed=False),
         ToolFormat(

@@ -63,6 +63,7 @@ TOOLS_ABOUT: Mapping[str, About] = {
     ),
     "apertus": About("Apertus", "its template", True, ("apertus2509",)),
     "inkling": About("Inkling", f"{_VLLM} and {_SGLANG}"),
+    "gigachat35": About("GigaChat 3.5", "its template", True),
     "gigachat3": About("GigaChat 3", "its template", True),
     "internlm": About("InternLM 2, 3, Intern-S1", "its template", True, ("interns1",)),
     "hunyuan_a13b": About("Hunyuan A13B, Jamba", "its template", True, ("jamba",)),

@@ -30,6 +30,7 @@ THINKS = {
     "deepseek_v31": "think",
     "deepseek_v32": "think",
     "gemma4": "gemma4",
+    "gigachat35": "think",
     "glm45": "think",
     "hermes": "think",
     "hunyuan_a13b": "think",
