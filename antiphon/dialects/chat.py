@@ -7,7 +7,7 @@ written in. What the template cannot say, ``fallback`` says. It knows no engine.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, Literal
 
@@ -22,6 +22,7 @@ from .base import Rendered
 from .constraints import Grammarian
 from .fallback import fitted, tool_prompt, without_tools
 from .formats import SHIPPED, Formats, ToolFormat
+from .lexer import terminals_of
 from .messages import messages_of
 from .pictures import Pictures, Unreadable, marks
 from .prompt import Encoder
@@ -88,12 +89,15 @@ class Dialect:
         if source is None:
             source = CHATML if "<|im_start|>" in tokenizer.special else PLAIN
         tool_source = (None if template else card.chat_templates.get("tool_use")) or source
-        self._plain = self._made(source, today)
-        self._with_tools = self._plain if tool_source == source else self._made(tool_source, today)
         thinks, calls = formats.detect(tool_source, tokenizer.special)
         said = thinks if reasoning_format is None else reasoning_format
         self.reasoning = formats.reasoning_format(said or "")
         tools = formats.tool_format((calls if tool_format is None else tool_format) or "")
+        used = terminals_of(self.reasoning, tools)
+        self._plain = self._made(source, today, used)
+        self._with_tools = (
+            self._plain if tool_source == source else self._made(tool_source, today, used)
+        )
         #: The template itself tells the model about tools.
         self.knows_tools = tools is not None and self._with_tools.traits.tools
         if tools is None or not (self.knows_tools or tools.written.parameter is None):
@@ -112,12 +116,11 @@ class Dialect:
             False: Lexer(tokenizer, self.reasoning, None),
         }
 
-    def _made(self, source: str, today: Callable[[], datetime]) -> _Way:
+    def _made(self, source: str, today: Callable[[], datetime], used: Collection[str]) -> _Way:
         card = self._card
         template = Template(source, bos=card.bos_token, eos=card.eos_token, today=today)
         traits = probe(template)
-        end = next((t for t in self._tokenizer.special if traits.end.lstrip().startswith(t)), None)
-        own = frozenset() if end is None else frozenset({self._tokenizer.special[end]})
+        own = _turn_end(traits.end, self._tokenizer.special, used)
         return _Way(
             template=template,
             traits=traits,
@@ -295,6 +298,19 @@ class Dialect:
                 if template.mentions(name) and name not in options.template:
                     settings[name] = value(effort)
         return settings
+
+
+def _turn_end(text: str, special: Mapping[str, int], used: Collection[str]) -> frozenset[int]:
+    """The control token with which a template ends a turn. ``used`` are the terminals of a model's
+    formats: tokens of these part what it writes within a turn, and do not end it."""
+    marked = [literal for literal in used if any(token in literal for token in special)]
+    rest = text.lstrip()
+    while found := next((literal for literal in marked if rest.startswith(literal)), None):
+        rest = rest[len(found) :].lstrip()
+    end = next((token for token in special if rest.startswith(token)), None)
+    if end is None or any(end in literal for literal in marked):
+        return frozenset()
+    return frozenset({special[end]})
 
 
 def _asides(options: Options) -> list[str]:

@@ -13,7 +13,7 @@ from antiphon.tokens import Tokenizer
 
 from .formats_shape import START, TEXT, THINKING, ReasoningFormat, State, ToolFormat
 
-__all__ = ["QUOTE", "Lexer", "Terminal", "Terminals", "is_special", "without_marks"]
+__all__ = ["QUOTE", "Lexer", "Terminal", "Terminals", "is_special", "terminals_of", "without_marks"]
 
 #: The character that stands for a format's quote, be it a special token or text.
 QUOTE = "\ud800"
@@ -117,6 +117,11 @@ def _spell(literal: str, marks: Mapping[str, str]) -> str:
     for special, mark in marks.items():
         literal = literal.replace(special, mark)
     return literal
+
+
+def terminals_of(reasoning: ReasoningFormat | None, tools: ToolFormat | None) -> frozenset[str]:
+    """All terminals of a pair of formats, in their own words."""
+    return frozenset(literal for on in _leads(reasoning, tools).values() for literal in on)
 
 
 def _leads(

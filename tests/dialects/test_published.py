@@ -57,8 +57,8 @@ ARGUMENTS = {"query": "Oslo now", "limit": 3}
 each_template = pytest.mark.parametrize("name", FILES)
 
 
-def dialect(name: str) -> tuple[Dialect, ByteTokenizer]:
-    tokens = specials(TOOLS[name])
+def dialect(name: str, *besides: str) -> tuple[Dialect, ByteTokenizer]:
+    tokens = specials(TOOLS[name]) | set(besides)
     if name in THINKS:
         thinks = REASONING[THINKS[name]]
         tokens |= {t for t in (*thinks.open, *thinks.close) if "sep" not in t}
@@ -133,6 +133,16 @@ def _shared(one: Sequence[int], other: Sequence[int]) -> int:
     """How many tokens both begin with."""
     pairs = zip(one, other, strict=False)
     return next((n for n, (a, b) in enumerate(pairs) if a != b), min(len(one), len(other)))
+
+
+@pytest.mark.parametrize(
+    ("name", "token"), [("kimi_k3", "<|end_of_msg|>"), ("hermes", "<|im_end|>"), ("gigachat3", "")]
+)
+def test_what_parts_a_turn_does_not_end_it(name: str, token: str) -> None:
+    """K3 closes its thinking, and GigaChat its text before a call, with what ends its answer."""
+    spoken, tokenizer = dialect(name, token) if token else dialect(name)
+    stops = spoken.render(Conversation(items=(user("Hi"),)), Options(tools=(SEARCH,))).stop_ids
+    assert stops == ((tokenizer.special[token],) if token else ())
 
 
 @pytest.mark.requirement("FM-SPACES")

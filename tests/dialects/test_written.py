@@ -48,7 +48,7 @@ arguments = st.fixed_dictionaries(
 @pytest.mark.requirement("FM-ROWS")
 @pytest.mark.parametrize("special", [True, False], ids=["special", "spelled"])
 @pytest.mark.parametrize("name", sorted(TOOLS))
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 @given(calls=st.lists(arguments, min_size=1, max_size=3))
 def test_what_is_written_is_read(name: str, special: bool, calls: list[dict[str, Any]]) -> None:
     form = TOOLS[name]
