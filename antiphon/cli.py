@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
+import re
 import os
 import secrets
 import sys
@@ -273,7 +274,20 @@ def _table(heading: str, table: Model | McpServer | Key, origin: str) -> None:
     for name, option in options(type(table)).items():
         value = getattr(table, name)
         if value is not None:
-            _say(f"{name} = {literal('hidden' if option.secret and value else value)}")
+            _say(f"{name} = {literal('hidden' if option.secret and value else _hidden(value))}")
+
+
+def _hidden(value: Any) -> Any:
+    """A table without what its names say is secret."""
+    if not isinstance(value, dict):
+        return value
+    return {
+        name: "hidden" if _SECRET.search(name) and inner else _hidden(inner)
+        for name, inner in value.items()
+    }
+
+
+_SECRET = re.compile("header|key|token$|secret|password|authorization", re.IGNORECASE)
 
 
 def _key(loaded: Loaded, given: argparse.Namespace) -> None:

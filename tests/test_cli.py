@@ -114,9 +114,12 @@ def test_a_switch_can_be_turned_off_again(invoke: Invoke, monkeypatch: pytest.Mo
 
 def test_keys_of_upstreams_are_hidden(invoke: Invoke, tmp_path: Path) -> None:
     file = tmp_path / "up.toml"
-    file.write_text('[models.a]\nsource = "http://h"\nengine = "responses"\napi_key = "sk-1"\n')
+    file.write_text(
+        '[models.a]\nsource = "http://h"\nengine = "responses"\napi_key = "sk-1"\n'
+        'engine_options = { headers = { authorization = "sk-2" }, body = { max_tokens = 4 } }\n'
+    )
     code, out, _ = invoke("settings", "--config", str(file))
-    assert code == 0 and "sk-1" not in out
+    assert code == 0 and "sk-1" not in out and "sk-2" not in out and "max_tokens = 4" in out
     assert tomllib.loads(out)["models"]["a"]["api_key"] == "hidden"
 
 
