@@ -8,8 +8,8 @@ from __future__ import annotations
 import argparse
 import asyncio
 import hashlib
-import re
 import os
+import re
 import secrets
 import sys
 from collections.abc import Callable, Mapping, Sequence

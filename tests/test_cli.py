@@ -119,7 +119,7 @@ def test_keys_of_upstreams_are_hidden(invoke: Invoke, tmp_path: Path) -> None:
         'engine_options = { headers = { authorization = "sk-2" }, body = { max_tokens = 4 } }\n'
     )
     code, out, _ = invoke("settings", "--config", str(file))
-    assert code == 0 and "sk-1" not in out and "sk-2" not in out and "max_tokens = 4" in out
+    assert code == 0 and "sk-1" not in out and "sk-2" not in out and '"max_tokens" = 4' in out
     assert tomllib.loads(out)["models"]["a"]["api_key"] == "hidden"
 
 
