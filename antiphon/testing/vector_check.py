@@ -13,7 +13,7 @@ from antiphon.wire.vector_stores import FileBatch, FileStatus, VectorStore, Vect
 
 from .file_check import filed
 
-__all__ = ["CHECKS"]
+__all__ = ["CHECKS", "entry_of", "store_of"]
 
 Check = Callable[[Store], Awaitable[None]]
 
@@ -23,13 +23,15 @@ def _vectors(store: Store) -> Vectors:
     return store.vectors
 
 
-def _store(name: str = "a", *, expires_at: int | None = None) -> VectorStore:
+def store_of(name: str = "a", *, expires_at: int | None = None) -> VectorStore:
+    """A vector store ``vs_NAME``."""
     return VectorStore(id=f"vs_{name}", created_at=1_000, name=name, expires_at=expires_at)
 
 
-def _entry(
+def entry_of(
     name: str, *, store: str = "a", status: FileStatus = "in_progress", size: int = 0
 ) -> Entry:
+    """A file ``file-NAME`` in a vector store."""
     file = VectorStoreFile(
         id=f"file-{name}",
         created_at=1_000,
@@ -46,11 +48,11 @@ def _vector(*numbers: float) -> bytes:
 
 async def _settled(vectors: Vectors, name: str, *texts: str, tenant: str = "t") -> None:
     """A file of these chunks, the vector of each being its place."""
-    assert await vectors.add(tenant, [_entry(name)], None)
+    assert await vectors.add(tenant, [entry_of(name)], None)
     chunks = [
         Chunk(start=100 * at, text=text, vector=_vector(at, 1)) for at, text in enumerate(texts)
     ]
-    done = _entry(name, status="completed", size=10)
+    done = entry_of(name, status="completed", size=10)
     assert await vectors.settle(tenant, done, chunks, "m")
 
 
@@ -65,21 +67,21 @@ async def _found(vectors: Vectors, *words: str, files: str = "a b", limit: int =
 
 async def keeps_vector_stores_per_tenant(store: Store) -> None:
     vectors = _vectors(store)
-    await vectors.put("t", _store("a"))
-    await vectors.put("t", _store("b"))
-    await vectors.put("t", replace(_store("a"), name="new"))
-    assert await vectors.get("t", "vs_a") == replace(_store("a"), name="new")
+    await vectors.put("t", store_of("a"))
+    await vectors.put("t", store_of("b"))
+    await vectors.put("t", replace(store_of("a"), name="new"))
+    assert await vectors.get("t", "vs_a") == replace(store_of("a"), name="new")
     assert [each.id for each in await vectors.all("t")] == ["vs_a", "vs_b"]
     assert await vectors.get("u", "vs_a") is None and await vectors.all("u") == ()
     assert await vectors.drop("u", "vs_a") is False
-    assert not await vectors.add("u", [_entry("a")], None)
+    assert not await vectors.add("u", [entry_of("a")], None)
     assert await vectors.drop("t", "vs_a") is True
     assert await vectors.drop("t", "vs_a") is False
 
 
 async def finds_chunks_by_their_words(store: Store) -> None:
     vectors = _vectors(store)
-    await vectors.put("t", _store())
+    await vectors.put("t", store_of())
     await _settled(vectors, "a", "the red fox", "the blue whale in the deep sea")
     await _settled(vectors, "b", "a fox and a fox", 'quotes " and (brackets) AND *')
     assert await _found(vectors, "fox") == "b: a fox and a fox | a: the red fox"
@@ -93,8 +95,8 @@ async def finds_chunks_by_their_words(store: Store) -> None:
 async def keeps_what_is_found_apart(store: Store) -> None:
     vectors = _vectors(store)
     for tenant in ("t", "u"):
-        await vectors.put(tenant, _store())
-    await vectors.put("t", _store("b"))
+        await vectors.put(tenant, store_of())
+    await vectors.put("t", store_of("b"))
     await _settled(vectors, "a", "fox", tenant="u")
     assert await _found(vectors, "fox") == ""
     assert await vectors.mark("t", "vs_a", "m") == Mark(0, 0)
@@ -107,7 +109,7 @@ async def keeps_what_is_found_apart(store: Store) -> None:
 
 async def gives_the_vectors_of_a_model(store: Store) -> None:
     vectors = _vectors(store)
-    await vectors.put("t", _store())
+    await vectors.put("t", store_of())
     await _settled(vectors, "a", "one", "two")
     await _settled(vectors, "b", "three")
     matrix = await vectors.matrix("t", "vs_a", "m")
@@ -125,14 +127,14 @@ async def gives_the_vectors_of_a_model(store: Store) -> None:
 
 async def tells_how_far_files_are(store: Store) -> None:
     vectors = _vectors(store)
-    await vectors.put("t", _store())
+    await vectors.put("t", store_of())
     batch = FileBatch(id="vsfb_1", created_at=1_000, vector_store_id="vs_a")
-    assert await vectors.add("t", [_entry("x")], None)
-    some = [replace(_entry(name), batch="vsfb_1") for name in "yz"]
+    assert await vectors.add("t", [entry_of("x")], None)
+    some = [replace(entry_of(name), batch="vsfb_1") for name in "yz"]
     assert await vectors.add("t", some, batch)
     assert await vectors.batch("t", "vs_a", "vsfb_1") == batch
     assert await vectors.batch("u", "vs_a", "vsfb_1") is None
-    done = replace(_entry("y", status="completed", size=7), batch="vsfb_1")
+    done = replace(entry_of("y", status="completed", size=7), batch="vsfb_1")
     assert await vectors.settle("t", done, [Chunk(start=0, text="hi")], "")
     all, part = await vectors.held("t", "vs_a"), await vectors.held("t", "vs_a", "vsfb_1")
     assert (all.counts.total, all.counts.in_progress, all.counts.completed) == (3, 2, 1)
@@ -148,16 +150,16 @@ async def tells_how_far_files_are(store: Store) -> None:
 
 async def settles_only_what_is_in_progress(store: Store) -> None:
     vectors = _vectors(store)
-    await vectors.put("t", _store())
+    await vectors.put("t", store_of())
     await _settled(vectors, "a", "fox")
-    late = _entry("a", status="failed")
+    late = entry_of("a", status="failed")
     assert not await vectors.settle("t", late, [Chunk(start=0, text="fox")], "m")
-    assert not await vectors.settle("t", _entry("b", status="completed"), (), "m")
+    assert not await vectors.settle("t", entry_of("b", status="completed"), (), "m")
     assert await _found(vectors, "fox") == "a: fox"
-    assert await vectors.label("t", _entry("a", status="completed", size=3))
+    assert await vectors.label("t", entry_of("a", status="completed", size=3))
     assert (await vectors.held("t", "vs_a")).bytes == 3
-    assert not await vectors.label("t", _entry("b"))
-    assert await vectors.add("t", [_entry("a")], None), "once more"
+    assert not await vectors.label("t", entry_of("b"))
+    assert await vectors.add("t", [entry_of("a")], None), "once more"
     assert await _found(vectors, "fox") == ""
 
 
@@ -165,7 +167,7 @@ async def forgets_what_is_taken_out(store: Store) -> None:
     vectors = _vectors(store)
     for name in "ab":
         assert await store.files.put("t", filed(name), b"x")
-    await vectors.put("t", _store())
+    await vectors.put("t", store_of())
     await _settled(vectors, "a", "fox", "hare")
     await _settled(vectors, "b", "fox")
     assert [chunk.text for chunk in await vectors.chunks("t", "vs_a", "file-a")] == ["fox", "hare"]
@@ -175,7 +177,7 @@ async def forgets_what_is_taken_out(store: Store) -> None:
     assert await _found(vectors, "fox", "hare") == "b: fox"
     assert await store.files.delete("t", "file-b")
     assert await _found(vectors, "fox") == "" and await vectors.entries("t", "vs_a") == ()
-    await vectors.put("t", _store(expires_at=2_000))
+    await vectors.put("t", store_of(expires_at=2_000))
     await _settled(vectors, "c", "fox")
     await store.sweep(Retention(), 1_999)
     assert await _found(vectors, "fox", files="c") == "c: fox"

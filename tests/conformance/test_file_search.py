@@ -396,15 +396,15 @@ async def test_an_unknown_vector_store_is_refused_before_anything_runs(
 async def test_files_that_were_left_unfinished_are_gone_on_with(tmp_path: Path) -> None:
     """By the process that comes after."""
     from antiphon.testing.file_check import filed
-    from antiphon.testing.vector_check import _entry, _store
+    from antiphon.testing.vector_check import entry_of, store_of
     from tests.conformance.served import backend_of
 
     url = f"sqlite:{tmp_path}/antiphon.db"
     store = await open_store(url)
     assert store.vectors is not None
     await store.files.put("local", filed("a"), b"x")
-    await store.vectors.put("local", _store())
-    await store.vectors.add("local", [_entry("a")], None)
+    await store.vectors.put("local", store_of())
+    await store.vectors.add("local", [entry_of("a")], None)
     server = Server(backend_of("hi"), store)
     try:
         async with asyncio.timeout(10):

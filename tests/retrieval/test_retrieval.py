@@ -1,0 +1,82 @@
+"""Texts cut into chunks, rankings made one, vectors near each other."""
+
+from __future__ import annotations
+
+from array import array
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.retrieval.cutting import cut, joined, tokens
+from antiphon.retrieval.nearest import Nearest
+from antiphon.retrieval.ranking import best, fused
+from antiphon.store.memory import MemoryStore
+from antiphon.store.vectors import Chunk
+from antiphon.testing.vector_check import entry_of, store_of
+
+WORDS = st.lists(
+    st.sampled_from(["fjord", "Straße ", "\n\n", "\n", " ", "東京都", "a.b(c)", "x" * 40])
+)
+
+
+@given(WORDS.map("".join), st.integers(2, 40), st.data())
+def test_all_of_a_text_is_in_a_piece(text: str, size: int, data: st.DataObject) -> None:
+    overlap = data.draw(st.integers(0, size // 2))
+    pieces = cut(text, size, overlap)
+    if not text.strip():
+        assert pieces == []
+        return
+    assert joined(pieces) == text
+    assert all(tokens(piece.text) <= size for piece in pieces)
+    assert all(text.startswith(piece.text, piece.start) for piece in pieces)
+    starts = [piece.start for piece in pieces]
+    assert starts == sorted(set(starts))
+
+
+def test_pieces_overlap_and_end_where_a_text_does() -> None:
+    lines = [f"Line {n} says something of its own." for n in range(60)]
+    pieces = cut("\n".join(lines), 100, 50)
+    assert all(piece.text.lstrip("\n").startswith("Line ") for piece in pieces)
+    assert all(piece.text.endswith(".") for piece in pieces)
+    whole = "".join(piece.text for piece in pieces)
+    assert 1.5 < len(whole) / len("\n".join(lines)) < 2.5
+
+
+def test_what_both_rankings_put_first_scores_1() -> None:
+    scores = fused([(1.0, ["a", "b"]), (1.0, ["a", "c"])])
+    assert scores["a"] == 1.0 > scores["b"] == scores["c"] > 0
+    assert fused([(3.0, ["a"]), (1.0, ["b"])]) == {"a": 0.75, "b": 0.25}
+    assert fused([]) == {} and fused([(0.0, ["a"]), (1.0, ["b"])])["b"] == 1.0
+    assert best([{"a": 0.5}, {"a": 0.2, "b": 0.9}]) == [("b", 0.9), ("a", 0.5)]
+
+
+async def test_the_nearest_vectors_are_found_also_when_they_change() -> None:
+    vectors = MemoryStore().vectors
+    await vectors.put("t", store_of("a"))
+    nearest = Nearest(vectors, room=1)
+
+    async def add(name: str, *numbers: float) -> None:
+        await vectors.add("t", [entry_of(name)], None)
+        chunk = Chunk(start=0, text=name, vector=array("f", numbers).tobytes())
+        assert await vectors.settle("t", entry_of(name, status="completed"), [chunk], "m")
+
+    async def found(files: list[str] | None = None, limit: int = 9) -> list[str]:
+        hits = await nearest.found("t", "vs_a", "m", array("f", [1, 0]), files, limit)
+        return [hit.file_id for hit in hits]
+
+    assert await found() == []
+    await add("far", 0, 1)
+    await add("near", 1, 0)
+    assert await found() == ["file-near", "file-far"]
+    assert await found(limit=1) == ["file-near"]
+    assert await found(["file-far"]) == ["file-far"]
+    await add("nearer", 2, 0)
+    assert await found() == ["file-nearer", "file-near", "file-far"]
+    await vectors.remove("t", "vs_a", "file-nearer")
+    assert await found() == ["file-near", "file-far"]
+
+
+@pytest.mark.parametrize("text", ["", " \n"])
+def test_nothing_is_cut_to_nothing(text: str) -> None:
+    assert cut(text, 100, 50) == [] and joined([]) == ""
