@@ -21,6 +21,8 @@ def fused(rankings: Iterable[tuple[float, Sequence[_T]]]) -> dict[_T, float]:
     scores: dict[_T, float] = {}
     total = 0.0
     for weight, ranked in rankings:
+        if not weight:
+            continue
         total += weight
         for place, each in enumerate(ranked):
             scores[each] = scores.get(each, 0.0) + weight * (_K + 1) / (_K + 1 + place)

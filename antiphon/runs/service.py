@@ -121,7 +121,7 @@ class Service:
         documents = documents or Documents()
         #: Files that are kept to be searched.
         self.vector_stores = stores = self._vector_stores(policy, documents)
-        if policy.file_search and store.vectors is not None:
+        if policy.file_search:
             providers = {"file_search": FileSearch(stores), **(providers or {})}
         self._preparer = Preparer(
             models,

@@ -16,7 +16,7 @@ from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.retrieval.cutting import Piece, joined
 from antiphon.store.base import Store
-from antiphon.store.vectors import Entry, Held, Vectors, Work
+from antiphon.store.vectors import Entry, Held, Work
 from antiphon.stream.writer import Ids
 from antiphon.wire.vector_requests import (
     AddFile,
@@ -52,9 +52,8 @@ _USED_S = 60
 
 
 class VectorStores:
-    """What can be asked about vector stores; all methods raise ``NotFound`` for unknown ids, and
-    ``InvalidRequest`` where the store keeps none. ``model``: who makes the vectors; None: they are
-    searched by words alone."""
+    """What can be asked about vector stores; all methods raise ``NotFound`` for unknown ids.
+    ``model``: who makes the vectors; None: they are searched by words alone."""
 
     def __init__(
         self,
@@ -70,20 +69,17 @@ class VectorStores:
         self._files = files
         self._clock = clock
         self._ids = ids
-        self._vectors = kept = store.vectors
-        if kept is not None:
-            self._indexer = Indexer(kept, files, documents, embeddings, model)
-            self._searcher = Searcher(kept, embeddings, model)
+        self._kept = store.vectors
+        self._indexer = Indexer(store.vectors, files, documents, embeddings, model)
+        self._searcher = Searcher(store.vectors, embeddings, model)
 
     def start(self) -> None:
         """Go on with files that were left unfinished."""
-        if self._vectors is not None:
-            self._indexer.start()
+        self._indexer.start()
 
     async def stop(self) -> None:
         """Begin nothing more."""
-        if self._vectors is not None:
-            await self._indexer.stop()
+        await self._indexer.stop()
 
     # --- vector stores ---------------------------------------------------------------------------
 
@@ -246,14 +242,6 @@ class VectorStores:
         return await self.batch(tenant, store_id, batch_id)
 
     # --- pieces ----------------------------------------------------------------------------------
-
-    @property
-    def _kept(self) -> Vectors:
-        if self._vectors is None:
-            raise InvalidRequest(
-                "This server keeps no vector stores: its store cannot.", code="unsupported_store"
-            )
-        return self._vectors
 
     async def _find(self, tenant: str, store_id: str) -> VectorStore:
         found = await self._kept.get(tenant, store_id)

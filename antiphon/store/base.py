@@ -74,8 +74,8 @@ class Store(Protocol):
         """The files kept in the same place."""
 
     @property
-    def vectors(self) -> Vectors | None:
-        """The vector stores kept in the same place; None: it keeps none."""
+    def vectors(self) -> Vectors:
+        """The vector stores kept in the same place."""
 
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None

@@ -15,6 +15,7 @@ from .base import Retention, StoredResponse
 from .cluster import Cluster, Transaction, key
 from .postgres_files import PostgresFiles
 from .postgres_runs import PostgresRuns
+from .postgres_vectors import PostgresVectors
 from .rows import conversation_of, encode, item_of, items_of, response_row, stored_of
 
 __all__ = ["PostgresStore"]
@@ -30,7 +31,7 @@ class PostgresStore:
         self._cluster = cluster
         self.runs = PostgresRuns(cluster, _keep)
         self.files = PostgresFiles(cluster)
-        self.vectors = None
+        self.vectors = PostgresVectors(cluster)
 
     @classmethod
     async def open(cls, url: str, *, connections: int = 10) -> PostgresStore:
@@ -88,6 +89,7 @@ class PostgresStore:
     async def _sweep(self, inside: Transaction, retention: Retention, now: int) -> int:
         await inside.rows("forget_owners")
         await self.files.expire(inside, now)
+        await self.vectors.expire(inside, now)
         await inside.rows("see_ended", now)
         if retention.max_log_age_s is not None:
             await inside.rows("expire_runs", int(now - retention.max_log_age_s))

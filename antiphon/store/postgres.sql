@@ -329,3 +329,98 @@ DELETE FROM files WHERE tenant = $1 AND id = $2 RETURNING seq
 
 -- expire_files
 DELETE FROM files WHERE expires_at <= $1
+
+-- put_vector_store
+INSERT INTO vector_stores (tenant, id, expires_at, body) VALUES ($1, $2, $3, $4)
+ON CONFLICT (tenant, id) DO UPDATE SET expires_at = excluded.expires_at, body = excluded.body
+
+-- vector_store
+SELECT body FROM vector_stores WHERE tenant = $1 AND id = $2
+
+-- hold_vector_store
+SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2 FOR KEY SHARE
+
+-- vector_stores
+SELECT body FROM vector_stores WHERE tenant = $1 ORDER BY seq
+
+-- drop_vector_store
+DELETE FROM vector_stores WHERE tenant = $1 AND id = $2 RETURNING seq
+
+-- vector_held
+SELECT f.status, count(*), sum(f.bytes)::bigint
+FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
+WHERE s.tenant = $1 AND s.id = $2 AND ($3::text IS NULL OR f.batch = $3) GROUP BY f.status
+
+-- drop_vector_files_of
+DELETE FROM vector_files WHERE store = $1 AND id = ANY($2::text[])
+
+-- put_vector_file
+INSERT INTO vector_files (store, id, batch, status, bytes, body) VALUES ($1, $2, $3, $4, $5, $6)
+
+-- put_vector_batch
+INSERT INTO vector_batches (store, id, body) VALUES ($1, $2, $3)
+
+-- settle_vector_file
+UPDATE vector_files SET status = $3, bytes = $4, body = $5
+WHERE store = $1 AND id = $2 AND status = 'in_progress' RETURNING seq
+
+-- change_vector_file
+UPDATE vector_files SET status = $3, bytes = $4, body = $5
+WHERE store = $1 AND id = $2 RETURNING seq
+
+-- put_chunk
+INSERT INTO chunks (store, file, start, text) VALUES ($1, $2, $3, $4) RETURNING seq
+
+-- put_vector
+INSERT INTO chunk_vectors (chunk, store, file, model, vector) VALUES ($1, $2, $3, $4, $5)
+
+-- vector_file
+SELECT f.body FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
+WHERE s.tenant = $1 AND s.id = $2 AND f.id = $3
+
+-- vector_files
+SELECT f.body FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
+WHERE s.tenant = $1 AND s.id = $2 ORDER BY f.seq
+
+-- drop_vector_file
+DELETE FROM vector_files WHERE id = $3
+AND store = (SELECT seq FROM vector_stores WHERE tenant = $1 AND id = $2) RETURNING seq
+
+-- vector_batch
+SELECT b.body FROM vector_batches AS b JOIN vector_stores AS s ON s.seq = b.store
+WHERE s.tenant = $1 AND s.id = $2 AND b.id = $3
+
+-- chunks
+SELECT c.start, c.text FROM chunks AS c
+JOIN vector_files AS f ON f.seq = c.file JOIN vector_stores AS s ON s.seq = f.store
+WHERE s.tenant = $1 AND s.id = $2 AND f.id = $3 ORDER BY c.seq
+
+-- chunk_texts
+SELECT c.seq, c.text FROM chunks AS c JOIN vector_stores AS s ON s.seq = c.store
+WHERE s.tenant = $1 AND s.id = $2 AND c.seq = ANY($3::bigint[])
+
+-- chunks_found
+-- Longer texts hold more words by chance (1: divided by the logarithm of their length).
+SELECT c.seq, f.id, ts_rank(c.words, asked, 1) AS score
+FROM to_tsquery('english', $3) AS asked, chunks AS c
+JOIN vector_stores AS s ON s.seq = c.store JOIN vector_files AS f ON f.seq = c.file
+WHERE s.tenant = $1 AND s.id = $2 AND c.words @@ asked AND f.id = ANY($4::text[])
+ORDER BY score DESC, c.seq LIMIT $5
+
+-- vector_mark
+SELECT coalesce(max(v.chunk), 0), count(*)
+FROM chunk_vectors AS v JOIN vector_stores AS s ON s.seq = v.store
+WHERE s.tenant = $1 AND s.id = $2 AND v.model = $3
+
+-- vector_matrix
+SELECT v.chunk, f.id, v.vector
+FROM chunk_vectors AS v JOIN vector_stores AS s ON s.seq = v.store
+JOIN vector_files AS f ON f.seq = v.file
+WHERE s.tenant = $1 AND s.id = $2 AND v.model = $3 ORDER BY v.chunk
+
+-- unfinished_vector_files
+SELECT s.tenant, s.id, f.id FROM vector_files AS f JOIN vector_stores AS s ON s.seq = f.store
+WHERE f.status = 'in_progress' ORDER BY f.seq
+
+-- expire_vector_files
+DELETE FROM vector_files WHERE store IN (SELECT seq FROM vector_stores WHERE expires_at <= $1)

@@ -18,11 +18,6 @@ __all__ = ["CHECKS", "entry_of", "store_of"]
 Check = Callable[[Store], Awaitable[None]]
 
 
-def _vectors(store: Store) -> Vectors:
-    assert store.vectors is not None
-    return store.vectors
-
-
 def store_of(name: str = "a", *, expires_at: int | None = None) -> VectorStore:
     """A vector store ``vs_NAME``."""
     return VectorStore(id=f"vs_{name}", created_at=1_000, name=name, expires_at=expires_at)
@@ -66,7 +61,7 @@ async def _found(vectors: Vectors, *words: str, files: str = "a b", limit: int =
 
 
 async def keeps_vector_stores_per_tenant(store: Store) -> None:
-    vectors = _vectors(store)
+    vectors = store.vectors
     await vectors.put("t", store_of("a"))
     await vectors.put("t", store_of("b"))
     await vectors.put("t", replace(store_of("a"), name="new"))
@@ -80,7 +75,7 @@ async def keeps_vector_stores_per_tenant(store: Store) -> None:
 
 
 async def finds_chunks_by_their_words(store: Store) -> None:
-    vectors = _vectors(store)
+    vectors = store.vectors
     await vectors.put("t", store_of())
     await _settled(vectors, "a", "the red fox", "the blue whale in the deep sea")
     await _settled(vectors, "b", "a fox and a fox", 'quotes " and (brackets) AND *')
@@ -93,7 +88,7 @@ async def finds_chunks_by_their_words(store: Store) -> None:
 
 
 async def keeps_what_is_found_apart(store: Store) -> None:
-    vectors = _vectors(store)
+    vectors = store.vectors
     for tenant in ("t", "u"):
         await vectors.put(tenant, store_of())
     await vectors.put("t", store_of("b"))
@@ -108,7 +103,7 @@ async def keeps_what_is_found_apart(store: Store) -> None:
 
 
 async def gives_the_vectors_of_a_model(store: Store) -> None:
-    vectors = _vectors(store)
+    vectors = store.vectors
     await vectors.put("t", store_of())
     await _settled(vectors, "a", "one", "two")
     await _settled(vectors, "b", "three")
@@ -126,7 +121,7 @@ async def gives_the_vectors_of_a_model(store: Store) -> None:
 
 
 async def tells_how_far_files_are(store: Store) -> None:
-    vectors = _vectors(store)
+    vectors = store.vectors
     await vectors.put("t", store_of())
     batch = FileBatch(id="vsfb_1", created_at=1_000, vector_store_id="vs_a")
     assert await vectors.add("t", [entry_of("x")], None)
@@ -149,7 +144,7 @@ async def tells_how_far_files_are(store: Store) -> None:
 
 
 async def settles_only_what_is_in_progress(store: Store) -> None:
-    vectors = _vectors(store)
+    vectors = store.vectors
     await vectors.put("t", store_of())
     await _settled(vectors, "a", "fox")
     late = entry_of("a", status="failed")
@@ -164,7 +159,7 @@ async def settles_only_what_is_in_progress(store: Store) -> None:
 
 
 async def forgets_what_is_taken_out(store: Store) -> None:
-    vectors = _vectors(store)
+    vectors = store.vectors
     for name in "ab":
         assert await store.files.put("t", filed(name), b"x")
     await vectors.put("t", store_of())

@@ -16,7 +16,6 @@ from antiphon.http.app import create_app
 from antiphon.http.guard import Access, Key
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.memory import MemoryStore
 from tests.conformance.conftest import Serve
 from tests.conformance.served import NOW, Ask, Server, engine, local
 from tests.conformance.test_files import Clients, client_of
@@ -25,13 +24,6 @@ from tests.conformance.test_tool_search import called, prompts
 __all__ = ["client_of"]
 
 FJORD = "A fjord is a narrow inlet.\n\nThe longest one is the Sognefjord: 205 km."
-
-
-@pytest.fixture(params=["memory", "sqlite"])
-async def keeps(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    if request.param == "memory":
-        return MemoryStore()
-    return await open_store(f"sqlite:{tmp_path}/antiphon.db")
 
 
 async def filled(client: AsyncOpenAI, **files: str) -> str:
@@ -48,13 +40,13 @@ async def filled(client: AsyncOpenAI, **files: str) -> str:
 
 @pytest.mark.requirement("VS-STORES")
 async def test_vector_stores_as_the_official_client_has_them(
-    keeps: Store, serve: Serve, client_of: Clients
+    stores: Store, serve: Serve, client_of: Clients
 ) -> None:
     async with asyncio.timeout(20):
-        client = client_of(serve(on=keeps).app)
-        stores = client.vector_stores
+        client = client_of(serve(on=stores).app)
+        shelves = client.vector_stores
         file = await client.files.create(file=("a.txt", b"red fox"), purpose="assistants")
-        first = await stores.create(
+        first = await shelves.create(
             name="first",
             file_ids=[file.id],
             metadata={"a": "b"},
@@ -63,27 +55,27 @@ async def test_vector_stores_as_the_official_client_has_them(
         assert first.object == "vector_store" and first.id.startswith("vs_")
         assert (first.status, first.file_counts.in_progress) == ("in_progress", 1)
         assert (first.created_at, first.expires_at) == (NOW, NOW + 2 * 86_400)
-        await stores.files.poll(file.id, vector_store_id=first.id)
-        done = await stores.retrieve(first.id)
+        await shelves.files.poll(file.id, vector_store_id=first.id)
+        done = await shelves.retrieve(first.id)
         assert (done.status, done.file_counts.completed) == ("completed", 1)
         assert done.usage_bytes == len(b"red fox")
-        second = await stores.create(name="second")
-        assert [one.id async for one in stores.list(limit=1)] == [second.id, first.id]
-        assert [one.id async for one in stores.list(order="asc")] == [first.id, second.id]
-        renamed = await stores.update(first.id, name="new", metadata={})
+        second = await shelves.create(name="second")
+        assert [one.id async for one in shelves.list(limit=1)] == [second.id, first.id]
+        assert [one.id async for one in shelves.list(order="asc")] == [first.id, second.id]
+        renamed = await shelves.update(first.id, name="new", metadata={})
         assert (renamed.name, renamed.metadata) == ("new", {})
         assert renamed.expires_after is not None and renamed.expires_after.days == 2
-        gone = await stores.delete(first.id)
+        gone = await shelves.delete(first.id)
         assert (gone.deleted, gone.object) == (True, "vector_store.deleted")
         with pytest.raises(openai.NotFoundError):
-            await stores.retrieve(first.id)
+            await shelves.retrieve(first.id)
         assert (await client.files.retrieve(file.id)).filename == "a.txt"
 
 
 @pytest.mark.requirement("VS-FILES")
-async def test_files_of_a_vector_store(keeps: Store, serve: Serve, client_of: Clients) -> None:
+async def test_files_of_a_vector_store(stores: Store, serve: Serve, client_of: Clients) -> None:
     async with asyncio.timeout(20):
-        client = client_of(serve(on=keeps).app)
+        client = client_of(serve(on=stores).app)
         text = " ".join(f"word{n}" for n in range(900))
         store = await filled(client, fox="red fox", long=text)
         files = client.vector_stores.files
@@ -117,9 +109,9 @@ async def test_a_file_that_cannot_be_read_says_why(serve: Serve, client_of: Clie
 
 
 @pytest.mark.requirement("VS-BATCHES")
-async def test_batches_of_files(keeps: Store, serve: Serve, client_of: Clients) -> None:
+async def test_batches_of_files(stores: Store, serve: Serve, client_of: Clients) -> None:
     async with asyncio.timeout(20):
-        server = serve(on=keeps)
+        server = serve(on=stores)
         client = client_of(server.app)
         ids = [
             (await client.files.create(file=(f"{n}.txt", b"fox"), purpose="assistants")).id
@@ -145,10 +137,10 @@ async def test_batches_of_files(keeps: Store, serve: Serve, client_of: Clients) 
 
 @pytest.mark.requirement("VS-SEARCH")
 async def test_a_search_finds_the_best_pieces(
-    keeps: Store, serve: Serve, client_of: Clients
+    stores: Store, serve: Serve, client_of: Clients
 ) -> None:
     async with asyncio.timeout(20):
-        client = client_of(serve(on=keeps).app)
+        client = client_of(serve(on=stores).app)
         store = await filled(client, fjord=FJORD, palm="Palms. No fjord.", fox="A red fox.")
         search = client.vector_stores.search
         page = await search(store, query="longest fjord")
@@ -194,10 +186,10 @@ FILTERS = [
 
 @pytest.mark.requirement("VS-FILTERS")
 async def test_filters_say_which_files_are_searched(
-    keeps: Store, serve: Serve, client_of: Clients
+    stores: Store, serve: Serve, client_of: Clients
 ) -> None:
     async with asyncio.timeout(20):
-        client = client_of(serve(on=keeps).app)
+        client = client_of(serve(on=stores).app)
         store = await filled(client, fjord=FJORD, palm="Palms. No fjord.")
         for asked, names in FILTERS:
             page = await client.vector_stores.search(store, query="fjord", filters=asked)  # type: ignore[arg-type]
@@ -401,7 +393,6 @@ async def test_files_that_were_left_unfinished_are_gone_on_with(tmp_path: Path) 
 
     url = f"sqlite:{tmp_path}/antiphon.db"
     store = await open_store(url)
-    assert store.vectors is not None
     await store.files.put("local", filed("a"), b"x")
     await store.vectors.put("local", store_of())
     await store.vectors.add("local", [entry_of("a")], None)

@@ -16,6 +16,7 @@ from antiphon.testing.file_check import CHECKS as FILE_CHECKS
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import CHECKS as RUN_CHECKS
 from antiphon.testing.store_check import CHECKS, check_store
+from antiphon.testing.vector_check import CHECKS as VECTOR_CHECKS
 
 
 async def opened(kind: str, request: pytest.FixtureRequest) -> Store:
@@ -28,7 +29,7 @@ async def opened(kind: str, request: pytest.FixtureRequest) -> Store:
     return await open_store(await database.fresh())
 
 
-EVERY = {**CHECKS, **RUN_CHECKS, **CLAIM_CHECKS, **FILE_CHECKS}
+EVERY = {**CHECKS, **RUN_CHECKS, **CLAIM_CHECKS, **FILE_CHECKS, **VECTOR_CHECKS}
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
@@ -47,7 +48,7 @@ async def test_the_battery_runs_every_check() -> None:
     async def opened() -> AsyncIterator[Store]:
         yield await open_store("memory:")
 
-    batteries = (CHECKS, RUN_CHECKS, CLAIM_CHECKS, FILE_CHECKS)
+    batteries = (CHECKS, RUN_CHECKS, CLAIM_CHECKS, FILE_CHECKS, VECTOR_CHECKS)
     assert len(EVERY) == sum(map(len, batteries)), "two of one name"
     assert [name async for name in check_store(opened, EVERY)] == list(EVERY)
     assert [name async for name in check_store(opened)] == list(CHECKS)

@@ -1,0 +1,101 @@
+"""Searches by words and by meaning together, over the real service; only the model is scripted."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+
+from antiphon.backends.embedding import Embedding
+from antiphon.catalog import Catalog, ServedModel
+from antiphon.errors import BackendError
+from antiphon.runs.files import Upload
+from antiphon.runs.pages import Cut
+from antiphon.runs.service import Policy, Service
+from antiphon.store.memory import MemoryStore
+from antiphon.testing.embedder import WordEmbedder
+from antiphon.wire.filters import Comparison
+from antiphon.wire.vector_requests import AddFile, CreateVectorStore, Ranking, Search
+from antiphon.wire.vector_stores import LastError, VectorStore
+
+TEXTS = {"fox": "red fox", "foxes": "red red foxes jump", "sea": "the deep sea"}
+
+
+class Shelf:
+    """A service with one vector store, and the embedder it uses."""
+
+    def __init__(self) -> None:
+        numbers = itertools.count(1)
+        self.embedder = WordEmbedder(256)
+        model = ServedModel(name="e", backend=Embedding("e", self.embedder), created=1)
+        self.service = Service(
+            Catalog((model,)),
+            MemoryStore(),
+            policy=Policy(file_search_embeddings="e"),
+            clock=lambda: 1_000,
+            ids=lambda prefix: f"{prefix}_{next(numbers)}",
+        )
+        self.stores = self.service.vector_stores
+
+    async def filled(self, **texts: str) -> VectorStore:
+        store = await self.stores.create("t", CreateVectorStore())
+        for name, text in texts.items():
+            upload = Upload(filename=name, purpose="assistants", content=text.encode())
+            file = await self.service.files.create("t", upload)
+            added = AddFile(file_id=file.id, attributes={"name": name})
+            await self.stores.add_file("t", store.id, added)
+        async with asyncio.timeout(10):
+            while (await self.stores.retrieve("t", store.id)).status == "in_progress":
+                await asyncio.sleep(0)
+        return await self.stores.retrieve("t", store.id)
+
+    async def found(self, store: VectorStore, query: str, **asked: object) -> list[str]:
+        search = Search(queries=(query,), **asked)  # type: ignore[arg-type]
+        return [one.filename for one in await self.stores.search("t", (store.id,), search)]
+
+
+@pytest.fixture
+async def shelf() -> AsyncIterator[Shelf]:
+    shelf = Shelf()
+    shelf.service.start()
+    yield shelf
+    await shelf.service.drain(0)
+
+
+async def test_both_rankings_count_by_their_weights(shelf: Shelf) -> None:
+    store = await shelf.filled(**TEXTS)
+    assert store.file_counts.completed == 3
+    roles = {role for _, role in shelf.embedder.requests}
+    assert roles == {"passage"}
+    words = Ranking(meaning=0.0)
+    assert await shelf.found(store, "red fox", ranking=words) == ["fox", "foxes"]
+    meaning = Ranking(words=0.0)
+    assert await shelf.found(store, "red fox", ranking=meaning) == ["fox", "foxes", "sea"]
+    assert await shelf.found(store, "red fox") == ["fox", "foxes", "sea"]
+    assert await shelf.found(store, "red fox", ranking=Ranking(threshold=1.0)) == ["fox"]
+    assert shelf.embedder.requests[-1] == (("red fox",), "query")
+
+
+async def test_a_filter_holds_for_both(shelf: Shelf) -> None:
+    store = await shelf.filled(**TEXTS)
+    only = Comparison("eq", "name", "foxes")
+    assert await shelf.found(store, "red fox", filter=only) == ["foxes"]
+
+
+async def test_several_vector_stores_are_searched_as_one(shelf: Shelf) -> None:
+    one, two = await shelf.filled(fox="red fox"), await shelf.filled(sea="the deep sea")
+    search = Search(queries=("deep sea", "red fox"))
+    found = await shelf.stores.search("t", (one.id, two.id), search)
+    assert {(each.filename, each.score) for each in found[:2]} == {("fox", 1.0), ("sea", 1.0)}
+
+
+async def test_a_model_that_fails_fails_the_file_and_the_search(shelf: Shelf) -> None:
+    shelf.embedder.fails = BackendError("The model is ill.")
+    store = await shelf.filled(fox="red fox")
+    assert store.file_counts.failed == 1
+    (file,) = (await shelf.stores.files("t", store.id, Cut())).data
+    assert file.last_error == LastError(code="server_error", message="The model is ill.")
+    with pytest.raises(BackendError):
+        await shelf.found(store, "fox")
