@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidRequest, ToolError
+from antiphon.testing.tool_check import Trial, check_tool
 from antiphon.tools.base import Context, Opening, Result, Step, Toolset
 from antiphon.tools.mcp.link import Server
 from antiphon.tools.mcp.pool import Pool
@@ -201,6 +202,19 @@ async def test_a_session_opened_by_one_task_is_used_and_left_by_others(
     assert await asyncio.gather(*tasks) == ["3"] * 8
     assert servers._pool.sessions == 1
     await asyncio.create_task(servers.close())
+
+
+async def test_the_contract(servers: Servers, toys: Toys) -> None:
+    await check_tool(
+        servers,
+        Trial(
+            tool=tool(toys.url),
+            works=("add", '{"a": 1, "b": 1}'),
+            fails=("fail", "{}"),
+            hangs=("hang", "{}"),
+            refused=(Mcp(server_label="toys"), tool("file:///etc/passwd")),
+        ),
+    )
 
 
 # --- addresses -----------------------------------------------------------------------------------

@@ -1,0 +1,173 @@
+"""What every provider of tools must do, as one check. Raises ``AssertionError`` with what does not
+hold. It knows no particular tool: a ``Trial`` says what to ask of one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.errors import InvalidRequest, ToolError
+from antiphon.stream.kinds import KINDS
+from antiphon.tools.base import Context, Offer, Opening, Provider, Result, Step, Toolset
+from antiphon.wire import tools as tl
+
+__all__ = ["Trial", "check_tool"]
+
+_SECONDS = 60.0
+
+
+class Trial(Struct, frozen=True, kw_only=True):
+    """What a provider is tried with. ``tool``: of a request. ``works``, ``fails``: a function's
+    name and arguments that bring a result, or a failure. ``hangs``: one that does not end by
+    itself. ``refused``: tools of a request that must not be taken."""
+
+    tool: Any
+    works: tuple[str, str]
+    fails: tuple[str, str] | None = None
+    hangs: tuple[str, str] | None = None
+    refused: Sequence[Any] = ()
+    tenant: str = "t"
+
+
+async def check_tool(provider: Provider, trial: Trial) -> None:
+    """Opening, offers, calls side by side, failures, giving up, and opening anew."""
+    async with asyncio.timeout(_SECONDS):
+        _refuses(provider, trial)
+        opening = Opening(tenant=trial.tenant, response_id="resp_check", items=())
+        provider.check(trial.tool, "tools[0]")
+        lead = provider.lead(trial.tool, opening)
+        assert lead is None or type(lead) in KINDS, "its leading item is of no known kind"
+        async with provider.open(trial.tool, opening) as toolset:
+            _offers_functions(toolset)
+            assert not toolset.failed, "it failed to open"
+            if lead is not None:
+                msgspec.structs.replace(lead, **dict(toolset.fields))
+            await _calls(toolset, trial)
+        await _opens_side_by_side(provider, trial, opening)
+
+
+def _refuses(provider: Provider, trial: Trial) -> None:
+    for tool in trial.refused:
+        try:
+            provider.check(tool, "tools[7]")
+        except InvalidRequest as refused:
+            assert (refused.param or "").startswith("tools[7]"), "an error without its path"
+        else:
+            raise AssertionError(f"{tool} was not refused")
+
+
+def _offers_functions(toolset: Toolset) -> None:
+    names = [(offer.tool.name, offer.namespace) for offer in toolset.offers]
+    assert names, "it offers nothing"
+    assert len(set(names)) == len(names), "two offers have one name"
+    for offer in toolset.offers:
+        tool = offer.tool
+        name = f"{tool.name!r}"
+        assert tool.name and all(c.isascii() and (c.isalnum() or c in "_-") for c in tool.name), (
+            f"no model can write the name {name}"
+        )
+        assert type(offer.shell) in KINDS, f"the item of {name} is of no known kind"
+        if isinstance(tool, tl.Function) and tool.parameters is not None:
+            assert tool.parameters.get("type") == "object", f"{name} takes no object"
+        msgspec.json.encode(tool)
+
+
+async def _calls(toolset: Toolset, trial: Trial) -> None:
+    found = await _called(_offer(toolset, trial.works), trial)
+    assert not found.failed, f"{trial.works} failed: {found.text}"
+    assert found.text or found.items, "a result that tells the model nothing"
+    again = [_called(_offer(toolset, trial.works), trial) for _ in range(4)]
+    for each in await asyncio.gather(*again):
+        assert not each.failed, "it fails side by side with itself"
+    if trial.fails is not None:
+        failed = await _called(_offer(toolset, trial.fails), trial, arguments=trial.fails[1])
+        assert failed.failed, f"{trial.fails} did not fail"
+        assert failed.text, "a failure that tells the model nothing"
+    for garbage in ("", "{", "[1]", '"\\ud800"', "null"):  # models write anything
+        offer = _offer(toolset, trial.works)
+        await _called(offer, trial, arguments=garbage)
+    if trial.hangs is not None:
+        await _stops(_offer(toolset, trial.hangs), trial, trial.hangs[1])
+        after = await _called(_offer(toolset, trial.works), trial)
+        assert not after.failed, "it does not work any more once a call was given up"
+
+
+def _offer(toolset: Toolset, named: tuple[str, str]) -> Offer:
+    found = [offer for offer in toolset.offers if offer.tool.name == named[0]]
+    assert found, f"it does not offer {named[0]!r}"
+    assert found[0].call is not None, f"{named[0]!r} is not run here"
+    return found[0]
+
+
+async def _called(offer: Offer, trial: Trial, *, arguments: str | None = None) -> Result:
+    """The one result, which comes last. A tool may also raise ``ToolError``."""
+    assert offer.call is not None
+    known = KINDS[type(offer.shell)].progress
+    given = trial.works[1] if arguments is None else arguments
+    results: list[Result] = []
+    try:
+        async with aclosing(offer.call(given, _context(trial))) as steps:
+            async for step in steps:
+                assert not results, "something came after the result"
+                if isinstance(step, Step):
+                    assert step.name in known, f"{step.name!r} is no step of its item"
+                else:
+                    results.append(step)
+    except ToolError as error:
+        return Result(text=error.message, failed=True)
+    assert len(results) == 1, "a call without a result"
+    unknown = set(results[0].fields) - set(offer.shell.__struct_fields__)
+    assert not unknown, f"its item has no {unknown}"
+    msgspec.json.encode(msgspec.structs.replace(offer.shell, **dict(results[0].fields)))
+    return results[0]
+
+
+async def _stops(offer: Offer, trial: Trial, arguments: str) -> None:
+    """A call that is given up ends, soon."""
+    assert offer.call is not None
+    steps = offer.call(arguments, _context(trial))
+
+    async def drain() -> None:
+        async with aclosing(steps):
+            async for _ in steps:
+                pass
+
+    task = asyncio.create_task(drain())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not task.done(), "the call that hangs ended by itself"
+    task.cancel()
+    done, _ = await asyncio.wait([task], timeout=10)
+    assert done, "a call that was given up goes on"
+
+
+async def _opens_side_by_side(provider: Provider, trial: Trial, opening: Opening) -> None:
+    """Each in a task of its own, some of which are cancelled while they have it open."""
+    is_open = asyncio.Event()
+
+    async def holds() -> None:
+        async with provider.open(trial.tool, opening):
+            is_open.set()
+            await asyncio.Event().wait()
+
+    async def uses() -> None:
+        async with provider.open(trial.tool, opening) as toolset:
+            assert not (await _called(_offer(toolset, trial.works), trial)).failed
+
+    held = asyncio.create_task(holds())
+    await is_open.wait()
+    await asyncio.gather(uses(), uses())
+    held.cancel()
+    await asyncio.wait([held])
+    assert held.cancelled(), "leaving it is not possible while it is open"
+    await uses()
+
+
+def _context(trial: Trial) -> Context:
+    return Context(tenant=trial.tenant, response_id="resp_check", call_id="call_1", room=10_000)
