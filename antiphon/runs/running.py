@@ -5,19 +5,22 @@ result that failed. It knows no model and no particular tool.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Sequence
+from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
+from typing import Any
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.errors import ToolError
 from antiphon.stream.deltas import Close, Delta, Open, Progress
 from antiphon.tools.base import Context, Result
+from antiphon.wire import items as it
 
 from .turn import Called
 
-__all__ = ["Bounds", "Place", "room", "run_all", "trimmed"]
+__all__ = ["Bounds", "Place", "error_fields", "room", "run_all", "trimmed"]
 
 _log = structlog.get_logger(__name__)
 
@@ -25,6 +28,8 @@ _log = structlog.get_logger(__name__)
 _CHARACTERS = 2
 _USUAL_SIZE = 32_768
 _LEAST_TOLD = 500
+#: Of JSON-RPC.
+_INTERNAL_ERROR = -32603
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
@@ -72,6 +77,8 @@ async def _run(call: Called, place: Place, news: _News, places: asyncio.Semaphor
     try:
         async with places:
             result = call.result = await _result(call, place, news)
+        if result.failed and not result.fields:
+            result = replace(result, fields=error_fields(call.offer.shell, result.text))
         status = call.offer.failure if result.failed else "completed"
         news.put_nowait(Close(result.fields, call.key, status))
         for item in result.items:
@@ -107,6 +114,13 @@ async def _result(call: Called, place: Place, news: _News) -> Result:
         _log.exception("a tool failed", response=place.response_id, tool=call.offer.tool.name)
         return Result(text="The tool failed.", failed=True)
     return Result(text="The tool gave no result.", failed=True)
+
+
+def error_fields(item: it.Item, why: str) -> Mapping[str, Any]:
+    """How an item tells why it failed, if it can."""
+    if isinstance(item, it.McpCall):
+        return {"error": {"type": "mcp_protocol_error", "code": _INTERNAL_ERROR, "message": why}}
+    return {"error": why} if isinstance(item, it.McpListTools) else {}
 
 
 def room(context_size: int | None, used: int) -> int:

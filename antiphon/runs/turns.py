@@ -25,7 +25,7 @@ from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage
 
 from .offered import Hosted, with_tools
-from .running import Bounds, Place, room, run_all, trimmed
+from .running import Bounds, Place, error_fields, room, run_all, trimmed
 from .turn import Called, Turn
 
 __all__ = ["Turns", "Work"]
@@ -292,7 +292,7 @@ class Turns:
         out: list[Delta] = []
         failed: list[it.Item] = []
         for item in begun.open:
-            told = {"error": _INTERRUPTED} if "error" in item.__struct_fields__ else {}
+            told = error_fields(item, _INTERRUPTED)
             status = "failed" if isinstance(item, _CAN_FAIL) else "incomplete"
             out.append(Close(told, item.id, status))
             failed.append(replace(item, status=status, **told))

@@ -89,7 +89,13 @@ async def _calls(toolset: Toolset, trial: Trial) -> None:
         failed = await _called(_offer(toolset, trial.fails), trial, arguments=trial.fails[1])
         assert failed.failed, f"{trial.fails} did not fail"
         assert failed.text, "a failure that tells the model nothing"
-    for garbage in ("", "{", "[1]", '"\\ud800"', "null"):  # models write anything
+    for garbage in (
+        "",
+        "{",
+        "[1]",
+        '{"a": "\\ud800", "b": "\\u0000"}',
+        "null",
+    ):  # models write anything
         offer = _offer(toolset, trial.works)
         await _called(offer, trial, arguments=garbage)
     if trial.hangs is not None:

@@ -10,7 +10,7 @@ from . import items as it
 from .faults import empty
 from .request import CreateResponse
 from .toolbox import check_choice
-from .tools import Tool
+from .tools import Mcp, Tool
 
 __all__ = ["check", "check_tools"]
 
@@ -29,7 +29,18 @@ def check(request: CreateResponse) -> None:
 
 
 def check_tools(request: CreateResponse) -> None:
-    """Raises ``InvalidRequest`` where a tool is to be called that is not declared."""
+    """Raises ``InvalidRequest`` where a tool is to be called that is not declared, or two MCP
+    servers have one label."""
+    labels: set[str] = set()
+    for index, tool in enumerate(request.tools):
+        if isinstance(tool, Mcp):
+            if tool.server_label in labels:
+                raise InvalidRequest(
+                    f"Duplicate server_label found: '{tool.server_label}'.",
+                    param=f"tools[{index}].server_label",
+                    code="invalid_value",
+                )
+            labels.add(tool.server_label)
     check_choice(request.tool_choice, _all_tools(request.tools, request.input or ()))
 
 

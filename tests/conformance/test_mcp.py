@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import ipaddress
 import json
 import logging
 from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from antiphon.runs.background import Lease
+from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.tools.mcp.pool import Pool
 from antiphon.tools.mcp.servers import Servers
@@ -202,3 +206,56 @@ async def test_refusals(serve: Serve, ask: Ask, mcp: Servers, given: Any, param:
     server = serve(providers={"mcp": mcp})
     refused = (await ask(server, tools=[TOOL, tool("http://x/") | given])).refused
     assert (refused["http"], refused["param"]) == (400, f"tools[1].{param}")
+
+
+async def test_a_label_is_of_one_server(serve: Serve, wait: Ask, mcp: Servers) -> None:
+    server = serve(providers={"mcp": mcp})
+    refused = (await wait(server, tools=[tool("http://x/"), tool("http://y/")])).refused
+    assert (refused["http"], refused["param"]) == (400, "tools[1].server_label")
+
+
+async def test_secrets_are_not_stored(
+    serve: Serve, ask: Ask, mcp: Servers, toys: Toys, tmp_path: Path
+) -> None:
+    """Nowhere in the files of a store, whatever of a run is kept."""
+    store = await open_store(f"sqlite:{tmp_path}/kept.db")
+    replies = [called("toys__whoami", {}), "You."]
+    server = serve(local(engine(replies)), on=store, providers={"mcp": mcp})
+    asked = tool(toys.url, headers={"Cookie": "canary-cookie"}, authorization="canary-token")
+    asked["allowed_tools"] = ["add", "whoami"]
+    answer = await ask(server, tools=[asked], input="Who am I? sentinel")
+    assert answer.output[1]["output"] == "Bearer canary-token None"  # by the tool itself
+    kept = b"".join(path.read_bytes() for path in tmp_path.iterdir())
+    assert b"sentinel" in kept and b"canary-cookie" not in kept
+    assert kept.count(b"canary-token") == kept.count(b"Bearer canary-token None")
+
+
+async def test_a_call_that_was_running_is_not_run_again(
+    serve: Serve, mcp: Servers, toys: Toys, stores: Store
+) -> None:
+    """The process dies while a tool runs; the one that goes on tells the model."""
+    before = toys.log.count("hang crash")
+    replies = [called("toys__hang", {"name": "crash"}), "It broke off."]
+    dying = serve(
+        local(engine(replies)), on=stores, providers={"mcp": mcp}, lease=Lease(lease_s=0.2)
+    )
+    queued = await dying.post(
+        tools=[tool(toys.url, allowed_tools=["hang"])], background=True, stream=False
+    )
+    async with asyncio.timeout(10):
+        while toys.log.count("hang crash") == before:
+            await asyncio.sleep(0.01)
+    await dying.service.drain(0)  # what is not done is given back
+    played = engine(["It broke off."])
+    going_on = serve(local(played), on=stores, providers={"mcp": mcp})
+    async with asyncio.timeout(10):
+        while True:
+            found = (await going_on.get(f"responses/{queued.json()['id']}")).json()
+            if found["status"] not in ("queued", "in_progress"):
+                break
+            await asyncio.sleep(0.01)
+    _, ran, message = found["output"]
+    assert (ran["type"], ran["status"]) == ("mcp_call", "failed")
+    assert "interrupted" in ran["error"]["message"]
+    assert message["content"][0]["text"] == "It broke off."
+    assert toys.log.count("hang crash") == before + 1

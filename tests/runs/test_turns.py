@@ -188,7 +188,8 @@ async def test_a_tool_that_fails_is_an_item_that_failed_and_a_word_to_the_model(
     run: Any, why: str
 ) -> None:
     told = await Told(look(), said("Sorry."), run=run, bounds={"call_s": 0.02}).all()
-    assert [closed.status for closed in told.closed] == ["failed"]
+    (closed,) = told.closed
+    assert (closed.status, closed.result["error"]["message"]) == ("failed", why)
     assert told.told() == [why]
     assert told.finish.reason == "stop"
 
@@ -314,7 +315,7 @@ async def test_what_was_running_is_not_run_again() -> None:
     assert ran == []
     (closed,) = told.closed
     assert (closed.key, closed.status) == ("mcp_1", "failed")
-    assert "interrupted" in closed.result["error"]
+    assert "interrupted" in closed.result["error"]["message"]
     last = told.conversation(1)[-1]
     assert isinstance(last, it.McpCall) and last.status == "failed"
     assert told.opened == ["message"]

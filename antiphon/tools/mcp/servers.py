@@ -218,7 +218,8 @@ def _object(arguments: str) -> dict[str, Any] | None:
         return {}
     try:
         value = json.loads(arguments)
-    except ValueError:
+        json.dumps(value, ensure_ascii=False).encode()  # half of a pair cannot be sent
+    except (ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
 

@@ -1,0 +1,105 @@
+"""The server as it is run, with MCP servers of its operator and of requests, and the official
+client."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from tests.e2e.server import Server, serving
+from tests.e2e.test_tiny_tools import MODEL
+from tests.tools.mcp.process import TOYS, Toys, running
+
+pytestmark = pytest.mark.model
+
+SETTINGS = f"""
+mcp_networks = ["127.0.0.1"]
+
+[mcp_servers.toys]
+command = "{sys.executable}"
+args = ["{TOYS}", "stdio"]
+"""
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
+    with running(tmp_path_factory.mktemp("toys") / "log") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    pytest.importorskip("xllamacpp")
+    model = f'[models.tiny]\nsource = "{MODEL}"\nthreads = 1\ncontext_size = 2048\n'
+    with serving(tmp_path_factory.mktemp("mcp"), SETTINGS, model=model) as found:
+        yield found
+
+
+@pytest.fixture
+def client(server: Server) -> OpenAI:
+    return OpenAI(base_url=server.url, api_key="none", max_retries=0)
+
+
+def ask(client: OpenAI, tool: dict[str, Any], **more: Any) -> Any:
+    asked: Any = {
+        "type": "mcp",
+        "allowed_tools": ["add"],
+        "require_approval": "never",
+        **tool,
+    }
+    choice: Any = {"type": "mcp", "server_label": tool["server_label"], "name": "add"}
+    return client.responses.create(
+        **{
+            "model": "tiny",
+            "input": "What is 17 plus 25?",
+            "tools": [asked],
+            "tool_choice": choice,
+            "max_output_tokens": 300,
+            "temperature": 0,
+            **more,
+        }
+    )
+
+
+def called(answer: Any) -> Any:
+    (call,) = [item for item in answer.output if item.type == "mcp_call"]
+    return call
+
+
+def test_the_operators_server_by_its_label(client: OpenAI) -> None:
+    answer = ask(client, {"server_label": "toys"})
+    assert answer.output[0].type == "mcp_list_tools"
+    assert called(answer).status == "completed" and called(answer).output.lstrip("-").isdigit()
+    assert answer.status == "completed"
+
+
+def test_a_server_of_the_request(client: OpenAI, toys: Toys) -> None:
+    answer = ask(client, {"server_label": "mine", "server_url": toys.url})
+    assert called(answer).status == "completed" and toys.log[-1].startswith("add ")
+
+
+def test_a_stream_that_is_asked_for_approval(client: OpenAI, toys: Toys) -> None:
+    tool = {"server_label": "mine", "server_url": toys.url, "require_approval": "always"}
+    events = list(ask(client, tool, stream=True))
+    first = events[-1].response
+    request = first.output[-1]
+    assert request.type == "mcp_approval_request" and first.status == "completed"
+    before = len(toys.log)
+    allowed = {
+        "type": "mcp_approval_response",
+        "approval_request_id": request.id,
+        "approve": True,
+    }
+    second = ask(client, tool, previous_response_id=first.id, input=[allowed], tool_choice="none")
+    assert called(second).approval_request_id == request.id
+    assert called(second).arguments == request.arguments and len(toys.log) == before + 1
+
+
+def test_what_is_not_there_is_a_400(client: OpenAI) -> None:
+    with pytest.raises(BadRequestError) as refused:
+        ask(client, {"server_label": "unknown"})
+    assert refused.value.param == "tools[0].server_url"
