@@ -77,6 +77,13 @@ def test_the_operators_server_by_its_label(client: OpenAI) -> None:
     assert answer.status == "completed"
 
 
+def test_the_model_calls_it_by_itself(client: OpenAI) -> None:
+    """What docs/mcp.md shows."""
+    answer = ask(client, {"server_label": "toys"}, input="Add 4 and 4.", tool_choice="auto")
+    assert (called(answer).arguments, called(answer).output) == ('{"a": 4, "b": 4}', "8")
+    assert answer.output_text == "4 plus 4 is 8."
+
+
 def test_a_server_of_the_request(client: OpenAI, toys: Toys) -> None:
     answer = ask(client, {"server_label": "mine", "server_url": toys.url})
     assert called(answer).status == "completed" and toys.log[-1].startswith("add ")

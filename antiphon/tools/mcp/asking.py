@@ -188,4 +188,4 @@ def function_of(tool: Listed) -> Function:
         told = msgspec.json.encode(schema).decode()
         about = f"{about or ''}\nThe arguments are of this JSON schema: {told}".strip()
         schema = {"type": "object"}
-    return Function(name=name, description=about, parameters=schema, strict=False)
+    return Function(name=name, description=about, parameters=schema)

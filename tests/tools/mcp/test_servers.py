@@ -10,12 +10,15 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from mcp_types import CallToolResult
 
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.testing.tool_check import Trial, check_tool
 from antiphon.tools.base import Context, Opening, Result, Step, Toolset
+from antiphon.tools.mcp.asking import Listed, function_of
 from antiphon.tools.mcp.link import Server
 from antiphon.tools.mcp.pool import Pool
+from antiphon.tools.mcp.results import text_of
 from antiphon.tools.mcp.servers import Servers
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp
@@ -342,6 +345,7 @@ async def test_what_was_allowed_is_run_once(servers: Servers, toys: Toys) -> Non
         ({"headers": {"a\nb": "c"}}, "headers"),
         ({"headers": {"a": "c\r\nd: e"}}, "headers"),
         ({"authorization": "a\nb"}, "headers"),
+        ({"allowed_callers": ("programmatic",)}, "allowed_callers"),
     ],
 )
 async def test_what_is_refused(servers: Servers, given: Any, param: str) -> None:
@@ -372,3 +376,30 @@ async def test_servers_of_requests_can_be_refused() -> None:
     servers.check(Mcp(server_label="other", connector_id="mine"), "tools[0]")
     with pytest.raises(InvalidRequest, match="only MCP servers of its own"):
         servers.check(tool("https://example.org/mcp"), "tools[0]")
+
+
+# --- what models see -----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "shown"),
+    [
+        ({}, {"type": "object", "properties": {}}),
+        (None, {"type": "object", "properties": {}}),
+        ({"type": "array"}, {"type": "object", "properties": {}}),
+        (
+            {"$schema": "https://json-schema.org/", "properties": {"a": {"type": "string"}}},
+            {"type": "object", "properties": {"a": {"type": "string"}}},
+        ),
+        ({"type": "object", "properties": {"a": {"not": {"type": "null"}}}}, {"type": "object"}),
+    ],
+)
+def test_schemas_are_what_engines_can_enforce(given: Any, shown: Any) -> None:
+    function = function_of(Listed(name="a/b", description="Does.", input_schema=given))
+    assert (function.name, function.parameters) == ("a_b", shown)
+    if shown == {"type": "object"}:  # told in words
+        assert '"not"' in (function.description or "")
+
+
+def test_structured_content_alone_is_written_out() -> None:
+    assert text_of(CallToolResult(content=[], structured_content={"a": ["é"]})) == '{"a": ["é"]}'
