@@ -40,9 +40,9 @@ def cut(text: str, size: int, overlap: int) -> list[Piece]:
     step = size - overlap
     begin, pieces = 0, []
     while begin + size < last:
-        end = _end(text, starts, begin + max(1, size - step // 2), begin + size)
+        end = _end(text, starts, begin + size - step // 2, begin + size)
         pieces.append((begin, end))
-        begin = max(begin + 1, _end(text, starts, end - overlap, end - overlap + step // 8))
+        begin = _end(text, starts, end - overlap, min(end, end - overlap + step // 8))
     pieces.append((begin, last))
     return [Piece(starts[at], text[starts[at] : starts[end]]) for at, end in pieces]
 

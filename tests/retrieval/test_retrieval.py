@@ -5,7 +5,7 @@ from __future__ import annotations
 from array import array
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from antiphon.retrieval.cutting import cut, joined, tokens
@@ -20,10 +20,10 @@ WORDS = st.lists(
 )
 
 
-@given(WORDS.map("".join), st.integers(2, 40), st.data())
-def test_all_of_a_text_is_in_a_piece(text: str, size: int, data: st.DataObject) -> None:
-    overlap = data.draw(st.integers(0, size // 2))
-    pieces = cut(text, size, overlap)
+@given(WORDS.map("".join), st.integers(2, 40), st.floats(0, 0.5))
+@example("fjord" * 20, 8, 0.0)
+def test_all_of_a_text_is_in_a_piece(text: str, size: int, share: float) -> None:
+    pieces = cut(text, size, int(share * size))
     if not text.strip():
         assert pieces == []
         return
