@@ -11,7 +11,7 @@ import random
 import secrets
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack, suppress
 from importlib.util import find_spec
 from typing import Any
@@ -31,6 +31,7 @@ from antiphon.logs import adopt, open_log
 from antiphon.pull import bar
 from antiphon.retrieval.nearest import check_numbers
 from antiphon.runs.background import Lease
+from antiphon.runs.files import Files
 from antiphon.runs.prompts import Prompts
 from antiphon.runs.running import Bounds
 from antiphon.runs.service import Models, Policy, Service
@@ -38,7 +39,9 @@ from antiphon.seal import Key, Seal
 from antiphon.settings import Settings
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.toolbox import Means, open_tools
+from antiphon.toolbox import Means, open_containers, open_tools
+from antiphon.tools.base import Provider
+from antiphon.tools.containers import Containers, Uploads
 from antiphon.webhooks.deliver import Deliveries, Sender
 from antiphon.wire.body import Limits as BodyLimits
 
@@ -79,9 +82,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             models = await catalog.load(settings, progress, now=int(_clock()))
         stack.push_async_callback(models.close)
         _check_embeddings(settings.file_search_embeddings, models)
-        providers = await stack.enter_async_context(
-            open_tools(Means(settings=settings, fetcher=fetcher))
-        )
+        containers, providers = await _tools(stack, settings, store, fetcher, log)
         service = Service(
             models,
             store,
@@ -90,6 +91,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             prompts=prompts,
             fetcher=fetcher,
             providers=providers,
+            containers=containers,
             clock=_clock,
             ids=_new_id,
         )
@@ -132,6 +134,28 @@ def _app(settings: Settings, service: Service, log: Any) -> ASGIApp:
         log=log,
         cors=settings.cors_origins,
     )
+
+
+async def _tools(
+    stack: AsyncExitStack, settings: Settings, store: Store, fetcher: Fetcher | None, log: Any
+) -> tuple[Containers | None, Mapping[str, Provider]]:
+    """Where code is run, and all tools that run here."""
+    containers = await stack.enter_async_context(
+        open_containers(settings, log, uploads=_uploads(store), clock=_clock, ids=_new_id)
+    )
+    means = Means(settings=settings, fetcher=fetcher, containers=containers)
+    return containers, await stack.enter_async_context(open_tools(means))
+
+
+def _uploads(store: Store) -> Uploads:
+    """What clients have uploaded, for those who know no store."""
+    files = Files(store, clock=_clock, ids=_new_id)
+
+    async def upload(tenant: str, file_id: str) -> tuple[str, bytes]:
+        kept = await files.content(tenant, file_id)
+        return kept.file.filename, kept.content
+
+    return upload
 
 
 def _clock() -> float:

@@ -432,6 +432,38 @@ class Settings(Struct, frozen=True, kw_only=True):
         ),
     ] = ()
 
+    sandbox: Annotated[
+        Literal["off", "bubblewrap"],
+        _tools(
+            "Where code that models write is run (`code_interpreter`, `shell`). Off: nowhere."
+            " bubblewrap needs Linux that lets users make namespaces."
+        ),
+    ] = "off"
+    sandbox_python: Annotated[
+        Path | None,
+        _tools(
+            "The Python that code runs in, with the packages it may use; a virtual environment's,"
+            " for one. Unset: the system's."
+        ),
+    ] = None
+    sandbox_memory: Annotated[
+        Literal["1g", "4g", "16g", "64g"], _tools("The most memory a container may ask for.")
+    ] = "1g"
+    sandbox_disk_mb: Annotated[
+        int, _tools("MiB of files in a container, which lie in memory.", ge=1)
+    ] = 256
+    sandbox_processes: Annotated[
+        int, _tools("Processes and threads of a container.", ge=8, le=32_768)
+    ] = 128
+    sandbox_idle_s: Annotated[
+        float, _tools("Seconds after which a container that nobody uses is gone.", gt=0)
+    ] = 1200
+    sandbox_pool: Annotated[
+        int, _tools("Sandboxes that wait, so that the next container begins at once.", ge=0)
+    ] = 1
+    code_s: Annotated[float, _tools("Seconds that code of one call may run.", gt=0)] = 60
+    max_containers: Annotated[int, _tools("Containers of a tenant at a time.", ge=1)] = 16
+
     web_search: Annotated[
         Literal["index", "exa", "tavily", "brave", "you", "searxng", "off"],
         _tools(

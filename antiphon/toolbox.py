@@ -5,9 +5,11 @@ Heavy imports lie inside the functions. It knows no requests and no HTTP.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from importlib.metadata import entry_points
+from typing import Any
 
 from msgspec import Struct
 
@@ -16,15 +18,57 @@ from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import SetupError
 from antiphon.settings import Settings
 from antiphon.tools.base import Provider
+from antiphon.tools.container import Rules
+from antiphon.tools.containers import Containers, Uploads
 
-__all__ = ["PROVIDERS", "Means", "open_tools"]
+__all__ = ["PROVIDERS", "Means", "open_containers", "open_tools"]
 
 
 class Means(Struct, frozen=True, kw_only=True):
-    """What tools are made with. ``fetcher``: None where nothing may be fetched."""
+    """What tools are made with. ``fetcher``: None where nothing may be fetched;
+    ``containers``: None where no code is run."""
 
     settings: Settings
     fetcher: Fetcher | None = None
+    containers: Containers | None = None
+
+
+@asynccontextmanager
+async def open_containers(
+    settings: Settings,
+    log: Any,
+    *,
+    uploads: Uploads,
+    clock: Callable[[], float],
+    ids: Callable[[str], str],
+) -> AsyncIterator[Containers | None]:
+    """Where code is run; None if it is off, or if this machine cannot isolate it, which is said in
+    one line: nothing is ever run outside of a sandbox."""
+    if settings.sandbox == "off":
+        yield None
+        return
+    from antiphon.sandbox.bubblewrap import Bubblewrap, Built
+
+    rules = Rules(
+        idle_s=settings.sandbox_idle_s,
+        most=settings.max_containers,
+        memory=settings.sandbox_memory,
+        disk_bytes=settings.sandbox_disk_mb << 20,
+        processes=settings.sandbox_processes,
+        code_s=settings.code_s,
+    )
+    python = None if settings.sandbox_python is None else str(settings.sandbox_python)
+    try:
+        built = await asyncio.to_thread(Built.find, python)
+        sandbox = Bubblewrap(built, usual=rules.limits("1g"), pool=settings.sandbox_pool)
+        version = await sandbox.check()
+    except SetupError as error:
+        log.warning(f"no code is run here: {error}")
+        yield None
+        return
+    log.info("code runs in sandboxes", python=version, program=built.bwrap)
+    async with Containers(sandbox, rules, uploads=uploads, clock=clock, ids=ids) as containers:
+        yield containers
 
 
 #: Opens the providers of one tool, by the types of the request's tools they bring; none where the
@@ -100,6 +144,16 @@ async def _mcp(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
         yield {"mcp": servers}
     finally:
         await servers.close()
+
+
+@asynccontextmanager
+async def _code_interpreter(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+    from antiphon.tools.code_interpreter import CodeInterpreter
+
+    if means.containers is None:
+        yield {}
+        return
+    yield {"code_interpreter": CodeInterpreter(means.containers)}
 
 
 #: A tool → what opens its providers. Others come from entry points of the same group.

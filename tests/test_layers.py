@@ -70,7 +70,7 @@ MAY: dict[str, set[str]] = {
     "chat": {"errors"},
     "sources": {"errors", "pull"},
     "embedders": {*ROOTS, "backends", "embeddings", "pull", "settings", "sources"},
-    "toolbox": {"errors", "address", "settings", "attachments", "tools"},
+    "toolbox": {"errors", "address", "settings", "attachments", "sandbox", "tools"},
     "factories": {
         *ROOTS,
         "embedders",

@@ -123,7 +123,7 @@ CALLS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, Any]]] = {
     it.McpCall: lambda i: (i.name, i.arguments),
     it.WebSearchCall: lambda i: ("web_search", _given(i, "action").get("action", {})),
     it.FileSearchCall: lambda i: ("file_search", _given(i, "queries")),
-    it.CodeInterpreterCall: lambda i: ("code_interpreter", _given(i, "code")),
+    it.CodeInterpreterCall: lambda i: ("python", {"input": i.code or ""}),
     it.ImageGenerationCall: lambda i: ("image_generation", _given(i, "revised_prompt")),
     it.ComputerCall: lambda i: ("computer", _given(i, "action", "actions")),
     it.LocalShellCall: lambda i: ("local_shell", i.action),

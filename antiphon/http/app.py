@@ -21,6 +21,7 @@ from antiphon.stream.writer import Ids
 
 from .choices import Choices
 from .compaction import Compact
+from .containers import Containers
 from .conversations import Conversations
 from .embeddings import Embeddings
 from .errors import Errors, error_reply, unknown_url
@@ -129,6 +130,7 @@ def _routes(
         Route("/v1/files/{file_id}", files.delete, methods=["DELETE"]),
         Route("/v1/files/{file_id}/content", files.content, methods=["GET"]),
         *_vector_routes(VectorStores(service, limits)),
+        *_container_routes(Containers(service, limits)),
         Route("/v1/prompts", prompts.create, methods=["POST"]),
         Route("/v1/prompts", prompts.list, methods=["GET"]),
         Route("/v1/prompts/{prompt_id}", prompts.one, methods=["GET"]),
@@ -189,6 +191,22 @@ def _vector_routes(stores: VectorStores) -> list[Route]:
         Route(batch, stores.batch, methods=["GET"]),
         Route(batch + "/cancel", stores.cancel_batch, methods=["POST"]),
         Route(batch + "/files", stores.batch_files, methods=["GET"]),
+    ]
+
+
+def _container_routes(containers: Containers) -> list[Route]:
+    one = "/v1/containers/{container_id}"
+    file = one + "/files/{file_id}"
+    return [
+        Route("/v1/containers", containers.create, methods=["POST"]),
+        Route("/v1/containers", containers.list, methods=["GET"]),
+        Route(one, containers.retrieve, methods=["GET"]),
+        Route(one, containers.delete, methods=["DELETE"]),
+        Route(one + "/files", containers.add_file, methods=["POST"]),
+        Route(one + "/files", containers.list_files, methods=["GET"]),
+        Route(file, containers.retrieve_file, methods=["GET"]),
+        Route(file, containers.delete_file, methods=["DELETE"]),
+        Route(file + "/content", containers.content, methods=["GET"]),
     ]
 
 

@@ -25,6 +25,7 @@ from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import kinds_for
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.tools.base import Provider
+from antiphon.tools.containers import Containers as HeldContainers
 from antiphon.tools.files.provider import FileSearch
 from antiphon.wire.compaction import Compact, CompactedResponse
 from antiphon.wire.lists import ItemList
@@ -35,6 +36,7 @@ from .asked import completed, options
 from .attachments import Attachments
 from .background import Background
 from .compaction import compacted
+from .containers import Containers
 from .context import Context, history
 from .conversations import Conversations
 from .embeddings import Embeddings
@@ -83,7 +85,7 @@ class Service:
     """One a server process; ``clock`` gives unix seconds, ``ids`` fresh ids by prefix. Background
     runs are worked on between ``start`` and ``drain``. Without a ``seal``, what clients carry can
     be read by this service alone; without a ``fetcher``, URLs in requests are refused.
-    ``providers``: the tools that run here, by their types."""
+    ``providers``: the tools that run here, by their types; ``containers``: where code is run."""
 
     def __init__(
         self,
@@ -96,6 +98,7 @@ class Service:
         fetcher: Fetcher | None = None,
         documents: Documents | None = None,
         providers: Mapping[str, Provider] | None = None,
+        containers: HeldContainers | None = None,
         clock: Callable[[], float],
         ids: Ids,
     ) -> None:
@@ -114,6 +117,8 @@ class Service:
         )
         #: What clients keep here to be named in requests.
         self.files = Files(store, clock=clock, ids=ids, most=policy.max_files_bytes)
+        #: Where code is run.
+        self.containers = Containers(containers)
         #: Stored prompts that requests may refer to.
         self.prompts = prompts or Prompts()
         #: Vectors of texts.
@@ -137,9 +142,12 @@ class Service:
             clock=clock,
             ids=ids,
         )
-        self._background = Background(
-            store.runs,
-            [model.name for model in models.all()],
+        self._background = self._begun_elsewhere(policy)
+
+    def _begun_elsewhere(self, policy: Policy) -> Background:
+        return Background(
+            self._store.runs,
+            [model.name for model in self._models.all()],
             self._preparer.claimed,
             owner=self._owner,
             lease=policy.lease,

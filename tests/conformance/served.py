@@ -30,6 +30,7 @@ from antiphon.store.base import Store
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tokens import ModelCard
 from antiphon.tools.base import Provider
+from antiphon.tools.containers import Containers
 from tests.conformance import oracle
 from tests.conformance.line import Wire
 from tests.golden.models import MODELS
@@ -87,6 +88,7 @@ class Server:
         prompts: Prompts | None = None,
         thinking_budgets: Mapping[str, int] = {},
         providers: Mapping[str, Provider] = {},
+        containers: Containers | None = None,
         **policy: Any,
     ) -> None:
         numbers = itertools.count(1)
@@ -111,6 +113,7 @@ class Server:
             seal=seal,
             prompts=prompts,
             providers=providers,
+            containers=containers,
             clock=lambda: NOW,
             ids=ids,
         )

@@ -223,8 +223,8 @@ def test_what_nobody_can_do_is_refused_by_path(item: it.Item) -> None:
         ),
         (
             [it.CodeInterpreterCall(id="c", container_id="k", code="1+1", status="failed")],
-            "code_interpreter",
-            {"code": "1+1"},
+            "python",
+            {"input": "1+1"},
             '{"status": "failed"}',
         ),
         (

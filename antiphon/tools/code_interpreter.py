@@ -1,0 +1,188 @@
+"""code_interpreter, as responses have it: the model writes Python, which runs in a container; files
+that it made are cited in the answer. It does not know how containers are isolated.
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from typing import Any
+
+from antiphon.errors import InvalidRequest, NotFound, RunError, ToolError
+from antiphon.sandbox.base import Ended, Outcome
+from antiphon.stream.deltas import Annotate, Delta, Text
+from antiphon.wire import containers as wc
+from antiphon.wire import tools as tl
+from antiphon.wire.items import CodeInterpreterCall, Item
+from antiphon.wire.parts import ContainerFileCitation
+
+from .base import Context, Offer, Opening, Result, Step, Toolset
+from .container import Container
+from .containers import Containers
+
+__all__ = ["NAME", "CodeInterpreter"]
+
+#: As models were taught to call it.
+NAME = "python"
+_OUTPUTS = "code_interpreter_call.outputs"
+_ABOUT = (
+    "Runs Python code and tells what it wrote, with the value of its last expression. Variables"
+    " stay from call to call. Files lie in /mnt/data; what you save there the user can download,"
+    " under links like sandbox:/mnt/data/name. There is no network."
+)
+_SAID: dict[Ended, str] = {
+    "timeout": "It took too long and was interrupted.",
+    "memory": "It used more memory than there is and was ended.",
+    "output": "It wrote too much and was interrupted.",
+    "stopped": "It was stopped.",
+    "died": "Python ended.",
+}
+_LOST = "Variables are gone; files are not."
+_MOST_IMAGES = 10
+_MOST_IMAGE_BYTES = 4 << 20
+
+
+class CodeInterpreter:
+    """``Provider`` of ``code_interpreter``."""
+
+    def __init__(self, containers: Containers) -> None:
+        self._containers = containers
+
+    def check(self, tool: Any, path: str) -> None:
+        if isinstance(tool.container, str):
+            return
+        asked = wc.auto(tool.container, f"{path}.container")
+        self._containers.rules.check(asked.memory_limit, f"{path}.container.memory_limit")
+
+    def lead(self, tool: Any, opening: Opening) -> Item | None:
+        return None
+
+    @asynccontextmanager
+    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+        work = _Work(self._container(tool, opening), with_outputs=_OUTPUTS in opening.include)
+        offer = Offer(
+            tool=tl.Custom(name=NAME, description=_ABOUT),
+            shell=CodeInterpreterCall(container_id=work.container.id),
+            call=work.run,
+            streamed=True,
+        )
+        try:
+            yield Toolset(offers=(offer,), reader=work.reader)
+        finally:
+            self._containers.release(work.container)
+
+    def _container(self, tool: Any, opening: Opening) -> Container:
+        """The one that is named, or that of the last call before, or a new one."""
+        if isinstance(tool.container, str):
+            try:
+                return self._containers.active(opening.tenant, tool.container)
+            except (NotFound, InvalidRequest) as error:
+                raise RunError(error.message, code="invalid_prompt") from None
+        for item in reversed(opening.items):
+            if isinstance(item, CodeInterpreterCall):
+                try:
+                    return self._containers.active(opening.tenant, item.container_id)
+                except (NotFound, InvalidRequest):
+                    break
+        asked = wc.auto(tool.container, "container")
+        try:
+            return self._containers.reserve(
+                opening.tenant,
+                wc.CreateContainer(
+                    name="auto", file_ids=asked.file_ids, memory_limit=asked.memory_limit
+                ),
+            )
+        except InvalidRequest as error:
+            raise RunError(error.message) from None
+
+
+class _Work:
+    """What one response does in its container."""
+
+    def __init__(self, container: Container, *, with_outputs: bool) -> None:
+        self.container = container
+        self._with_outputs = with_outputs
+        #: Made and not cited yet, by their paths.
+        self._made: dict[str, wc.ContainerFile] = {}
+
+    async def run(self, code: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        """One call."""
+        yield Step("interpreting")
+        try:
+            outcome, made = await self.container.python(code)
+        except NotFound as error:
+            raise ToolError(error.message) from None
+        self._made.update((file.path, file) for file in made)
+        outputs = await self._outputs(outcome) if self._with_outputs else None
+        failed = outcome.ended not in ("done", "raised")
+        if not failed:
+            yield Step("completed")
+        yield Result(text=_told(outcome, made), fields={"outputs": outputs}, failed=failed)
+
+    def reader(self) -> _Cited:
+        """Of one message."""
+        return _Cited(self._made)
+
+    async def _outputs(self, outcome: Outcome) -> tuple[dict[str, Any], ...]:
+        """As clients see them: logs, and images as data URLs."""
+        found: list[dict[str, Any]] = []
+        if outcome.output:
+            found.append({"type": "logs", "logs": outcome.output})
+        images = {f"/mnt/data/{path}" for path in outcome.images[:_MOST_IMAGES]}
+        for path in sorted(images & self._made.keys()):
+            if self._made[path].bytes <= _MOST_IMAGE_BYTES:
+                content = await self.container.read(self._made[path].id)
+                url = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+                found.append({"type": "image", "url": url})
+        return tuple(found)
+
+
+class _Cited:
+    """``Reader`` that leaves the text as it is, and cites the files it names at its end; those that
+    were made and are not named stand at the very end of it."""
+
+    def __init__(self, made: dict[str, wc.ContainerFile]) -> None:
+        self._made = made
+        self._said: list[str] = []
+
+    def feed(self, delta: Text) -> Iterable[Delta]:
+        self._said.append(delta.text)
+        return (delta,)
+
+    def end(self) -> Iterable[Delta]:
+        text = "".join(self._said)
+        if not text:
+            return ()
+        files, out = dict(self._made), list[Delta]()
+        self._made.clear()
+        for path, file in files.items():
+            name = path.rsplit("/", 1)[-1]
+            pattern = rf"(?:sandbox:)?{re.escape(path)}|(?<![\w./-]){re.escape(name)}(?![\w-])"
+            places = [found.span() for found in re.finditer(pattern, text)]
+            for start, stop in places or [(len(text), len(text))]:
+                out.append(
+                    Annotate(
+                        ContainerFileCitation(
+                            container_id=file.container_id,
+                            file_id=file.id,
+                            filename=name,
+                            start_index=start,
+                            end_index=stop,
+                        )
+                    )
+                )
+        return out
+
+
+def _told(outcome: Outcome, made: tuple[wc.ContainerFile, ...]) -> str:
+    """What the model is told."""
+    lines = [outcome.output.rstrip("\n")] if outcome.output.strip() else []
+    if outcome.ended in _SAID:
+        lines.append(_SAID[outcome.ended])
+    if not outcome.kept:
+        lines.append(_LOST)
+    if made:
+        lines.append("Files written: " + ", ".join(file.path for file in made[:20]))
+    return "\n".join(lines) or "It ran and wrote nothing."

@@ -1,0 +1,228 @@
+"""One container: a box that is opened when it is first needed, and its files, which have ids. It
+knows no tool and no HTTP, and not how a box is isolated.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Literal
+
+from msgspec import Struct
+
+from antiphon.errors import InvalidRequest, NotFound, ToolError
+from antiphon.sandbox.base import Box, Entry, Limits, Outcome
+from antiphon.wire import containers as wc
+
+__all__ = ["Container", "Rules"]
+
+_HOME = "/mnt/data/"
+
+
+class Rules(Struct, frozen=True, kw_only=True):
+    """What the operator allows. ``idle_s``: how long a container is kept that nobody uses;
+    ``most``: how many a tenant may have at a time; ``memory``: the highest limit there is;
+    ``code_s``: seconds that one call may run; ``output``: characters kept of it."""
+
+    idle_s: float = 1200
+    most: int = 16
+    memory: wc.Memory = "1g"
+    disk_bytes: int = 256 << 20
+    processes: int = 128
+    code_s: float = 60
+    output: int = 20_000
+
+    def limits(self, memory: wc.Memory) -> Limits:
+        """Of a box."""
+        return Limits(
+            memory_bytes=wc.MEMORY[memory],
+            disk_bytes=self.disk_bytes,
+            processes=self.processes,
+        )
+
+    def check(self, memory: wc.Memory | None, path: str) -> None:
+        """Raises ``InvalidRequest`` for more memory than there is."""
+        if memory is not None and wc.MEMORY[memory] > wc.MEMORY[self.memory]:
+            raise InvalidRequest(
+                f"Containers of this server have at most {self.memory} of memory.",
+                param=path,
+                code="invalid_value",
+            )
+
+
+class Container:
+    """One container. Its box is opened when it is first needed, with the files it was to have."""
+
+    def __init__(
+        self,
+        tenant: str,
+        asked: wc.CreateContainer,
+        *,
+        id: str,
+        rules: Rules,
+        begin: Callable[[Container], Awaitable[Box]],
+        clock: Callable[[], float],
+        ids: Callable[[str], str],
+    ) -> None:
+        self.id = id
+        self.tenant = tenant
+        self.asked = asked
+        self._rules = rules
+        self._begin = begin
+        self._clock = clock
+        self._ids = ids
+        self._turn = asyncio.Lock()
+        self._busy = 0
+        self._created = self._used = clock()
+        self._is_over = False
+        self._box: Box | None = None
+        self._seen: dict[str, Entry] = {}
+        #: Path → the file as it is shown.
+        self._files: dict[str, wc.ContainerFile] = {}
+
+    @property
+    def idle_s(self) -> float:
+        """How long it is kept that nobody uses it."""
+        after = self.asked.expires_after
+        return self._rules.idle_s if after is None else after.minutes * 60
+
+    @property
+    def is_active(self) -> bool:
+        """It can be used."""
+        if self._is_over or (self._box is not None and not self._box.is_alive):
+            return False
+        return bool(self._busy) or self._clock() - self._used < self.idle_s
+
+    @property
+    def is_untouched(self) -> bool:
+        """Nobody has used it yet, or is about to."""
+        return self._box is None and not self._busy and not self._is_over
+
+    @property
+    def shown(self) -> wc.Container:
+        """As the API shows it."""
+        return wc.Container(
+            id=self.id,
+            created_at=int(self._created),
+            name=self.asked.name,
+            status="active" if self.is_active else "expired",
+            expires_after=wc.ExpiresAfter(minutes=max(1, round(self.idle_s / 60))),
+            last_active_at=int(self._used),
+            memory_limit=self.asked.memory_limit or "1g",
+        )
+
+    async def python(self, code: str) -> tuple[Outcome, tuple[wc.ContainerFile, ...]]:
+        """Run it; what came of it, and the files it made or changed. Raises ``ToolError``."""
+        async with _Use(self) as box:
+            outcome = await box.python(code, timeout_s=self._rules.code_s, most=self._rules.output)
+            return outcome, await self.look(box)
+
+    async def command(self, command: str, *, timeout_s: float, most: int) -> Outcome:
+        """Run it in a shell. Raises ``ToolError``."""
+        async with _Use(self) as box:
+            outcome = await box.command(
+                command,
+                timeout_s=min(timeout_s, self._rules.code_s),
+                most=min(most, self._rules.output),
+            )
+            await self.look(box)
+            return outcome
+
+    async def put(self, name: str, content: bytes) -> wc.ContainerFile:
+        """A file of the user's. Raises ``ToolError`` where there is no room."""
+        async with _Use(self) as box:
+            await box.write(name, content)
+            await self.look(box, "user", name)
+            return self._files[name]
+
+    async def files(self) -> tuple[wc.ContainerFile, ...]:
+        """All there are, by their paths."""
+        async with _Use(self) as box:
+            await self.look(box)
+            return tuple(self._files[path] for path in sorted(self._files))
+
+    async def file(self, file_id: str) -> wc.ContainerFile:
+        """Raises ``NotFound``."""
+        for found in await self.files():
+            if found.id == file_id:
+                return found
+        raise NotFound(f"Container file '{file_id}' not found.", param="file_id")
+
+    async def read(self, file_id: str) -> bytes:
+        """Its content. Raises ``NotFound``."""
+        found = await self.file(file_id)
+        async with _Use(self) as box:
+            content = await box.read(found.path.removeprefix(_HOME))
+        if content is None:
+            raise NotFound(f"Container file '{file_id}' not found.", param="file_id")
+        return content
+
+    async def remove(self, file_id: str) -> None:
+        """Raises ``NotFound``."""
+        found = await self.file(file_id)
+        async with _Use(self) as box:
+            await box.remove(found.path.removeprefix(_HOME))
+            await self.look(box)
+
+    async def close(self) -> None:
+        """What it holds is gone."""
+        self._is_over = True
+        box, self._box = self._box, None
+        if box is not None:
+            await box.close()
+
+    async def opened(self) -> Box:
+        """Its box. Raises ``ToolError``."""
+        if not self.is_active and not self._busy:
+            raise ToolError(f"Container '{self.id}' has expired.")
+        if self._box is None:
+            self._box = await self._begin(self)
+        return self._box
+
+    async def look(
+        self, box: Box, by: Literal["user", "assistant"] = "assistant", name: str | None = None
+    ) -> tuple[wc.ContainerFile, ...]:
+        """The files that have changed since the last look. ``name``: whose file it is by ``by``."""
+        now = {entry.path: entry for entry in await box.entries()}
+        for gone in self._files.keys() - now.keys():
+            del self._files[gone]
+        changed = [path for path, entry in now.items() if self._seen.get(path) != entry]
+        for path in changed:
+            known = self._files.get(path)
+            self._files[path] = wc.ContainerFile(
+                id=known.id if known is not None else self._ids("cfile"),
+                bytes=now[path].size,
+                container_id=self.id,
+                created_at=known.created_at if known is not None else int(self._clock()),
+                path=_HOME + path,
+                source=by if path == name else known.source if known else "assistant",
+            )
+        self._seen = now
+        return tuple(self._files[path] for path in changed)
+
+
+class _Use:
+    """While a container is used it does not expire, and one at a time uses it."""
+
+    def __init__(self, container: Container) -> None:
+        self._container = container
+
+    async def __aenter__(self) -> Box:
+        used = self._container
+        used._busy += 1
+        try:
+            await used._turn.acquire()
+            try:
+                return await used.opened()
+            except BaseException:
+                used._turn.release()
+                raise
+        except BaseException:
+            used._busy -= 1
+            raise
+
+    async def __aexit__(self, *exc: object) -> None:
+        used = self._container
+        used._turn.release()
+        used._busy -= 1
+        used._used = used._clock()

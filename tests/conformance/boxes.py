@@ -1,0 +1,75 @@
+"""Containers over a sandbox that isolates nothing: what is run is a line of the test's own."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+from antiphon.errors import NotFound
+from antiphon.sandbox.base import Outcome
+from antiphon.testing.sandbox import FakeSandbox
+from antiphon.tools.code_interpreter import CodeInterpreter
+from antiphon.tools.container import Rules
+from antiphon.tools.containers import Containers
+
+__all__ = ["Clock", "containers", "play", "with_code"]
+
+#: What clients have uploaded: by tenant and file id.
+UPLOADS = {("", "file-1"): ("numbers.csv", b"1,2,3")}
+
+
+class Clock:
+    """Seconds that pass when a test says so."""
+
+    def __init__(self) -> None:
+        self.now = 1_700_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def play(line: str, files: dict[str, bytes]) -> Outcome:
+    """``say TEXT``, ``save NAME TEXT``, ``show NAME``, ``fail``, ``hang``, ``die``, ``list``."""
+    verb, _, rest = line.partition(" ")
+    if verb == "save":
+        name, _, text = rest.partition(" ")
+        files[name] = text.encode()
+        return Outcome(output="", ended="done")
+    if verb == "show":
+        files[rest] = b"\x89PNG"
+        return Outcome(output="", ended="done", images=(rest,))
+    if verb == "list":
+        return Outcome(output=" ".join(sorted(files)) + "\n", ended="done")
+    if verb == "fail":
+        return Outcome(output="Traceback: no\n", ended="raised", errors="no\n", exit_code=1)
+    if verb == "hang":
+        return Outcome(output="so far\n", ended="timeout", exit_code=137)
+    if verb == "die":
+        return Outcome(output="", ended="died", kept=False)
+    return Outcome(output=f"{rest}\n", ended="done", exit_code=0)
+
+
+def containers(
+    sandbox: Any = None, *, clock: Clock | None = None, uploads: Any = None, **rules: Any
+) -> Containers:
+    numbers = itertools.count(1)
+    known = UPLOADS if uploads is None else uploads
+
+    async def upload(tenant: str, file_id: str) -> tuple[str, bytes]:
+        for (owner, found), file in known.items():
+            if found == file_id and owner in ("", tenant):
+                return file
+        raise NotFound(f"No such File object: {file_id}", param="id")
+
+    return Containers(
+        sandbox or FakeSandbox(play),
+        Rules(**rules),
+        uploads=upload,
+        clock=clock or Clock(),
+        ids=lambda prefix: f"{prefix}_{next(numbers)}",
+    )
+
+
+def with_code(held: Containers) -> dict[str, Any]:
+    """What a server that runs code is made with."""
+    return {"providers": {"code_interpreter": CodeInterpreter(held)}, "containers": held}

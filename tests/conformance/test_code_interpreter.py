@@ -1,0 +1,211 @@
+"""code_interpreter: code that the model writes runs in a container, and is told of as it does."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.store.base import Store
+from antiphon.testing.sandbox import FakeSandbox
+from antiphon.tools.code_interpreter import CodeInterpreter
+from tests.conformance.boxes import Clock, containers, play, with_code
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Ask, engine, local
+from tests.conformance.test_tool_search import called, prompts
+from tests.sandbox.boxes import SMALL, sandbox
+
+CODE = {"type": "code_interpreter", "container": {"type": "auto"}}
+OUTPUTS = ["code_interpreter_call.outputs"]
+
+
+def python(code: str) -> str:
+    return called("python", {"input": code})
+
+
+@pytest.mark.requirement("D-15", "VN-86")
+async def test_code_runs_and_the_model_goes_on(serve: Serve, ask: Ask) -> None:
+    server = serve(local(engine([python("say four"), "It is four."])), **with_code(containers()))
+    answer = await ask(server, tools=[CODE], include=OUTPUTS)
+    ran, message = answer.output
+    assert (ran["type"], ran["status"], ran["code"]) == (
+        "code_interpreter_call",
+        "completed",
+        "say four",
+    )
+    assert ran["container_id"].startswith("cntr_")
+    assert ran["outputs"] == [{"type": "logs", "logs": "four\n"}]
+    assert message["content"][0]["text"] == "It is four."
+    assert "four" in prompts(server)[1]
+    if answer.events:
+        types = [e["type"].removeprefix("response.") for e in answer.events]
+        steps = [t for t in types if t.startswith(("code_interpreter", "output_item"))]
+        deltas = steps.count("code_interpreter_call_code.delta")
+        assert deltas > 0 and steps == [
+            "output_item.added",
+            "code_interpreter_call.in_progress",
+            *["code_interpreter_call_code.delta"] * deltas,
+            "code_interpreter_call_code.done",
+            "code_interpreter_call.interpreting",
+            "code_interpreter_call.completed",
+            "output_item.done",
+            "output_item.added",
+            "output_item.done",
+        ]
+
+
+async def test_outputs_are_told_only_where_they_are_asked_for(serve: Serve, wait: Ask) -> None:
+    server = serve(local(engine([python("say four"), "Four."])), **with_code(containers()))
+    answer = await wait(server, tools=[CODE])
+    assert answer.output[0]["outputs"] is None and answer.text == "Four."
+
+
+async def test_files_that_were_made_are_cited(serve: Serve, ask: Ask) -> None:
+    text = "Here: [data](sandbox:/mnt/data/a.csv)."
+    script = [python("save a.csv 1"), python("show plot.png"), text]
+    server = serve(local(engine(script)), **with_code(containers()))
+    answer = await ask(server, tools=[CODE], include=OUTPUTS)
+    _, drawn, message = answer.output
+    assert drawn["outputs"] == [{"type": "image", "url": "data:image/png;base64,iVBORw=="}]
+    (part,) = message["content"]
+    named, other = part["annotations"]
+    assert {a["type"] for a in part["annotations"]} == {"container_file_citation"}
+    assert text[named["start_index"] : named["end_index"]] == "sandbox:/mnt/data/a.csv"
+    assert named["filename"] == "a.csv" and named["container_id"] == drawn["container_id"]
+    assert other["filename"] == "plot.png"
+    assert other["start_index"] == other["end_index"] == len(text)
+    got = await server.client.get(
+        f"/v1/containers/{named['container_id']}/files/{named['file_id']}/content"
+    )
+    assert got.content == b"1"
+
+
+async def test_what_raises_is_told_and_what_breaks_off_has_failed(serve: Serve, ask: Ask) -> None:
+    script = [python("fail"), python("hang"), python("die"), "I give up."]
+    server = serve(local(engine(script)), **with_code(containers()))
+    answer = await ask(server, tools=[CODE], include=OUTPUTS)
+    raised, hung, died, message = answer.output
+    assert (raised["status"], hung["status"], died["status"]) == ("completed", "failed", "failed")
+    assert raised["outputs"][0]["logs"] == "Traceback: no\n"
+    assert answer.ended["status"] == "completed" and message["type"] == "message"
+    told = prompts(server)[-1]
+    assert "It took too long and was interrupted." in told and "Variables are gone" in told
+
+
+async def test_the_container_is_found_again_in_what_came_before(
+    serve: Serve, wait: Ask, stores: Store
+) -> None:
+    box = FakeSandbox(play)
+    script = [python("save a.csv 1"), "Saved.", python("list"), "a.csv is there."]
+    server = serve(local(engine(script)), on=stores, **with_code(containers(box)))
+    first = await wait(server, tools=[CODE])
+    second = await wait(
+        server, tools=[CODE], previous_response_id=first.ended["id"], input="And?", include=OUTPUTS
+    )
+    assert second.output[0]["container_id"] == first.output[0]["container_id"]
+    assert second.output[0]["outputs"] == [{"type": "logs", "logs": "a.csv\n"}]
+    assert len(box.boxes) == 1
+
+
+async def test_a_container_that_expired_is_made_anew(serve: Serve, wait: Ask) -> None:
+    clock = Clock()
+    held = containers(clock=clock)
+    script = [python("save a.csv 1"), "Saved.", python("list"), "Gone."]
+    server = serve(local(engine(script)), **with_code(held))
+    first = await wait(server, tools=[CODE])
+    clock.now += 1201
+    second = await wait(
+        server, tools=[CODE], previous_response_id=first.ended["id"], input="?", include=OUTPUTS
+    )
+    assert second.output[0]["container_id"] != first.output[0]["container_id"]
+    assert second.output[0]["outputs"] == [{"type": "logs", "logs": "\n"}]
+
+
+async def test_one_container_of_the_clients_and_its_files(serve: Serve, wait: Ask) -> None:
+    held = containers()
+    server = serve(local(engine([python("list"), "One file."])), **with_code(held))
+    made = (
+        await server.client.post("/v1/containers", json={"name": "mine", "file_ids": ["file-1"]})
+    ).json()
+    tool = {"type": "code_interpreter", "container": made["id"]}
+    answer = await wait(server, tools=[tool], include=OUTPUTS)
+    assert answer.output[0]["outputs"] == [{"type": "logs", "logs": "numbers.csv\n"}]
+    assert answer.output[0]["container_id"] == made["id"]
+
+
+async def test_a_container_that_is_not_there_fails_the_response(serve: Serve, ask: Ask) -> None:
+    server = serve(local(engine(["Hm."])), **with_code(containers()))
+    answer = await ask(server, tools=[{"type": "code_interpreter", "container": "cntr_x"}])
+    assert answer.error is not None and "'cntr_x' not found" in answer.error["message"]
+
+
+async def test_files_of_a_request_are_there(serve: Serve, wait: Ask) -> None:
+    auto = {"type": "auto", "file_ids": ["file-1"], "memory_limit": "1g"}
+    server = serve(local(engine([python("list"), "There."])), **with_code(containers()))
+    tool = {"type": "code_interpreter", "container": auto}
+    answer = await wait(server, tools=[tool], include=OUTPUTS)
+    assert answer.output[0]["outputs"] == [{"type": "logs", "logs": "numbers.csv\n"}]
+
+
+async def test_an_unknown_file_fails_the_call(serve: Serve, wait: Ask) -> None:
+    auto = {"type": "auto", "file_ids": ["file-9"]}
+    server = serve(local(engine([python("list"), "No."])), **with_code(containers()))
+    answer = await wait(server, tools=[{"type": "code_interpreter", "container": auto}])
+    assert answer.output[0]["status"] == "failed" and "file-9" in prompts(server)[1]
+
+
+@pytest.mark.parametrize(
+    ("container", "param"),
+    [
+        ({"type": "manual"}, "tools[0].container.type"),
+        ({"type": "auto", "file_ids": "x"}, "tools[0].container.file_ids"),
+        ({"type": "auto", "memory_limit": "2g"}, "tools[0].container.memory_limit"),
+        ({"type": "auto", "memory_limit": "64g"}, "tools[0].container.memory_limit"),
+        (
+            {"type": "auto", "network_policy": {"type": "allowlist", "allowed_domains": ["x.org"]}},
+            "tools[0].container.network_policy.type",
+        ),
+        ({"type": "auto", "gpu": True}, "tools[0].container.gpu"),
+    ],
+)
+async def test_what_it_cannot_be_is_refused_by_name(
+    serve: Serve, ask: Ask, container: Any, param: str
+) -> None:
+    server = serve(**with_code(containers()))
+    refused = (
+        await ask(server, tools=[{"type": "code_interpreter", "container": container}])
+    ).refused
+    assert (refused["http"], refused["param"]) == (400, param)
+
+
+async def test_it_can_be_forced_and_leaves_nothing_where_it_was_not_called(
+    serve: Serve, wait: Ask
+) -> None:
+    held = containers()
+    played = engine([python("say hi"), "Hi."])
+    server = serve(local(played), **with_code(held))
+    answer = await wait(server, tools=[CODE], tool_choice={"type": "code_interpreter"})
+    assert answer.output[0]["type"] == "code_interpreter_call"
+    first, _ = (sampling.constraint for _, sampling in played.requests)
+    assert first is not None and first.needed and "python" in first.lark
+    held = containers()
+    await wait(serve("No need.", **with_code(held)), tools=[CODE])
+    assert held._all == {}
+
+
+async def test_code_runs_in_a_real_sandbox(serve: Serve, wait: Ask) -> None:
+    real = await sandbox(SMALL)
+    held = containers(real, disk_bytes=SMALL.disk_bytes)
+    script = [
+        python("x = 6"),
+        python("open('/mnt/data/x.txt', 'w').write(str(7 * x))\nx * 7"),
+        "It is 42, in x.txt.",
+    ]
+    async with held:
+        server = serve(local(engine(script)), **with_code(held))
+        answer = await wait(server, tools=[CODE], include=OUTPUTS)
+        _, second, message = answer.output
+        assert second["outputs"] == [{"type": "logs", "logs": "42\n"}]
+        (cited,) = message["content"][0]["annotations"]
+        assert cited["filename"] == "x.txt"
+        assert isinstance(server.service._preparer._providers["code_interpreter"], CodeInterpreter)

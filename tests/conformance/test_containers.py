@@ -1,0 +1,144 @@
+"""``/v1/containers``: made, listed, filled, emptied and deleted; of one tenant; gone when idle."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.errors import NotFound
+from tests.conformance.boxes import Clock, containers, with_code
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Server
+
+URL = "/v1/containers"
+
+
+async def made(server: Server, **body: Any) -> Any:
+    answer = await server.client.post(URL, json={"name": "mine", **body})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+@pytest.mark.requirement("API-CONTAINERS")
+async def test_it_is_made_shown_listed_and_deleted(serve: Serve) -> None:
+    server = serve(**with_code(containers()))
+    first, second = await made(server), await made(server, memory_limit="1g")
+    assert first == {
+        "id": first["id"],
+        "object": "container",
+        "created_at": 1_700_000_000,
+        "name": "mine",
+        "status": "active",
+        "expires_after": {"anchor": "last_active_at", "minutes": 20},
+        "last_active_at": 1_700_000_000,
+        "memory_limit": "1g",
+        "network_policy": {"type": "disabled"},
+    }
+    one = f"{URL}/{first['id']}"
+    assert (await server.client.get(one)).json() == first
+    listed = (await server.client.get(URL)).json()
+    assert [c["id"] for c in listed["data"]] == [second["id"], first["id"]]
+    page = (await server.client.get(URL, params={"limit": 1, "order": "asc"})).json()
+    assert (page["first_id"], page["has_more"]) == (first["id"], True)
+    page = (await server.client.get(URL, params={"after": second["id"]})).json()
+    assert [c["id"] for c in page["data"]] == [first["id"]] and not page["has_more"]
+    gone = (await server.client.delete(one)).json()
+    assert gone == {"id": first["id"], "object": "container.deleted", "deleted": True}
+    assert (await server.client.get(one)).status_code == 404
+
+
+@pytest.mark.requirement("API-CONTAINERS")
+async def test_files_come_and_go(serve: Serve) -> None:
+    server = serve(**with_code(containers()))
+    container = await made(server, file_ids=["file-1"])
+    url = f"{URL}/{container['id']}/files"
+    (copied,) = (await server.client.get(url)).json()["data"]
+    assert (copied["path"], copied["source"], copied["bytes"]) == (
+        "/mnt/data/numbers.csv",
+        "user",
+        5,
+    )
+    added = (await server.client.post(url, files={"file": ("../b.txt", b"two")})).json()
+    assert added["object"] == "container.file" and added["path"] == "/mnt/data/b.txt"
+    assert added["container_id"] == container["id"] and added["source"] == "user"
+    again = (await server.client.post(url, json={"file_id": "file-1"})).json()
+    assert again["id"] == copied["id"]
+    one = f"{url}/{added['id']}"
+    assert (await server.client.get(one)).json() == added
+    content = await server.client.get(one + "/content")
+    assert content.content == b"two" and "attachment" in content.headers["content-disposition"]
+    assert content.headers["x-content-type-options"] == "nosniff"
+    gone = (await server.client.delete(one)).json()
+    assert gone == {"id": added["id"], "object": "container.file.deleted", "deleted": True}
+    for method, path in (("GET", one), ("GET", one + "/content"), ("DELETE", one)):
+        assert (await server.client.request(method, path)).status_code == 404
+
+
+async def test_what_nobody_uses_expires(serve: Serve) -> None:
+    clock = Clock()
+    held = containers(clock=clock)
+    server = serve(**with_code(held))
+    short = await made(server, expires_after={"anchor": "last_active_at", "minutes": 5})
+    long = await made(server)
+    clock.now += 301
+    await held.sweep()
+    assert (await server.client.get(f"{URL}/{short['id']}")).json()["status"] == "expired"
+    refused = await server.client.get(f"{URL}/{short['id']}/files")
+    assert refused.status_code == 400 and refused.json()["error"]["code"] == "container_expired"
+    clock.now += 800
+    assert (await server.client.get(f"{URL}/{long['id']}/files")).status_code == 200
+    clock.now += 800
+    assert (await server.client.get(f"{URL}/{long['id']}")).json()["status"] == "active"
+    assert not held.find("default", short["id"])._box
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "name"),
+        ({"name": 1}, "name"),
+        ({"name": "x", "memory_limit": "4g"}, "memory_limit"),
+        ({"name": "x", "memory_limit": "3g"}, "memory_limit"),
+        ({"name": "x", "file_ids": ["a"] * 51}, "file_ids"),
+        ({"name": "x", "network_policy": {"type": "allowlist"}}, "network_policy.type"),
+        ({"name": "x", "skills": [{"type": "inline"}]}, "skills"),
+        ({"name": "x", "expires_after": {"anchor": "now", "minutes": 1}}, "expires_after.anchor"),
+        (
+            {"name": "x", "expires_after": {"anchor": "last_active_at", "minutes": 99}},
+            "expires_after.minutes",
+        ),
+    ],
+)
+async def test_what_cannot_be_is_refused_by_name(serve: Serve, body: Any, param: str) -> None:
+    answer = await serve(**with_code(containers())).client.post(URL, json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (400, param)
+
+
+async def test_limits_are_told(serve: Serve) -> None:
+    server = serve(**with_code(containers(most=1, disk_bytes=4)))
+    refused = await server.client.post(URL, json={"name": "x", "file_ids": ["file-1"]})
+    assert refused.status_code == 400 and "No space" in refused.json()["error"]["message"]
+    unknown = await server.client.post(URL, json={"name": "x", "file_ids": ["file-9"]})
+    assert unknown.status_code == 404
+    await made(server)
+    refused = await server.client.post(URL, json={"name": "x"})
+    assert refused.json()["error"]["code"] == "container_limit_exceeded"
+
+
+async def test_a_foreign_container_is_unknown() -> None:
+    held = containers()
+    async with held:
+        from antiphon.wire.containers import CreateContainer
+
+        mine = await held.create("a", CreateContainer(name="x"))
+        with pytest.raises(NotFound):
+            held.find("b", mine.id)
+        with pytest.raises(NotFound):
+            await held.delete("b", mine.id)
+
+
+async def test_where_no_code_is_run_there_are_none(serve: Serve) -> None:
+    answer = await serve().client.get(URL)
+    assert answer.status_code == 404
+    assert answer.json()["error"]["code"] == "containers_disabled"
