@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -37,7 +38,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         f'[models.tiny]\nengine = "replay"\nsource = "{HERE}/scenes.toml"\naliases = [{names}]\n'
         'reasoning_format = "think"\ntool_format = "hermes"\n'
     )
-    with serving(tmp_path_factory.mktemp("server"), model=model) as running:
+    toys = HERE.parent / "tools" / "mcp" / "toys.py"
+    tools = f'[mcp_servers.toys]\ncommand = "{sys.executable}"\nargs = ["{toys}", "stdio"]\n'
+    with serving(tmp_path_factory.mktemp("server"), tools, model=model) as running:
         yield running
 
 

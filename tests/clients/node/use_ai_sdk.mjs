@@ -90,4 +90,48 @@ async function failures() {
   );
 }
 
-await run(anAnswer, aToolLoop, aStream, thinking, aTypedAnswer, failures);
+async function toolsThatTheServerRuns() {
+  const mcp = (more) =>
+    openai.tools.mcp({ serverLabel: "toys", connectorId: "toys", allowedTools: ["add"], ...more });
+  const asked = {
+    model: openai(MODEL),
+    messages: [{ role: "user", content: "What is the sum of two and three?" }],
+    maxRetries: 0,
+  };
+  const free = { mcp: mcp({ requireApproval: "never" }) };
+  const done = await generateText({ ...asked, tools: free });
+  assert.equal(done.text, "It is five.");
+  const result = done.content.find((part) => part.type === "tool-result");
+  assert.equal(result.output.output, "5");
+  const streamed = streamText({ ...asked, tools: free });
+  for await (const part of streamed.fullStream) {
+    assert.notEqual(part.type, "error", String(part.error));
+  }
+  assert.equal(await streamed.text, "It is five.");
+
+  const guarded = { mcp: mcp({ requireApproval: "always" }) };
+  const first = await generateText({ ...asked, tools: guarded });
+  const request = first.content.find((part) => part.type === "tool-approval-request");
+  const second = await generateText({
+    ...asked,
+    tools: guarded,
+    messages: [
+      ...asked.messages,
+      ...first.response.messages,
+      {
+        role: "tool",
+        content: [
+          {
+            type: "tool-approval-response",
+            approvalId: request.approvalId,
+            approved: true,
+            providerExecuted: true,
+          },
+        ],
+      },
+    ],
+  });
+  assert.equal(second.text, "It is five.");
+}
+
+await run(toolsThatTheServerRuns, anAnswer, aToolLoop, aStream, thinking, aTypedAnswer, failures);

@@ -2,6 +2,7 @@
 
 from agents import (
     Agent,
+    HostedMCPTool,
     ModelSettings,
     OpenAIConversationsSession,
     OpenAIResponsesCompactionSession,
@@ -112,7 +113,34 @@ async def a_connection():
     await over.close()
 
 
+async def tools_that_the_server_runs():
+    toys = {"type": "mcp", "server_label": "toys", "allowed_tools": ["add"]}
+    free = HostedMCPTool(tool_config={**toys, "require_approval": "never"})
+    agent = Agent(name="a", model=model, tools=[free])
+    done = await Runner.run(agent, "What is the sum of two and three?")
+    assert done.final_output == "It is five."
+    kinds = [item.raw_item.type for item in done.new_items if hasattr(item.raw_item, "type")]
+    assert kinds == ["mcp_list_tools", "mcp_call", "message"], kinds
+    assert done.new_items[1].raw_item.output == "5"
+    again = await Runner.run(agent, [*done.to_input_list(), {"role": "user", "content": "Thanks!"}])
+    assert again.final_output
+
+    asked = []
+
+    def allow(request):
+        asked.append(request.data.name)
+        return {"approve": True}
+
+    guarded = HostedMCPTool(
+        tool_config={**toys, "require_approval": "always"}, on_approval_request=allow
+    )
+    agent = Agent(name="a", model=model, tools=[guarded])
+    done = await Runner.run(agent, "What is the sum of two and three?")
+    assert done.final_output == "It is five." and asked == ["add"]
+
+
 run(
+    tools_that_the_server_runs,
     a_tool_loop,
     a_stream,
     a_typed_answer,
