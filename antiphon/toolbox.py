@@ -156,8 +156,22 @@ async def _code_interpreter(means: Means) -> AsyncIterator[Mapping[str, Provider
     yield {"code_interpreter": CodeInterpreter(means.containers)}
 
 
+@asynccontextmanager
+async def _clients(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+    """What clients run needs nothing here; of the shell the request says who does."""
+    from antiphon.tools.client import CLIENT_TOOLS
+    from antiphon.tools.shell import Shell
+
+    yield {**CLIENT_TOOLS, "shell": Shell(means.containers)}
+
+
 #: A tool → what opens its providers. Others come from entry points of the same group.
-PROVIDERS: Mapping[str, Opener] = {"web_search": _web_search, "mcp": _mcp}
+PROVIDERS: Mapping[str, Opener] = {
+    "web_search": _web_search,
+    "mcp": _mcp,
+    "code_interpreter": _code_interpreter,
+    "client": _clients,
+}
 _GROUP = "antiphon.tools"
 
 

@@ -11,15 +11,19 @@ from typing import Any
 import pytest
 
 from antiphon import toolbox
-from antiphon.errors import SetupError
+from antiphon.errors import NotFound, SetupError
 from antiphon.settings import Settings
-from antiphon.toolbox import Means, open_tools
+from antiphon.toolbox import Means, open_containers, open_tools
 from antiphon.tools.web.index import Document, Index
+from tests.sandbox.boxes import sandbox
+
+ALWAYS = {"mcp", "local_shell", "shell", "apply_patch", "computer", "computer_use_preview"}
 
 
 async def types(**settings: Any) -> set[str]:
+    """Besides those that need nothing set."""
     async with open_tools(Means(settings=Settings(**settings))) as found:
-        return set(found)
+        return set(found) - ALWAYS
 
 
 async def test_an_index_that_is_there_makes_web_search(tmp_path: Path) -> None:
@@ -67,3 +71,44 @@ async def test_a_tool_that_cannot_be_loaded_is_named(
     install(monkeypatch, absent)
     with pytest.raises(SetupError, match="tool mine cannot be loaded"):
         await types(web_index=tmp_path / "no.db")
+
+
+async def containers(log: Log, **settings: Any) -> bool:
+    async def upload(tenant: str, file_id: str) -> tuple[str, bytes]:
+        raise NotFound("none")
+
+    opened = open_containers(
+        Settings(**settings), log, uploads=upload, clock=lambda: 0.0, ids=lambda prefix: prefix
+    )
+    async with opened as held:
+        if held is None:
+            return False
+        async with open_tools(Means(settings=Settings(), containers=held)) as found:
+            return "code_interpreter" in found
+
+
+class Log:
+    """What an operator reads."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+
+    def info(self, text: str, **more: Any) -> None:
+        self.said.append(text)
+
+    warning = info
+
+
+async def test_code_runs_where_it_was_asked_for_and_can_be_isolated() -> None:
+    await sandbox()
+    log = Log()
+    assert not await containers(log) and log.said == []
+    assert await containers(log, sandbox="bubblewrap", sandbox_disk_mb=8)
+    assert log.said == ["code runs in sandboxes"]
+
+
+async def test_where_it_cannot_be_isolated_none_runs(tmp_path: Path) -> None:
+    log = Log()
+    assert not await containers(log, sandbox="bubblewrap", sandbox_python=tmp_path / "none")
+    (line,) = log.said
+    assert line.startswith("no code is run here: ") and "\n" not in line

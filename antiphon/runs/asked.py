@@ -16,6 +16,7 @@ from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
 from antiphon.tools import search
 from antiphon.tools.base import Offer, Provider
+from antiphon.tools.client import CLIENT_TOOLS
 from antiphon.wire import tools as tl
 from antiphon.wire.items import ItemBase, Reasoning
 from antiphon.wire.request import CreateResponse
@@ -77,6 +78,9 @@ def visible_tools(
     type → who brings it. ``upstream``: types of tools that the model's upstream runs itself, where
     nobody here does. Raises ``InvalidRequest``."""
     offers = _offers(request.tools)
+    # An upstream may have been trained to what clients run by their names.
+    native = upstream & CLIENT_TOOLS.keys()
+    providers = {name: each for name, each in providers.items() if name not in native}
     upstream = upstream - providers.keys()
     shown: tuple[tl.Tool, ...] = tuple(
         t

@@ -245,4 +245,6 @@ class Turn:
         if now.offer.call is not None:
             return (Close(),)
         self.awaits_client = True
-        return (Close(now.offer.read(now.arguments), now.key),)
+        fields = now.offer.read(now.arguments)
+        steps = (Progress(step.name, now.key, step.fields) for step in now.offer.steps(fields))
+        return (*steps, Close(fields, now.key))

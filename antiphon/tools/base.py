@@ -69,13 +69,15 @@ class Offer(Struct, frozen=True, kw_only=True):
 
     ``shell``: the call as it begins on the wire. ``streamed``: what the model writes is the text of
     that item. ``call`` runs it; None: the client does, and ``read`` makes the item's fields of what
-    the model wrote. ``namespace`` tells functions of the same name apart.
+    the model wrote, of which ``steps`` are told. ``namespace`` tells functions of the same name
+    apart.
     """
 
     tool: tl.Function | tl.Custom
     shell: Item
     call: Call | None = None
     read: Callable[[str], Mapping[str, Any]] = lambda arguments: {}
+    steps: Callable[[Mapping[str, Any]], Iterable[Step]] = lambda fields: ()
     streamed: bool = False
     #: The status of the item of a call that failed.
     failure: str = "failed"

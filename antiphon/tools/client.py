@@ -1,0 +1,236 @@
+"""Tools that clients run and the API knows by name: a patch, a shell, a screen. The model sees a
+function; a call of it is an item of its own kind, and the client brings the output.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+from msgspec import Struct
+
+from antiphon.wire import items as it
+from antiphon.wire import tools as tl
+
+from .base import Offer, Opening, Step, Toolset
+
+__all__ = ["CLIENT_TOOLS", "ClientTool", "commands_of", "shell_function", "steps_of"]
+
+_TEXT = {"type": "string"}
+_WHOLE = {"type": "integer"}
+_TEXTS = {"type": "array", "items": _TEXT}
+
+
+class _Row(Struct, frozen=True, kw_only=True):
+    """One tool: the function, how its call begins, and what its item is of what was written."""
+
+    function: tl.Function
+    shell: it.Item
+    read: Callable[[str], Mapping[str, Any]]
+    steps: Callable[[Mapping[str, Any]], Iterable[Step]] = lambda fields: ()
+
+
+class ClientTool:
+    """``Provider`` of one of them."""
+
+    def __init__(self, row: _Row) -> None:
+        self._row = row
+
+    def check(self, tool: Any, path: str) -> None:
+        """There is nothing that a client could not do."""
+
+    def lead(self, tool: Any, opening: Opening) -> it.Item | None:
+        return None
+
+    @asynccontextmanager
+    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+        row = self._row
+        yield Toolset(
+            offers=(Offer(tool=row.function, shell=row.shell, read=row.read, steps=row.steps),)
+        )
+
+
+def shell_function(about: str) -> tl.Function:
+    """The shell as the model sees it."""
+    return _function(
+        "shell",
+        about,
+        ("commands",),
+        commands=_TEXTS,
+        timeout_ms=_WHOLE,
+        max_output_length=_WHOLE,
+    )
+
+
+def commands_of(written: str) -> Mapping[str, Any]:
+    """The action of a shell call; what is no JSON is one command."""
+    asked = _parsed(written, "commands")
+    commands = asked.get("commands", asked.get("command"))
+    if isinstance(commands, str):
+        commands = [commands]
+    if not isinstance(commands, list):
+        commands = []
+    return {
+        "commands": [each for each in commands if isinstance(each, str)],
+        "timeout_ms": _whole(asked.get("timeout_ms")),
+        "max_output_length": _whole(asked.get("max_output_length")),
+    }
+
+
+def steps_of(fields: Mapping[str, Any]) -> Iterable[Step]:
+    """The commands of a shell call, one after the other."""
+    for at, command in enumerate(fields["action"]["commands"]):
+        yield Step("command.added", {"command_index": at, "command": ""})
+        yield Step("command.delta", {"command_index": at, "delta": command})
+        yield Step("command.done", {"command_index": at, "command": command})
+
+
+def _local_shell(written: str) -> Mapping[str, Any]:
+    asked = _parsed(written, "command")
+    command = asked.get("command", [])
+    if isinstance(command, str):
+        command = ["bash", "-lc", command]
+    environment = asked.get("env")
+    action: dict[str, Any] = {
+        "type": "exec",
+        "command": [each for each in command if isinstance(each, str)]
+        if isinstance(command, list)
+        else [],
+        "env": environment if isinstance(environment, dict) else {},
+    }
+    if (wait := _whole(asked.get("timeout_ms"))) is not None:
+        action["timeout_ms"] = wait
+    for name in ("working_directory", "user"):
+        if isinstance(asked.get(name), str):
+            action[name] = asked[name]
+    return {"action": action}
+
+
+def _apply_patch(written: str) -> Mapping[str, Any]:
+    asked = _parsed(written, "diff")
+    kind = asked.get("type")
+    operation = {
+        "type": kind if kind in _OPERATIONS else "update_file",
+        "path": str(asked.get("path") or ""),
+    }
+    if operation["type"] != "delete_file":
+        operation["diff"] = str(asked.get("diff") or "")
+    return {"operation": operation}
+
+
+def _computer(written: str) -> Mapping[str, Any]:
+    asked = _parsed(written, "text")
+    action = asked.get("action", asked)
+    if not isinstance(action, dict) or not isinstance(action.get("type"), str):
+        action = {"type": "screenshot"}
+    return {"action": action}
+
+
+def _parsed(written: str, usual: str) -> dict[str, Any]:
+    """The arguments; what is no object is the value of the ``usual`` one."""
+    try:
+        asked = json.loads(written or "{}")
+    except (ValueError, RecursionError):
+        return {usual: written}
+    return asked if isinstance(asked, dict) else {usual: asked}
+
+
+def _whole(value: Any) -> int | None:
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and 0 <= value < 2**31 else None
+
+
+def _function(name: str, about: str, required: tuple[str, ...], **properties: Any) -> tl.Function:
+    return tl.Function(
+        name=name,
+        description=about,
+        parameters={
+            "type": "object",
+            "properties": properties,
+            "required": list(required),
+        },
+    )
+
+
+_OPERATIONS = ("create_file", "update_file", "delete_file")
+_ACTIONS = (
+    *("click", "double_click", "drag", "keypress", "move"),
+    *("screenshot", "scroll", "type", "wait"),
+)
+_POINT = {"type": "object", "properties": {"x": _WHOLE, "y": _WHOLE}, "required": ["x", "y"]}
+
+_SHELL = _Row(
+    function=shell_function("Runs shell commands on the user's machine."),
+    shell=it.ShellCall(
+        call_id="",
+        action={"commands": [], "timeout_ms": None, "max_output_length": None},
+        environment={"type": "local"},
+    ),
+    read=lambda written: {"action": commands_of(written)},
+    steps=steps_of,
+)
+_COMPUTER = _Row(
+    function=_function(
+        "computer",
+        "Does something on the user's screen, and shows what it looks like afterwards.",
+        ("action",),
+        action={
+            "type": "object",
+            "properties": {
+                "type": {"type": "string", "enum": list(_ACTIONS)},
+                "x": _WHOLE,
+                "y": _WHOLE,
+                "button": {"enum": ["left", "right", "wheel", "back", "forward"]},
+                "path": {"type": "array", "items": _POINT},
+                "keys": _TEXTS,
+                "text": _TEXT,
+                "scroll_x": _WHOLE,
+                "scroll_y": _WHOLE,
+            },
+            "required": ["type"],
+        },
+    ),
+    shell=it.ComputerCall(call_id="", action={"type": "screenshot"}),
+    read=_computer,
+)
+
+#: Type of a tool → who brings it.
+CLIENT_TOOLS: Mapping[str, ClientTool] = {
+    "local_shell": ClientTool(
+        _Row(
+            function=_function(
+                "local_shell",
+                "Runs a command on the user's machine, without a shell around it.",
+                ("command",),
+                command=_TEXTS,
+                env={"type": "object", "additionalProperties": _TEXT},
+                timeout_ms=_WHOLE,
+                working_directory=_TEXT,
+            ),
+            shell=it.LocalShellCall(call_id="", action={"type": "exec", "command": [], "env": {}}),
+            read=_local_shell,
+        )
+    ),
+    "shell": ClientTool(_SHELL),
+    "apply_patch": ClientTool(
+        _Row(
+            function=_function(
+                "apply_patch",
+                "Makes, changes or deletes one file of the user's. `diff` has the lines of the"
+                " change after @@, each with a leading space, - or +; of a new file all with +.",
+                ("type", "path"),
+                type={"type": "string", "enum": list(_OPERATIONS)},
+                path=_TEXT,
+                diff=_TEXT,
+            ),
+            shell=it.ApplyPatchCall(
+                call_id="", operation={"type": "update_file", "path": "", "diff": ""}
+            ),
+            read=_apply_patch,
+        )
+    ),
+    "computer": ClientTool(_COMPUTER),
+    "computer_use_preview": ClientTool(_COMPUTER),
+}

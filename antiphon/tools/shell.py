@@ -1,0 +1,167 @@
+"""shell, as responses have it: commands of the model run in a container here, or on the client's
+machine, by what the request says. It does not know how containers are isolated.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from typing import Any
+
+from msgspec import UNSET
+
+from antiphon.errors import InvalidRequest, NotFound, RunError, ToolError
+from antiphon.sandbox.base import Outcome
+from antiphon.wire import containers as wc
+from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall, ShellCallOutput
+
+from .base import Context, Offer, Opening, Result, Step, Toolset
+from .client import CLIENT_TOOLS, commands_of, shell_function, steps_of
+from .container import Container
+from .containers import Containers
+
+__all__ = ["Shell"]
+
+_HERE = ("container_auto", "container_reference")
+_ABOUT = (
+    "Runs shell commands in a Linux container without network, one after the other, each in a"
+    " shell of its own. Files lie in /mnt/data."
+)
+_MOST_COMMANDS = 32
+
+
+class Shell:
+    """``Provider`` of ``shell``. Without ``containers`` it is the client's alone."""
+
+    def __init__(self, containers: Containers | None) -> None:
+        self._containers = containers
+        self._client = CLIENT_TOOLS["shell"]
+
+    def check(self, tool: Any, path: str) -> None:
+        environment = _environment(tool)
+        kind = environment.get("type")
+        where = f"{path}.environment"
+        if kind == "local":
+            return
+        if self._containers is None:
+            raise InvalidRequest(
+                "This server runs no commands: use an environment of type 'local'.",
+                param=where,
+                code="unsupported_tool",
+            )
+        if kind == "container_reference":
+            if not isinstance(environment.get("container_id"), str):
+                raise InvalidRequest(
+                    f"Missing required parameter: '{where}.container_id'.",
+                    param=f"{where}.container_id",
+                    code="missing_required_parameter",
+                )
+            return
+        asked = wc.auto(environment, where, ("container_auto",))
+        self._containers.rules.check(asked.memory_limit, f"{where}.memory_limit")
+
+    def lead(self, tool: Any, opening: Opening) -> Item | None:
+        return None
+
+    def open(self, tool: Any, opening: Opening) -> AbstractAsyncContextManager[Toolset]:
+        if self._containers is None or _environment(tool).get("type") not in _HERE:
+            return self._client.open(tool, opening)
+        return self._hosted(self._containers, _environment(tool), opening)
+
+    @asynccontextmanager
+    async def _hosted(
+        self, containers: Containers, environment: Mapping[str, Any], opening: Opening
+    ) -> AsyncIterator[Toolset]:
+        try:
+            container = _container(containers, environment, opening)
+        except (NotFound, InvalidRequest) as error:
+            raise RunError(error.message, code="invalid_prompt") from None
+        offer = Offer(
+            tool=shell_function(_ABOUT),
+            shell=ShellCall(
+                call_id="",
+                action={"commands": [], "timeout_ms": None, "max_output_length": None},
+                environment={"type": "container_reference", "container_id": container.id},
+            ),
+            call=partial(_run, container),
+            failure="incomplete",
+        )
+        try:
+            yield Toolset(offers=(offer,))
+        finally:
+            containers.release(container)
+
+
+def _container(
+    containers: Containers, environment: Mapping[str, Any], opening: Opening
+) -> Container:
+    """The one that is named, or that of the last call before, or a new one."""
+    if environment["type"] == "container_reference":
+        return containers.active(opening.tenant, environment["container_id"])
+    for item in reversed(opening.items):
+        if (before := _used(item)) is not None:
+            try:
+                return containers.active(opening.tenant, before)
+            except (NotFound, InvalidRequest):
+                break
+    asked = wc.auto(environment, "environment", ("container_auto",))
+    return containers.reserve(
+        opening.tenant,
+        wc.CreateContainer(name="auto", file_ids=asked.file_ids, memory_limit=asked.memory_limit),
+    )
+
+
+def _used(item: Item) -> str | None:
+    """The container that a call ran in."""
+    if isinstance(item, CodeInterpreterCall):
+        return item.container_id
+    if isinstance(item, ShellCall) and isinstance(item.environment, dict):
+        found = item.environment.get("container_id")
+        return found if isinstance(found, str) else None
+    return None
+
+
+async def _run(
+    container: Container, arguments: str, context: Context
+) -> AsyncGenerator[Step | Result, None]:
+    """The commands, one after the other; one that does not end is the last."""
+    fields = {"action": commands_of(arguments)}
+    for step in steps_of(fields):
+        yield step
+    action = fields["action"]
+    if not action["commands"]:
+        raise ToolError("There is no command.")
+    wait, most = action["timeout_ms"], action["max_output_length"]
+    outputs: list[dict[str, Any]] = []
+    for command in action["commands"][:_MOST_COMMANDS]:
+        try:
+            outcome = await container.command(
+                command,
+                timeout_s=1e9 if wait is None else wait / 1000,
+                most=1 << 30 if most is None else most,
+            )
+        except NotFound as error:
+            raise ToolError(error.message) from None
+        outputs.append(_output(outcome))
+        if outcome.ended not in ("done", "raised"):
+            break
+    told = ShellCallOutput(call_id=context.call_id, output=tuple(outputs), max_output_length=most)
+    yield Result(fields=fields, items=(told,))
+
+
+def _output(outcome: Outcome) -> dict[str, Any]:
+    timed_out = outcome.ended == "timeout"
+    return {
+        "stdout": outcome.output,
+        "stderr": outcome.errors,
+        "outcome": {"type": "timeout"}
+        if timed_out
+        else {"type": "exit", "exit_code": 0 if outcome.exit_code is None else outcome.exit_code},
+    }
+
+
+def _environment(tool: Any) -> Mapping[str, Any]:
+    """Where a request that says nothing wants its commands to be run: with the client."""
+    found = tool.environment
+    return {"type": "local"} if found is UNSET or found is None else dict(found)
