@@ -16,7 +16,7 @@ from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import Response, Usage
 
-from . import state, upstreams
+from . import filesearch, state, upstreams
 from .constraints import constraints
 from .engines import engines
 from .load import Plan, load
@@ -338,6 +338,8 @@ BENCHES: dict[str, Bench] = {
     "turns": turns,
     "upstream": upstreams.chat,
     "upstream_first": upstreams.first_token,
+    "filesearch": filesearch.speed,
+    "filesearch_quality": filesearch.quality,
     "long": state.turns,
     "appends": state.appends,
     "followers": state.followers,
