@@ -10,10 +10,11 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import sys
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import ContextVar
 from typing import Any, Literal
+from urllib.parse import urlsplit
 
 import httpcore2
 import httpx2
@@ -47,6 +48,11 @@ class Server(Struct, frozen=True, kw_only=True):
     networks: tuple[Network, ...] = ()
 
     @property
+    def name(self) -> str:
+        """For logs: of a URL the host alone, since the rest may be a secret."""
+        return self.command or urlsplit(self.url).hostname or ""
+
+    @property
     def key(self) -> str:
         """The same for the same server with the same credentials. It does not tell them."""
         told = msgspec.json.encode(
@@ -57,8 +63,10 @@ class Server(Struct, frozen=True, kw_only=True):
 
 
 class Seen(msgspec.Struct):
-    """What HTTP said while something was asked: statuses that are errors, what broke."""
+    """What happened while something was asked: whether it was sent, statuses of HTTP that are
+    errors, what broke."""
 
+    sent: bool = False
     statuses: list[int] = []
     broken: list[str] = []
 
@@ -75,7 +83,7 @@ async def connected(server: Server, seconds: float) -> AsyncIterator[Client]:
     """A client that has greeted the server. ``seconds``: for a connection to be made."""
     async with AsyncExitStack() as stack:
         if server.command:
-            yield await stack.enter_async_context(Client(_process(server)))
+            yield await stack.enter_async_context(Client(_noting(_process(server))))
             return
         if server.transport != "sse":
             try:
@@ -88,7 +96,36 @@ async def connected(server: Server, seconds: float) -> AsyncIterator[Client]:
             else:
                 yield client
                 return
-        yield await stack.enter_async_context(Client(_events(server, seconds), mode="legacy"))
+        events = _noting(_events(server, seconds))
+        yield await stack.enter_async_context(Client(events, mode="legacy"))
+
+
+class _Noting:
+    """The stream to a server. What is not even handed to it was not heard there."""
+
+    def __init__(self, stream: Any) -> None:
+        self._stream = stream
+
+    async def send(self, message: Any) -> None:
+        if (noted := seen.get()) is not None:
+            noted.sent = True
+        await self._stream.send(message)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+    async def __aenter__(self) -> _Noting:
+        await self._stream.__aenter__()
+        return self
+
+    async def __aexit__(self, *exc: Any) -> Any:
+        return await self._stream.__aexit__(*exc)
+
+
+@asynccontextmanager
+async def _noting(transport: Any) -> AsyncGenerator[Any, None]:
+    async with transport as (read, write):
+        yield read, _Noting(write)
 
 
 def _process(server: Server) -> Any:
@@ -103,7 +140,7 @@ def _process(server: Server) -> Any:
 async def _streaming(server: Server, seconds: float) -> AsyncIterator[Client]:
     async with (
         _http(server, server.headers, seconds) as http,
-        Client(streamable_http_client(server.url, http_client=http)) as client,
+        Client(_noting(streamable_http_client(server.url, http_client=http))) as client,
     ):
         yield client
 

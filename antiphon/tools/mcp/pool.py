@@ -43,11 +43,16 @@ class _Session:
                 await self._leave.wait()
         except Exception as error:
             if not self._ready.done():
-                self._ready.set_exception(Failure(failure(error, self._seen)))
+                fault = failure(error, self._seen)
+                _log.info("an MCP server was not reached", server=server.name, why=fault.message)
+                self._ready.set_exception(Failure(fault))
             else:
                 _log.info("an MCP session ended", error=type(error).__name__)
         finally:
-            self._ready.cancel()
+            if not self._ready.done():
+                self._ready.set_exception(Failure(failure(EOFError(), self._seen)))
+            if not self._ready.cancelled():
+                self._ready.exception()  # whoever waits hears of it; nobody has to
 
     @property
     def is_over(self) -> bool:
@@ -71,8 +76,6 @@ class _Session:
             if not done:
                 self._task.cancel()
                 await asyncio.wait([self._task], timeout=5)
-        if self._ready.done() and not self._ready.cancelled():
-            self._ready.exception()  # known to those who waited
 
 
 class _Entry:

@@ -23,6 +23,8 @@ Json = dict[str, Any]
 _TIMED_OUT = -32001
 _CLOSED = -32000
 _INTERNAL = -32603
+#: What the SDK says where HTTP says that something is wrong, and the server says no more.
+_STAND_INS = ("Not Found", "Session terminated", "Server returned an error response")
 
 
 class Fault(Struct, frozen=True, kw_only=True):
@@ -54,7 +56,9 @@ def failure(error: BaseException, noted: Seen) -> Fault:
     if isinstance(error, Failure):
         return error.fault
     found = _found(error)
-    if noted.statuses and (status := noted.statuses[-1]) >= 300:
+    told = isinstance(found, MCPError) and found.message not in _STAND_INS
+    if noted.statuses and not (told and noted.statuses[-1] >= 400):
+        status = noted.statuses[-1]
         gone = status == 404
         return Fault(error=_http(status), is_over=gone, is_unheard=gone)
     if noted.broken:
@@ -68,7 +72,10 @@ def failure(error: BaseException, noted: Seen) -> Fault:
     if isinstance(found, MCPError):
         if found.code == _TIMED_OUT:
             return _protocol(_TIMED_OUT, "The server took too long.")
-        return _protocol(found.code, found.message, is_over=found.code == _CLOSED)
+        over = found.code == _CLOSED
+        return _protocol(
+            found.code, found.message, is_over=over, is_unheard=over and not noted.sent
+        )
     if isinstance(found, ValidationError):
         return _protocol(_INTERNAL, "The server's answer is not valid.")
     if isinstance(found, RuntimeError):  # what it says of itself and what it does differ

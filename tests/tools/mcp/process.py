@@ -28,10 +28,10 @@ class Toys:
 
 
 @contextmanager
-def running(log: Path) -> Iterator[Toys]:
+def running(log: Path, port: int = 0) -> Iterator[Toys]:
     """Until it is left."""
     process = subprocess.Popen(
-        [sys.executable, str(TOYS), "http"],
+        [sys.executable, str(TOYS), "http", str(port)],
         stdout=subprocess.PIPE,
         text=True,
         env={**os.environ, "TOYS_LOG": str(log)},

@@ -7,6 +7,7 @@ import ipaddress
 import sys
 from collections.abc import AsyncIterator, Callable
 from contextlib import aclosing
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -23,7 +24,7 @@ from antiphon.tools.mcp.servers import Servers
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp
 
-from .process import TOYS, Toys
+from .process import TOYS, Toys, running
 
 HERE = (ipaddress.ip_network("127.0.0.1"),)
 
@@ -151,6 +152,42 @@ async def test_a_process_that_died_is_reached_again() -> None:
             assert (await call(found, "add", '{"a": 2, "b": 2}')).text == "4"
     finally:
         await servers.close()
+
+
+async def test_a_session_that_is_found_to_be_over_is_made_anew() -> None:
+    """Nobody hears of it: the server did not."""
+    process = Server(command=sys.executable, args=(str(TOYS), "stdio"))
+    pool = Pool(connect_s=20)
+    servers = Servers({"toys": process}, pool)
+
+    def is_over() -> bool:
+        (entry,) = pool._entries.values()
+        assert entry.session is not None
+        dispatcher: Any = entry.session._ready.result().session._dispatcher
+        return bool(dispatcher._closed)
+
+    try:
+        never = Mcp(server_label="toys", require_approval="never")
+        async with servers.open(never, opening()) as found:
+            assert (await call(found, "leave")).text == "bye"
+            await _until(is_over)
+            assert (await call(found, "add", '{"a": 2, "b": 2}')).text == "4"
+    finally:
+        await servers.close()
+
+
+async def test_a_server_that_was_started_again_is_reached(tmp_path: Path) -> None:
+    servers = Servers({}, Pool(), networks=HERE)
+    with running(tmp_path / "log") as toys:
+        asked = tool(toys.url)
+        async with servers.open(asked, opening()) as found:
+            assert (await call(found, "add", '{"a": 1, "b": 2}')).text == "3"
+    async with servers.open(asked, opening(THREE)) as found:
+        error = (await call(found, "add", '{"a": 1, "b": 2}')).fields["error"]
+        assert "could not be reached" in error["message"]
+        with running(tmp_path / "log", toys.port):
+            assert (await call(found, "add", '{"a": 1, "b": 2}')).text == "3"
+    await servers.close()
 
 
 async def test_what_is_listed_is_not_listed_again(servers: Servers) -> None:

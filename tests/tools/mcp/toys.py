@@ -1,5 +1,5 @@
-"""An MCP server of the official SDK, as a process: ``toys.py http|stdio``. Over HTTP it says its
-port on the first line of its stdout, and has streamable HTTP at ``/mcp``, SSE at ``/sse``, a
+"""An MCP server of the official SDK, as a process: ``toys.py http|stdio [PORT]``. Over HTTP it says
+its port on the first line of its stdout, and has streamable HTTP at ``/mcp``, SSE at ``/sse``, a
 server that wants the key "secret" at ``/locked``, one that is broken at ``/broken``, and one that
 sends its clients elsewhere at ``/elsewhere``.
 
@@ -78,6 +78,13 @@ def die() -> str:
     os._exit(1)
 
 
+@toys.tool()
+async def leave() -> str:
+    """Answers, and is gone."""
+    asyncio.get_running_loop().call_later(0.01, os._exit, 0)
+    return "bye"
+
+
 class Weather(BaseModel):
     city: str
     degrees: float
@@ -150,11 +157,11 @@ async def answer(send: Any, status: int, *headers: tuple[bytes, bytes]) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-def main(transport: str) -> None:
+def main(transport: str, port: str = "0") -> None:
     if transport == "stdio":
         toys.run("stdio")
         return
-    listener = socket.create_server(("127.0.0.1", 0))
+    listener = socket.create_server(("127.0.0.1", int(port)))
     sys.stdout.write(f"{listener.getsockname()[1]}\n")
     sys.stdout.flush()
     server = uvicorn.Server(uvicorn.Config(Doors(), log_level="error"))
@@ -162,4 +169,4 @@ def main(transport: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,0 +1,32 @@
+"""A server that somebody else has published, as its users run it."""
+
+from __future__ import annotations
+
+import sys
+
+from antiphon.testing.tool_check import Trial, check_tool
+from antiphon.tools.mcp.link import Server
+from antiphon.tools.mcp.pool import Pool
+from antiphon.tools.mcp.servers import Servers
+from antiphon.wire.tools import Mcp
+
+
+async def test_mcp_server_time() -> None:
+    process = Server(
+        command=sys.executable, args=("-m", "mcp_server_time", "--local-timezone", "Etc/UTC")
+    )
+    servers = Servers({"time": process}, Pool())
+    try:
+        await check_tool(
+            servers,
+            Trial(
+                tool=Mcp(server_label="time", require_approval="never"),
+                works=(
+                    "convert_time",
+                    '{"source_timezone": "Etc/UTC", "time": "12:00", "target_timezone": "Etc/UTC"}',
+                ),
+                fails=("get_current_time", '{"timezone": "Nowhere"}'),
+            ),
+        )
+    finally:
+        await servers.close()
