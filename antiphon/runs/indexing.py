@@ -86,6 +86,8 @@ class Indexer:
     def _done(self, work: Work, task: asyncio.Task[None]) -> None:
         if self._tasks.get(work) is task:
             del self._tasks[work]
+        if not task.cancelled() and (error := task.exception()) is not None:
+            _log.error("a file was left unfinished", file=work.file_id, why=str(error))
 
     async def _resume(self) -> None:
         self.add(work for work in await self._vectors.unfinished() if work not in self._tasks)
@@ -107,6 +109,8 @@ class Indexer:
                 await self._fail(work, entry, "server_error", "The file could not be indexed.")
             else:
                 size = sum(len(c.text.encode()) + len(c.vector or b"") for c in chunks)
+                # Its attributes may be others by now.
+                entry = await self._vectors.entry(work.tenant, work.store_id, work.file_id) or entry
                 settled = _settled(entry, "completed", size=size)
                 await self._vectors.settle(work.tenant, settled, chunks, self._model or "")
 

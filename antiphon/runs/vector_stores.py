@@ -165,11 +165,11 @@ class VectorStores:
         self, tenant: str, store_id: str, file_id: str, attributes: Attributes
     ) -> VectorStoreFile:
         """Its attributes are replaced."""
-        entry = await self._entry(tenant, store_id, file_id)
-        file = replace(entry.file, attributes=attributes)
-        if not await self._kept.label(tenant, replace(entry, file=file)):
-            raise _no_file(file_id, store_id)
-        return file
+        while True:  # its status may change in this moment
+            entry = await self._entry(tenant, store_id, file_id)
+            file = replace(entry.file, attributes=attributes)
+            if await self._kept.label(tenant, replace(entry, file=file)):
+                return file
 
     async def remove(self, tenant: str, store_id: str, file_id: str) -> None:
         """Take it out; the file itself stays."""
@@ -316,9 +316,12 @@ class VectorStores:
             )
             for entry in entries
         ]
+        works = [_work(tenant, entry) for entry in placed]
+        for work in works:  # what is done of it so far must not settle it
+            self._indexer.drop(work)
         if not await self._kept.add(tenant, placed, batch):
             raise _unknown(store_id)
-        self._indexer.add(_work(tenant, entry) for entry in placed)
+        self._indexer.add(works)
 
     async def _entry(self, tenant: str, store_id: str, file_id: str) -> Entry:
         await self._find(tenant, store_id)

@@ -103,7 +103,7 @@ class MemoryVectors:
 
     async def label(self, tenant: str, entry: Entry) -> bool:
         filed = self._file(tenant, entry.file.vector_store_id, entry.file.id)
-        if filed is None:
+        if filed is None or filed.entry.file.status != entry.file.status:
             return False
         filed.entry = entry
         return True

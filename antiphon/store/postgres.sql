@@ -364,9 +364,8 @@ INSERT INTO vector_batches (store, id, body) VALUES ($1, $2, $3)
 UPDATE vector_files SET status = $3, bytes = $4, body = $5
 WHERE store = $1 AND id = $2 AND status = 'in_progress' RETURNING seq
 
--- change_vector_file
-UPDATE vector_files SET status = $3, bytes = $4, body = $5
-WHERE store = $1 AND id = $2 RETURNING seq
+-- label_vector_file
+UPDATE vector_files SET body = $4 WHERE store = $1 AND id = $2 AND status = $3 RETURNING seq
 
 -- put_chunk
 INSERT INTO chunks (store, file, start, text) VALUES ($1, $2, $3, $4) RETURNING seq

@@ -69,7 +69,9 @@ class PostgresVectors:
     async def label(self, tenant: str, entry: Entry) -> bool:
         async with self._cluster.transaction() as inside:
             row = await self._row(inside, tenant, entry.file.vector_store_id)
-            return bool(await inside.rows("change_vector_file", row, *_changed(entry)))
+            file, body = entry.file, encode(entry)
+            labelled = await inside.rows("label_vector_file", row, file.id, file.status, body)
+            return bool(labelled)
 
     async def entry(self, tenant: str, store_id: str, file_id: str) -> Entry | None:
         place = (tenant, key(store_id), key(file_id))

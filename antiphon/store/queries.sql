@@ -239,6 +239,9 @@ SELECT seq FROM vector_files WHERE store = ? AND id = ? AND status = 'in_progres
 -- change_vector_file
 UPDATE vector_files SET status = ?, bytes = ?, body = ? WHERE store = ? AND id = ?
 
+-- label_vector_file
+UPDATE vector_files SET body = ? WHERE store = ? AND id = ? AND status = ?
+
 -- put_chunk
 INSERT INTO chunks (store, file, start, text) VALUES (?, ?, ?, ?)
 

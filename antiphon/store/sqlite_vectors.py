@@ -75,7 +75,8 @@ class SqliteVectors:
             if found is None:
                 return False
             (file,) = found
-            self._change(connection, row, entry)
+            id, _, status, size, body = entry_row(entry)
+            connection.execute(self._queries["change_vector_file"], (status, size, body, row, id))
             for chunk in chunks:
                 kept = (row, file, chunk.start, chunk.text)
                 number = connection.execute(self._queries["put_chunk"], kept).lastrowid
@@ -89,7 +90,8 @@ class SqliteVectors:
     async def label(self, tenant: str, entry: Entry) -> bool:
         def work(connection: sqlite3.Connection) -> bool:
             row = self._row(connection, tenant, entry.file.vector_store_id)
-            return self._change(connection, row, entry)
+            labelled = (encode(entry), row, entry.file.id, entry.file.status)
+            return connection.execute(self._queries["label_vector_file"], labelled).rowcount > 0
 
         return await self._database.write(work)
 
@@ -168,8 +170,3 @@ class SqliteVectors:
         query = self._queries["vector_store_row"]
         found = connection.execute(query, (tenant, store_id)).fetchone()
         return None if found is None else int(found[0])
-
-    def _change(self, connection: sqlite3.Connection, row: int | None, entry: Entry) -> bool:
-        id, _, status, size, body = entry_row(entry)
-        changed = (status, size, body, row, id)
-        return connection.execute(self._queries["change_vector_file"], changed).rowcount > 0

@@ -97,7 +97,8 @@ class Vectors(Protocol):
         kept. ``model``: whose vectors they are."""
 
     async def label(self, tenant: str, entry: Entry) -> bool:
-        """Keep other attributes of a file. False if it is unknown."""
+        """Keep other attributes of a file. False if it is unknown, or its status is another by
+        now."""
 
     async def entry(self, tenant: str, store_id: str, file_id: str) -> Entry | None:
         """The file, or None."""

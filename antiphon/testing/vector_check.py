@@ -151,8 +151,10 @@ async def settles_only_what_is_in_progress(store: Store) -> None:
     assert not await vectors.settle("t", late, [Chunk(start=0, text="fox")], "m")
     assert not await vectors.settle("t", entry_of("b", status="completed"), (), "m")
     assert await _found(vectors, "fox") == "a: fox"
-    assert await vectors.label("t", entry_of("a", status="completed", size=3))
-    assert (await vectors.held("t", "vs_a")).bytes == 3
+    done = entry_of("a", status="completed", size=10)
+    done = replace(done, file=replace(done.file, attributes={"x": 1}))
+    assert await vectors.label("t", done) and await vectors.entry("t", "vs_a", "file-a") == done
+    assert not await vectors.label("t", entry_of("a")), "it is not in progress any more"
     assert not await vectors.label("t", entry_of("b"))
     assert await vectors.add("t", [entry_of("a")], None), "once more"
     assert await _found(vectors, "fox") == ""

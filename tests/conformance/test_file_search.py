@@ -349,7 +349,12 @@ async def test_results_are_told_where_they_are_asked_for(
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
-    [({}, "'queries' is missing"), ("x", "not a JSON object"), ({"queries": [" "]}, "missing")],
+    [
+        ({}, "'queries' is missing"),
+        ("x", "not a JSON object"),
+        ({"queries": [" "]}, "missing"),
+        ({"queries": 7}, "missing"),
+    ],
 )
 async def test_a_search_that_fails_is_told_to_the_model(
     serve: Serve, wait: Ask, client_of: Clients, arguments: Any, told: str

@@ -147,10 +147,15 @@ def _queries(arguments: str) -> tuple[str, ...]:
         raise ToolError("The arguments are not a JSON object.")
     given = asked.get("queries", asked.get("query"))
     texts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-    queries = [one.strip()[:_LONGEST_QUERY] for one in texts if isinstance(one, str)]
+    queries = [_plain(one)[:_LONGEST_QUERY] for one in texts if isinstance(one, str)]
     if not any(queries):
         raise ToolError("'queries' is missing.")
     return tuple(dict.fromkeys(filter(None, queries)))[:_MOST_QUERIES]
+
+
+def _plain(text: str) -> str:
+    """Models write halves of surrogate pairs, which no wire takes."""
+    return text.encode("utf-8", "replace").decode().strip()
 
 
 def _result(found: Found) -> dict[str, Any]:
