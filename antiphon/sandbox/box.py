@@ -124,6 +124,12 @@ class AgentBox:
         with suppress(ProcessLookupError):
             self._process.kill()
         await self._process.wait()
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        for pipe in (self._process.stdout, self._process.stderr):
+            if pipe is not None:  # to its end, unless somebody is about to read that
+                with suppress(RuntimeError, OSError):
+                    await pipe.read()
 
     async def _run(self, frame: dict[str, Any], timeout_s: float, most: int) -> Outcome:
         ran = await self._ask(frame, _Ran, timeout_s + _SLACK_S)

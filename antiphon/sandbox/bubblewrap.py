@@ -172,7 +172,6 @@ class Bubblewrap:
         with ExitStack() as stack:
             filter_fd = _readable(stack, self._built.filter)
             sources = {path: _readable(stack, text) for path, text in self._built.sources.items()}
-            own = _UID if os.geteuid() == 0 else None
             try:
                 process = await asyncio.create_subprocess_exec(
                     *self._built.command(limits, filter_fd, sources),
@@ -182,13 +181,18 @@ class Bubblewrap:
                     pass_fds=(filter_fd, *sources.values()),
                     env={},
                     cwd="/",
-                    user=own,
-                    group=own,
-                    extra_groups=None if own is None else [],
+                    preexec_fn=_nobody if os.geteuid() == 0 else None,
                 )
             except OSError as error:
                 raise ToolError(f"The sandbox could not be started: {error.strerror}") from None
         return await AgentBox.begun(process, limits, _PROBE_S)
+
+
+def _nobody() -> None:
+    """In the new process: no longer root. Event loops differ in what they take of ``user``."""
+    os.setgroups([])
+    os.setgid(_UID)
+    os.setuid(_UID)
 
 
 def _readable(stack: ExitStack, content: bytes) -> int:

@@ -201,3 +201,15 @@ async def test_what_is_missing_is_said_in_a_line(
 def test_a_python_that_is_none_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="is no Python that the sandbox could run"):
         bubblewrap._folders(str(tmp_path / "python"))
+
+
+def test_it_works_on_the_loop_that_serves() -> None:
+    """uvloop takes less than asyncio does."""
+    uvloop = pytest.importorskip("uvloop")
+
+    async def work() -> str:
+        async with opened() as box:
+            return await run(box, "6 * 7")
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(work()) == "42\n"
