@@ -39,7 +39,9 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("code")
     call = json.dumps({"name": "python", "arguments": {"input": CODE}})
     turns = [f"<tool_call>\n{call}\n</tool_call>", "See sandbox:/mnt/data/dot.png."]
-    (folder / "scenes.toml").write_text(f"[[scenes]]\nwhen = "first squares"\nturns = {json.dumps(turns)}\n")
+    (folder / "scenes.toml").write_text(
+        f'[[scenes]]\nwhen = "first squares"\nturns = {json.dumps(turns)}\n'
+    )
     model = f'[models.replay]\nengine = "replay"\nsource = "{folder}/scenes.toml"\n'
     model += f'[models.smollm2]\nsource = "{smollm2()}"\nthreads = 1\ncontext_size = 2048\n'
     with serving(folder, 'sandbox = "bubblewrap"\ncode_s = 5', model=model) as server:
