@@ -16,6 +16,7 @@ from .harmony_header import CHANNEL, CONSTRAIN, read_header
 from .harmony_messages import ASSISTANT, FUNCTIONS, Said, Talk
 from .harmony_parser import CONTROLS, Codes
 from .json_text import load
+from .prompt import clean
 
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding, Message
@@ -142,15 +143,6 @@ class Encoder:
             shown = said.recipient.removeprefix(FUNCTIONS)
             return shown in (name, name.replace(".", "__"))
         return (found.channel or "final") == said.channel
-
-
-def clean(text: str) -> str:
-    """``text`` with half surrogate pairs replaced: no token stands for these."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 def _message(said: Said) -> Message:

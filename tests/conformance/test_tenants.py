@@ -25,6 +25,12 @@ SHARED = ("/v1/models", "/v1/prompts")
 BODIES: dict[str, Any] = {
     "/v1/conversations/{conversation_id}": {"metadata": {}},
     "/v1/conversations/{conversation_id}/items": {"items": [{"role": "user", "content": "x"}]},
+    "/v1/vector_stores/{vector_store_id}": {"name": "x"},
+    "/v1/vector_stores/{vector_store_id}/search": {"query": "x"},
+    "/v1/vector_stores/{vector_store_id}/files": {"file_id": "file_1"},
+    "/v1/vector_stores/{vector_store_id}/files/{file_id}": {"attributes": {}},
+    "/v1/vector_stores/{vector_store_id}/file_batches": {"file_ids": ["file_1"]},
+    "/v1/containers/{container_id}/files": {"file_id": "file_1"},
 }
 
 
@@ -71,6 +77,9 @@ async def test_no_route_shows_what_is_foreign(stores: Store) -> None:
         added = {"items": [{"role": "user", "content": "x"}]}
         form = {"files": {"file": ("a.txt", b"x")}, "data": {"purpose": "user_data"}}
         file = (await mine.post("/v1/files", **form)).json()["id"]
+        shelf = (await mine.post("/v1/vector_stores", json={})).json()["id"]
+        listed = {"file_ids": [file]}
+        batch = (await mine.post(f"/v1/vector_stores/{shelf}/file_batches", json=listed)).json()
         page = (await mine.post(f"/v1/conversations/{talk}/items", json=added)).json()
         item = page["data"][0]["id"]
         tried = 0
@@ -79,7 +88,13 @@ async def test_no_route_shows_what_is_foreign(stores: Store) -> None:
                 continue
             for response in (plain["id"], queued["id"]):
                 path = route.path.format(
-                    response_id=response, conversation_id=talk, item_id=item, file_id=file
+                    response_id=response,
+                    conversation_id=talk,
+                    item_id=item,
+                    file_id=file,
+                    vector_store_id=shelf,
+                    batch_id=batch["id"],
+                    container_id="cntr_1",
                 )
                 for method in route.methods - {"HEAD"}:
                     answer = await thief.request(method, path, json=BODIES.get(route.path))

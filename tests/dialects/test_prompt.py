@@ -143,3 +143,12 @@ def test_vocabularies_that_add_blanks_are_extended_at_control_tokens_only() -> N
     assert encoder.encode(f"<|a|>one{END}<|a|>two more", cut) == encoder.encode(
         f"<|a|>one{END}<|a|>two more", None
     )
+
+
+def test_half_a_character_is_replaced() -> None:
+    """Models write such, escaped, into the JSON of their calls; no tokenizer takes it."""
+    tokenizer = ByteTokenizer()
+    encoder = Encoder(tokenizer, "f")
+    ids = encoder.encode("a\ud83d b", None)
+    assert b"".join(map(tokenizer.piece, ids)).decode() == "a\ufffd b"
+    assert encoder.spread("\ud83d|x", "|", "")[0] == encoder.encode("\ufffdx", None)

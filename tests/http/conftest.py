@@ -113,6 +113,8 @@ class FakeService:
         self.created = asyncio.Event()
         self.prompts = Prompts()
         self.files = Files(MemoryStore(), clock=lambda: 1000.0, ids=counted())
+        self.vector_stores: Any = None
+        self.containers: Any = None
         self.conversations = Conversations(MemoryStore(), clock=lambda: 1000.0, ids=counted())
 
     def models(self) -> tuple[FakeModel, ...]:

@@ -18,8 +18,8 @@ ErrorOf = Callable[[httpx.Response], dict[str, Any]]
         ("GET", "/"),
         ("GET", "/v1"),
         ("GET", "/v1/chat"),
-        ("POST", "/v1/vector_stores"),
-        ("GET", "/v1/containers/cntr_1"),
+        ("POST", "/v1/assistants"),
+        ("GET", "/v1/batches/batch_1"),
         ("POST", "/v1/responses/"),
     ],
 )

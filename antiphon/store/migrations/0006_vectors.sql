@@ -6,6 +6,7 @@ CREATE TABLE vector_stores (
     body BLOB NOT NULL
 );
 CREATE UNIQUE INDEX vector_stores_by_id ON vector_stores (tenant, id);
+CREATE INDEX vector_stores_expiring ON vector_stores (expires_at);
 
 CREATE TABLE vector_files (
     seq INTEGER PRIMARY KEY,
