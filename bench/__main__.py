@@ -19,6 +19,7 @@ from antiphon.wire.response import Response, Usage
 from . import filesearch, state, upstreams
 from .constraints import constraints
 from .engines import engines
+from .kernel import kernel
 from .load import Plan, load
 from .parsers import parsers
 from .schemas import schemas
@@ -338,6 +339,7 @@ BENCHES: dict[str, Bench] = {
     "turns": turns,
     "upstream": upstreams.chat,
     "upstream_first": upstreams.first_token,
+    "kernel": kernel,
     "filesearch": filesearch.speed,
     "filesearch_quality": filesearch.quality,
     "long": state.turns,

@@ -1,0 +1,54 @@
+"""Boxes that run code: how long until the first one answers, and what a call costs besides."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Iterator
+
+from antiphon.errors import SetupError
+from antiphon.sandbox.base import Limits
+from antiphon.sandbox.bubblewrap import Bubblewrap, Built
+
+from .table import Line, median
+
+__all__ = ["kernel"]
+
+_BOXES, _CALLS = 10, 50
+
+
+def kernel() -> Iterator[Line]:
+    """Cold and from the pool. Where nothing can be isolated there is nothing to measure."""
+    try:
+        built = Built.find()
+        yield from asyncio.run(_measured(built))
+    except SetupError as error:
+        yield Line(what="kernel: not here", value=0, unit="", note=str(error))
+
+
+async def _measured(built: Built) -> list[Line]:
+    cold, first, later, warm = [], [], [], []
+    plain, pooled = Bubblewrap(built), Bubblewrap(built, pool=1)
+    await pooled.check()
+    for _ in range(_BOXES):
+        begun = time.perf_counter()
+        box = await plain.open(Limits())
+        cold.append(time.perf_counter() - begun)
+        for kept, count in ((first, 1), (later, _CALLS)):
+            for _ in range(count):
+                begun = time.perf_counter()
+                await box.python("1", timeout_s=5, most=100)
+                kept.append(time.perf_counter() - begun)
+        await box.close()
+        begun = time.perf_counter()
+        box = await pooled.open(Limits())
+        warm.append(time.perf_counter() - begun)
+        await box.close()
+        await asyncio.sleep(0.2)  # the pool is filled again
+    await pooled.close()
+    return [
+        Line(what="kernel: a box, cold", value=median(cold) * 1000, unit="ms", at_most=200),
+        Line(what="kernel: a box, from the pool", value=median(warm) * 1000, unit="ms", at_most=1),
+        Line(what="kernel: its first call", value=median(first) * 1000, unit="ms", at_most=50),
+        Line(what="kernel: a later call", value=median(later) * 1000, unit="ms", at_most=2),
+    ]
