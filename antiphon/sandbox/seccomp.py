@@ -52,7 +52,11 @@ _REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
+    # memory that belongs to no process, so that nobody could count it
+    "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
+    "shmget": (29, 194),
+    "msgget": (68, 186),
     "keyctl": (250, 219),
     "add_key": (248, 217),
     "request_key": (249, 218),

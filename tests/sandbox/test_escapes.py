@@ -97,6 +97,8 @@ async def test_sockets_that_lead_past_the_network_are_refused(box: AgentBox, fam
         ("perf_event_open", "298, 0, 0, 0, 0, 0"),
         ("open_by_handle_at", "304, 0, 0, 0"),
         ("chroot", "161, b'/tmp'"),
+        ("memfd_create", "319, b'm', 0"),
+        ("shmget", "29, 0, 1 << 20, 0o1600"),
         ("reboot", "169, 0, 0, 0"),
         ("fsopen", "430, b'tmpfs', 0"),
     ],
@@ -197,6 +199,21 @@ time.sleep(30)
         outcome = await box.python(bomb, timeout_s=15, most=1000)
     assert outcome.ended == "memory" and not outcome.kept
     assert await said(box, "2 + 2") == "4"
+
+
+@pytest.mark.parametrize(
+    "bomb",
+    [
+        "import mmap, time\nkept = [mmap.mmap(-1, 1 << 20) for _ in range(900)]\n"
+        "for each in kept:\n    each.write(bytes(1 << 20))\ntime.sleep(30)",
+        "import os, time\nfor n in range(10**9):\n    os.close(os.open(f'/tmp/{n}', os.O_CREAT))",
+    ],
+    ids=["shared", "files"],
+)
+async def test_memory_that_is_not_plainly_its_own_is_counted_too(box: AgentBox, bomb: str) -> None:
+    async with asyncio.timeout(25):
+        outcome = await box.python(bomb, timeout_s=20, most=1000)
+    assert outcome.ended == "memory"
 
 
 @pytest.mark.parametrize("folder", ["/mnt/data", "/tmp", "/dev/shm"])
