@@ -1,0 +1,95 @@
+"""What becomes of code when nobody waits for it any more, and what a message cites."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+import pytest
+
+from antiphon.stream.deltas import Annotate, Text
+from antiphon.testing.sandbox import FakeSandbox
+from antiphon.tools.base import Context, Opening, Result, Step
+from antiphon.tools.code_interpreter import CodeInterpreter, _Cited
+from antiphon.wire.containers import ContainerFile, CreateContainer
+from antiphon.wire.tools import CodeInterpreter as Tool
+from tests.conformance.boxes import containers, play
+from tests.sandbox.boxes import SMALL, sandbox
+
+CONTEXT = Context(tenant="t", response_id="r", call_id="c", room=1000)
+AUTO = Tool(container={"type": "auto"})
+
+
+def opening(**more: object) -> Opening:
+    return Opening(tenant="t", response_id="r", items=(), **more)  # type: ignore[arg-type]
+
+
+async def test_code_of_a_client_that_left_is_stopped_and_its_container_stays() -> None:
+    held = containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes)
+    async with held, CodeInterpreter(held).open(AUTO, opening()) as toolset:
+        (offer,) = toolset.offers
+        assert offer.call is not None
+        async with aclosing(offer.call("x = 5", CONTEXT)) as steps:
+            done = [step async for step in steps]
+        assert isinstance(done[-1], Result) and not done[-1].failed
+        (container,) = held._all.values()
+
+        async def endless() -> None:
+            assert offer.call is not None
+            async with aclosing(offer.call("while True: pass", CONTEXT)) as steps:
+                async for step in steps:
+                    assert isinstance(step, Step)
+                    begun.set()
+
+        begun = asyncio.Event()
+        leaving = asyncio.create_task(endless())
+        await begun.wait()
+        while not container._turn.locked():
+            await asyncio.sleep(0)
+        leaving.cancel()
+        async with asyncio.timeout(15):
+            with pytest.raises(asyncio.CancelledError):
+                await leaving
+            outcome, _ = await container.python("x")
+        assert outcome.output == "5\n"
+
+
+async def test_two_tenants_have_no_container_in_common() -> None:
+    box = FakeSandbox(play)
+    held = containers(box)
+    mine = await held.create("a", CreateContainer(name="x"))
+    with pytest.raises(Exception, match="not found"):
+        async with CodeInterpreter(held).open(Tool(container=mine.id), opening()):
+            pass
+
+
+def cited(text: str, *paths: str) -> list[tuple[str, str]]:
+    """The file and the text of each citation, however the text came."""
+    made = {
+        path: ContainerFile(
+            id=f"cfile_{path}",
+            bytes=1,
+            container_id="cntr_1",
+            created_at=1,
+            path=path,
+            source="assistant",
+        )
+        for path in paths
+    }
+    reader = _Cited(made)
+    assert [delta for piece in text for delta in reader.feed(Text(piece))] == [
+        Text(piece) for piece in text
+    ]
+    notes = [delta.annotation for delta in reader.end() if isinstance(delta, Annotate)]
+    assert not made
+    return [(n.filename, text[n.start_index : n.end_index]) for n in notes]  # type: ignore[union-attr]
+
+
+def test_files_are_cited_where_they_are_named() -> None:
+    path = "/mnt/data/a.csv"
+    assert cited("See [it](sandbox:/mnt/data/a.csv)!", path) == [
+        ("a.csv", "sandbox:/mnt/data/a.csv")
+    ]
+    assert cited("It is in a.csv, and not in data.csv.", path) == [("a.csv", "a.csv")]
+    assert cited("Nothing is named.", path) == [("a.csv", "")]
+    assert cited("No file was made.") == []
