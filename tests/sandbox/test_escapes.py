@@ -211,8 +211,8 @@ time.sleep(30)
     ids=["shared", "files"],
 )
 async def test_memory_that_is_not_plainly_its_own_is_counted_too(box: AgentBox, bomb: str) -> None:
-    async with asyncio.timeout(25):
-        outcome = await box.python(bomb, timeout_s=20, most=1000)
+    async with asyncio.timeout(80):
+        outcome = await box.python(bomb, timeout_s=60, most=1000)
     assert outcome.ended == "memory"
 
 
