@@ -18,7 +18,7 @@ settings.register_profile("fuzz", max_examples=2_000, deadline=None)
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--golden", action="store_true", help="write the goldens again")
-    parser.addoption("--kills", type=int, default=2, help="how often a server is killed (durable)")
+    parser.addoption("--kills", type=int, default=1, help="how often a server is killed (durable)")
 
 
 @pytest.fixture(scope="session")

@@ -93,6 +93,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     stream: bool | None = None
     stream_options: StreamOptions | None = None
     background: bool | None = None
+    background_options: Json | None = None
     truncation: Literal["auto", "disabled"] | None = None
     context_management: tuple[ContextManagement, ...] | None = None
     metadata: dict[str, str] | None = None
@@ -193,6 +194,7 @@ FIELDS: Mapping[str, Fate] = {
     "stream": "honoured",
     "stream_options": "honoured",
     "background": "honoured",
+    "background_options": "hint",
     "truncation": "honoured",
     "context_management": "honoured",
     "metadata": "echoed",

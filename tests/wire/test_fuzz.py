@@ -150,7 +150,11 @@ VALID = st.fixed_dictionaries(
             max_size=4,
             unique_by=lambda item: item.get("id") or object(),
         ),
-        "tools": st.lists(st.sampled_from(list(TOOLS.values())).flatmap(thinned), max_size=4),
+        "tools": st.lists(
+            st.sampled_from(list(TOOLS.values())).flatmap(thinned),
+            max_size=4,
+            unique_by=lambda tool: tool.get("server_label") or object(),
+        ),
     }
 )
 

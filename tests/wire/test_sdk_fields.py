@@ -188,7 +188,7 @@ def test_what_stands_inside_has_the_sdks_fields(
 
 def test_a_request_takes_every_field_of_the_sdk() -> None:
     known = set(get_type_hints(response_create_params.ResponseCreateParamsBase)) | {"stream"}
-    assert len(known) == 33
+    assert len(known) >= 33
     assert known <= ours_of(CreateResponse)
 
 
