@@ -57,14 +57,14 @@ async def test_llama() -> None:
     with pytest.raises(SetupError, match="does not say how its vectors are pooled"):
         await load_embedder(path)
     embedder = await load_embedder(
-        path, pooling="mean", context_size=512, prefixes=Prefixes(query="find: ")
+        path, pooling="mean", context_size=1024, prefixes=Prefixes(query="find: ")
     )
     asked, told = [
         (await embedder.embed(("cat",), role)).vectors[0] for role in ("query", "passage")
     ]
     assert likeness(asked, told) < 0.999
-    with pytest.raises(InvalidRequest, match="longer than the 512 tokens") as refused:
-        await embedder.embed(("word " * 700,))
+    with pytest.raises(InvalidRequest, match="longer than the 1024 tokens") as refused:
+        await embedder.embed(("word " * 1500,))
     assert (refused.value.param, refused.value.code) == ("input", "context_length_exceeded")
     await check_embedder(embedder)
 
