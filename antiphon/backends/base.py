@@ -8,8 +8,9 @@ from typing import Any, Protocol, runtime_checkable
 
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.stream.deltas import Delta
+from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
-__all__ = ["Backend", "Continuing", "Equipped", "Reply", "Spelling", "singly", "tools_of"]
+__all__ = ["Backend", "Continuing", "Equipped", "Reply", "Spelling", "added", "singly", "tools_of"]
 
 
 class Reply(Protocol):
@@ -101,3 +102,21 @@ async def singly(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGenera
         async for known in deltas:
             for delta in known:
                 yield delta
+
+
+def added(one: Usage, other: Usage) -> Usage:
+    """What two calls of a model used together: what was asked again is input again."""
+    first, second = one.input_tokens_details, other.input_tokens_details
+    return Usage(
+        input_tokens=one.input_tokens + other.input_tokens,
+        input_tokens_details=InputTokensDetails(
+            cached_tokens=first.cached_tokens + second.cached_tokens,
+            cache_write_tokens=first.cache_write_tokens + second.cache_write_tokens,
+        ),
+        output_tokens=one.output_tokens + other.output_tokens,
+        output_tokens_details=OutputTokensDetails(
+            reasoning_tokens=one.output_tokens_details.reasoning_tokens
+            + other.output_tokens_details.reasoning_tokens
+        ),
+        total_tokens=one.total_tokens + other.total_tokens,
+    )

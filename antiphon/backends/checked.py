@@ -20,16 +20,14 @@ from antiphon.stream.deltas import Delta, Finish, Open, Sampled, Text
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import InputText, Item, Message, OutputText
 from antiphon.wire.response import (
-    InputTokensDetails,
     JsonObjectFormat,
     JsonSchemaFormat,
-    OutputTokensDetails,
     Usage,
 )
 
-from .base import Reply, singly
+from .base import Reply, added, singly
 
-__all__ = ["Checked", "Form", "added", "form_of"]
+__all__ = ["Checked", "Form", "form_of"]
 
 #: How often a model is asked, the first time included.
 _ATTEMPTS = 3
@@ -194,20 +192,3 @@ def _corrected(conversation: Conversation, said: str, fault: str) -> Conversatio
         Message(id="", role="user", content=(InputText(text=_AGAIN.format(fault=fault)),)),
     )
     return replace(conversation, items=(*conversation.items, *again), kept=None)
-
-
-def added(one: Usage, other: Usage) -> Usage:
-    """All that was used: what was asked again is input again."""
-    return Usage(
-        input_tokens=one.input_tokens + other.input_tokens,
-        input_tokens_details=InputTokensDetails(
-            cached_tokens=one.input_tokens_details.cached_tokens
-            + other.input_tokens_details.cached_tokens
-        ),
-        output_tokens=one.output_tokens + other.output_tokens,
-        output_tokens_details=OutputTokensDetails(
-            reasoning_tokens=one.output_tokens_details.reasoning_tokens
-            + other.output_tokens_details.reasoning_tokens
-        ),
-        total_tokens=one.total_tokens + other.total_tokens,
-    )

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, Reply, singly
+from antiphon.backends.base import Backend, Reply, added, singly
 from antiphon.backends.truncation import droppable
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.errors import CannotContinue, InvalidRequest, RunError
@@ -21,8 +21,6 @@ from antiphon.wire import items as it
 from antiphon.wire.compaction import CompactedResponse
 from antiphon.wire.response import (
     ContextManagement,
-    InputTokensDetails,
-    OutputTokensDetails,
     ReasoningConfig,
     Response,
     TextConfig,
@@ -253,7 +251,7 @@ class Compacting:
         async with aclosing(self._answer.deltas()) as deltas:
             async for known in deltas:
                 if isinstance(last := known[-1], Finish):
-                    known = (*known[:-1], Finish(last.reason, _sum(usage, last.usage)))
+                    known = (*known[:-1], Finish(last.reason, added(usage, last.usage)))
                 yield known
 
     async def _prepared(self, recalled: Recalled) -> Reply:
@@ -279,21 +277,3 @@ async def _read(reply: Reply) -> tuple[str, Usage]:
                 case Finish():
                     usage = delta.usage
     return "".join(texts).strip(), usage
-
-
-def _sum(one: Usage, other: Usage) -> Usage:
-    """Of two calls of a model."""
-    first, second = one.input_tokens_details, other.input_tokens_details
-    return Usage(
-        input_tokens=one.input_tokens + other.input_tokens,
-        input_tokens_details=InputTokensDetails(
-            cached_tokens=first.cached_tokens + second.cached_tokens,
-            cache_write_tokens=first.cache_write_tokens + second.cache_write_tokens,
-        ),
-        output_tokens=one.output_tokens + other.output_tokens,
-        output_tokens_details=OutputTokensDetails(
-            reasoning_tokens=one.output_tokens_details.reasoning_tokens
-            + other.output_tokens_details.reasoning_tokens
-        ),
-        total_tokens=one.total_tokens + other.total_tokens,
-    )

@@ -51,10 +51,17 @@ class Called:
 
     def said(self) -> tuple[Delta, ...]:
         """All of it at once."""
-        begun = "in_progress" in KINDS[type(self.offer.shell)].progress
-        steps = (Progress("in_progress", self.key),) if begun else ()
         text = (Text(self.arguments),) if self.offer.streamed and self._text else ()
-        return (Open(self.opened, self.key), *steps, *text, Close())
+        return (*self.begun(), *text, Close())
+
+    def begun(self) -> tuple[Delta, ...]:
+        """Its item, and that work on it has begun."""
+        shell = self.offer.shell
+        if "call_id" in shell.__struct_fields__:
+            shell = replace(shell, call_id=self.call_id)
+        steps = KINDS[type(shell)].progress
+        told = (Progress("in_progress", self.key),) if "in_progress" in steps else ()
+        return (Open(shell, self.key), *told)
 
     def write(self, delta: Text) -> None:
         self._text.append(delta.text)
@@ -63,14 +70,6 @@ class Called:
     def arguments(self) -> str:
         """What the model wrote."""
         return "".join(self._text)
-
-    @property
-    def opened(self) -> it.Item:
-        """The item on the wire, as it begins."""
-        shell = self.offer.shell
-        if "call_id" in shell.__struct_fields__:
-            return replace(shell, call_id=self.call_id)
-        return shell
 
     def item(self) -> it.Item:
         """The call as the model made it."""
@@ -114,7 +113,7 @@ class _Spoken:
         shell = self._shell
         if isinstance(shell, it.Message):
             make = {"text": it.OutputText, "refusal": it.Refusal}
-            parts = [make[c](**{_FIELD[c]: text}) for c, text in said.items() if c in make]
+            parts = [make[c](**{c: text}) for c, text in said.items() if c in make]
             return replace(shell, content=(*shell.content, *parts))
         text = said.get("text", "")
         if isinstance(shell, it.Reasoning):
@@ -133,9 +132,6 @@ def _through(readers: Sequence[Reader], deltas: Iterable[Delta]) -> list[Delta]:
             for out in (reader.feed(delta) if isinstance(delta, Text) else (delta,))
         ]
     return said
-
-
-_FIELD: Mapping[str, str] = {"text": "text", "refusal": "refusal"}
 
 
 class Turn:
@@ -231,9 +227,7 @@ class Turn:
         self._said.append(call)
         if ignored:
             return ()
-        begun = "in_progress" in KINDS[type(offer.shell)].progress
-        steps = (Progress("in_progress", call.key),) if begun else ()
-        return (Open(call.opened, call.key), *steps)
+        return call.begun()
 
     def _over(self) -> Iterable[Delta]:
         """The open call has been said."""

@@ -14,8 +14,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Reply
-from antiphon.backends.checked import added
+from antiphon.backends.base import Reply, added
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Prompted
