@@ -27,7 +27,7 @@ from antiphon.wire.response import Response, ResponseError, Usage
 
 from .recorder import Recorder
 from .supervisor import Supervisor
-from .tape import common, unrolled
+from .tape import common, spent, unrolled
 
 __all__ = ["Left", "Outlet", "Run", "Work"]
 
@@ -261,7 +261,10 @@ class Run:
 
     def _partial_usage(self) -> Usage:
         """What a run that broke had used. Never null: there are clients that loop without it."""
-        prompt, sampled = self._work.reply.input_tokens, len(self.recorder.sampled)
+        reply = self._work.reply
+        prompt, sampled = reply.input_tokens, len(self.recorder.sampled)
+        if reply.kept is not None:
+            prompt, sampled = spent(reply.kept.ids, self.recorder.sampled)
         return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
 
     def _tokens(self) -> TurnTokens | None:

@@ -6,9 +6,9 @@ the ids behind that. So the ids of a run are one array that only grows.
 from __future__ import annotations
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
-__all__ = ["common", "prompted", "unrolled"]
+__all__ = ["common", "prompted", "spent", "unrolled"]
 
 #: No token has this id.
 _MARK = 0xFFFFFFFF
@@ -23,16 +23,30 @@ def prompted(tape: array[int], prompt: Sequence[int], ids: Sequence[int]) -> Non
 
 def unrolled(prompt: Sequence[int], tape: array[int]) -> tuple[Sequence[int], array[int]]:
     """The last prompt, and what was sampled after it."""
+    *_, last = _turns(prompt, tape)
+    return last
+
+
+def spent(prompt: Sequence[int], tape: array[int]) -> tuple[int, int]:
+    """Tokens read and tokens sampled, over all turns: every turn reads its whole prompt."""
+    turns = list(_turns(prompt, tape))
+    return sum(len(read) for read, _ in turns), sum(len(sampled) for _, sampled in turns)
+
+
+def _turns(prompt: Sequence[int], tape: array[int]) -> Iterator[tuple[Sequence[int], array[int]]]:
+    """The prompt of each turn, and what was sampled after it."""
     start = 0
     while True:
         try:
             mark = tape.index(_MARK, start)
         except ValueError:
-            return prompt, tape[start:]
+            yield prompt, tape[start:]
+            return
         base, count = tape[mark + 1], tape[mark + 2]
-        before = (*prompt, *tape[start:mark])
+        sampled = tape[start:mark]
+        yield prompt, sampled
         start = mark + 3 + count
-        prompt = (*before[:base], *tape[mark + 3 : start])
+        prompt = (*(*prompt, *sampled)[:base], *tape[mark + 3 : start])
 
 
 def common(one: Sequence[int], other: Sequence[int]) -> int:

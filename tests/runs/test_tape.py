@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.runs.tape import common, prompted, unrolled
+from antiphon.runs.tape import common, prompted, spent, unrolled
 
 IDS = st.lists(st.integers(0, 300_000), max_size=8)
 
@@ -24,6 +24,8 @@ def test_the_last_prompt_and_what_came_after_it(
     tape.extend(last)
     before, after = unrolled(prompt, tape)
     assert (list(before), list(after)) == (expected, last)
+    read = len(prompt) + sum(len(ids) for _, ids in turns)
+    assert spent(prompt, tape) == (read, len(last) + sum(len(sampled) for sampled, _ in turns))
 
 
 def test_a_prompt_that_goes_on_costs_what_it_adds() -> None:
