@@ -10,17 +10,18 @@ from contextlib import aclosing
 from typing import Any
 
 from antiphon.backends.base import Backend, Reply, Spelling
-from antiphon.conversation import Begun, Kept
+from antiphon.conversation import Begun
 from antiphon.errors import InvalidRequest
 from antiphon.stream.deltas import Delta
 from antiphon.wire.response import Usage
 
+from .around import Around
 from .tape import unrolled
 
 __all__ = ["Inspected"]
 
 
-class Inspected:
+class Inspected(Around):
     """``Reply`` that is watched. ``spell``: whether the messages are wanted, ``timed``: the times.
     ``turns``: what each turn used, once there are any. ``clock`` gives seconds. Raises
     ``InvalidRequest`` where messages cannot be told."""
@@ -42,24 +43,12 @@ class Inspected:
                 param="enable_response_messages",
                 code="unsupported_parameter",
             )
-        self._reply = reply
+        super().__init__(reply)
         self._spelling = backend if spelled and isinstance(backend, Spelling) else None
         self._timed = timed
         self._clock = clock
         self._turns = turns
         self._times: list[float] = []
-
-    @property
-    def input_tokens(self) -> int:
-        return self._reply.input_tokens
-
-    @property
-    def kept(self) -> Kept | None:
-        return self._reply.kept
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        return self._reply.dropped
 
     def resumed(self, begun: Begun) -> Reply:
         self._reply = self._reply.resumed(begun)

@@ -14,11 +14,13 @@ import structlog
 from msgspec import Struct
 
 from antiphon.backends.base import Backend, Reply, singly
-from antiphon.conversation import Begun, Conversation, Kept, Options
+from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import RequestError, RunError
 from antiphon.stream.deltas import Delta, Open, Sampled, Text
 from antiphon.wire.items import InputText, Item, Message, Reasoning
 from antiphon.wire.response import ReasoningConfig
+
+from .around import Around
 
 __all__ = ["Summarised", "Summariser", "broke_off", "level"]
 
@@ -91,24 +93,12 @@ class Summariser(Struct, frozen=True, kw_only=True):
         return thought[:room] + _LEFT_OUT + thought[-room:]
 
 
-class Summarised:
+class Summarised(Around):
     """``Reply`` whose thinking gets a summary. One that fails is left out: the answer matters."""
 
     def __init__(self, reply: Reply, summariser: Summariser) -> None:
-        self._reply = reply
+        super().__init__(reply)
         self._summariser = summariser
-
-    @property
-    def input_tokens(self) -> int:
-        return self._reply.input_tokens
-
-    @property
-    def kept(self) -> Kept | None:
-        return self._reply.kept
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        return self._reply.dropped
 
     def resumed(self, begun: Begun) -> Reply:
         """Without a summary, if there is none yet: what was thought before is not known here."""

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Reply, added
-from antiphon.conversation import Begun, Conversation, Kept, Options
+from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Prompted
 from antiphon.tools.base import Offer, Opening, Reader, Toolset
@@ -23,6 +23,7 @@ from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage
 
+from .around import Around
 from .offered import Hosted, with_tools
 from .running import Bounds, Place, error_fields, room, run_all, trimmed
 from .turn import Called, Turn
@@ -51,11 +52,12 @@ class Work(Struct, frozen=True, kw_only=True):
     context_size: int | None = None
 
 
-class Turns:
+class Turns(Around):
     """``Reply`` over the replies of all turns. ``reply`` is that of the first, ready."""
 
     def __init__(self, reply: Reply, work: Work) -> None:
-        self._first = self._reply = reply
+        super().__init__(reply)
+        self._now = reply
         self._work = work
         self._offers = {(o.tool.name, o.namespace): o for o in work.offers}
         self._conversation = work.conversation
@@ -66,18 +68,6 @@ class Turns:
         self._is_over = False
         #: What each turn used.
         self.used: list[Usage] = []
-
-    @property
-    def input_tokens(self) -> int:
-        return self._first.input_tokens
-
-    @property
-    def kept(self) -> Kept | None:
-        return self._first.kept
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        return self._first.dropped
 
     def resumed(self, begun: Begun) -> Reply:
         """Within a turn, from its tokens. Where tools ran last, from the items: what was running is
@@ -171,8 +161,8 @@ class Turns:
         self._options = with_tools(self._options, self._work.hosted, toolsets)
         if begun is not None and not _is_between(begun):
             if offered:
-                self._reply = await self._work.ask(self._work.conversation, self._options)
-            self._reply = self._reply.resumed(begun)
+                self._now = await self._work.ask(self._work.conversation, self._options)
+            self._now = self._now.resumed(begun)
             return
         items: tuple[it.Item, ...] = ()
         if begun is not None:
@@ -195,7 +185,7 @@ class Turns:
 
     async def _turn(self, turn: Turn) -> AsyncGenerator[tuple[Delta, ...], None]:
         """What the model says, then what its tools do."""
-        async with aclosing(self._reply.deltas()) as deltas:
+        async with aclosing(self._now.deltas()) as deltas:
             async for known in deltas:
                 if out := turn.take(known):
                     yield out
@@ -216,7 +206,7 @@ class Turns:
         self, items: Sequence[it.Item], turn: Turn | None = None, *, first: bool = False
     ) -> tuple[Delta, ...] | None:
         """Ask the model again, or for the first time; None if there is no room for an answer."""
-        kept = turn.kept(self._reply.kept) if turn is not None else self._conversation.kept
+        kept = turn.kept(self._now.kept) if turn is not None else self._conversation.kept
         self._conversation = replace(
             self._conversation, items=(*self._conversation.items, *items), kept=kept
         )
@@ -224,11 +214,11 @@ class Turns:
         if self._options.max_output_tokens == 0:
             return None
         try:
-            self._reply = await self._work.ask(self._conversation, self._options)
+            self._now = await self._work.ask(self._conversation, self._options)
         except InvalidRequest as refused:
             _log.info("no more turns", response=self._work.response_id, why=refused.message)
             return None
-        prompt = self._reply.kept
+        prompt = self._now.kept
         return () if prompt is None else (Prompted(prompt.ids),)
 
     def _afterwards(self) -> Options:

@@ -1,0 +1,27 @@
+"""A reply around another: to the run it looks like what it holds, where it does not say more."""
+
+from __future__ import annotations
+
+from antiphon.backends.base import Reply
+from antiphon.conversation import Kept
+
+__all__ = ["Around"]
+
+
+class Around:
+    """What a ``Reply`` tells of itself, as ``reply`` tells it."""
+
+    def __init__(self, reply: Reply) -> None:
+        self._reply = reply
+
+    @property
+    def input_tokens(self) -> int:
+        return self._reply.input_tokens
+
+    @property
+    def kept(self) -> Kept | None:
+        return self._reply.kept
+
+    @property
+    def dropped(self) -> tuple[str, ...]:
+        return self._reply.dropped
