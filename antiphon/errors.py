@@ -37,6 +37,7 @@ __all__ = [
     "TooLarge",
     "ToolError",
     "Unauthorized",
+    "first_line",
 ]
 
 
@@ -148,3 +149,8 @@ class Timeout(RunError):
 
 class GrammarError(AntiphonError):
     """An event came where the grammar forbids it: a bug of ours, loud in tests."""
+
+
+def first_line(error: BaseException) -> str:
+    """What an error of other code says, in one line: its type where it says nothing."""
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]

@@ -183,21 +183,14 @@ class LlamaEngine:
             bos = tokenizer.special.get(tokenizer.bos or "") if tokenizer.add_bos else None
             self._speller = Speller(tokenizer, server.marker, bos)
         self._measured: OrderedDict[bytes, int] = OrderedDict()
-        self._tokenizer = tokenizer
+        self.tokenizer = tokenizer
         self._withheld = Withheld(tokenizer)
-        self._card = card
+        self.card = card
         self._slots = Slots(parallel)
         self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="llama")
         self._running: dict[Stream, asyncio.Future[None]] = {}
         self._closed = False
-
-    @property
-    def card(self) -> ModelCard:
-        return self._card
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
+        self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
             cached_tokens=True,
@@ -207,10 +200,6 @@ class LlamaEngine:
             images=self._speller is not None,
             adapters=frozenset(self._adapters),
         )
-
-    @property
-    def tokenizer(self) -> LlamaTokenizer:
-        return self._tokenizer
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         self._check(prompt, sampling)
@@ -228,7 +217,7 @@ class LlamaEngine:
     def _start(self, prompt: Prompt, sampling: Sampling, slot: int) -> Stream:
         """Begin on a thread. The slot is given back when the thread is done with it."""
         loop = asyncio.get_running_loop()
-        stream = Stream(loop, self._tokenizer, self._withheld, sampling)
+        stream = Stream(loop, self.tokenizer, self._withheld, sampling)
         if self._closed:
             self._slots.give_back(slot, ())
             raise BackendError("The engine is closed.")
@@ -280,7 +269,7 @@ class LlamaEngine:
     def _measure(self, image: Image) -> int:
         if not isinstance(self._server, LlamaSocket):
             raise BackendError("this model cannot see")
-        around = 2 * len(self._tokenizer.encode(AROUND, special=False)) + self._tokenizer.add_bos
+        around = 2 * len(self.tokenizer.encode(AROUND, special=False)) + self.tokenizer.add_bos
         return self._server.prompt_tokens(readable(image)) - around
 
     def _check(self, prompt: Prompt, sampling: Sampling) -> None:
@@ -288,10 +277,10 @@ class LlamaEngine:
             raise InvalidRequest("The prompt is empty.", param="input")
         if sampling.max_tokens < 1:
             raise InvalidRequest("At least one token must be asked for.", param="max_output_tokens")
-        if len(prompt.ids) >= self._card.context_size:
+        if len(prompt.ids) >= self.card.context_size:
             raise InvalidRequest(
                 f"The input has {len(prompt.ids)} tokens; the context of this model holds"
-                f" {self._card.context_size}, the answer included.",
+                f" {self.card.context_size}, the answer included.",
                 param="input",
                 code="context_length_exceeded",
             )

@@ -115,38 +115,27 @@ class OpenvinoEngine:
 
     def __init__(self, child: Child, tokenizer: Tokenizer, card: ModelCard, parallel: int) -> None:
         self._child = child
-        self._tokenizer = tokenizer
-        self._card = card
+        self.tokenizer = tokenizer
+        self.card = card
         # Its cache holds so many; beyond, a request waits here, where it can be cancelled.
         self._places = asyncio.Semaphore(parallel)
         self._numbers = itertools.count()
-
-    @property
-    def card(self) -> ModelCard:
-        return self._card
-
-    @property
-    def capabilities(self) -> Capabilities:
         # Its random numbers are shared by all that runs: a seed of one request would be a promise
         # that another one breaks. Of log-probabilities it tells the chosen token's alone.
-        return Capabilities(
+        self.capabilities = Capabilities(
             max_logprobs=0, penalties=True, schemas=True, schema_keywords=SCHEMA_KEYWORDS
         )
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
-
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        check_request(prompt, sampling, self._card, self._tokenizer)
+        check_request(prompt, sampling, self.card, self.tokenizer)
         _check_schema(sampling)
-        room = self._card.context_size - len(prompt.ids)
+        room = self.card.context_size - len(prompt.ids)
         async with self._places:
             try:
                 await self._child.start()
             except SetupError as error:
                 raise BackendError(str(error)) from None
-            listener = _Listener(Endings(self._tokenizer, sampling, room))
+            listener = _Listener(Endings(self.tokenizer, sampling, room))
             number = next(self._numbers)
             self._child.ask(self._asked(number, prompt, sampling, room), listener.hear)
             try:
@@ -156,7 +145,7 @@ class OpenvinoEngine:
                 self._child.leave(number)
 
     def _asked(self, number: int, prompt: Prompt, sampling: Sampling, room: int) -> Asked:
-        values = values_of(sampling, self._card)
+        values = values_of(sampling, self.card)
         hot = values.get("temperature") != 0
         # Zeros that mean "none" here are out of range there.
         config: dict[str, Any] = {name: value for name, value in values.items() if value}

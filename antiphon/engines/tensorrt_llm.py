@@ -20,7 +20,7 @@ from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.endings import Endings
 from antiphon.engines.masks import check_grammar
 from antiphon.engines.pump import Pump, Told, told_token
-from antiphon.errors import InvalidRequest, SetupError
+from antiphon.errors import InvalidRequest, SetupError, first_line
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
 
 __all__ = ["TensorrtEngine", "load"]
@@ -67,9 +67,7 @@ def _llm(folder: Path, arguments: Mapping[str, Any]) -> Any:
     try:
         return tensorrt_llm.LLM(**arguments)
     except Exception as error:  # whatever its parts raise, in many lines
-        lines = str(error).strip().splitlines()
-        reason = lines[0] if lines else type(error).__name__
-        raise SetupError(f"TensorRT-LLM cannot load {folder}: {reason}") from None
+        raise SetupError(f"TensorRT-LLM cannot load {folder}: {first_line(error)}") from None
 
 
 class TensorrtEngine:
@@ -77,19 +75,12 @@ class TensorrtEngine:
 
     def __init__(self, llm: Any, tokenizer: Tokenizer, card: ModelCard) -> None:
         self._llm = llm
-        self._tokenizer = tokenizer
-        self._card = card
+        self.tokenizer = tokenizer
+        self.card = card
         self._pump = Pump()
         #: What this version takes besides; priorities came with 1.3.
         self._takes = frozenset(inspect.signature(llm.generate_async).parameters)
-
-    @property
-    def card(self) -> ModelCard:
-        return self._card
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
+        self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
             cached_tokens=True,
@@ -101,16 +92,12 @@ class TensorrtEngine:
             extra=_OWN,
         )
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
-
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        check_request(prompt, sampling, self._card, self._tokenizer)
+        check_request(prompt, sampling, self.card, self.tokenizer)
         if sampling.constraint is not None:
             check_grammar(sampling.constraint, EXTRA)
-        room = self._card.context_size - len(prompt.ids)
-        endings = Endings(self._tokenizer, sampling, room)
+        room = self.card.context_size - len(prompt.ids)
+        endings = Endings(self.tokenizer, sampling, room)
         chunks = self._pump.chunks(self._said(prompt, sampling, room), endings)
         try:
             async for chunk in chunks:
@@ -152,7 +139,7 @@ class TensorrtEngine:
         from tensorrt_llm import SamplingParams
         from tensorrt_llm.llmapi import GuidedDecodingParams
 
-        values = values_of(sampling, self._card)
+        values = values_of(sampling, self.card)
         # Without a temperature it takes the likeliest.
         if values.setdefault("temperature", 1.0) == 0:
             values = {**values, "top_k": 1, "top_p": 1.0}
@@ -164,7 +151,7 @@ class TensorrtEngine:
             max_tokens=min(sampling.max_tokens, room),
             # Without one, all requests have the same.
             seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
-            stop_token_ids=stops_of(sampling, self._tokenizer),
+            stop_token_ids=stops_of(sampling, self.tokenizer),
             include_stop_str_in_output=True,
             ignore_eos=sampling.ignore_eos,
             logprobs=None if sampling.logprobs is None else max(1, sampling.logprobs),
@@ -180,9 +167,9 @@ class TensorrtEngine:
             return None
         import torch
 
-        tensor = torch.zeros(self._tokenizer.size, dtype=torch.float32)
+        tensor = torch.zeros(self.tokenizer.size, dtype=torch.float32)
         for token, bias in biases.items():
-            if 0 <= token < self._tokenizer.size:
+            if 0 <= token < self.tokenizer.size:
                 tensor[token] = bias
         return tensor
 

@@ -27,7 +27,7 @@ from antiphon.engines.torch_sampler import Sampler
 from antiphon.engines.transformers_images import Eyes
 from antiphon.engines.transformers_paged import Paged
 from antiphon.engines.transformers_single import Single
-from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.errors import BackendError, InvalidRequest, SetupError, first_line
 from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
 
 __all__ = ["TransformersEngine", "load"]
@@ -124,8 +124,7 @@ def _model(
         )
         return model.to(device).eval()
     except Exception as error:  # the library raises whatever its parts do
-        reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-        raise SetupError(f"transformers cannot load {folder}: {reason}") from None
+        raise SetupError(f"transformers cannot load {folder}: {first_line(error)}") from None
 
 
 def _paged(model: Any, card: ModelCard, parallel: int, needed: bool) -> Paged | None:
@@ -157,8 +156,8 @@ class TransformersEngine:
         parallel: int,
         eyes: Eyes | None,
     ) -> None:
-        self._tokenizer = tokenizer
-        self._card = card
+        self.tokenizer = tokenizer
+        self.card = card
         self._paged = paged
         self._single = Single(model) if eyes or not paged else None
         self._eyes = eyes
@@ -167,14 +166,7 @@ class TransformersEngine:
         self._places = asyncio.Semaphore(parallel)
         self._running: set[Generation] = set()
         self._closed = False
-
-    @property
-    def card(self) -> ModelCard:
-        return self._card
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
+        self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
             images=self._eyes is not None,
@@ -184,16 +176,12 @@ class TransformersEngine:
             penalties=True,
         )
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
-
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         grammar = self._checked(prompt, sampling)
         besides = sum([await self.image_tokens(image) for image in prompt.images])
-        room = self._card.context_size - len(prompt.ids) - besides
+        room = self.card.context_size - len(prompt.ids) - besides
         if room < 1:
-            raise too_long(len(prompt.ids) + besides, self._card)
+            raise too_long(len(prompt.ids) + besides, self.card)
         async with self._places:
             if self._closed:
                 raise BackendError("The engine is closed.")
@@ -228,16 +216,16 @@ class TransformersEngine:
         sampler = Sampler(
             sampling,
             prompt.ids,
-            defaults=self._card.generation,
-            ends=self._tokenizer.end_ids,
+            defaults=self.card.generation,
+            ends=self.tokenizer.end_ids,
             mask=None if grammar is None else self._grammars.mask(grammar),
         )
-        endings = Endings(self._tokenizer, sampling, room)
+        endings = Endings(self.tokenizer, sampling, room)
         return Generation(prompt, sampler, endings, Handover(asyncio.get_running_loop()))
 
     def _checked(self, prompt: Prompt, sampling: Sampling) -> str | None:
         """The grammar, if there is one. Raises ``InvalidRequest``."""
-        check_request(prompt, sampling, self._card, self._tokenizer)
+        check_request(prompt, sampling, self.card, self.tokenizer)
         return None if sampling.constraint is None else check_grammar(sampling.constraint, EXTRA)
 
     async def close(self) -> None:

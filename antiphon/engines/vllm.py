@@ -21,7 +21,7 @@ from antiphon.engines.endings import Endings
 from antiphon.engines.masks import check_grammar
 from antiphon.engines.opened import opened
 from antiphon.engines.pump import Pump, Told, told_token
-from antiphon.errors import InvalidRequest, SetupError
+from antiphon.errors import InvalidRequest, SetupError, first_line
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
 
 __all__ = ["VllmEngine", "load"]
@@ -80,9 +80,7 @@ def _engine(folder: Path, arguments: Mapping[str, Any]) -> Any:
     try:
         return AsyncLLM.from_engine_args(AsyncEngineArgs(**arguments))
     except Exception as error:  # whatever its parts raise, in many lines
-        lines = str(error).strip().splitlines()
-        reason = lines[0] if lines else type(error).__name__
-        raise SetupError(f"vLLM cannot load {folder}: {reason}") from None
+        raise SetupError(f"vLLM cannot load {folder}: {first_line(error)}") from None
 
 
 class VllmEngine:
@@ -92,22 +90,15 @@ class VllmEngine:
         self, engine: Any, tokenizer: Tokenizer, card: ModelCard, adapters: Mapping[str, str]
     ) -> None:
         self._engine = engine
-        self._tokenizer = tokenizer
-        self._card = card
+        self.tokenizer = tokenizer
+        self.card = card
         self._adapters = {
             name: (number, path) for number, (name, path) in enumerate(adapters.items(), 1)
         }
         self._sees = bool(getattr(engine.model_config, "is_multimodal_model", False))
         self._numbers = itertools.count()
         self._pump = Pump()
-
-    @property
-    def card(self) -> ModelCard:
-        return self._card
-
-    @property
-    def capabilities(self) -> Capabilities:
-        return Capabilities(
+        self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
             images=self._sees,
@@ -121,18 +112,14 @@ class VllmEngine:
             extra=_OWN,
         )
 
-    @property
-    def tokenizer(self) -> Tokenizer:
-        return self._tokenizer
-
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        check_request(prompt, sampling, self._card, self._tokenizer)
+        check_request(prompt, sampling, self.card, self.tokenizer)
         if sampling.constraint is not None:
             check_grammar(sampling.constraint, EXTRA)
         if prompt.images and not self._sees:
             raise InvalidRequest("This model cannot see images.", param="input")
-        room = self._card.context_size - len(prompt.ids)
-        endings = Endings(self._tokenizer, sampling, room)
+        room = self.card.context_size - len(prompt.ids)
+        endings = Endings(self.tokenizer, sampling, room)
         chunks = self._pump.chunks(self._said(prompt, sampling, room), endings)
         try:
             async for chunk in chunks:
@@ -169,14 +156,14 @@ class VllmEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-        values = values_of(sampling, self._card)
+        values = values_of(sampling, self.card)
         constraint = sampling.constraint
         return SamplingParams(
             **values,
             **sampling.extra,
             max_tokens=min(sampling.max_tokens, room),
             seed=sampling.seed,
-            stop_token_ids=stops_of(sampling, self._tokenizer),
+            stop_token_ids=stops_of(sampling, self.tokenizer),
             ignore_eos=sampling.ignore_eos,
             logprobs=sampling.logprobs,
             logit_bias=dict(sampling.logit_bias) or None,

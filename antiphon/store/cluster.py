@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
-from antiphon.errors import RunError, SetupError
+from antiphon.errors import RunError, SetupError, first_line
 
 from .sql import migrations, queries
 
@@ -285,4 +285,4 @@ def _place(url: str) -> str:
 
 
 def _line(error: BaseException) -> str:
-    return (str(error).strip().splitlines() or [type(error).__name__])[0].rstrip(".") + "."
+    return first_line(error).rstrip(".") + "."
