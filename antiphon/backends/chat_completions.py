@@ -6,33 +6,27 @@ Tokens are the upstream's own affair: counts before the answer are estimates.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Mapping
-from contextlib import aclosing
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.backends.truncation import shortened
-from antiphon.conversation import Begun, Conversation, Options
+from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import Parser
 from antiphon.dialects.json_text import dump
 from antiphon.dialects.tools import Shown, ShownTool, shown_tools
-from antiphon.errors import BackendError, CannotContinue, InvalidRequest
-from antiphon.stream.deltas import Delta
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.refusals import TOO_LONG
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 from antiphon.wire.tools import Choice
 
-from .base import Reply
 from .chat_flavours import STANDARD, Flavour
 from .chat_messages import messages
 from .chat_reading import Reading
-from .checked import Checked, form_of
+from .elsewhere import Elsewhere, check_particular, unsupported
 
-__all__ = ["ChatCompletions", "ChatReply"]
+__all__ = ["ChatCompletions"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -48,17 +42,14 @@ _PARTICULAR: Mapping[str, tuple[Any, ...]] = {
     "thinking_budget": (None,),
     "adapter": (None,),
 }
-#: Bytes of a body that are taken for one token.
-_TOKEN_BYTES = 4
 
 
-class ChatCompletions:
-    """``Backend`` over one model of an upstream, which it owns.
+class ChatCompletions(Elsewhere):
+    """``Backend`` of a server of Chat Completions. ``reader``: makes what reads thinking in the
+    content, for servers that leave it there. ``adapters``: what they are called here → what
+    there."""
 
-    ``body``: fields that every request gets besides, over ours. ``template``: arguments of the chat
-    template. ``reader``: makes what reads thinking in the content, for servers that leave it there.
-    ``adapters``: what they are called here → what there.
-    """
+    path = "chat/completions"
 
     def __init__(
         self,
@@ -72,35 +63,19 @@ class ChatCompletions:
         reader: Callable[[], Parser] | None = None,
         adapters: Mapping[str, str] | None = None,
     ) -> None:
-        self._adapters = adapters or {}
-        self.upstream = upstream
-        self.context_size = context_size
-        self.recommended: Mapping[str, Any] = {}
-        #: Only the upstream knows; it refuses them itself.
-        self.sees_images = True
-        self._model = model
+        super().__init__(upstream, model, context_size=context_size, body=body, template=template)
         self.flavour = flavour
-        self._body = body or {}
-        self._template = template or {}
         self._reader = reader
+        self._adapters = adapters or {}
 
-    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
-        kind of server does not know."""
+    def shown(self, conversation: Conversation, options: Options) -> Shown:
         _check(options, self.flavour)
-        shown = shown_tools(options, conversation.items)
-        reply = ChatReply(self, conversation, options, shown)
-        form = None if self.flavour.form == "holds" or shown.tools else form_of(options)
-        if form is None:
-            return reply
+        return shown_tools(options, conversation.items)
 
-        async def again(corrected: Conversation) -> Reply:
-            return ChatReply(self, corrected, options, shown)
-
-        return Checked(reply, form, conversation, again)
+    def holds(self, options: Options, shown: Shown) -> bool:
+        return self.flavour.form == "holds" or bool(shown.tools)
 
     def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
-        """The body of the request."""
         flavour = self.flavour
         body: dict[str, Any] = {
             "model": self._model,
@@ -128,8 +103,9 @@ class ChatCompletions:
         adapter = self._adapters.get(options.adapter or "")
         return options if not adapter else replace(options, adapter=adapter)
 
-    def reading(self, conversation: Conversation, shown: Shown, given: int) -> Reading:
-        """Reads the answer."""
+    def reading(
+        self, conversation: Conversation, options: Options, shown: Shown, given: int
+    ) -> Reading:
         return Reading(
             shown.shapes,
             taken=(getattr(item, "call_id", None) or "" for item in conversation.items),
@@ -138,111 +114,18 @@ class ChatCompletions:
             given=given,
         )
 
-    async def close(self) -> None:
-        await self.upstream.close()
-
-
-class ChatReply:
-    """``Reply`` of a server of Chat Completions: nothing has been asked yet."""
-
-    kept = None
-
-    def __init__(
-        self,
-        backend: ChatCompletions,
-        conversation: Conversation,
-        options: Options,
-        shown: Shown,
-    ) -> None:
-        self._backend = backend
-        self._conversation = conversation
-        self._options = options
-        self._shown = shown
-        self._body = backend.written(conversation, options, shown)
-        self.input_tokens = _weight(self._body)
-        self.dropped: tuple[str, ...] = ()
-
-    def resumed(self, begun: Begun) -> ChatReply:
-        if begun.sampled:
-            raise CannotContinue("its model is elsewhere")
-        return self
-
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Ask, and pass on what is answered. Where the upstream finds the conversation too long and
-        it may be cut, it is asked again with less of it."""
-        while True:
-            try:
-                async with aclosing(self._answered()) as answered:
-                    async for known in answered:
-                        yield known
-                return
-            except BackendError as error:
-                if error.code != TOO_LONG or not self._options.truncate or not self._shorten():
-                    raise
-
-    async def _answered(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        backend = self._backend
-        reading = backend.reading(self._conversation, self._shown, self.input_tokens)
-        upstream, done = backend.upstream, False
-        url = f"{upstream.versioned}/chat/completions"
-        async with aclosing(upstream.stream(url, self._body, self._options.trace)) as batches:
-            async for payloads in batches:
-                done = not payloads
-                try:
-                    known = reading.feed(payloads)
-                except BackendError:
-                    if before := reading.taken():
-                        yield before
-                    raise
-                if known:
-                    yield known
-        yield reading.finish(done=done)
-
-    def _shorten(self) -> bool:
-        """A quarter less; False if that cannot be."""
-        room = self.input_tokens * 3 // 4
-        found = shortened(
-            self._conversation,
-            lambda shorter: (
-                shorter,
-                self._backend.written(shorter, self._options, self._shown),
-            ),
-            lambda formed: _weight(formed[1]) <= room,
-        )
-        if found is None:
-            return False
-        (self._conversation, self._body), dropped = found
-        self.dropped += dropped
-        self.input_tokens = _weight(self._body)
-        return True
-
-
-def _weight(body: bytes) -> int:
-    """Tokens, roughly."""
-    return max(1, len(body) // _TOKEN_BYTES)
-
 
 # --- what is asked -------------------------------------------------------------------------------
 
 
 def _check(options: Options, flavour: Flavour) -> None:
-    for option, idle in _PARTICULAR.items():
-        if getattr(options, option) not in idle and option not in flavour.fields:
-            raise _unsupported(option)
+    check_particular(options, _PARTICULAR, flavour.fields)
     if options.extra and not flavour.extra:
-        raise _unsupported(next(iter(options.extra)))
+        raise unsupported(next(iter(options.extra)))
     if options.guide is not None and options.guide.syntax not in flavour.guides:
-        raise _unsupported(options.guide.path)
+        raise unsupported(options.guide.path)
     if options.template and not flavour.template:
-        raise _unsupported("chat_template_kwargs")
-
-
-def _unsupported(field: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Unsupported parameter: '{field}' is not supported with this model.",
-        param=field,
-        code="unsupported_parameter",
-    )
+        raise unsupported("chat_template_kwargs")
 
 
 def _sampling(options: Options, flavour: Flavour) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from antiphon.dialects.base import Parser
 from antiphon.dialects.formats import SHIPPED, Formats
 from antiphon.dialects.scanner import Parser as Scanner
 from antiphon.errors import SetupError
+from antiphon.upstream.client import Upstream
 from antiphon.upstream.reach import listing, only_model, owner_of, reach
 
 from . import chat_flavours, responses_flavours
@@ -44,22 +45,17 @@ async def chat_completions(
     does not tell it apart, one of ``formats``. Raises ``SetupError``."""
     reader = _reader(name, reasoning_format, formats)
     upstream, told = reach(name, url, key, options or {})
-    try:
-        listed = None if model and told.flavour else await listing(upstream)
-        flavour = _flavour(name, url, told.flavour, listed, chat_flavours.FLAVOURS)
-        return ChatCompletions(
-            upstream,
-            model or only_model(name, upstream, listed),
-            flavour,
-            context_size=context_size,
-            body=told.body,
-            template=template,
-            reader=reader,
-            adapters=adapters,
-        )
-    except BaseException:
-        await upstream.close()
-        raise
+    model, flavour = await _found(name, upstream, model, told.flavour, chat_flavours.FLAVOURS)
+    return ChatCompletions(
+        upstream,
+        model,
+        flavour,
+        context_size=context_size,
+        body=told.body,
+        template=template,
+        reader=reader,
+        adapters=adapters,
+    )
 
 
 async def responses(
@@ -74,34 +70,44 @@ async def responses(
 ) -> Responses:
     """The model of the server of the Responses API at ``url``. As ``chat_completions``."""
     upstream, told = reach(name, url, key, options or {})
+    rows = responses_flavours.FLAVOURS
+    model, flavour = await _found(name, upstream, model, told.flavour, rows)
+    return Responses(
+        upstream,
+        model,
+        flavour,
+        context_size=context_size,
+        body=told.body,
+        template=template,
+        tool_types=frozenset(told.tools),
+    )
+
+
+async def _found(
+    name: str, upstream: Upstream, model: str | None, told: str | None, rows: Mapping[str, _Row]
+) -> tuple[str, _Row]:
+    """Which model, and whose server it is: as the operator says, or by its host or its list of
+    models; ``plain`` if nothing tells. The upstream is closed where that fails."""
     try:
-        listed = None if model and told.flavour else await listing(upstream)
-        flavour = _flavour(name, url, told.flavour, listed, responses_flavours.FLAVOURS)
-        return Responses(
-            upstream,
-            model or only_model(name, upstream, listed),
-            flavour,
-            context_size=context_size,
-            body=told.body,
-            template=template,
-            tool_types=frozenset(told.tools),
-        )
+        listed = None if model and told else await listing(upstream)
+        row = _told(name, told, rows) if told else _listed(upstream, listed, rows)
+        return model or only_model(name, upstream, listed), row
     except BaseException:
         await upstream.close()
         raise
 
 
-def _flavour(name: str, url: str, told: str | None, listed: Any, rows: Mapping[str, _Row]) -> _Row:
-    """Whose server it is: as the operator says, or by its host or its list of models; ``plain`` if
-    nothing tells."""
-    if told is not None:
-        if told not in rows:
-            raise SetupError(
-                f"models.{name}.engine_options.flavour: there is no {told!r}"
-                f" (there are: {', '.join(rows)})"
-            )
-        return rows[told]
-    host, owner = urlsplit(url).hostname, owner_of(listed)
+def _told(name: str, told: str, rows: Mapping[str, _Row]) -> _Row:
+    if told not in rows:
+        raise SetupError(
+            f"models.{name}.engine_options.flavour: there is no {told!r}"
+            f" (there are: {', '.join(rows)})"
+        )
+    return rows[told]
+
+
+def _listed(upstream: Upstream, listed: Any, rows: Mapping[str, _Row]) -> _Row:
+    host, owner = urlsplit(upstream.url).hostname, owner_of(listed)
     for row in rows.values():
         if host in row.hosts or owner in row.owners:
             return row

@@ -7,31 +7,25 @@ its own affair: counts before the answer are estimates.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
-from contextlib import aclosing
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.backends.truncation import shortened
-from antiphon.conversation import Begun, Conversation, Options
+from antiphon.conversation import Conversation, Options
 from antiphon.dialects.json_text import dump
 from antiphon.dialects.tools import Shown, shown_tools
-from antiphon.errors import BackendError, CannotContinue, InvalidRequest
-from antiphon.stream.deltas import Delta
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.refusals import TOO_LONG
 from antiphon.wire import items as it
 from antiphon.wire.tools import HOSTED_CHOICES, Choice, Custom, Function, Namespace
 
-from .base import Reply
-from .checked import Checked, form_of
+from .elsewhere import Elsewhere, check_particular, unsupported
 from .responses_flavours import Flavour
 from .responses_reading import Reading
 
-__all__ = ["Responses", "ResponsesReply"]
+__all__ = ["Responses"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -53,17 +47,17 @@ _PARTICULAR: Mapping[str, tuple[Any, ...]] = {
     "adapter": (None,),
     "extra": ({},),
 }
-#: Bytes of a body that are taken for one token.
-_TOKEN_BYTES = 4
 #: Tools of the client; what else a request has is run by the upstream.
 _OURS = (Function, Custom, Namespace)
 #: Kinds of items whose ids servers want to see again.
 _NAMED = (it.Message, it.Reasoning, it.McpCall, it.McpApprovalRequest, it.WebSearchCall)
 
 
-class Responses:
-    """``Backend`` over one model of an upstream, which it owns. ``body``: fields that every request
-    gets besides, over ours. ``tool_types``: hosted tools that the upstream runs."""
+class Responses(Elsewhere):
+    """``Backend`` of a server of the Responses API. ``tool_types``: hosted tools that the upstream
+    runs."""
+
+    path = "responses"
 
     def __init__(
         self,
@@ -76,37 +70,21 @@ class Responses:
         template: Mapping[str, Any] | None = None,
         tool_types: frozenset[str] = frozenset(),
     ) -> None:
-        self.upstream = upstream
-        self.tool_types = tool_types
+        super().__init__(upstream, model, context_size=context_size, body=body, template=template)
         self.flavour = flavour
-        self.context_size = context_size
-        self.recommended: Mapping[str, Any] = {}
-        #: Only the upstream knows; it refuses them itself.
-        self.sees_images = True
-        self._model = model
-        self._body = body or {}
-        self._template = template or {}
+        self.tool_types = tool_types
 
-    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
-        kind of server does not know."""
+    def shown(self, conversation: Conversation, options: Options) -> Shown:
         _check(options, self.flavour)
         hosted = any(not isinstance(tool, _OURS) for tool in options.tools)
         # what may be called besides functions is for the upstream to know
         functions = replace(options, tool_choice="auto") if hosted else options
-        shown = shown_tools(functions, conversation.items)
-        reply = ResponsesReply(self, conversation, options, shown)
-        form = None if self.flavour.holds or options.tools else form_of(options)
-        if form is None:
-            return reply
+        return shown_tools(functions, conversation.items)
 
-        async def again(corrected: Conversation) -> Reply:
-            return ResponsesReply(self, corrected, options, shown)
-
-        return Checked(reply, form, conversation, again)
+    def holds(self, options: Options, shown: Shown) -> bool:
+        return self.flavour.holds or bool(options.tools)
 
     def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
-        """The body of the request."""
         flavour = self.flavour
         body: dict[str, Any] = {
             "model": self._model,
@@ -135,88 +113,15 @@ class Responses:
             body["chat_template_kwargs"] = template
         return _encode({**body, **self._body})
 
-    async def close(self) -> None:
-        await self.upstream.close()
-
-
-class ResponsesReply:
-    """``Reply`` of a server of the Responses API: nothing has been asked yet."""
-
-    kept = None
-
-    def __init__(
-        self, backend: Responses, conversation: Conversation, options: Options, shown: Shown
-    ) -> None:
-        self._backend = backend
-        self._conversation = conversation
-        self._options = options
-        self._shown = shown
-        self._body = backend.written(conversation, options, shown)
-        self.input_tokens = _weight(self._body)
-        self.dropped: tuple[str, ...] = ()
-
-    def resumed(self, begun: Begun) -> ResponsesReply:
-        if begun.sampled:
-            raise CannotContinue("its model is elsewhere")
-        return self
-
-    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Ask, and pass on what is answered. Where the upstream finds the conversation too long and
-        it may be cut, it is asked again with less of it."""
-        while True:
-            try:
-                async with aclosing(self._answered()) as answered:
-                    async for known in answered:
-                        yield known
-                return
-            except BackendError as error:
-                if error.code != TOO_LONG or not self._options.truncate or not self._shorten():
-                    raise
-
-    async def _answered(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        upstream, done = self._backend.upstream, False
-        reading = Reading(
-            {} if self._backend.flavour.native else self._shown.shapes,
-            origin=upstream.root,
-            given=self.input_tokens,
-            most=self._options.max_output_tokens,
+    def reading(
+        self, conversation: Conversation, options: Options, shown: Shown, given: int
+    ) -> Reading:
+        return Reading(
+            {} if self.flavour.native else shown.shapes,
+            origin=self.upstream.root,
+            given=given,
+            most=options.max_output_tokens,
         )
-        url = f"{upstream.versioned}/responses"
-        async with aclosing(upstream.stream(url, self._body, self._options.trace)) as batches:
-            async for payloads in batches:
-                done = not payloads
-                try:
-                    known = reading.feed(payloads)
-                except BackendError:
-                    if before := reading.taken():
-                        yield before
-                    raise
-                if known:
-                    yield known
-        yield reading.finish(done=done)
-
-    def _shorten(self) -> bool:
-        """A quarter less; False if that cannot be."""
-        room = self.input_tokens * 3 // 4
-        found = shortened(
-            self._conversation,
-            lambda shorter: (
-                shorter,
-                self._backend.written(shorter, self._options, self._shown),
-            ),
-            lambda formed: _weight(formed[1]) <= room,
-        )
-        if found is None:
-            return False
-        (self._conversation, self._body), dropped = found
-        self.dropped += dropped
-        self.input_tokens = _weight(self._body)
-        return True
-
-
-def _weight(body: bytes) -> int:
-    """Tokens, roughly."""
-    return max(1, len(body) // _TOKEN_BYTES)
 
 
 # --- what is asked -------------------------------------------------------------------------------
@@ -230,21 +135,11 @@ _PLAIN: Mapping[str, str] = {
 
 
 def _check(options: Options, flavour: Flavour) -> None:
-    for option, idle in _PARTICULAR.items():
-        if getattr(options, option) not in idle and option not in flavour.fields:
-            raise _unsupported(option)
+    check_particular(options, _PARTICULAR, flavour.fields)
     if options.template and not flavour.template:
-        raise _unsupported("chat_template_kwargs")
+        raise unsupported("chat_template_kwargs")
     if options.guide is not None:
-        raise _unsupported(options.guide.path)
-
-
-def _unsupported(field: str) -> InvalidRequest:
-    return InvalidRequest(
-        f"Unsupported parameter: '{field}' is not supported with this model.",
-        param=field,
-        code="unsupported_parameter",
-    )
+        raise unsupported(options.guide.path)
 
 
 def _told(value: Any) -> dict[str, Any]:

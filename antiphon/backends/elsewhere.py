@@ -1,0 +1,198 @@
+"""What the backends of other people's APIs share: a conversation is written as a body, and what the
+upstream streams back is read as deltas. It knows neither API.
+
+Tokens are the upstream's own affair: counts before the answer are estimates.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Container, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, ClassVar, Protocol
+
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.dialects.tools import Shown
+from antiphon.errors import BackendError, CannotContinue, InvalidRequest
+from antiphon.stream.deltas import Delta
+from antiphon.upstream.client import Upstream
+from antiphon.upstream.refusals import TOO_LONG
+
+from .base import Reply
+from .checked import Checked, form_of
+from .truncation import shortened
+
+__all__ = ["Elsewhere", "Reading", "UpstreamReply", "check_particular", "unsupported"]
+
+#: Bytes of a body that are taken for one token.
+_TOKEN_BYTES = 4
+
+
+class Reading(Protocol):
+    """Reads one answer. Sans-IO."""
+
+    def feed(self, payloads: Sequence[bytes]) -> tuple[Delta, ...]:
+        """What these mean. Raises ``BackendError``."""
+
+    def taken(self) -> tuple[Delta, ...]:
+        """What was read before an error."""
+
+    def finish(self, *, done: bool) -> tuple[Delta, ...]:
+        """The stream is over; ``done``: it said so. Raises ``BackendError`` for half an answer."""
+
+
+class Elsewhere(ABC):
+    """``Backend`` over one model of an upstream, which it owns. ``body``: fields that every request
+    gets besides, over ours. ``template``: arguments of the chat template."""
+
+    #: Where conversations are answered, below the version.
+    path: ClassVar[str]
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        model: str,
+        *,
+        context_size: int | None = None,
+        body: Mapping[str, Any] | None = None,
+        template: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.upstream = upstream
+        self.url = f"{upstream.versioned}/{self.path}"
+        self.context_size = context_size
+        self.recommended: Mapping[str, Any] = {}
+        #: Only the upstream knows; it refuses them itself.
+        self.sees_images = True
+        self._model = model
+        self._body = body or {}
+        self._template = template or {}
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
+        """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
+        kind of server does not know."""
+        shown = self.shown(conversation, options)
+        reply = UpstreamReply(self, conversation, options, shown)
+        form = None if self.holds(options, shown) else form_of(options)
+        if form is None:
+            return reply
+
+        async def again(corrected: Conversation) -> Reply:
+            return UpstreamReply(self, corrected, options, shown)
+
+        return Checked(reply, form, conversation, again)
+
+    @abstractmethod
+    def shown(self, conversation: Conversation, options: Options) -> Shown:
+        """What the model is shown of tools. Raises ``InvalidRequest`` for options that this kind of
+        server does not know."""
+
+    @abstractmethod
+    def holds(self, options: Options, shown: Shown) -> bool:
+        """The form of the answer need not be checked here."""
+
+    @abstractmethod
+    def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
+        """The body of the request."""
+
+    @abstractmethod
+    def reading(
+        self, conversation: Conversation, options: Options, shown: Shown, given: int
+    ) -> Reading:
+        """Reads the answer. ``given``: the tokens of the prompt, roughly."""
+
+    async def close(self) -> None:
+        await self.upstream.close()
+
+
+class UpstreamReply:
+    """``Reply`` of an upstream: nothing has been asked yet."""
+
+    kept = None
+
+    def __init__(
+        self, backend: Elsewhere, conversation: Conversation, options: Options, shown: Shown
+    ) -> None:
+        self._backend = backend
+        self._conversation = conversation
+        self._options = options
+        self._shown = shown
+        self._body = backend.written(conversation, options, shown)
+        self.input_tokens = _weight(self._body)
+        self.dropped: tuple[str, ...] = ()
+
+    def resumed(self, begun: Begun) -> UpstreamReply:
+        if begun.sampled:
+            raise CannotContinue("its model is elsewhere")
+        return self
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Ask, and pass on what is answered. Where the upstream finds the conversation too long and
+        it may be cut, it is asked again with less of it."""
+        while True:
+            try:
+                async with aclosing(self._answered()) as answered:
+                    async for known in answered:
+                        yield known
+                return
+            except BackendError as error:
+                if error.code != TOO_LONG or not self._options.truncate or not self._shorten():
+                    raise
+
+    async def _answered(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        backend, done = self._backend, False
+        reading = backend.reading(self._conversation, self._options, self._shown, self.input_tokens)
+        stream = backend.upstream.stream(backend.url, self._body, self._options.trace)
+        async with aclosing(stream) as batches:
+            async for payloads in batches:
+                done = not payloads
+                try:
+                    known = reading.feed(payloads)
+                except BackendError:
+                    if before := reading.taken():
+                        yield before
+                    raise
+                if known:
+                    yield known
+        yield reading.finish(done=done)
+
+    def _shorten(self) -> bool:
+        """A quarter less; False if that cannot be."""
+        room = self.input_tokens * 3 // 4
+        found = shortened(
+            self._conversation,
+            lambda shorter: (
+                shorter,
+                self._backend.written(shorter, self._options, self._shown),
+            ),
+            lambda formed: _weight(formed[1]) <= room,
+        )
+        if found is None:
+            return False
+        (self._conversation, self._body), dropped = found
+        self.dropped += dropped
+        self.input_tokens = _weight(self._body)
+        return True
+
+
+def check_particular(
+    options: Options, idle: Mapping[str, tuple[Any, ...]], known: Container[str]
+) -> None:
+    """Raises ``InvalidRequest`` for an option that asks for something and is not ``known``.
+    ``idle``: options that only some servers know → the values that ask for nothing."""
+    for option, values in idle.items():
+        if getattr(options, option) not in values and option not in known:
+            raise unsupported(option)
+
+
+def unsupported(field: str) -> InvalidRequest:
+    """The refusal of a field that this kind of server does not know."""
+    return InvalidRequest(
+        f"Unsupported parameter: '{field}' is not supported with this model.",
+        param=field,
+        code="unsupported_parameter",
+    )
+
+
+def _weight(body: bytes) -> int:
+    """Tokens, roughly."""
+    return max(1, len(body) // _TOKEN_BYTES)
