@@ -41,7 +41,7 @@ from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.toolbox import Means, open_containers, open_tools
 from antiphon.tools.base import Provider
-from antiphon.tools.containers import Containers, Uploads
+from antiphon.tools.containers import Containers
 from antiphon.webhooks.deliver import Deliveries, Sender
 from antiphon.wire.body import Limits as BodyLimits
 
@@ -140,22 +140,27 @@ async def _tools(
     stack: AsyncExitStack, settings: Settings, store: Store, fetcher: Fetcher | None, log: Any
 ) -> tuple[Containers | None, Mapping[str, Provider]]:
     """Where code is run, and all tools that run here."""
+    uploads = _Uploads(Files(store, clock=_clock, ids=_new_id))
     containers = await stack.enter_async_context(
-        open_containers(settings, log, uploads=_uploads(store), clock=_clock, ids=_new_id)
+        open_containers(settings, log, uploads=uploads, clock=_clock, ids=_new_id)
     )
     means = Means(settings=settings, fetcher=fetcher, containers=containers)
     return containers, await stack.enter_async_context(open_tools(means))
 
 
-def _uploads(store: Store) -> Uploads:
+class _Uploads:
     """What clients have uploaded, for those who know no store."""
-    files = Files(store, clock=_clock, ids=_new_id)
 
-    async def upload(tenant: str, file_id: str) -> tuple[str, bytes]:
-        kept = await files.content(tenant, file_id)
+    def __init__(self, files: Files) -> None:
+        self._files = files
+
+    async def name(self, tenant: str, file_id: str) -> str | None:
+        found = await self._files.find(tenant, file_id)
+        return None if found is None else found.filename
+
+    async def read(self, tenant: str, file_id: str) -> tuple[str, bytes]:
+        kept = await self._files.content(tenant, file_id)
         return kept.file.filename, kept.content
-
-    return upload
 
 
 def _clock() -> float:

@@ -18,8 +18,8 @@ from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import SetupError
 from antiphon.settings import Settings
 from antiphon.tools.base import Provider
-from antiphon.tools.container import Rules
-from antiphon.tools.containers import Containers, Uploads
+from antiphon.tools.container import Rules, Uploads
+from antiphon.tools.containers import Containers
 
 __all__ = ["PROVIDERS", "Means", "open_containers", "open_tools"]
 

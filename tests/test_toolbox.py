@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from antiphon import toolbox
-from antiphon.errors import NotFound, SetupError
+from antiphon.errors import SetupError
 from antiphon.settings import Settings
 from antiphon.toolbox import Means, open_containers, open_tools
 from antiphon.tools.web.index import Document, Index
+from tests.conformance.boxes import Uploads
 from tests.sandbox.boxes import sandbox
 
 ALWAYS = {"mcp", "local_shell", "shell", "apply_patch", "computer", "computer_use_preview"}
@@ -74,11 +75,8 @@ async def test_a_tool_that_cannot_be_loaded_is_named(
 
 
 async def containers(log: Log, **settings: Any) -> bool:
-    async def upload(tenant: str, file_id: str) -> tuple[str, bytes]:
-        raise NotFound("none")
-
     opened = open_containers(
-        Settings(**settings), log, uploads=upload, clock=lambda: 0.0, ids=lambda prefix: prefix
+        Settings(**settings), log, uploads=Uploads({}), clock=lambda: 0.0, ids=lambda prefix: prefix
     )
     async with opened as held:
         if held is None:

@@ -102,8 +102,9 @@ def visible_tools(
     hosted = []
     for at, (tool, name) in enumerate(zip(request.tools, types, strict=True)):
         if name in providers:
-            providers[name].check(tool, f"tools[{at}]")
-            hosted.append(Hosted(name, tool, providers[name]))
+            path = f"tools[{at}]"
+            providers[name].check(tool, path)
+            hosted.append(Hosted(name, tool, providers[name], path))
     if ignored and unavailable == "refuse":
         raise InvalidRequest(
             f"The tool '{ignored[0]}' is not available on this server.",

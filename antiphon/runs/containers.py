@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.tools import containers as held
+from antiphon.tools.container import safe
 from antiphon.wire import containers as wc
 
 __all__ = ["Containers", "Content", "Page"]
@@ -66,7 +67,7 @@ class Containers:
     ) -> wc.ContainerFile:
         """A file of the client's."""
         with _told():
-            return await self._all.active(tenant, container_id).put(held.safe(name), content)
+            return await self._all.active(tenant, container_id).put(safe(name), content)
 
     async def copy(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
         """A copy of an uploaded file."""

@@ -15,11 +15,13 @@ __all__ = ["Hosted", "with_tools"]
 
 
 class Hosted(Struct, frozen=True):
-    """A tool of a request that runs here: its type, what the request says, who brings it."""
+    """A tool of a request that runs here: its type, what the request says, who brings it, and where
+    it stands in the request."""
 
     type: str
     tool: tl.Tool
     provider: Provider
+    path: str
 
 
 def with_tools(options: Options, hosted: Sequence[Hosted], toolsets: Sequence[Toolset]) -> Options:

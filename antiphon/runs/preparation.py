@@ -133,7 +133,7 @@ class Preparer:
         )
         for hosted in tools.hosted:
             if isinstance(hosted.provider, Admitting):
-                await hosted.provider.admit(hosted.tool, tenant)
+                await hosted.provider.admit(hosted.tool, tenant, hosted.path)
         context = replace(await self._context(tenant, request, model, recent), lead=lead)
         backend = self._attachments.ahead_of(model.backend, tenant, len(lead))
         asked = options(request, tools.tools)

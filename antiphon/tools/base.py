@@ -143,5 +143,6 @@ class Provider(Protocol):
 class Admitting(Protocol):
     """A provider of tools that name what belongs to a tenant."""
 
-    async def admit(self, tool: Any, tenant: str) -> None:
-        """Raises ``RequestError`` for what is none of the tenant's, before anything is run."""
+    async def admit(self, tool: Any, tenant: str, path: str) -> None:
+        """Raises ``RequestError`` for what is none of the tenant's, before anything is run.
+        ``path``: where the tool stands in the request."""

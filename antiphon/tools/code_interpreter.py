@@ -56,6 +56,14 @@ class CodeInterpreter:
         asked = wc.auto(tool.container, f"{path}.container")
         self._containers.rules.check(asked.memory_limit, f"{path}.container.memory_limit")
 
+    async def admit(self, tool: Any, tenant: str, path: str) -> None:
+        """Raises ``RequestError`` for a container or a file that is none of the tenant's."""
+        where = f"{path}.container"
+        if isinstance(tool.container, str):
+            self._containers.check(tenant, tool.container, where)
+        else:
+            await self._containers.admit(tenant, wc.auto(tool.container, where), where)
+
     def lead(self, tool: Any, opening: Opening) -> Item | None:
         return None
 
@@ -75,27 +83,13 @@ class CodeInterpreter:
 
     def _container(self, tool: Any, opening: Opening) -> Container:
         """The one that is named, or that of the last call before, or a new one."""
-        if isinstance(tool.container, str):
-            try:
-                return self._containers.active(opening.tenant, tool.container)
-            except (NotFound, InvalidRequest) as error:
-                raise RunError(error.message, code="invalid_prompt") from None
-        for item in reversed(opening.items):
-            if isinstance(item, CodeInterpreterCall):
-                try:
-                    return self._containers.active(opening.tenant, item.container_id)
-                except (NotFound, InvalidRequest):
-                    break
-        asked = wc.auto(tool.container, "container")
         try:
-            return self._containers.reserve(
-                opening.tenant,
-                wc.CreateContainer(
-                    name="auto", file_ids=asked.file_ids, memory_limit=asked.memory_limit
-                ),
-            )
-        except InvalidRequest as error:
-            raise RunError(error.message) from None
+            if isinstance(tool.container, str):
+                return self._containers.active(opening.tenant, tool.container)
+            asked = wc.auto(tool.container, "container")
+            return self._containers.take(opening.tenant, asked, opening.items)
+        except (NotFound, InvalidRequest) as error:
+            raise RunError(error.message, code="invalid_prompt") from None
 
 
 class _Work:

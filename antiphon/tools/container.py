@@ -5,8 +5,8 @@ knows no tool and no HTTP, and not how a box is isolated.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
-from typing import Literal
+from collections.abc import Awaitable, Callable, Iterable
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -14,9 +14,19 @@ from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.sandbox.base import Box, Entry, Limits, Outcome
 from antiphon.wire import containers as wc
 
-__all__ = ["Container", "Rules"]
+__all__ = ["Container", "Rules", "Uploads", "safe"]
 
 _HOME = "/mnt/data/"
+
+
+class Uploads(Protocol):
+    """What clients have uploaded."""
+
+    async def name(self, tenant: str, file_id: str) -> str | None:
+        """What it is called; None: there is no such file."""
+
+    async def read(self, tenant: str, file_id: str) -> tuple[str, bytes]:
+        """Its name and content. Raises ``NotFound``."""
 
 
 class Rules(Struct, frozen=True, kw_only=True):
@@ -60,7 +70,8 @@ class Container:
         *,
         id: str,
         rules: Rules,
-        begin: Callable[[Container], Awaitable[Box]],
+        open: Callable[[Limits], Awaitable[Box]],
+        uploads: Uploads,
         clock: Callable[[], float],
         ids: Callable[[str], str],
     ) -> None:
@@ -68,7 +79,8 @@ class Container:
         self.tenant = tenant
         self.asked = asked
         self._rules = rules
-        self._begin = begin
+        self._open = open
+        self._uploads = uploads
         self._clock = clock
         self._ids = ids
         self._turn = asyncio.Lock()
@@ -76,6 +88,9 @@ class Container:
         self._created = self._used = clock()
         self._is_over = False
         self._box: Box | None = None
+        #: Uploaded files it is to have, and those it has been given.
+        self._due = list(dict.fromkeys(asked.file_ids))
+        self._given: set[str] = set()
         self._seen: dict[str, Entry] = {}
         #: Path → the file as it is shown.
         self._files: dict[str, wc.ContainerFile] = {}
@@ -110,6 +125,11 @@ class Container:
             last_active_at=int(self._used),
             memory_limit=self.asked.memory_limit or "1g",
         )
+
+    def bring(self, file_ids: Iterable[str]) -> None:
+        """Uploaded files that are to be there when it is used next, once each."""
+        known = {*self._due, *self._given}
+        self._due += [each for each in dict.fromkeys(file_ids) if each not in known]
 
     async def python(self, code: str) -> tuple[Outcome, tuple[wc.ContainerFile, ...]]:
         """Run it; what came of it, and the files it made or changed. Raises ``ToolError``."""
@@ -172,11 +192,16 @@ class Container:
             await box.close()
 
     async def opened(self) -> Box:
-        """Its box. Raises ``ToolError``."""
+        """Its box, with the files that are due. Raises ``ToolError``, ``NotFound``."""
         if not self.is_active and not self._busy:
             raise ToolError(f"Container '{self.id}' has expired.")
         if self._box is None:
-            self._box = await self._begin(self)
+            self._box = await self._open(self._rules.limits(self.asked.memory_limit or "1g"))
+        while self._due:
+            name, content = await self._uploads.read(self.tenant, self._due[0])
+            await self._box.write(safe(name), content)
+            await self.look(self._box, "user", safe(name))
+            self._given.add(self._due.pop(0))
         return self._box
 
     async def look(
@@ -226,3 +251,8 @@ class _Use:
         used._turn.release()
         used._busy -= 1
         used._used = used._clock()
+
+
+def safe(name: str) -> str:
+    """A file's name without folders."""
+    return name.replace("\\", "/").rsplit("/", 1)[-1].lstrip(".") or "file"

@@ -5,22 +5,20 @@ process: a box is processes and memory of this machine. It knows no tool and no 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from typing import TypeVar
 
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
-from antiphon.sandbox.base import Box, Sandbox
+from antiphon.sandbox.base import Sandbox
 from antiphon.wire import containers as wc
+from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall
 
-from .container import Container, Rules
+from .container import Container, Rules, Uploads, safe
 
-__all__ = ["Containers", "Page", "Uploads", "safe"]
-
-#: Tenant, file id → the name and content of what was uploaded. Raises ``NotFound``.
-Uploads = Callable[[str, str], Awaitable[tuple[str, bytes]]]
+__all__ = ["Containers", "Page"]
 
 _SWEEP_S = 5.0
 #: Expired ones of which the status is still told.
@@ -100,12 +98,45 @@ class Containers:
             asked,
             id=self._ids("cntr"),
             rules=self.rules,
-            begin=self._begin,
+            open=self._sandbox.open,
+            uploads=self._uploads,
             clock=self._clock,
             ids=self._ids,
         )
         self._all[container.id] = container
         return container
+
+    def take(self, tenant: str, asked: wc.Auto, items: Iterable[Item]) -> Container:
+        """For a tool: the container of the last call among ``items`` that is still there, or a new
+        one, with the files that are asked for. Raises ``InvalidRequest`` for one too many."""
+        for item in reversed(tuple(items)):
+            if (before := _used(item)) is not None:
+                with suppress(NotFound, InvalidRequest):
+                    found = self.active(tenant, before)
+                    found.bring(asked.file_ids)
+                    return found
+                break
+        return self.reserve(
+            tenant,
+            wc.CreateContainer(
+                name="auto", file_ids=asked.file_ids, memory_limit=asked.memory_limit
+            ),
+        )
+
+    def check(self, tenant: str, container_id: str, path: str) -> None:
+        """Raises ``InvalidRequest`` for one that a request names at ``path`` and cannot use."""
+        try:
+            self.active(tenant, container_id)
+        except (NotFound, InvalidRequest) as error:
+            raise InvalidRequest(error.message, param=path, code=error.code) from None
+
+    async def admit(self, tenant: str, asked: wc.Auto, path: str) -> None:
+        """Raises ``InvalidRequest`` for what a request asks for at ``path`` and there is not."""
+        for at, file_id in enumerate(asked.file_ids):
+            if await self._uploads.name(tenant, file_id) is None:
+                raise InvalidRequest(
+                    f"No such File object: {file_id}", param=f"{path}.file_ids[{at}]"
+                )
 
     def release(self, container: Container) -> None:
         """One that was reserved and in which nothing was done leaves no trace."""
@@ -131,7 +162,7 @@ class Containers:
     async def put_upload(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
         """A copy of an uploaded file. Raises ``NotFound``."""
         container = self.active(tenant, container_id)
-        name, content = await self._uploads(tenant, file_id)
+        name, content = await self._uploads.read(tenant, file_id)
         return await container.put(safe(name), content)
 
     def list(self, tenant: str, page: Page) -> wc.ContainerList:
@@ -174,20 +205,6 @@ class Containers:
             await asyncio.sleep(_SWEEP_S)
             await self.sweep()
 
-    async def _begin(self, container: Container) -> Box:
-        """A box with the files that were asked for, which are the user's."""
-        asked = container.asked
-        files = [await self._uploads(container.tenant, each) for each in asked.file_ids]
-        box = await self._sandbox.open(self.rules.limits(asked.memory_limit or "1g"))
-        try:
-            for name, content in files:
-                await box.write(safe(name), content)
-                await container.look(box, "user", safe(name))
-        except BaseException:
-            await box.close()
-            raise
-        return box
-
 
 _T = TypeVar("_T", wc.Container, wc.ContainerFile)
 
@@ -206,6 +223,11 @@ def _cut(things: Iterable[_T], page: Page) -> tuple[tuple[_T, ...], bool]:
     return tuple(found), start + len(found) < len(ordered)
 
 
-def safe(name: str) -> str:
-    """A file's name without folders."""
-    return name.replace("\\", "/").rsplit("/", 1)[-1].lstrip(".") or "file"
+def _used(item: Item) -> str | None:
+    """The container that a call ran in."""
+    if isinstance(item, CodeInterpreterCall):
+        return item.container_id
+    if isinstance(item, ShellCall) and isinstance(item.environment, dict):
+        found = item.environment.get("container_id")
+        return found if isinstance(found, str) else None
+    return None

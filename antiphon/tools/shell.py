@@ -14,7 +14,7 @@ from msgspec import UNSET
 from antiphon.errors import InvalidRequest, NotFound, RunError, ToolError
 from antiphon.sandbox.base import Outcome
 from antiphon.wire import containers as wc
-from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall, ShellCallOutput
+from antiphon.wire.items import Item, ShellCall, ShellCallOutput
 
 from .base import Context, Offer, Opening, Result, Step, Toolset
 from .client import CLIENT_TOOLS, commands_of, shell_function, steps_of
@@ -61,6 +61,18 @@ class Shell:
         asked = wc.auto(environment, where, ("container_auto",))
         self._containers.rules.check(asked.memory_limit, f"{where}.memory_limit")
 
+    async def admit(self, tool: Any, tenant: str, path: str) -> None:
+        """Raises ``RequestError`` for a container or a file that is none of the tenant's."""
+        environment, where = _environment(tool), f"{path}.environment"
+        if self._containers is None or environment.get("type") not in _HERE:
+            return
+        if environment["type"] == "container_reference":
+            named = environment["container_id"]
+            self._containers.check(tenant, named, f"{where}.container_id")
+        else:
+            asked = wc.auto(environment, where, ("container_auto",))
+            await self._containers.admit(tenant, asked, where)
+
     def lead(self, tool: Any, opening: Opening) -> Item | None:
         return None
 
@@ -99,27 +111,8 @@ def _container(
     """The one that is named, or that of the last call before, or a new one."""
     if environment["type"] == "container_reference":
         return containers.active(opening.tenant, environment["container_id"])
-    for item in reversed(opening.items):
-        if (before := _used(item)) is not None:
-            try:
-                return containers.active(opening.tenant, before)
-            except (NotFound, InvalidRequest):
-                break
     asked = wc.auto(environment, "environment", ("container_auto",))
-    return containers.reserve(
-        opening.tenant,
-        wc.CreateContainer(name="auto", file_ids=asked.file_ids, memory_limit=asked.memory_limit),
-    )
-
-
-def _used(item: Item) -> str | None:
-    """The container that a call ran in."""
-    if isinstance(item, CodeInterpreterCall):
-        return item.container_id
-    if isinstance(item, ShellCall) and isinstance(item.environment, dict):
-        found = item.environment.get("container_id")
-        return found if isinstance(found, str) else None
-    return None
+    return containers.take(opening.tenant, asked, opening.items)
 
 
 async def _run(

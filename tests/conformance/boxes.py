@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from collections.abc import Mapping
 from typing import Any
 
 from antiphon.errors import NotFound
@@ -12,7 +13,7 @@ from antiphon.tools.code_interpreter import CodeInterpreter
 from antiphon.tools.container import Rules
 from antiphon.tools.containers import Containers
 
-__all__ = ["Clock", "containers", "play", "with_code"]
+__all__ = ["Clock", "Uploads", "containers", "play", "with_code"]
 
 #: What clients have uploaded: by tenant and file id.
 UPLOADS = {("", "file-1"): ("numbers.csv", b"1,2,3")}
@@ -49,22 +50,31 @@ def play(line: str, files: dict[str, bytes]) -> Outcome:
     return Outcome(output=f"{rest}\n", ended="done", exit_code=0)
 
 
+class Uploads:
+    """What clients have uploaded; under the tenant "", to everybody."""
+
+    def __init__(self, known: Mapping[tuple[str, str], tuple[str, bytes]]) -> None:
+        self.known = dict(known)
+
+    async def name(self, tenant: str, file_id: str) -> str | None:
+        found = self.known.get((tenant, file_id)) or self.known.get(("", file_id))
+        return None if found is None else found[0]
+
+    async def read(self, tenant: str, file_id: str) -> tuple[str, bytes]:
+        found = self.known.get((tenant, file_id)) or self.known.get(("", file_id))
+        if found is None:
+            raise NotFound(f"No such File object: {file_id}", param="id")
+        return found
+
+
 def containers(
     sandbox: Any = None, *, clock: Clock | None = None, uploads: Any = None, **rules: Any
 ) -> Containers:
     numbers = itertools.count(1)
-    known = UPLOADS if uploads is None else uploads
-
-    async def upload(tenant: str, file_id: str) -> tuple[str, bytes]:
-        for (owner, found), file in known.items():
-            if found == file_id and owner in ("", tenant):
-                return file
-        raise NotFound(f"No such File object: {file_id}", param="id")
-
     return Containers(
         sandbox or FakeSandbox(play),
         Rules(**rules),
-        uploads=upload,
+        uploads=uploads or Uploads(UPLOADS),
         clock=clock or Clock(),
         ids=lambda prefix: f"{prefix}_{next(numbers)}",
     )

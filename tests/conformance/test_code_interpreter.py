@@ -9,7 +9,8 @@ import pytest
 from antiphon.store.base import Store
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreter
-from tests.conformance.boxes import Clock, containers, play, with_code
+from antiphon.wire.containers import CreateContainer
+from tests.conformance.boxes import Clock, Uploads, containers, play, with_code
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, engine, local
 from tests.conformance.test_tool_search import called, prompts
@@ -133,10 +134,44 @@ async def test_one_container_of_the_clients_and_its_files(serve: Serve, wait: As
     assert answer.output[0]["container_id"] == made["id"]
 
 
-async def test_a_container_that_is_not_there_fails_the_response(serve: Serve, ask: Ask) -> None:
-    server = serve(local(engine(["Hm."])), **with_code(containers()))
-    answer = await ask(server, tools=[{"type": "code_interpreter", "container": "cntr_x"}])
-    assert answer.error is not None and "'cntr_x' not found" in answer.error["message"]
+@pytest.mark.requirement("API-CONTAINER-NAMED")
+async def test_a_container_that_is_not_there_is_refused(serve: Serve, ask: Ask) -> None:
+    server = serve(**with_code(containers()))
+    refused = (
+        await ask(server, tools=[{"type": "code_interpreter", "container": "cntr_x"}])
+    ).refused
+    assert (refused["http"], refused["param"]) == (400, "tools[0].container")
+    assert "'cntr_x' not found" in refused["message"]
+
+
+@pytest.mark.requirement("API-CONTAINER-NAMED")
+async def test_a_container_that_has_expired_is_refused(serve: Serve, ask: Ask) -> None:
+    clock = Clock()
+    server = serve(**with_code(containers(clock=clock)))
+    made = (await server.client.post("/v1/containers", json={"name": "mine"})).json()
+    clock.now += 1201
+    tools = [CODE, {"type": "code_interpreter", "container": made["id"]}]
+    refused = (await ask(server, tools=tools)).refused
+    assert (refused["http"], refused["param"]) == (400, "tools[1].container")
+    assert refused["code"] == "container_expired"
+
+
+async def test_a_container_that_goes_between_question_and_work_fails_the_response(
+    serve: Serve, wait: Ask
+) -> None:
+    held = containers()
+    server = serve(**with_code(held))
+    made = await held.create("default", CreateContainer(name="mine"))
+    tool = {"type": "code_interpreter", "container": made.id}
+    admitted = held.check
+
+    def check(tenant: str, container_id: str, path: str) -> None:
+        admitted(tenant, container_id, path)
+        held._all.clear()
+
+    held.check = check  # type: ignore[method-assign]
+    answer = await wait(server, tools=[tool])
+    assert answer.error is not None and "not found" in answer.error["message"]
 
 
 async def test_files_of_a_request_are_there(serve: Serve, wait: Ask) -> None:
@@ -147,11 +182,43 @@ async def test_files_of_a_request_are_there(serve: Serve, wait: Ask) -> None:
     assert answer.output[0]["outputs"] == [{"type": "logs", "logs": "numbers.csv\n"}]
 
 
-async def test_an_unknown_file_fails_the_call(serve: Serve, wait: Ask) -> None:
+@pytest.mark.requirement("API-CONTAINER-NAMED")
+async def test_an_unknown_file_is_refused(serve: Serve, ask: Ask) -> None:
+    auto = {"type": "auto", "file_ids": ["file-1", "file-9"]}
+    server = serve(**with_code(containers()))
+    refused = (await ask(server, tools=[{"type": "code_interpreter", "container": auto}])).refused
+    assert (refused["http"], refused["param"]) == (400, "tools[0].container.file_ids[1]")
+
+
+async def test_a_file_that_goes_before_it_is_used_fails_the_call(serve: Serve, wait: Ask) -> None:
+    class Forgetful(Uploads):
+        async def name(self, tenant: str, file_id: str) -> str | None:
+            return "a.txt"
+
     auto = {"type": "auto", "file_ids": ["file-9"]}
-    server = serve(local(engine([python("list"), "No."])), **with_code(containers()))
+    held = containers(uploads=Forgetful({}))
+    server = serve(local(engine([python("list"), "No."])), **with_code(held))
     answer = await wait(server, tools=[{"type": "code_interpreter", "container": auto}])
     assert answer.output[0]["status"] == "failed" and "file-9" in prompts(server)[1]
+
+
+async def test_files_of_a_later_request_are_brought_to_the_container_that_is_there(
+    serve: Serve, wait: Ask
+) -> None:
+    box = FakeSandbox(play)
+    script = [python("save a.csv 1"), "Saved.", python("list"), "Two."]
+    server = serve(local(engine(script)), **with_code(containers(box)))
+    first = await wait(server, tools=[CODE])
+    auto = {"type": "auto", "file_ids": ["file-1"]}
+    second = await wait(
+        server,
+        tools=[{"type": "code_interpreter", "container": auto}],
+        previous_response_id=first.ended["id"],
+        input="And?",
+        include=OUTPUTS,
+    )
+    assert second.output[0]["outputs"] == [{"type": "logs", "logs": "a.csv numbers.csv\n"}]
+    assert len(box.boxes) == 1
 
 
 @pytest.mark.parametrize(

@@ -192,6 +192,18 @@ async def test_the_shell_finds_its_container_again(serve: Serve, wait: Ask, stor
         ({"type": "container_auto", "memory_limit": "64g"}, "tools[0].environment.memory_limit"),
         ({"type": "container_auto", "skills": [{}]}, "tools[0].environment.skills"),
         ({"type": "container_reference"}, "tools[0].environment.container_id"),
+        (
+            {"type": "container_reference", "container_id": "cntr_x"},
+            "tools[0].environment.container_id",
+        ),
+        (
+            {"type": "container_auto", "file_ids": ["file-1", "file-9"]},
+            "tools[0].environment.file_ids[1]",
+        ),
+        (
+            {"type": "container_auto", "network_policy": {"type": "allowlist"}},
+            "tools[0].environment.network_policy.type",
+        ),
     ],
 )
 async def test_what_it_cannot_be_is_refused(

@@ -69,7 +69,7 @@ class FileSearch:
             raise empty(f"{path}.vector_store_ids", ())
         _search(tool, (), path)
 
-    async def admit(self, tool: Any, tenant: str) -> None:
+    async def admit(self, tool: Any, tenant: str, path: str) -> None:
         """Raises ``RequestError`` for a vector store that is none of the tenant's."""
         await self._shelves.check(tenant, tool.vector_store_ids)
 
