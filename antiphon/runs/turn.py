@@ -14,7 +14,8 @@ from msgspec.structs import replace
 from antiphon.conversation import Kept
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Sampled, Text
 from antiphon.stream.kinds import KINDS
-from antiphon.tools.base import First, Offer, Reader, Result
+from antiphon.tools.base import First, Offer, Result
+from antiphon.tools.citations import Citations
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
@@ -84,29 +85,27 @@ class Called:
 
 
 class _Spoken:
-    """Any other item: its shell and what was written into it. ``readers``: what reads it before it
-    is said, if it is a message."""
+    """Any other item: its shell and what was written into it. ``reader``: makes what reads it
+    before it is said, if it is a message."""
 
-    def __init__(self, shell: it.Item, readers: Sequence[Callable[[], Reader]] = ()) -> None:
+    def __init__(self, shell: it.Item, reader: Callable[[], Citations] | None = None) -> None:
         self._shell = shell
         self._text: dict[str, list[str]] = {}
-        self._readers = [make() for make in readers] if isinstance(shell, it.Message) else []
+        reads = reader if isinstance(shell, it.Message) else None
+        self._citations = None if reads is None else reads()
 
     def write(self, delta: Text) -> None:
         self._text.setdefault(delta.channel, []).append(delta.text)
 
     def said(self, delta: Text) -> Iterable[Delta]:
         """What is to be said of what was written."""
-        if not self._readers or delta.channel != "text":
+        if self._citations is None or delta.channel != "text":
             return (delta,)
-        return _through(self._readers, (delta,))
+        return self._citations.feed(delta)
 
     def end(self) -> Iterable[Delta]:
         """What was held back."""
-        out: list[Delta] = []
-        for at, reader in enumerate(self._readers):
-            out += _through(self._readers[at + 1 :], reader.end())
-        return out
+        return () if self._citations is None else self._citations.end()
 
     def item(self) -> it.Item:
         said = {channel: "".join(pieces) for channel, pieces in self._text.items()}
@@ -122,21 +121,9 @@ class _Spoken:
         return shell
 
 
-def _through(readers: Sequence[Reader], deltas: Iterable[Delta]) -> list[Delta]:
-    """The deltas as the readers leave them, one behind the other."""
-    said = list(deltas)
-    for reader in readers:
-        said = [
-            out
-            for delta in said
-            for out in (reader.feed(delta) if isinstance(delta, Text) else (delta,))
-        ]
-    return said
-
-
 class Turn:
     """``allowed``: how many more calls may run; None: any number. ``begun``: the item that was
-    being written when the turn was interrupted. ``readers``: what reads its messages."""
+    being written when the turn was interrupted. ``reader``: makes what reads a message."""
 
     def __init__(
         self,
@@ -145,9 +132,9 @@ class Turn:
         *,
         allowed: int | None = None,
         begun: it.Item | None = None,
-        readers: Sequence[Callable[[], Reader]] = (),
+        reader: Callable[[], Citations] | None = None,
     ) -> None:
-        self._readers = readers
+        self._reader = reader
         self._offers = offers
         self._ids = ids
         self._allowed = allowed
@@ -217,7 +204,7 @@ class Turn:
             offer = self._offers.get((item.name, namespace))
         if offer is None:
             self.awaits_client |= isinstance(item, _CLIENTS)
-            self._open = _Spoken(item, self._readers)
+            self._open = _Spoken(item, self._reader)
             self._said.append(self._open)
             return (delta,)
         ignored = offer.call is not None and self._allowed == 0

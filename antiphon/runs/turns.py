@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
+from functools import partial
 from typing import Any
 
 import structlog
@@ -18,7 +19,8 @@ from antiphon.backends.base import Reply, added
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Prompted
-from antiphon.tools.base import Offer, Opening, Reader, Toolset
+from antiphon.tools.base import Offer, Opening, Toolset
+from antiphon.tools.citations import Citations
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage
@@ -64,7 +66,7 @@ class Turns(Around):
         self._options = work.options
         self._allowed = work.bounds.calls
         self._begun: Begun | None = None
-        self._readers: list[Callable[[], Reader]] = []
+        self._reader: Callable[[], Citations] | None = None
         self._is_over = False
         #: What each turn used.
         self.used: list[Usage] = []
@@ -106,7 +108,7 @@ class Turns(Around):
                 self._work.ids,
                 allowed=allowed,
                 begun=said,
-                readers=self._readers,
+                reader=self._reader,
             )
             said = None
             async with aclosing(self._turn(turn)) as deltas:
@@ -157,7 +159,7 @@ class Turns(Around):
         """The reply of the first turn, once it is known what there is to call."""
         offered = tuple(offer for toolset in toolsets for offer in toolset.offers)
         self._offers.update({(o.tool.name, o.namespace): o for o in offered})
-        self._readers = [each.reader for each in toolsets if each.reader is not None]
+        self._reader = _reader(toolsets)
         self._options = with_tools(self._options, self._work.hosted, toolsets)
         if begun is not None and not _is_between(begun):
             if offered:
@@ -316,3 +318,10 @@ def _is_between(begun: Begun) -> bool:
     """Interrupted while tools ran, or before the model heard of it."""
     last = begun.open or begun.items[-1:]
     return any(isinstance(item, _RUN_HERE) for item in last)
+
+
+def _reader(toolsets: Sequence[Toolset]) -> Callable[[], Citations] | None:
+    """What reads a message for all of them."""
+    notations = [each.notation for each in toolsets if each.notation is not None]
+    namings = [each.naming for each in toolsets if each.naming is not None]
+    return partial(Citations, notations, namings) if notations or namings else None

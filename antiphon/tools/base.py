@@ -10,9 +10,10 @@ from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
-from antiphon.stream.deltas import Delta, Text
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Item
+
+from .citations import Naming, Notation
 
 __all__ = [
     "Admitting",
@@ -22,7 +23,6 @@ __all__ = [
     "Offer",
     "Opening",
     "Provider",
-    "Reader",
     "Result",
     "Step",
     "Toolset",
@@ -91,22 +91,14 @@ class First(Struct, frozen=True, kw_only=True):
     arguments: str
 
 
-class Reader(Protocol):
-    """Reads the text of one message that the model writes, before it is said: what stands for a
-    citation becomes one. What it gives out may be held back, but not lost."""
-
-    def feed(self, delta: Text) -> Iterable[Delta]: ...
-
-    def end(self) -> Iterable[Delta]: ...
-
-
 class Toolset(Struct, frozen=True, kw_only=True):
     """What a tool of a request came to. ``fields`` are those of its leading item, if it has one;
-    ``failed``: the item says why there is nothing to offer. ``reader``: makes what reads a
-    message."""
+    ``failed``: the item says why there is nothing to offer. ``notation``: how the model cites
+    what it was shown; ``naming``: what it cites by name."""
 
     offers: tuple[Offer, ...] = ()
-    reader: Callable[[], Reader] | None = None
+    notation: Notation | None = None
+    naming: Naming | None = None
     first: tuple[First, ...] = ()
     fields: Mapping[str, Any] = {}
     failed: bool = False

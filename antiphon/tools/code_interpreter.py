@@ -6,23 +6,22 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from antiphon.errors import InvalidRequest, NotFound, RunError, ToolError
 from antiphon.sandbox.base import Ended, Outcome
-from antiphon.stream.deltas import Annotate, Delta, Text
 from antiphon.wire import containers as wc
 from antiphon.wire import tools as tl
-from antiphon.wire.items import CodeInterpreterCall, Item
+from antiphon.wire.items import Annotation, CodeInterpreterCall, Item
 from antiphon.wire.parts import ContainerFileCitation
 
 from .base import Context, Offer, Opening, Result, Step, Toolset
 from .container import Container
 from .containers import Containers
 
-__all__ = ["NAME", "CodeInterpreter"]
+__all__ = ["NAME", "CodeInterpreter", "cited"]
 
 #: As models were taught to call it.
 NAME = "python"
@@ -77,7 +76,7 @@ class CodeInterpreter:
             streamed=True,
         )
         try:
-            yield Toolset(offers=(offer,), reader=work.reader)
+            yield Toolset(offers=(offer,), naming=work.cited)
         finally:
             self._containers.release(work.container)
 
@@ -115,9 +114,10 @@ class _Work:
             yield Step("completed")
         yield Result(text=_told(outcome, made), fields={"outputs": outputs}, failed=failed)
 
-    def reader(self) -> _Cited:
-        """Of one message."""
-        return _Cited(self._made)
+    def cited(self, text: str) -> list[Annotation]:
+        """What a message cites. A file is cited by one."""
+        made, self._made = self._made, {}
+        return cited(made, text)
 
     async def _outputs(self, outcome: Outcome) -> tuple[dict[str, Any], ...]:
         """As clients see them: logs, and images as data URLs."""
@@ -133,41 +133,25 @@ class _Work:
         return tuple(found)
 
 
-class _Cited:
-    """``Reader`` that leaves the text as it is, and cites the files it names at its end; those that
-    were made and are not named stand at the very end of it."""
+def cited(made: Mapping[str, wc.ContainerFile], text: str) -> list[Annotation]:
+    """The files, by their paths, where a text names them; those that it does not, at its end."""
+    return [
+        ContainerFileCitation(
+            container_id=file.container_id,
+            file_id=file.id,
+            filename=path.rsplit("/", 1)[-1],
+            start_index=start,
+            end_index=stop,
+        )
+        for path, file in made.items()
+        for start, stop in _places(path, text) or [(len(text), len(text))]
+    ]
 
-    def __init__(self, made: dict[str, wc.ContainerFile]) -> None:
-        self._made = made
-        self._said: list[str] = []
 
-    def feed(self, delta: Text) -> Iterable[Delta]:
-        self._said.append(delta.text)
-        return (delta,)
-
-    def end(self) -> Iterable[Delta]:
-        text = "".join(self._said)
-        if not text:
-            return ()
-        files, out = dict(self._made), list[Delta]()
-        self._made.clear()
-        for path, file in files.items():
-            name = path.rsplit("/", 1)[-1]
-            pattern = rf"(?:sandbox:)?{re.escape(path)}|(?<![\w./-]){re.escape(name)}(?![\w-])"
-            places = [found.span() for found in re.finditer(pattern, text)]
-            for start, stop in places or [(len(text), len(text))]:
-                out.append(
-                    Annotate(
-                        ContainerFileCitation(
-                            container_id=file.container_id,
-                            file_id=file.id,
-                            filename=name,
-                            start_index=start,
-                            end_index=stop,
-                        )
-                    )
-                )
-        return out
+def _places(path: str, text: str) -> list[tuple[int, int]]:
+    name = re.escape(path.rsplit("/", 1)[-1])
+    pattern = rf"(?:sandbox:)?{re.escape(path)}|(?<![\w./-]){name}(?![\w-])"
+    return [found.span() for found in re.finditer(pattern, text)]
 
 
 def _told(outcome: Outcome, made: tuple[wc.ContainerFile, ...]) -> str:

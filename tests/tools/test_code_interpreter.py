@@ -7,10 +7,9 @@ from contextlib import aclosing
 
 import pytest
 
-from antiphon.stream.deltas import Annotate, Text
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.base import Context, Opening, Result, Step
-from antiphon.tools.code_interpreter import CodeInterpreter, _Cited
+from antiphon.tools.code_interpreter import CodeInterpreter, cited
 from antiphon.wire.containers import ContainerFile, CreateContainer
 from antiphon.wire.tools import CodeInterpreter as Tool
 from tests.conformance.boxes import containers, play
@@ -63,8 +62,8 @@ async def test_two_tenants_have_no_container_in_common() -> None:
             pass
 
 
-def cited(text: str, *paths: str) -> list[tuple[str, str]]:
-    """The file and the text of each citation, however the text came."""
+def names(text: str, *paths: str) -> list[tuple[str, str]]:
+    """The file and the text of each citation."""
     made = {
         path: ContainerFile(
             id=f"cfile_{path}",
@@ -76,20 +75,15 @@ def cited(text: str, *paths: str) -> list[tuple[str, str]]:
         )
         for path in paths
     }
-    reader = _Cited(made)
-    assert [delta for piece in text for delta in reader.feed(Text(piece))] == [
-        Text(piece) for piece in text
-    ]
-    notes = [delta.annotation for delta in reader.end() if isinstance(delta, Annotate)]
-    assert not made
+    notes = cited(made, text)
     return [(n.filename, text[n.start_index : n.end_index]) for n in notes]  # type: ignore[union-attr]
 
 
 def test_files_are_cited_where_they_are_named() -> None:
     path = "/mnt/data/a.csv"
-    assert cited("See [it](sandbox:/mnt/data/a.csv)!", path) == [
+    assert names("See [it](sandbox:/mnt/data/a.csv)!", path) == [
         ("a.csv", "sandbox:/mnt/data/a.csv")
     ]
-    assert cited("It is in a.csv, and not in data.csv.", path) == [("a.csv", "a.csv")]
-    assert cited("Nothing is named.", path) == [("a.csv", "")]
-    assert cited("No file was made.") == []
+    assert names("It is in a.csv, and not in data.csv.", path) == [("a.csv", "a.csv")]
+    assert names("Nothing is named.", path) == [("a.csv", "")]
+    assert names("No file was made.") == []

@@ -21,7 +21,7 @@ from antiphon.wire.items import FileSearchCall, Item
 from antiphon.wire.vector_requests import Search, read_ranking
 from antiphon.wire.vector_stores import Found
 
-from .citations import FileCitations
+from .citations import of_files
 
 __all__ = ["FileSearch", "Shelves"]
 
@@ -81,7 +81,7 @@ class FileSearch:
         shown = _Shown()
         call = partial(self._run, tool, shown, _RESULTS in opening.include)
         offer = Offer(tool=_FUNCTION, shell=FileSearchCall(queries=()), call=call)
-        yield Toolset(offers=(offer,), reader=lambda: FileCitations(shown.cited))
+        yield Toolset(offers=(offer,), notation=of_files(shown.cited))
 
     async def _run(
         self, tool: Any, shown: _Shown, is_told: bool, arguments: str, context: Context

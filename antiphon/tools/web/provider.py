@@ -18,7 +18,7 @@ from antiphon.wire import tools as tl
 from antiphon.wire.items import Item, WebSearchCall
 
 from .browser import Asked, Browser, Shown, Source
-from .citations import Citations
+from .citations import of_pages
 
 __all__ = ["TYPES", "WebSearch"]
 
@@ -113,7 +113,7 @@ class WebSearch:
             )
             for name, step in _STEPS.items()
         )
-        yield Toolset(offers=offers, reader=lambda: Citations(browser.shown))
+        yield Toolset(offers=offers, notation=of_pages(browser.shown))
 
 
 async def _run(

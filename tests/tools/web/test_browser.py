@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from antiphon.errors import ToolError
 from antiphon.stream.deltas import Annotate, Text
+from antiphon.tools.citations import Citations
 from antiphon.tools.web.browser import Asked, Browser
-from antiphon.tools.web.citations import Citations
+from antiphon.tools.web.citations import of_pages
 from antiphon.tools.web.page import Found, Page
 from antiphon.tools.web.reading import read
 from antiphon.wire.parts import UrlCitation
@@ -103,7 +104,7 @@ PAGES = (Page.of("", "Results", "x", results=True), Page.of(NORTH, "Oslo", "y"))
 
 
 def cite(texts: Sequence[str]) -> tuple[str, list[UrlCitation]]:
-    citations = Citations(lambda cursor: PAGES[cursor] if cursor < len(PAGES) else None)
+    citations = Citations([of_pages(lambda at: PAGES[at] if at < len(PAGES) else None)])
     deltas = [out for text in texts for out in citations.feed(Text(text))]
     deltas += citations.end()
     said, cited = "", []
