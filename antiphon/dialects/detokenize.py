@@ -19,40 +19,60 @@ class Detokenizer:
     """One stream of tokens. Bytes that are no UTF-8 become replacement characters.
 
     ``marks``: what stands for a special token in the text; "" for those that are never text.
+    ``known``: the texts of tokens that are whole characters, as far as they have come up; shared
+    by the replies of one model.
     """
 
-    def __init__(self, tokenizer: Tokenizer, marks: Mapping[int, str]) -> None:
+    def __init__(
+        self, tokenizer: Tokenizer, marks: Mapping[int, str], known: dict[int, str] | None = None
+    ) -> None:
         self._piece = tokenizer.piece
         self._marks = marks
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+        self._known = {} if known is None else known
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+        self._is_cut = False
 
     def feed(self, token: int) -> str:
         """The text that is whole with this token."""
+        if self._is_cut:
+            return self._decoded(token)
+        text = self._known.get(token)
+        if text is None:
+            text = self._decoded(token)
+            if not self._is_cut:
+                self._known[token] = text
+        return text
+
+    def _decoded(self, token: int) -> str:
         mark = self._marks.get(token)
-        return self._decode(self._piece(token)) if mark is None else self.finish() + mark
+        if mark is not None:
+            return self.finish() + mark
+        text = self._decoder.decode(self._piece(token))
+        self._is_cut = bool(self._decoder.getstate()[0])
+        return text
 
     def finish(self) -> str:
         """What was cut: at most one replacement character."""
-        return self._decode(b"", True)
+        self._is_cut = False
+        return self._decoder.decode(b"", True)
 
 
 class Origins:
     """Which tokens a stretch of text came from. Positions count characters from the beginning."""
 
     def __init__(self) -> None:
-        self._tokens: deque[tuple[int, int, TokenLogprob | None]] = deque()
-        self._length = 0
+        #: Those that nobody has taken: where their text begins and ends.
+        self.waiting: deque[tuple[int, int, TokenLogprob | None]] = deque()
 
-    def add(self, length: int, logprob: TokenLogprob | None) -> None:
+    def add(self, start: int, length: int, logprob: TokenLogprob | None) -> None:
         """A token gave that much text; none yet, if its bytes begin a character."""
-        self._tokens.append((self._length, self._length + max(length, 1), logprob))
-        self._length += length
+        self.waiting.append((start, start + (length or 1), logprob))
 
     def take(self, start: int, end: int) -> list[TokenLogprob | None]:
         """The tokens with text between the positions. Each is given once, with its first text
         that is asked for; ``start`` may only grow, and tokens wholly before it are forgotten."""
         found: list[TokenLogprob | None] = []
-        tokens = self._tokens
+        tokens = self.waiting
         while tokens and tokens[0][0] < end:
             _, over, logprob = tokens.popleft()
             if over > start:

@@ -44,10 +44,12 @@ _LAST = ("final", "call")
 
 
 class Codes(Struct, frozen=True):
-    """What the ids of a tokenizer mean. ``marks``: special tokens are never text."""
+    """What the ids of a tokenizer mean. ``marks``: special tokens are never text; ``known``: what
+    the others have turned out to stand for."""
 
     controls: Mapping[int, Control]
     marks: Mapping[int, str]
+    known: dict[int, str] = {}
 
     @staticmethod
     def of(tokenizer: Tokenizer) -> Codes:
@@ -101,7 +103,7 @@ class Parser:
         self._is_json = is_json
         self._json: Span | None = None
         self._sink = Sink()
-        self._detokenizer = Detokenizer(tokenizer, codes.marks)
+        self._detokenizer = Detokenizer(tokenizer, codes.marks, codes.known)
         #: Of the message that is being read; None in a header.
         self._kind: Kind | None = begun
         self._is_open = False

@@ -20,6 +20,7 @@ ESCAPES: Mapping[str, str] = {"n": "\n", "t": "\t", "r": "\r", "b": "\b", "f": "
     char: char for char in '"\\/'
 }
 DIGITS: Mapping[str, int] = {"u": 4}
+_ENCODER = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 _HEX = frozenset("0123456789abcdefABCDEF")
 _LOST = "\ufffd"
 
@@ -38,7 +39,7 @@ def _refuse(name: str) -> Any:
 
 def dump(value: Any) -> str:
     """JSON text as models and clients expect it. Raises ``ValueError`` for infinite numbers."""
-    return json.dumps(value, ensure_ascii=False, allow_nan=False)
+    return _ENCODER.encode(value)
 
 
 def within(text: str) -> str:

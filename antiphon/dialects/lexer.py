@@ -36,12 +36,17 @@ class Terminals:
         longest_first = sorted(leads, key=len, reverse=True)
         # A special token that leads nowhere from here is found too: it is dropped, never text.
         self._pattern = re.compile("|".join([*map(re.escape, longest_first), _MARK.pattern]))
+        first = "".join({re.escape(word[0]) for word in leads})
+        #: Finds a character that a terminal may begin with: without any, text is plain.
+        self.begins = re.compile(f"[{first}\ud800-\udfff]").search
         self._begun = frozenset(word[:n] for word in leads for n in range(1, len(word)))
         self._longest = max(map(len, leads), default=1)
 
     def find(self, text: str, final: bool) -> tuple[int, str | None]:
         """Where the plain text ends, and the terminal there. None: all of ``text`` is plain, or,
         unless it is ``final``, what follows may be the beginning of a terminal."""
+        if self.begins(text) is None:
+            return len(text), None
         found = self._pattern.search(text)
         at = len(text) if found is None else found.start()
         if not final:
@@ -78,6 +83,8 @@ class Lexer:
             if literal not in shown
             and (literal in spelled or not _HTML.fullmatch(literal) or token in tokenizer.end_ids)
         }
+        #: What other tokens have turned out to stand for.
+        self.known: dict[int, str] = {}
         #: By state.
         self.states: Mapping[str, Terminals] = {
             state: Terminals({_spell(literal, spelled): lead for literal, lead in on.items()})

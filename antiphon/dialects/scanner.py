@@ -8,6 +8,7 @@ nothing twice, and gives the same deltas however the reply is cut into chunks.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
+from itertools import repeat
 
 from antiphon.stream.deltas import Delta, Reason
 from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
@@ -68,7 +69,7 @@ class Parser:
         self._shapes = shapes
         self._parallel = parallel
         self._lexer = lexer or Lexer(tokenizer, reasoning, tools)
-        self._detokenizer = Detokenizer(tokenizer, self._lexer.marks)
+        self._detokenizer = Detokenizer(tokenizer, self._lexer.marks, self._lexer.known)
         self._origins = Origins()
         self._sink = Sink(holds=reasoning is not None or tools is not None)
         self._buffer = ""
@@ -98,16 +99,15 @@ class Parser:
         if chunk.ids:
             self._sink.sampled(chunk.ids)
         self._go_on()
-        logprobs = iter(chunk.logprobs)
-        for token in chunk.ids:
-            logprob = next(logprobs, None)
+        logprobs: Iterable[TokenLogprob | None] = chunk.logprobs or repeat(None)
+        for token, logprob in zip(chunk.ids, logprobs, strict=False):
             text = self._detokenizer.feed(token)
-            if text or not self._lexer.is_dropped(token):
-                self._origins.add(len(text), logprob)
-            self._scan(text)
+            if self._is_plain(text):
+                self._pass(text, logprob)
+            elif text or not self._lexer.is_dropped(token):
+                self._add(text, logprob)
         if chunk.tail:
-            self._origins.add(len(chunk.tail), None)
-            self._scan(chunk.tail)
+            self._add(chunk.tail, None)
         return self._sink.take()
 
     def finish(self, reason: Reason) -> Iterable[Delta]:
@@ -132,6 +132,32 @@ class Parser:
         return self._markup.is_bare and (self._call is None or not self._call.begun)
 
     # --- the machine ------------------------------------------------------------------------------
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether text can only be more of the answer or of the thinking, as nearly always."""
+        return (
+            text != ""
+            and (self._state == TEXT or self._state == THINKING)
+            and not self._buffer
+            and not self._origins.waiting
+            and self._lexer.states[self._state].begins(text) is None
+        )
+
+    def _pass(self, text: str, logprob: TokenLogprob | None) -> None:
+        """Take a token's text that is plain."""
+        self._position += len(text)
+        if self._state == THINKING:
+            self.reasoning_tokens += 1
+            self._sink.think(text)
+        else:
+            self._sink.say(
+                text, () if logprob is None else (wire_logprob(self._tokenizer, logprob),)
+            )
+
+    def _add(self, text: str, logprob: TokenLogprob | None) -> None:
+        """Take a token's text, if it has any yet."""
+        self._origins.add(self._position + len(self._buffer), len(text), logprob)
+        self._scan(text)
 
     def _scan(self, text: str, *, final: bool = False) -> None:
         self._buffer += text

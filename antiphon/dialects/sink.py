@@ -38,7 +38,7 @@ class Sink:
     def take(self) -> list[Delta]:
         """The deltas since the last call; neighbouring texts are one."""
         out, self._out = self._out, []
-        if len(out) == 2 and _is_said(out[1]) and not isinstance(out[0], Text):
+        if len(out) == 1 or (len(out) == 2 and not isinstance(out[0], Text)):
             return out  # one token's worth, as nearly always
         return list(_merged(out))
 
@@ -66,10 +66,14 @@ class Sink:
             return
         if self._open != kind:
             text, said, logprobs = self._begin(kind, text, said, logprobs)
-        for held, held_logprobs in self._held:
-            self._out.append(Text(held, tuple(held_logprobs)))
-        self._held = [(text[len(said) :], ())] if len(text) > len(said) else []
-        self._out.append(Text(said, tuple(logprobs)))
+        if self._held:
+            self._held.append((said, logprobs))
+            self._out.append(_joined(self._held))
+            self._held = []
+        else:
+            self._out.append(Text(said, tuple(logprobs)))
+        if len(text) > len(said):
+            self._held.append((text[len(said) :], ()))
 
     def _begin(
         self, kind: _Kind, text: str, said: str, logprobs: _Logprobs
@@ -145,8 +149,8 @@ class Sink:
         else is a message of white space. What was cut stays open."""
         if self._held_kind == "message" and self._held and self._is_first:
             self._opened("message", Message(role="assistant", content=()))
-        if self._open == self._held_kind == "message":
-            self._out += (Text(text, tuple(logprobs)) for text, logprobs in self._held)
+        if self._held and self._open == self._held_kind == "message":
+            self._out.append(_joined(self._held))
         self._held = []
         if not is_cut:
             self.close()
@@ -162,25 +166,22 @@ def _behind_last_line(held: list[tuple[str, _Logprobs]]) -> list[tuple[str, _Log
     return held
 
 
-def _is_said(delta: Delta) -> bool:
-    return isinstance(delta, Text) and bool(delta.text)
-
-
 def _merged(deltas: Iterable[Delta]) -> Iterable[Delta]:
-    texts: list[Text] = []
+    texts: list[tuple[str, _Logprobs]] = []
     for delta in deltas:
         if isinstance(delta, Text):
-            texts.append(delta)
+            texts.append((delta.text, delta.logprobs))
             continue
-        yield from _joined(texts)
-        texts = []
+        if texts:
+            yield _joined(texts)
+            texts = []
         yield delta
-    yield from _joined(texts)
+    if texts:
+        yield _joined(texts)
 
 
-def _joined(texts: list[Text]) -> Iterable[Text]:
-    if any(text.text for text in texts):
-        yield Text(
-            "".join(text.text for text in texts),
-            tuple(logprob for text in texts for logprob in text.logprobs),
-        )
+def _joined(texts: list[tuple[str, _Logprobs]]) -> Text:
+    return Text(
+        "".join(text for text, _ in texts),
+        tuple(logprob for _, logprobs in texts for logprob in logprobs),
+    )
