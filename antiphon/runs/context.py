@@ -130,7 +130,8 @@ async def admit(
     ids: Ids,
     past: tuple[it.Item, ...] = (),
 ) -> tuple[it.Item, ...]:
-    """The items with ids, and for a reference the item it stands for: of ``past``, or stored.
+    """The items with ids, and for a reference the item it stands for: of ``past``, or stored. An
+    image that is named by its id alone is a reference too.
 
     Raises ``NotFound``."""
     return tuple([await _admit(item, store, tenant, ids, past) for item in items])
@@ -139,7 +140,7 @@ async def admit(
 async def _admit(
     item: it.Item, store: Store, tenant: str, ids: Ids, past: tuple[it.Item, ...]
 ) -> it.Item:
-    if not isinstance(item, it.ItemReference):
+    if not isinstance(item, it.ItemReference) and not _names_image(item):
         return item if item.id else replace(item, id=ids(KINDS[type(item)].prefix))
     found = next((known for known in past if known.id == item.id), None)
     if found is None:
@@ -151,6 +152,17 @@ async def _admit(
             param="input",
         )
     return found
+
+
+def _names_image(item: it.Item) -> bool:
+    """OpenAI's guide has ``{"type": "image_generation_call", "id": …}`` for an image to go on
+    with."""
+    return (
+        isinstance(item, it.ImageGenerationCall)
+        and bool(item.id)
+        and item.result is None
+        and item.status == "completed"
+    )
 
 
 #: Output type → the type of the call it answers, and what errors call it.

@@ -23,7 +23,7 @@ from antiphon.store.runs import Batch, Claim, Job, Letter
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
-from antiphon.tools.base import Admitting, Provider
+from antiphon.tools.base import Admitting, Opening, Provider
 from antiphon.wire.items import InputText, Item, ItemBase, Message
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
@@ -131,10 +131,11 @@ class Preparer:
         tools = visible_tools(
             request, self._policy.unavailable_tools, self._providers, tools_of(model.backend)
         )
+        context = replace(await self._context(tenant, request, model, recent), lead=lead)
+        opening = Opening(tenant=tenant, response_id=response_id, items=context.conversation.items)
         for hosted in tools.hosted:
             if isinstance(hosted.provider, Admitting):
-                await hosted.provider.admit(hosted.tool, tenant, hosted.path)
-        context = replace(await self._context(tenant, request, model, recent), lead=lead)
+                await hosted.provider.admit(hosted.tool, opening, hosted.path)
         backend = self._attachments.ahead_of(model.backend, tenant, len(lead))
         asked = options(request, tools.tools)
         if tools.hosted:  # what there is to choose is known once they are open

@@ -37,6 +37,7 @@ from antiphon.wire.items import (
 from antiphon.wire.response import Usage
 
 from .tape import prompted
+from .tool_usage import summed
 
 __all__ = ["Besides", "Recorder"]
 
@@ -89,6 +90,8 @@ class Recorder:
         self.sampled = array("I") if sampled is None else sampled
         self.reason: Reason | None = None
         self.usage: Usage | None = None
+        #: What hosted tools used.
+        self.tool_usage: Mapping[str, Any] = {}
 
     def take(self, delta: Delta) -> None:
         """Record the next delta. Raises ``BackendError`` for one that cannot come here."""
@@ -141,6 +144,8 @@ class Recorder:
     def _done(self, delta: Close) -> None:
         if not delta.key:
             return self._close(**delta.result)
+        if delta.used:
+            self.tool_usage = summed(self.tool_usage, delta.used)
         item = self._calls.pop(delta.key)
         self._item = None if self._item is item else self._item
         self._last = item.close(delta.status, **delta.result)

@@ -219,6 +219,7 @@ class Run:
             at=int(self._work.clock()),
             usage=self.recorder.usage,
             reason=reason,
+            **self._tool_usage(),
             **self._work.fields(self.recorder.sampled),
         )
         stored = StoredResponse(response=response, input=self._work.input, tokens=self._tokens())
@@ -233,6 +234,7 @@ class Run:
             at=int(self._work.clock()),
             usage=self.recorder.usage or self._partial_usage(),
             error=_as_wire(error),
+            **self._tool_usage(),
         )
         stored = StoredResponse(response=response, input=self._work.input)
         if self._work.save is not None:
@@ -266,6 +268,10 @@ class Run:
         if reply.kept is not None:
             prompt, sampled = spent(reply.kept.ids, self.recorder.sampled)
         return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
+
+    def _tool_usage(self) -> Mapping[str, Any]:
+        used = self.recorder.tool_usage
+        return {"tool_usage": used} if used else {}
 
     def _tokens(self) -> TurnTokens | None:
         prompt = self._work.reply.kept

@@ -80,7 +80,7 @@ async def _run(call: Called, place: Place, news: _News, places: asyncio.Semaphor
         if result.failed and not result.fields:
             result = replace(result, fields=error_fields(call.offer.shell, result.text))
         status = call.offer.failure if result.failed else "completed"
-        news.put_nowait(Close(result.fields, call.key, status))
+        news.put_nowait(Close(result.fields, call.key, status, result.used))
         for item in result.items:
             news.put_nowait(Open(item))
             news.put_nowait(Close())
@@ -120,6 +120,9 @@ def error_fields(item: it.Item, why: str) -> Mapping[str, Any]:
     """How an item tells why it failed, if it can."""
     if isinstance(item, it.McpCall):
         return {"error": {"type": "mcp_protocol_error", "code": _INTERNAL_ERROR, "message": why}}
+    if isinstance(item, it.ImageGenerationCall):
+        code = "image_generation_failed"
+        return {"error": {"type": "server_error", "code": code, "message": why, "param": None}}
     return {"error": why} if isinstance(item, it.McpListTools) else {}
 
 

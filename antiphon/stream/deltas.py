@@ -72,11 +72,13 @@ class Progress(Struct, frozen=True):
 
 class Close(Struct, frozen=True):
     """All of the open item has been said, or the tool behind the one with that key is done.
-    ``result`` are fields of it that were found, not said; ``status`` may be ``failed``."""
+    ``result`` are fields of it that were found, not said; ``status`` may be ``failed``; ``used``:
+    what its tool used, as ``tool_usage`` of the response tells it."""
 
     result: Mapping[str, Any] = {}
     key: str = ""
     status: str = "completed"
+    used: Mapping[str, Any] = {}
 
 
 class Sampled(Struct, frozen=True):

@@ -7,6 +7,7 @@ grammar states the legal order on its own; a test compares the two.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from msgspec import Struct
 
@@ -34,11 +35,13 @@ class Stem(Struct, frozen=True, kw_only=True):
 
 
 class Kind(Struct, frozen=True, kw_only=True):
-    """A row: id prefix, texts by channel, progress events by name."""
+    """A row: id prefix, texts by channel, progress events by name. ``unfinished``: fields of an
+    item that did not complete, for kinds that have no status ``incomplete``."""
 
     prefix: str
     stems: Mapping[Channel, Stem] = {}
     progress: Mapping[str, type[ev.Event]] = {}
+    unfinished: Mapping[str, Any] = {}
 
 
 _ANSWER = Stem(
@@ -148,6 +151,8 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
             "partial_image": ev.ImageGenerationCallPartialImage,
             "completed": ev.ImageGenerationCallCompleted,
         },
+        # null in ``result`` ends the AI SDK's stream
+        unfinished={"status": "failed", "result": ""},
     ),
     it.McpListTools: Kind(
         prefix="mcpl",

@@ -118,7 +118,9 @@ class ItemWriter:
             raise GrammarError("an item is closed once")
         self.seal()
         self.is_open = False
-        item = self._draft.item(status, **result)
+        if status != "completed" and self._kind.unfinished:
+            result = {**self._kind.unfinished, **result}
+        item = self._draft.item(result.pop("status", status), **result)
         self._out.closed(self.index, item)
         return item
 

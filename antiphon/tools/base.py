@@ -49,13 +49,15 @@ class Step(Struct, frozen=True):
 class Result(Struct, frozen=True, kw_only=True):
     """The work is done. ``text`` is what the model is told; ``fields`` are of the call's item.
 
-    ``items`` follow the call in the output, and tell the model in place of the text.
+    ``items`` follow the call in the output, and tell the model in place of the text. ``used``:
+    what the call cost, as ``tool_usage`` of the response tells it.
     """
 
     text: str = ""
     fields: Mapping[str, Any] = {}
     failed: bool = False
     items: tuple[Item, ...] = ()
+    used: Mapping[str, Any] = {}
 
 
 #: Runs one call: its arguments as the model wrote them (of a custom tool: its input), and for whom.
@@ -133,8 +135,9 @@ class Provider(Protocol):
 
 @runtime_checkable
 class Admitting(Protocol):
-    """A provider of tools that name what belongs to a tenant."""
+    """A provider of tools that name what belongs to a tenant, or need something that came
+    before."""
 
-    async def admit(self, tool: Any, tenant: str, path: str) -> None:
-        """Raises ``RequestError`` for what is none of the tenant's, before anything is run.
-        ``path``: where the tool stands in the request."""
+    async def admit(self, tool: Any, opening: Opening, path: str) -> None:
+        """Raises ``RequestError`` for what is none of the tenant's or is not there, before anything
+        is run. ``path``: where the request has the tool."""

@@ -55,13 +55,13 @@ class CodeInterpreter:
         asked = wc.auto(tool.container, f"{path}.container")
         self._containers.rules.check(asked.memory_limit, f"{path}.container.memory_limit")
 
-    async def admit(self, tool: Any, tenant: str, path: str) -> None:
+    async def admit(self, tool: Any, opening: Opening, path: str) -> None:
         """Raises ``RequestError`` for a container or a file that is none of the tenant's."""
         where = f"{path}.container"
         if isinstance(tool.container, str):
-            self._containers.check(tenant, tool.container, where)
+            self._containers.check(opening.tenant, tool.container, where)
         else:
-            await self._containers.admit(tenant, wc.auto(tool.container, where), where)
+            await self._containers.admit(opening.tenant, wc.auto(tool.container, where), where)
 
     def lead(self, tool: Any, opening: Opening) -> Item | None:
         return None

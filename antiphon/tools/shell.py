@@ -61,17 +61,17 @@ class Shell:
         asked = wc.auto(environment, where, ("container_auto",))
         self._containers.rules.check(asked.memory_limit, f"{where}.memory_limit")
 
-    async def admit(self, tool: Any, tenant: str, path: str) -> None:
+    async def admit(self, tool: Any, opening: Opening, path: str) -> None:
         """Raises ``RequestError`` for a container or a file that is none of the tenant's."""
         environment, where = _environment(tool), f"{path}.environment"
         if self._containers is None or environment.get("type") not in _HERE:
             return
         if environment["type"] == "container_reference":
             named = environment["container_id"]
-            self._containers.check(tenant, named, f"{where}.container_id")
+            self._containers.check(opening.tenant, named, f"{where}.container_id")
         else:
             asked = wc.auto(environment, where, ("container_auto",))
-            await self._containers.admit(tenant, asked, where)
+            await self._containers.admit(opening.tenant, asked, where)
 
     def lead(self, tool: Any, opening: Opening) -> Item | None:
         return None

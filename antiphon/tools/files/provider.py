@@ -69,9 +69,9 @@ class FileSearch:
             raise empty(f"{path}.vector_store_ids", ())
         _search(tool, (), path)
 
-    async def admit(self, tool: Any, tenant: str, path: str) -> None:
+    async def admit(self, tool: Any, opening: Opening, path: str) -> None:
         """Raises ``RequestError`` for a vector store that is none of the tenant's."""
-        await self._shelves.check(tenant, tool.vector_store_ids)
+        await self._shelves.check(opening.tenant, tool.vector_store_ids)
 
     def lead(self, tool: Any, opening: Opening) -> Item | None:
         return None
