@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.adapted import Adapted
-from antiphon.backends.base import Backend
+from antiphon.backends.base import Backend, Status
 from antiphon.backends.embedding import Embedding
 from antiphon.backends.lazy import Lazy
 from antiphon.embedders import EMBEDDERS
@@ -51,11 +51,21 @@ class ServedModel(Struct, frozen=True, kw_only=True):
         known = {name: recommended[name] for name in _DEFAULTS if name in recommended}
         return {**known, **self.set}
 
+    @property
+    def status(self) -> Status:
+        """Whether it can answer at once."""
+        lazy = self._lazy
+        return Status(value="loaded") if lazy is None else lazy.status
+
     async def ready(self) -> None:
         """Load it where it is not, which may go on behind this. Raises ``Overloaded``."""
+        if (lazy := self._lazy) is not None:
+            await lazy.ready()
+
+    @property
+    def _lazy(self) -> Lazy | None:
         backend = self.backend.inner if isinstance(self.backend, Adapted) else self.backend
-        if isinstance(backend, Lazy):
-            await backend.ready()
+        return backend if isinstance(backend, Lazy) else None
 
     @property
     def embedder(self) -> Embedder | None:
@@ -141,7 +151,7 @@ async def _backend(
         raise SetupError(f"model {name}: models that make embeddings are loaded at the start")
     lazy = Lazy(
         name,
-        lambda: made(None),
+        made,
         idle_s=model.idle_unload_s,
         context_size=model.context_size,
     )

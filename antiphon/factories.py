@@ -81,6 +81,7 @@ async def _transformers(
         context_size=model.context_size,
         parallel=model.parallel,
         options=model.engine_options,
+        progress=progress,
     )
     return await _local(engine, model, settings)
 

@@ -6,11 +6,23 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.stream.deltas import Delta
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
-__all__ = ["Backend", "Continuing", "Equipped", "Reply", "Spelling", "added", "singly", "tools_of"]
+__all__ = [
+    "Backend",
+    "Continuing",
+    "Equipped",
+    "Reply",
+    "Spelling",
+    "Status",
+    "added",
+    "singly",
+    "tools_of",
+]
 
 
 class Reply(Protocol):
@@ -37,6 +49,17 @@ class Reply(Protocol):
         """Generate. The deltas that become known at one time come together, the ids sampled behind
         them first; they are recorded, kept and sent as one. Closing the iterator stops the model
         within one token. Raises ``RunError``."""
+
+
+class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):
+    """Whether a model can answer at once. ``value``: ``loaded``, ``loading``, ``unloaded`` or,
+    after a load that failed, ``failed``. While it loads: what is fetched or read, how many bytes of
+    it are there, and how many there are, where that is known."""
+
+    value: str
+    stage: str = ""
+    bytes: int = 0
+    total_bytes: int | None = None
 
 
 class Backend(Protocol):

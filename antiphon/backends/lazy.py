@@ -9,25 +9,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
+from functools import partial
 from typing import Any
 
 import structlog
 
-from antiphon.backends.base import Backend, Continuing, Reply, Spelling, tools_of
+from antiphon.backends.base import Backend, Continuing, Reply, Spelling, Status, tools_of
 from antiphon.backends.continuation import cannot_continue
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
 from antiphon.stream.deltas import Delta
 
-__all__ = ["Lazy", "LazyReply"]
+__all__ = ["Lazy", "LazyReply", "Progress"]
 
 _log = structlog.get_logger(__name__)
 
 #: Seconds a request waits for the load before its run begins.
 PATIENCE_S = 5.0
 _RETRY_S = 10
+#: Seconds between two lines of the log on how far a load is.
+_LOG_S = 10.0
 
 
+#: Told what is fetched or read, how many bytes of it are there, and of how many, if that is known.
+#: May be called by any thread.
+Progress = Callable[[str, int, int | None], None]
 #: Has a backend prepare what was asked.
 Prepare = Callable[[Backend], Awaitable[Reply]]
 
@@ -43,7 +49,7 @@ class Lazy:
     def __init__(
         self,
         name: str,
-        make: Callable[[], Awaitable[Backend]],
+        make: Callable[[Progress], Awaitable[Backend]],
         *,
         idle_s: float = 0,
         context_size: int | None = None,
@@ -58,6 +64,9 @@ class Lazy:
         #: Until it is known: what is checked in vain costs less than what is not.
         self.sees_images = True
         self.tool_types: frozenset[str] = frozenset()
+        #: How far the load is, and whether there is one to wait for.
+        self.status = Status(value="unloaded")
+        self._told = 0.0
         self._backend: Backend | None = None
         self._loading: asyncio.Task[Backend] | None = None
         self._closing: asyncio.Task[None] | None = None
@@ -72,10 +81,6 @@ class Lazy:
     @property
     def recommended(self) -> Mapping[str, Any]:
         return self._recommended
-
-    @property
-    def loaded(self) -> bool:
-        return self._backend is not None
 
     async def load(self) -> None:
         """Load it now. Raises ``SetupError``."""
@@ -176,22 +181,36 @@ class Lazy:
             if self._closing is not None:  # its memory is needed
                 await asyncio.shield(self._closing)
             _log.info("model is being loaded", model=self._name)
-            backend = await self._make()
+            self.status = Status(value="loading")
+            self._told = loop.time()
+            backend = await self._make(partial(self._progress, loop.time))
         except SetupError as error:
+            self.status = Status(value="failed")
             _log.error("model could not be loaded", model=self._name, reason=str(error))
             raise
         except Exception as error:
+            self.status = Status(value="failed")
             _log.exception("model could not be loaded", model=self._name)
             raise SetupError(f"model {self._name}: {error or type(error).__name__}") from None
         finally:
             self._loading = None
         _log.info("model is ready", model=self._name, seconds=round(loop.time() - begun, 2))
         self._backend = backend
+        self.status = Status(value="loaded")
         self._context_size = backend.context_size
         self._recommended = backend.recommended
         self.sees_images = backend.sees_images
         self.tool_types = tools_of(backend)
         return backend
+
+    def _progress(
+        self, clock: Callable[[], float], stage: str, there: int, total: int | None
+    ) -> None:
+        self.status = Status(value="loading", stage=stage, bytes=there, total_bytes=total)
+        if (now := clock()) >= self._told + _LOG_S:
+            self._told = now
+            share = f"{100 * there // total} %" if total else f"{there >> 20} MiB"
+            _log.info("model is being loaded", model=self._name, stage=stage, there=share)
 
     # --- unloading -------------------------------------------------------------------------------
 
@@ -215,6 +234,7 @@ class Lazy:
     def _unload(self) -> None:
         backend, self._backend = self._backend, None
         if backend is not None:
+            self.status = Status(value="unloaded")
             self._closing = asyncio.create_task(self._close(backend))
 
     async def _close(self, backend: Backend) -> None:

@@ -26,6 +26,7 @@ from antiphon.engines.opened import require
 from antiphon.engines.torch_sampler import Sampler
 from antiphon.engines.transformers_images import Eyes
 from antiphon.engines.transformers_paged import Paged
+from antiphon.engines.transformers_progress import telling
 from antiphon.engines.transformers_single import Single
 from antiphon.errors import BackendError, InvalidRequest, SetupError, first_line
 from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
@@ -45,6 +46,7 @@ async def load(
     parallel: int = 4,
     threads: int | None = None,
     options: Mapping[str, Any] | None = None,
+    progress: Callable[[str, int, int | None], None] | None = None,
 ) -> TransformersEngine:
     """Load the model in ``folder`` (``config.json``, ``tokenizer.json``, safetensors).
 
@@ -53,6 +55,7 @@ async def load(
     whole process. ``options``: ``device`` (``cuda``, ``cpu``; by default the accelerator there is),
     ``batching`` (``paged``, ``single``; by default paged where that is possible), and whatever else
     ``from_pretrained`` takes (``dtype``, ``attn_implementation``, ``quantization_config`` …).
+    ``progress`` is told by a thread, by the name ``weights``, how many bytes of how many are read.
 
     Raises ``SetupError``: the extra is not installed, or the model cannot be loaded.
     """
@@ -66,7 +69,8 @@ async def load(
     )
     card = described.card
     sees = await asyncio.to_thread(_sees, folder)
-    model = await asyncio.to_thread(_model, folder, device, threads, options, sees)
+    with telling(folder, progress):
+        model = await asyncio.to_thread(_model, folder, device, threads, options, sees)
     eyes = await asyncio.to_thread(_eyes, folder, described.tokenizer) if sees else None
     paged = None
     # Models that see keep state between two steps, which others' steps must not come between.

@@ -65,7 +65,13 @@ class Models:
 
 
 def _entry(name: str, model: ServedModel) -> dict[str, Any]:
-    return {"id": name, "object": "model", "created": model.created, "owned_by": "antiphon"}
+    return {
+        "id": name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "antiphon",
+        "status": model.status,
+    }
 
 
 def _catalog_entry(name: str, model: ServedModel, priority: int) -> dict[str, Any]:

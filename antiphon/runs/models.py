@@ -7,7 +7,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.backends.base import Backend
+from antiphon.backends.base import Backend, Status
 from antiphon.embeddings.base import Embedder
 
 from .background import Lease
@@ -37,6 +37,10 @@ class ServedModel(Protocol):
     def defaults(self) -> Mapping[str, Any]: ...
     @property
     def thinking_budgets(self) -> Mapping[str, int]: ...
+
+    @property
+    def status(self) -> Status:
+        """Whether it can answer at once."""
 
     async def ready(self) -> None:
         """Load it where it is not, which may go on behind this. Raises ``Overloaded``."""

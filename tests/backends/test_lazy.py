@@ -12,8 +12,8 @@ import pytest
 
 from antiphon import factories
 from antiphon.backends.adapted import Adapted
-from antiphon.backends.base import Backend, Reply
-from antiphon.backends.lazy import Lazy, LazyReply
+from antiphon.backends.base import Backend, Reply, Status
+from antiphon.backends.lazy import Lazy, LazyReply, Progress
 from antiphon.backends.scripted import Scripted
 from antiphon.catalog import load
 from antiphon.conversation import Begun, Conversation, Options
@@ -38,6 +38,10 @@ def prepare(backend: Backend) -> Awaitable[Reply]:
 WAIT_S = 10
 
 
+def ignored(stage: str, there: int, total: int | None) -> None:
+    """Nobody wants to know."""
+
+
 class Maker:
     """Makes backends, one after the other; ``gate`` holds it up, ``faults`` are raised first."""
 
@@ -49,8 +53,9 @@ class Maker:
         self.gate.set()
         self._tokens = tokens
 
-    async def __call__(self) -> Scripted:
+    async def __call__(self, progress: Progress) -> Scripted:
         self.tries += 1
+        progress("weights", 50, 200)
         await self.gate.wait()
         if self.faults:
             raise self.faults.pop(0)
@@ -76,11 +81,11 @@ async def test_keeps_the_contract(check: Check) -> None:
 async def test_the_first_request_loads_it_and_it_is_loaded_once() -> None:
     make = Maker()
     lazy = Lazy("m", make, context_size=100)
-    assert (lazy.loaded, lazy.context_size, lazy.recommended) == (False, 100, {})
+    assert (lazy.status.value, lazy.context_size, lazy.recommended) == ("unloaded", 100, {})
     replies = await asyncio.gather(*(lazy.prepare(TALK, OPTIONS) for _ in range(5)))
     assert await asyncio.gather(*map(said, replies)) == [STORY] * 5
     assert make.tries == 1
-    assert (lazy.loaded, lazy.context_size) == (True, 4096)
+    assert (lazy.status, lazy.context_size) == (Status(value="loaded"), 4096)
     assert lazy.recommended == {"temperature": 0.3}
 
 
@@ -132,12 +137,28 @@ async def test_a_failure_in_the_run_fails_the_run() -> None:
         await said(reply)
 
 
+@pytest.mark.requirement("HF-3")
+async def test_how_far_a_load_is_can_be_seen() -> None:
+    make = Maker(SetupError("no"))
+    make.gate.clear()
+    lazy = Lazy("m", make, patience_s=0)
+    reply = await lazy.prepare(TALK, OPTIONS)
+    async with asyncio.timeout(WAIT_S):
+        while not make.tries:
+            await asyncio.sleep(0)
+    assert lazy.status == Status(value="loading", stage="weights", bytes=50, total_bytes=200)
+    make.gate.set()
+    with pytest.raises(BackendError):
+        await said(reply)
+    assert lazy.status == Status(value="failed")
+
+
 async def test_a_request_that_cannot_be_honoured_is_refused_or_fails() -> None:
     class Strict(Scripted):
         async def prepare(self, conversation: Conversation, options: Options) -> Any:
             raise InvalidRequest("too long", param="input")
 
-    async def make() -> Scripted:
+    async def make(progress: Progress) -> Scripted:
         return Strict()
 
     with pytest.raises(InvalidRequest, match="too long"):
@@ -152,7 +173,7 @@ async def _until_unloaded(lazy: Lazy, made: Scripted) -> None:
     async with asyncio.timeout(WAIT_S):
         while not made.closed:
             await asyncio.sleep(0.005)
-    assert not lazy.loaded
+    assert lazy.status == Status(value="unloaded")
 
 
 @pytest.mark.requirement("HF-3")
@@ -214,7 +235,9 @@ async def test_closing_stops_a_load() -> None:
 
 async def test_the_catalog_loads_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
     make = Maker()
-    monkeypatch.setattr(factories, "ENGINES", {"scripted": lambda *_: make()})
+    monkeypatch.setattr(
+        factories, "ENGINES", {"scripted": lambda *given: make(given[-1] or ignored)}
+    )
     models = {
         "now": Model(source="x", engine="scripted", idle_unload_s=60),
         "later": Model(source="x", engine="scripted", load="demand", top_p=0.5),
@@ -259,7 +282,7 @@ async def test_what_the_backend_can_besides() -> None:
         def spell(self, ids: Sequence[int]) -> str:
             return f"{len(ids)} tokens"
 
-    async def able() -> Scripted:
+    async def able(progress: Progress) -> Scripted:
         return Able((STORY,))
 
     asked: list[Any] = []

@@ -44,6 +44,15 @@ async def test_is_closed_for_good(batching: str) -> None:
     await check_closed(await load(FOLDER, threads=1, options={"batching": batching}))
 
 
+async def test_tells_how_far_it_is_with_the_weights() -> None:
+    heard: list[tuple[str, int, int | None]] = []
+    engine = await load(FOLDER, threads=1, progress=lambda *told: heard.append(told))
+    await engine.close()
+    size = sum(file.stat().st_size for file in FOLDER.glob("*.safetensors"))
+    assert heard[0] == ("weights", 0, size) and heard[-1] == ("weights", size, size)
+    assert [told for _, told, _ in heard] == sorted({told for _, told, _ in heard})
+
+
 async def test_a_tool_is_called_and_answered(engine: TransformersEngine) -> None:
     await calls_a_tool_and_answers(engine)
 

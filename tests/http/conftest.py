@@ -12,6 +12,7 @@ from typing import Any
 import httpx
 import pytest
 
+from antiphon.backends.base import Status
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
@@ -96,6 +97,7 @@ class FakeModel:
         self.context_size = context_size
         self.created = 1700000000
         self.embedder = None
+        self.status = Status(value="loaded")
 
 
 class FakeService:

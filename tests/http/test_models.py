@@ -21,6 +21,7 @@ async def test_every_name_is_listed(rim: Any) -> None:
         "object": "model",
         "created": 1700000000,
         "owned_by": "antiphon",
+        "status": {"value": "loaded"},
     }
 
 
