@@ -134,7 +134,8 @@ async def admit(
     image that is named by its id alone is a reference too.
 
     Raises ``NotFound``."""
-    return tuple([await _admit(item, store, tenant, ids, past) for item in items])
+    admitted = tuple([await _admit(item, store, tenant, ids, past) for item in items])
+    return tuple(_answering(item, (*past, *admitted)) for item in admitted)
 
 
 async def _admit(
@@ -165,10 +166,23 @@ def _names_image(item: it.Item) -> bool:
     )
 
 
+def _answering(item: it.Item, known: Iterable[it.Item]) -> it.Item:
+    """An output of ``local_shell`` may name the item of its call instead of the call."""
+    if not isinstance(item, it.LocalShellCallOutput):
+        return item
+    calls = (call for call in known if isinstance(call, it.LocalShellCall))
+    found = next((call.call_id for call in calls if call.id == item.call_id), item.call_id)
+    return replace(item, call_id=found)
+
+
 #: Output type → the type of the call it answers, and what errors call it.
 _ANSWERS: Mapping[type[it.ItemBase], tuple[type[it.ItemBase], str]] = {
     it.FunctionCallOutput: (it.FunctionCall, "function call"),
     it.CustomToolCallOutput: (it.CustomToolCall, "custom tool call"),
+    it.ComputerCallOutput: (it.ComputerCall, "computer call"),
+    it.LocalShellCallOutput: (it.LocalShellCall, "local shell call"),
+    it.ShellCallOutput: (it.ShellCall, "shell call"),
+    it.ApplyPatchCallOutput: (it.ApplyPatchCall, "apply patch call"),
 }
 
 

@@ -10,11 +10,13 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
 from .base import Offer, Opening, Step, Toolset
+from .computer import ACTION, actions_of
 
 __all__ = ["CLIENT_TOOLS", "ClientTool", "commands_of", "shell_function", "steps_of"]
 
@@ -30,6 +32,8 @@ class _Row(Struct, frozen=True, kw_only=True):
     shell: it.Item
     read: Callable[[str], Mapping[str, Any]]
     steps: Callable[[Mapping[str, Any]], Iterable[Step]] = lambda fields: ()
+    #: What is said to the model of the request's tool besides.
+    about: Callable[[Any], str] = lambda tool: ""
 
 
 class ClientTool:
@@ -47,8 +51,10 @@ class ClientTool:
     @asynccontextmanager
     async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
         row = self._row
+        about = f"{row.function.description}{row.about(tool)}"
+        function = replace(row.function, description=about)
         yield Toolset(
-            offers=(Offer(tool=row.function, shell=row.shell, read=row.read, steps=row.steps),)
+            offers=(Offer(tool=function, shell=row.shell, read=row.read, steps=row.steps),)
         )
 
 
@@ -121,11 +127,17 @@ def _apply_patch(written: str) -> Mapping[str, Any]:
 
 
 def _computer(written: str) -> Mapping[str, Any]:
-    asked = _parsed(written, "text")
-    action = asked.get("action", asked)
-    if not isinstance(action, dict) or not isinstance(action.get("type"), str):
-        action = {"type": "screenshot"}
-    return {"action": action}
+    return {"actions": tuple(actions_of(_parsed(written, "action")))}
+
+
+def _computer_preview(written: str) -> Mapping[str, Any]:
+    """The older tool knows one action a call."""
+    return {"action": actions_of(_parsed(written, "action"))[0]}
+
+
+def _display(tool: Any) -> str:
+    size = f"{tool.display_width} x {tool.display_height}"
+    return f" The screen ({tool.environment}) has {size} pixels; x and y count from its top left."
 
 
 def _parsed(written: str, usual: str) -> dict[str, Any]:
@@ -155,12 +167,6 @@ def _function(name: str, about: str, required: tuple[str, ...], **properties: An
 
 
 _OPERATIONS = ("create_file", "update_file", "delete_file")
-_ACTIONS = (
-    *("click", "double_click", "drag", "keypress", "move"),
-    *("screenshot", "scroll", "type", "wait"),
-)
-_POINT = {"type": "object", "properties": {"x": _WHOLE, "y": _WHOLE}, "required": ["x", "y"]}
-
 _SHELL = _Row(
     function=shell_function("Runs shell commands on the user's machine."),
     shell=it.ShellCall(
@@ -171,29 +177,20 @@ _SHELL = _Row(
     read=lambda written: {"action": commands_of(written)},
     steps=steps_of,
 )
+_LOOK = {"type": "screenshot"}
+_SCREEN = "Does something on the user's screen, and shows what it looks like afterwards."
 _COMPUTER = _Row(
     function=_function(
-        "computer",
-        "Does something on the user's screen, and shows what it looks like afterwards.",
-        ("action",),
-        action={
-            "type": "object",
-            "properties": {
-                "type": {"type": "string", "enum": list(_ACTIONS)},
-                "x": _WHOLE,
-                "y": _WHOLE,
-                "button": {"enum": ["left", "right", "wheel", "back", "forward"]},
-                "path": {"type": "array", "items": _POINT},
-                "keys": _TEXTS,
-                "text": _TEXT,
-                "scroll_x": _WHOLE,
-                "scroll_y": _WHOLE,
-            },
-            "required": ["type"],
-        },
+        "computer", _SCREEN, ("actions",), actions={"type": "array", "items": ACTION}
     ),
-    shell=it.ComputerCall(call_id="", action={"type": "screenshot"}),
+    shell=it.ComputerCall(call_id="", actions=(_LOOK,)),
     read=_computer,
+)
+_COMPUTER_PREVIEW = _Row(
+    function=_function("computer", _SCREEN, ("action",), action=ACTION),
+    shell=it.ComputerCall(call_id="", action=_LOOK),
+    read=_computer_preview,
+    about=_display,
 )
 
 #: Type of a tool → who brings it.
@@ -232,5 +229,5 @@ CLIENT_TOOLS: Mapping[str, ClientTool] = {
         )
     ),
     "computer": ClientTool(_COMPUTER),
-    "computer_use_preview": ClientTool(_COMPUTER),
+    "computer_use_preview": ClientTool(_COMPUTER_PREVIEW),
 }

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from tests.clients.offline import go_offline
-from tests.e2e.server import Server, serving
+from tests.e2e.server import Server, antiphon, serving
 
 HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / ".venv-clients" / "bin"
@@ -39,9 +39,22 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
         'reasoning_format = "think"\ntool_format = "hermes"\n'
     )
     toys = HERE.parent / "tools" / "mcp" / "toys.py"
-    tools = f'[mcp_servers.toys]\ncommand = "{sys.executable}"\nargs = ["{toys}", "stdio"]\n'
-    with serving(tmp_path_factory.mktemp("server"), tools, model=model) as running:
+    folder = tmp_path_factory.mktemp("server")
+    tools = f'sandbox = "bubblewrap"\nweb_index = "{_index(folder)}"\n'
+    tools += f'[mcp_servers.toys]\ncommand = "{sys.executable}"\nargs = ["{toys}", "stdio"]\n'
+    with serving(folder, tools, model=model) as running:
         yield running
+
+
+def _index(folder: Path) -> Path:
+    """An index of one page, for web searches."""
+    pages, index = folder / "pages", folder / "web.db"
+    pages.mkdir()
+    (pages / "fjords.md").write_text("# Fjords\n\nThe Sognefjord is the longest one: 205 km.")
+    (folder / "antiphon.toml").write_text(f'web_index = "{index}"\n')
+    made = antiphon("index", "add", str(pages), "--as", "https://wiki.example/", cwd=folder)
+    assert "1 pages" in made.stdout, made.stdout + made.stderr
+    return index
 
 
 class Shell:

@@ -77,7 +77,7 @@ CALLS: list[Any] = [
         {"action": {"type": "click", "x": 1, "y": 2, "button": "left"}},
         {
             "type": "computer_call",
-            "action": {"type": "click", "x": 1, "y": 2, "button": "left"},
+            "actions": [{"type": "click", "x": 1, "y": 2, "button": "left"}],
             "pending_safety_checks": [],
         },
         None,
@@ -126,7 +126,7 @@ async def test_its_commands_are_told_one_by_one(serve: Serve, ask: Ask) -> None:
 def test_whatever_is_written_makes_an_item(tool: str, written: str) -> None:
     row = CLIENT_TOOLS[tool]._row
     fields = row.read(written)
-    assert fields.keys() <= {"action", "operation"}
+    assert fields.keys() <= {"action", "actions", "operation"}
     assert all(step.name.startswith("command.") for step in row.steps(fields))
 
 

@@ -5,6 +5,10 @@ import inspect
 import sys
 
 MODEL = "tiny"
+#: A point, as PNG in base64.
+PICTURE = (
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg=="
+)
 SCHEMA = {
     "type": "object",
     "properties": {"city": {"type": "string"}},
