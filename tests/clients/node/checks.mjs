@@ -3,6 +3,9 @@ import assert from "node:assert/strict";
 
 export { assert };
 export const MODEL = "tiny";
+// A point, as PNG in base64.
+export const PICTURE =
+  "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAAAAAA6fptVAAAACklEQVR4nGNgAAAAAgABSK+kcQAAAABJRU5ErkJggg==";
 export const SCHEMA = {
   type: "object",
   properties: { city: { type: "string" } },
