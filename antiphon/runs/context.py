@@ -9,7 +9,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Callable, Iterable, Mapping
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.conversation import Conversation, Kept
@@ -135,7 +135,7 @@ async def admit(
 
     Raises ``NotFound``."""
     admitted = tuple([await _admit(item, store, tenant, ids, past) for item in items])
-    return tuple(_answering(item, (*past, *admitted)) for item in admitted)
+    return tuple(_answering(item, (*past, *admitted), ids) for item in admitted)
 
 
 async def _admit(
@@ -166,13 +166,17 @@ def _names_image(item: it.Item) -> bool:
     )
 
 
-def _answering(item: it.Item, known: Iterable[it.Item]) -> it.Item:
-    """An output of ``local_shell`` may name the item of its call instead of the call."""
+def _answering(item: it.Item, known: Iterable[it.Item], ids: Ids) -> it.Item:
+    """OpenAI's clients name in the id of an output of ``local_shell`` the call that it answers, by
+    its id or its item's; others have a ``call_id``."""
     if not isinstance(item, it.LocalShellCallOutput):
         return item
-    calls = (call for call in known if isinstance(call, it.LocalShellCall))
-    found = next((call.call_id for call in calls if call.id == item.call_id), item.call_id)
-    return replace(item, call_id=found)
+    named = item.id if item.call_id is UNSET else item.call_id
+    for call in known:
+        if isinstance(call, it.LocalShellCall) and named in (call.id, call.call_id):
+            id = ids(KINDS[type(item)].prefix) if item.id == named else item.id
+            return replace(item, id=id, call_id=call.call_id)
+    return item
 
 
 #: Output type → the type of the call it answers, and what errors call it.

@@ -84,7 +84,7 @@ class CodeInterpreter:
         """The one that is named, or that of the last call before, or a new one."""
         try:
             if isinstance(tool.container, str):
-                return self._containers.active(opening.tenant, tool.container)
+                return self._containers.hold(opening.tenant, tool.container)
             asked = wc.auto(tool.container, "container")
             return self._containers.take(opening.tenant, asked, opening.items)
         except (NotFound, InvalidRequest) as error:

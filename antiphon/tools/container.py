@@ -109,6 +109,20 @@ class Container:
         return bool(self._busy) or self._clock() - self._used < self.idle_s
 
     @property
+    def used_at(self) -> float:
+        """When it was last used."""
+        return self._used
+
+    @property
+    def is_busy(self) -> bool:
+        """Something is done in it."""
+        return self._busy > 0
+
+    def expire(self) -> None:
+        """Nobody can use it any more; what it holds goes with the next sweep."""
+        self._is_over = True
+
+    @property
     def is_untouched(self) -> bool:
         """Nobody has used it yet, or is about to."""
         return self._box is None and not self._busy and not self._is_over

@@ -52,6 +52,8 @@ class Containers:
         self._clock = clock
         self._ids = ids
         self._all: dict[str, Container] = {}
+        #: Those that responses took for themselves, and how many have them now.
+        self._taken: dict[str, int] = {}
 
     async def __aenter__(self) -> Containers:
         self._sweeping = asyncio.create_task(self._sweep())
@@ -86,9 +88,10 @@ class Containers:
         return container.shown
 
     def reserve(self, tenant: str, asked: wc.CreateContainer) -> Container:
-        """One whose box is opened when it is needed. Raises ``InvalidRequest`` for one too many."""
+        """One whose box is opened when it is needed. The oldest of those that responses took, and
+        that nobody uses, makes room. Raises ``InvalidRequest`` for one too many."""
         mine = [one for one in self._all.values() if one.tenant == tenant and one.is_active]
-        if len(mine) >= self.rules.most:
+        if len(mine) >= self.rules.most and not self._spare(mine):
             raise InvalidRequest(
                 f"There are {len(mine)} containers, as many as there can be: delete one.",
                 code="container_limit_exceeded",
@@ -106,6 +109,14 @@ class Containers:
         self._all[container.id] = container
         return container
 
+    def _spare(self, mine: Iterable[Container]) -> bool:
+        """Let one expire that no client made and no response holds."""
+        idle = [one for one in mine if self._taken.get(one.id) == 0 and not one.is_busy]
+        if not idle:
+            return False
+        min(idle, key=lambda one: one.used_at).expire()
+        return True
+
     def take(self, tenant: str, asked: wc.Auto, items: Iterable[Item]) -> Container:
         """For a tool: the container of the last call among ``items`` that is still there, or a new
         one, with the files that are asked for. Raises ``InvalidRequest`` for one too many."""
@@ -114,14 +125,26 @@ class Containers:
                 with suppress(NotFound, InvalidRequest):
                     found = self.active(tenant, before)
                     found.bring(asked.file_ids)
-                    return found
+                    return self._held(found)
                 break
-        return self.reserve(
+        made = self.reserve(
             tenant,
             wc.CreateContainer(
                 name="auto", file_ids=asked.file_ids, memory_limit=asked.memory_limit
             ),
         )
+        self._taken[made.id] = 0
+        return self._held(made)
+
+    def hold(self, tenant: str, container_id: str) -> Container:
+        """For a tool: the one that a request names. Raises what ``active`` raises."""
+        return self._held(self.active(tenant, container_id))
+
+    def _held(self, container: Container) -> Container:
+        """A response has it until it is released."""
+        if container.id in self._taken:
+            self._taken[container.id] += 1
+        return container
 
     def check(self, tenant: str, container_id: str, path: str) -> None:
         """Raises ``InvalidRequest`` for one that a request names at ``path`` and cannot use."""
@@ -139,9 +162,15 @@ class Containers:
                 )
 
     def release(self, container: Container) -> None:
-        """One that was reserved and in which nothing was done leaves no trace."""
-        if container.is_untouched:
-            self._all.pop(container.id, None)
+        """The response is over. A container in which nothing was done leaves no trace."""
+        if container.id in self._taken:
+            self._taken[container.id] -= 1
+        if container.is_untouched and not self._taken.get(container.id):
+            self._forget(container.id)
+
+    def _forget(self, container_id: str) -> None:
+        self._all.pop(container_id, None)
+        self._taken.pop(container_id, None)
 
     def find(self, tenant: str, container_id: str) -> Container:
         """Raises ``NotFound``, also for what is another tenant's."""
@@ -189,7 +218,7 @@ class Containers:
     async def delete(self, tenant: str, container_id: str) -> None:
         """For good. Raises ``NotFound``."""
         container = self.find(tenant, container_id)
-        self._all.pop(container_id, None)
+        self._forget(container_id)
         await container.close()
 
     async def sweep(self) -> None:
@@ -198,7 +227,7 @@ class Containers:
         for container in over:
             await container.close()
         for container in over[: max(0, len(over) - _REMEMBERED)]:
-            self._all.pop(container.id, None)
+            self._forget(container.id)
 
     async def _sweep(self) -> None:
         while True:

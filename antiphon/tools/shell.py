@@ -110,7 +110,7 @@ def _container(
 ) -> Container:
     """The one that is named, or that of the last call before, or a new one."""
     if environment["type"] == "container_reference":
-        return containers.active(opening.tenant, environment["container_id"])
+        return containers.hold(opening.tenant, environment["container_id"])
     asked = wc.auto(environment, "environment", ("container_auto",))
     return containers.take(opening.tenant, asked, opening.items)
 

@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import msgspec
+from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
@@ -52,7 +53,9 @@ def read_items(raw: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> tuple[it
     for index, each in enumerate(items):
         item = _item(each, f"{path}[{index}]", limits)
         if item.id in seen and isinstance(item, it.LocalShellCallOutput):
-            item = replace(item, id="")  # it names the call that it answers
+            # OpenAI's clients name there the call that is answered; others have a call_id.
+            call = item.id if item.call_id is UNSET else item.call_id
+            item = replace(item, id="", call_id=call)
         if item.id and item.id in seen:
             raise InvalidRequest(
                 f"Duplicate item found with id {shortened(item.id)}. Remove duplicate items from "
@@ -188,13 +191,6 @@ def _screenshot(fields: Json, path: str, limits: Limits) -> None:
         fields["output"] = without_nulls(fields["output"])
 
 
-def _of_local_shell(fields: Json, path: str, limits: Limits) -> None:
-    """OpenAI's clients say in ``id`` which call they answer, and have no ``call_id``; others have
-    it. The output's own id is ours to give."""
-    if "call_id" not in fields and (call := fields.pop("id", None)) is not None:
-        fields["call_id"] = call
-
-
 def _more_tools(fields: Json, path: str, limits: Limits) -> None:
     if "tools" in fields:
         fields["tools"] = read_tools(fields["tools"], f"{path}.tools", limits.tools)
@@ -215,7 +211,6 @@ _ADAPT: Mapping[type[it.Item], Callable[[Json, str, Limits], None]] = {
     it.FunctionCallOutput: _output,
     it.CustomToolCallOutput: _output,
     it.ComputerCallOutput: _screenshot,
-    it.LocalShellCallOutput: _of_local_shell,
     it.AdditionalTools: _more_tools,
     it.ToolSearchOutput: _more_tools,
     it.McpListTools: _mcp_tools,

@@ -6,10 +6,14 @@ from typing import Any
 
 import pytest
 
-from antiphon.errors import NotFound
+from antiphon.errors import InvalidRequest, NotFound
+from antiphon.tools.shell import Shell
+from antiphon.wire.containers import Auto
 from tests.conformance.boxes import Clock, containers, with_code
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Server
+from tests.conformance.served import Server, engine, local
+from tests.conformance.test_shells import HERE
+from tests.conformance.test_tool_search import called
 
 URL = "/v1/containers"
 
@@ -124,6 +128,40 @@ async def test_limits_are_told(serve: Serve) -> None:
     await made(server)
     refused = await server.client.post(URL, json={"name": "x"})
     assert refused.json()["error"]["code"] == "container_limit_exceeded"
+
+
+async def test_a_container_of_a_response_makes_room_for_the_next(serve: Serve) -> None:
+    """Whoever lets the server make them need not clear up; what a client made stays."""
+    script = [called("shell", {"commands": ["say hi"]}), "Done."] * 4
+    clock = Clock()
+    held = containers(most=2, clock=clock)
+    server = serve(local(engine(script)), providers={"shell": Shell(held)}, containers=held)
+    kept = await made(server)
+    used: list[str] = []
+    for _ in range(3):
+        clock.now += 1
+        answer = await server.post(tools=[HERE])
+        assert answer.json()["status"] == "completed", answer.text
+        used.append(answer.json()["output"][0]["environment"]["container_id"])
+    assert len(set(used)) == 3
+    shown = [(await server.get(f"containers/{each}")).json()["status"] for each in used]
+    assert shown == ["expired", "expired", "active"]
+    assert (await server.get(f"containers/{kept['id']}")).json()["status"] == "active"
+
+
+async def test_a_container_that_a_response_has_is_not_taken_from_it() -> None:
+    held = containers(most=1)
+    asked = Auto()
+    first = held.take("t", asked, ())
+    await first.files()
+    with pytest.raises(InvalidRequest, match="as many as there can be"):
+        held.take("t", asked, ())
+    again = held.hold("t", first.id)
+    held.release(first)
+    with pytest.raises(InvalidRequest, match="as many as there can be"):
+        held.take("t", asked, ())
+    held.release(again)
+    assert held.take("t", asked, ()).id != first.id and not first.is_active
 
 
 async def test_a_foreign_container_is_unknown() -> None:

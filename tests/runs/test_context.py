@@ -12,6 +12,7 @@ from antiphon.errors import InvalidRequest, NotFound
 from antiphon.runs.pages import Cut
 from antiphon.runs.service import Service
 from antiphon.store.memory import MemoryStore
+from antiphon.wire.items import LocalShellCallOutput
 from antiphon.wire.response import Response
 from tests.runs.served import create, service
 
@@ -136,3 +137,50 @@ async def test_items_get_ids_and_are_listed_newest_first() -> None:
         await served.input_items("t", second.id, Cut(after="msg_none"))
     with pytest.raises(NotFound):
         await served.input_items("u", second.id, Cut())
+
+
+@pytest.mark.parametrize("names", ["id", "call_id", "id of the item", "both"])
+async def test_an_output_of_local_shell_names_its_call_in_one_of_two_ways(names: str) -> None:
+    """OpenAI's types have ``id`` alone, its guide ``call_id``."""
+    call = {
+        "type": "local_shell_call",
+        "id": "lsh_1",
+        "call_id": "call_1",
+        "action": {"type": "exec", "command": ["ls"], "env": {}},
+    }
+    ways = {
+        "id": {"id": "call_1"},
+        "call_id": {"call_id": "call_1"},
+        "id of the item": {"id": "lsh_1"},
+        "both": {"id": "lsh_1", "call_id": "call_1"},
+    }
+    output = {"type": "local_shell_call_output", "output": "a.txt", **ways[names]}
+    backend = Scripted(["ok"])
+    asked: Any = [{"role": "user", "content": "Files?"}, call, output]
+    await answered(service(backend), input=asked)
+    found = backend.requests[0][0].items[-1]
+    assert isinstance(found, LocalShellCallOutput) and found.call_id == "call_1"
+    assert found.id not in ("", "lsh_1", "call_1")
+
+
+@pytest.mark.parametrize(
+    ("call", "output", "name"),
+    [
+        (
+            {"type": "shell_call", "action": {"commands": []}},
+            {"type": "shell_call_output", "output": []},
+            "shell call",
+        ),
+        (
+            {"type": "apply_patch_call", "operation": {"type": "delete_file", "path": "a"}},
+            {"type": "apply_patch_call_output", "status": "completed"},
+            "apply patch call",
+        ),
+    ],
+)
+async def test_tools_of_the_client_are_answered_too(call: Any, output: Any, name: str) -> None:
+    served = service(Scripted(["ok"]))
+    said = {"role": "user", "content": "hi"}
+    for only, missing in ((call, "output"), (output, "call")):
+        with pytest.raises(InvalidRequest, match=f"No tool {missing} found for {name}"):
+            await answered(served, input=[said, {**only, "call_id": "call_1"}])

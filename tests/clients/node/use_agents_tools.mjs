@@ -70,8 +70,11 @@ async function code() {
   const done = await asked("What are the first squares?", python);
   assert.equal(calls(done)[0].providerData.outputs[0].logs, "[0, 1, 4, 9, 16]\n");
   assert.equal(cited(done).filename, "note.txt");
-  const died = await asked("Code that ends Python", python);
+  // A call that failed can be shown by it, but not sent back: its schema lacks the status.
+  const agent = new Agent({ name: "a", model: MODEL, tools: [python] });
+  const died = await ask(agent, "Code that ends Python");
   assert.equal(died.finalOutput, "It is over.");
+  assert.equal(calls(died)[0].status, "failed");
 }
 
 async function mcp() {
