@@ -465,7 +465,7 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_containers: Annotated[int, _tools("Containers of a tenant at a time.", ge=1)] = 16
 
     web_search: Annotated[
-        Literal["index", "exa", "tavily", "brave", "you", "searxng", "off"],
+        Literal["index", "ddgs", "exa", "tavily", "brave", "you", "searxng", "off"],
         _tools(
             "Where web searches go: the index that `antiphon index add` makes, if there is one, or"
             " a search engine."

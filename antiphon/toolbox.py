@@ -93,11 +93,17 @@ async def _web_search(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
         finally:
             await index.close()
         return
-    from antiphon.tools.web.engines import Web
+    from antiphon.tools.web.ddgs import Ddgs
+    from antiphon.tools.web.engines import Remote
+    from antiphon.tools.web.web import Web
 
     if means.fetcher is None:
         raise SetupError(f"web_search = {named!r} opens pages: set fetch_urls")
-    web = Web.open(named, means.fetcher, key=settings.web_search_key, url=settings.web_search_url)
+    if named == "ddgs":
+        web = Web(Ddgs.open(), means.fetcher)
+    else:
+        key, url = settings.web_search_key, settings.web_search_url
+        web = Web(Remote.open(named, key=key, url=url), means.fetcher)
     try:
         yield dict.fromkeys(TYPES, WebSearch(web, is_external=True))
     finally:

@@ -16,7 +16,7 @@ from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import Response, Usage
 
-from . import filesearch, state, upstreams
+from . import filesearch, filesearch_quality, state, upstreams
 from .constraints import constraints
 from .engines import engines
 from .kernel import kernel
@@ -341,7 +341,7 @@ BENCHES: dict[str, Bench] = {
     "upstream_first": upstreams.first_token,
     "kernel": kernel,
     "filesearch": filesearch.speed,
-    "filesearch_quality": filesearch.quality,
+    "filesearch_quality": filesearch_quality.quality,
     "long": state.turns,
     "appends": state.appends,
     "followers": state.followers,

@@ -1,29 +1,24 @@
-"""Search engines by their HTTP interfaces, a row each, and pages fetched from the web."""
+"""Search engines by their HTTP interfaces, a row each."""
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import structlog
 from msgspec import Struct
 
-from antiphon.attachments.fetch import Failed, Fetcher
 from antiphon.errors import SetupError, ToolError
 
 from .browser import Asked
-from .index import Document
-from .page import Found, Page
-from .reading import read
+from .page import Found
 
-__all__ = ["ENGINES", "Engine", "Web", "document_of", "page_of"]
+__all__ = ["ENGINES", "Engine", "Remote"]
 
 _log = structlog.get_logger(__name__)
 
 Json = dict[str, Any]
 _SECONDS = 15.0
-_READ_SECONDS = 20.0
 
 
 class Engine(Struct, frozen=True, kw_only=True):
@@ -116,19 +111,16 @@ ENGINES: Mapping[str, Engine] = {
 }
 
 
-class Web:
-    """``Source`` over a search engine and the web. Made by ``open``, inside an event loop."""
+class Remote:
+    """``Finder`` over a search engine's interface. Made by ``open``, inside an event loop."""
 
-    def __init__(self, engine: Engine, base: str, session: Any, fetcher: Fetcher) -> None:
+    def __init__(self, engine: Engine, base: str, session: Any) -> None:
         self._engine = engine
         self._base = base
         self._session = session
-        self._fetcher = fetcher
 
     @classmethod
-    def open(
-        cls, engine: str, fetcher: Fetcher, *, key: str | None = None, url: str | None = None
-    ) -> Web:
+    def open(cls, engine: str, *, key: str | None = None, url: str | None = None) -> Remote:
         """``engine``: a name of ``ENGINES``. Raises ``SetupError``: a missing extra, key or URL."""
         row = ENGINES[engine]
         base = url or row.url
@@ -151,9 +143,9 @@ class Web:
             timeout=aiohttp.ClientTimeout(total=_SECONDS),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
-        return cls(row, base.rstrip("/"), session, fetcher)
+        return cls(row, base.rstrip("/"), session)
 
-    async def search(self, query: str, asked: Asked) -> tuple[Found, ...]:
+    async def find(self, query: str, asked: Asked) -> tuple[Found, ...]:
         import aiohttp
 
         row = self._engine
@@ -175,27 +167,5 @@ class Web:
         except (ValueError, KeyError, TypeError, AttributeError):
             raise ToolError("The search engine's answer could not be read.") from None
 
-    async def page(self, url: str) -> Page:
-        return await page_of(url, self._fetcher)
-
     async def close(self) -> None:
         await self._session.close()
-
-
-async def document_of(url: str, fetcher: Fetcher) -> Document:
-    """What stands behind a URL, read. Raises ``ToolError``."""
-    try:
-        fetched = await fetcher.fetch(url)
-    except Failed as failed:
-        raise ToolError(f"{url} could not be fetched: {failed}.") from None
-    try:
-        async with asyncio.timeout(_READ_SECONDS):
-            return await asyncio.to_thread(read, url, fetched.content, fetched.mime)
-    except TimeoutError:
-        raise ToolError(f"{url} took too long to read.") from None
-
-
-async def page_of(url: str, fetcher: Fetcher) -> Page:
-    """The same as a page."""
-    found = await document_of(url, fetcher)
-    return Page.of(found.url, found.title, found.text, found.links)

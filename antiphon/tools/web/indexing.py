@@ -11,9 +11,9 @@ from msgspec import Struct
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import SetupError, ToolError
 
-from .engines import document_of
 from .index import Document, Index
 from .reading import read
+from .web import document_of
 
 __all__ = ["Added", "add"]
 

