@@ -1,7 +1,7 @@
 """``/v1/responses``: requests become calls of the service, and runs become answers.
 
 ``create`` drives its run, streamed or not, and the client's departure ends both; a background run
-goes on without it. It knows no models, stores or tools.
+goes on without it, and so does one with a key to find it by. It knows no models, stores or tools.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from antiphon.wire.events import Event, Keepalive
 from antiphon.wire.request import INCLUDES, CreateResponse
 from antiphon.wire.response import Response
 
-from . import bodies, sse
+from . import bodies, repeats, sse
 from .conversations import cut_of
 from .errors import failure_reply
 from .exchange import ClientLeft, Exchange, exchange_of, trace_of
@@ -67,8 +67,9 @@ class Create:
         request = create_response(body, self._limits.body)
         if trace := trace_of(scope):
             request = replace(request, trace=trace)
-        if request.background:
-            return await self._enqueue(request, scope, receive, send)
+        response_id = repeats.response_id(scope, exchange.tenant, body)
+        if request.background or response_id is not None:
+            return await self._enqueue(request, response_id, scope, receive, send)
         observed = Observed(exchange.started, self._clock)
         async with Presence(receive), self._gate.slot(exchange.tenant):
             run = await self._service.create(exchange.tenant, request)
@@ -87,17 +88,31 @@ class Create:
             await _answer(run)(scope, receive, send)
 
     async def _enqueue(
-        self, request: CreateResponse, scope: Scope, receive: Receive, send: Send
+        self,
+        request: CreateResponse,
+        response_id: str | None,
+        scope: Scope,
+        receive: Receive,
+        send: Send,
     ) -> None:
-        """A background run: it goes on whether somebody listens or not."""
+        """A run that goes on whether somebody listens or not."""
         exchange = exchange_of(scope)
-        queued = await self._service.enqueue(exchange.tenant, request)
+        queued = await self._service.enqueue(exchange.tenant, request, response_id)
         response, headers = queued.response, _ignored(queued.ignored_tools)
+        if not queued.is_first:
+            headers.append(repeats.HEADER)
         exchange.model, exchange.response_id = response.model, response.id
         if request.stream:
+            if not queued.is_first:
+                await self._service.kept.check(exchange.tenant, response.id)
             followed = Followed(self._service, exchange.tenant, response.id, -1, headers)
             return await followed(scope, receive, send)
-        reply = json_reply(response)
+        if not request.background:
+            async with Presence(receive):
+                await self._service.kept.over(exchange.tenant, response.id)
+                response = await self._service.retrieve(exchange.tenant, response.id)
+            exchange.usage = response.usage
+        reply = failure_reply(response) if response.status == "failed" else json_reply(response)
         reply.raw_headers.extend(headers)
         await reply(scope, receive, send)
 
@@ -147,7 +162,7 @@ class Followed:
         after: int,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        self._batches = service.follow(tenant, response_id, after)
+        self._batches = service.kept.follow(tenant, response_id, after)
         self._headers = headers
         self._keepalive_s = service.keepalive_s
         self._after = after

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -17,11 +17,10 @@ from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.base import Continuing
 from antiphon.backends.continuation import cannot_continue
-from antiphon.errors import InvalidRequest, NotFound
+from antiphon.errors import InvalidRequest, NotFound, RunError
 from antiphon.seal import Key, Seal
 from antiphon.store.base import Store, StoredResponse
 from antiphon.store.runs import Batch, Claim
-from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import kinds_for
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.tools.base import Provider
@@ -41,7 +40,8 @@ from .context import Context, history
 from .conversations import Conversations
 from .embeddings import Embeddings
 from .files import Files
-from .lines import decoded, encoded, split
+from .kept import Kept
+from .lines import encoded
 from .models import Models, Policy, ServedModel
 from .pages import Cut, page
 from .preparation import Prepared, Preparer
@@ -57,9 +57,6 @@ __all__ = ["Compaction", "Models", "Policy", "Queued", "ServedModel", "Service"]
 
 _ACTIVE = ("queued", "in_progress")
 
-#: Events of a log that are read in one step.
-_PAGE = 500
-
 
 class Compaction(Struct, frozen=True):
     """A run that compacts, and what it compacts."""
@@ -74,11 +71,12 @@ class Compaction(Struct, frozen=True):
 
 
 class Queued(Struct, frozen=True):
-    """A background run that waits for its turn: its response, and the hosted tools the request
-    named that nobody here runs."""
+    """A run that is kept until somebody has made it: its response, and the hosted tools the request
+    named that nobody here runs. ``is_first``: it was not there before."""
 
     response: Response
-    ignored_tools: tuple[str, ...]
+    ignored_tools: tuple[str, ...] = ()
+    is_first: bool = True
 
 
 class Service:
@@ -109,6 +107,8 @@ class Service:
         #: Seconds of silence on a stream after which it is filled.
         self.keepalive_s = policy.keepalive_s
         self._kinds = kinds_for(policy.reasoning_events)
+        #: The events of runs that are kept.
+        self.kept = Kept(store, self._kinds)
         self._supervisor = Supervisor()
         self._owner = secrets.token_hex(8)
         #: What can be asked about conversations.
@@ -225,44 +225,31 @@ class Service:
         prepared, release = await self._prepared(tenant, request.as_create())
         return Compaction(self._preparer.run(tenant, prepared, release), prepared.context)
 
-    async def enqueue(self, tenant: str, request: CreateResponse) -> Queued:
-        """Keep a background run for whoever has a free place. Raises ``RequestError``
-        likewise."""
-        prepared, release = await self._prepared(tenant, request)
+    async def enqueue(
+        self, tenant: str, request: CreateResponse, response_id: str | None = None
+    ) -> Queued:
+        """Keep a run for whoever has a free place. One whose id is given, and which is there, is
+        not begun a second time. Raises ``RequestError`` likewise."""
+        if (first := await self._begun(tenant, response_id)) is not None:
+            return first
+        prepared, release = await self._prepared(tenant, request, response_id=response_id)
         try:
             job, stored, batch = self._preparer.job(tenant, prepared)
             await self._store.runs.begin(job, stored, batch)
+        except RunError:  # somebody else may have begun it in between
+            await release()
+            if (first := await self._begun(tenant, response_id)) is None:
+                raise
+            return first
         except BaseException:
             await release()
             raise
         self._background.queued()
         return Queued(stored.response, prepared.ignored_tools)
 
-    async def follow(
-        self, tenant: str, response_id: str, after: int = -1
-    ) -> AsyncGenerator[list[bytes], None]:
-        """The events of a background run beyond number ``after``, each a line of JSON, in batches:
-        all that is there, then what comes, until the run is over."""
-        runs = self._store.runs
-        with runs.follow(tenant, response_id) as tail:
-            tail.dirty = True
-            while True:
-                if (batch := tail.take(after)) is not None:
-                    yield split(batch, after)
-                    after = batch.last
-                elif not tail.dirty:
-                    await tail.wait()
-                else:
-                    tail.dirty = False
-                    found = await runs.events(tenant, response_id, after, limit=_PAGE)
-                    if found is None:
-                        return
-                    for batch in found.batches:
-                        yield split(batch, after)
-                        after = batch.last
-                    if found.ended:
-                        return
-                    tail.dirty = tail.dirty or bool(found.batches)
+    async def _begun(self, tenant: str, response_id: str | None) -> Queued | None:
+        stored = None if response_id is None else await self._store.load(tenant, response_id)
+        return None if stored is None else Queued(stored.response, is_first=False)
 
     async def check_followable(self, tenant: str, response_id: str) -> None:
         """Raises ``NotFound``, and ``InvalidRequest`` for a response without kept events."""
@@ -273,11 +260,7 @@ class Service:
                 "one without stream.",
                 param="stream",
             )
-        if await self._store.runs.events(tenant, response_id, -1, limit=1) is None:
-            raise InvalidRequest(
-                "The events of this response are no longer kept. Retrieve it without stream.",
-                param="stream",
-            )
+        await self.kept.check(tenant, response_id)
 
     async def cancel(self, tenant: str, response_id: str) -> Response:
         """Stop a background run; one that is over stays as it is. A connection that is dropped
@@ -309,7 +292,12 @@ class Service:
         )
 
     async def _prepared(
-        self, tenant: str, request: CreateResponse, recent: Recent | None = None
+        self,
+        tenant: str,
+        request: CreateResponse,
+        recent: Recent | None = None,
+        *,
+        response_id: str | None = None,
     ) -> tuple[Prepared, Callable[[], Awaitable[None]]]:
         """The request made ready, and what gives back the conversation it holds."""
         self._supervisor.admit()
@@ -319,7 +307,7 @@ class Service:
         refuse_unsupported(request)
         await model.ready()
         request = completed(request, model.defaults, model.thinking_budgets)
-        response_id = self._ids("resp")
+        response_id = response_id or self._ids("resp")
         release = await self.conversations.hold(tenant, request.conversation, response_id)
         try:
             prepared = await self._preparer.prepare(
@@ -342,20 +330,8 @@ class Service:
         stored = await self._loaded(tenant, response_id)
         if stored.response.status not in _ACTIVE:
             return stored.response
-        return await self._so_far(tenant, stored)
-
-    async def _so_far(self, tenant: str, stored: StoredResponse) -> Response:
-        log, after = Fold(self._kinds), -1
-        while True:
-            found = await self._store.runs.events(tenant, stored.response.id, after, limit=_PAGE)
-            if found is None or not found.batches:
-                break
-            for event in decoded(found.batches):
-                log.feed(event)
-            after = found.batches[-1].last
-        if found is None or found.ended:  # it ended in this moment
-            return (await self._loaded(tenant, stored.response.id)).response
-        return log.response
+        so_far = await self.kept.so_far(tenant, response_id)
+        return so_far or (await self._loaded(tenant, response_id)).response
 
     async def delete(self, tenant: str, response_id: str) -> None:
         """Forget a stored response; one that is being made is cancelled first. Raises

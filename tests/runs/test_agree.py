@@ -245,13 +245,13 @@ class Agreement(RuleBasedStateMachine):
 async def _followed(
     service: Service, response_id: str, after: int = -1, *, tenant: str = "t"
 ) -> list[Any]:
-    async with aclosing(service.follow(tenant, response_id, after)) as batches:
+    async with aclosing(service.kept.follow(tenant, response_id, after)) as batches:
         return [json.loads(line) async for lines in batches for line in lines]
 
 
 async def _begun(service: Service, response_id: str, tenant: str = "t") -> None:
     """Until somebody works on it."""
-    async with aclosing(service.follow(tenant, response_id)) as batches:
+    async with aclosing(service.kept.follow(tenant, response_id)) as batches:
         async for lines in batches:
             if any(b'"response.in_progress"' in line for line in lines):
                 return

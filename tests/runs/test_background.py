@@ -62,14 +62,17 @@ async def enqueue(served: Service, tenant: str = "t", **fields: Any) -> Response
 
 
 async def followed(served: Service, response_id: str, after: int = -1) -> list[dict[str, Any]]:
-    async with asyncio.timeout(10), aclosing(served.follow("t", response_id, after)) as batches:
+    async with (
+        asyncio.timeout(10),
+        aclosing(served.kept.follow("t", response_id, after)) as batches,
+    ):
         return [json.loads(line) async for lines in batches for line in lines]
 
 
 async def until(served: Service, response_id: str, told: Callable[[Response], bool]) -> Response:
     """The response as soon as it is so; each event is a reason to look."""
     async with asyncio.timeout(10):
-        async with aclosing(served.follow("t", response_id)) as batches:
+        async with aclosing(served.kept.follow("t", response_id)) as batches:
             async for _ in batches:
                 response = await served.retrieve("t", response_id)
                 if told(response):
@@ -311,7 +314,7 @@ async def test_foreign_tenants_see_nothing(store: Store) -> None:
         for ask in (served.retrieve, served.cancel, served.delete, served.check_followable):
             with pytest.raises(NotFound):
                 await ask("u", queued.id)
-        async with aclosing(served.follow("u", queued.id)) as batches:
+        async with aclosing(served.kept.follow("u", queued.id)) as batches:
             assert [batch async for batch in batches] == []
 
 

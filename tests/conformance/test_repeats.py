@@ -1,0 +1,127 @@
+"""Requests that come twice under one ``Idempotency-Key``, over every store."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any, Literal
+
+import pytest
+
+from antiphon.backends.scripted import Scripted
+from antiphon.errors import BackendError
+from antiphon.store.base import Store
+from antiphon.stream.deltas import Close, Open, Text
+from antiphon.wire.items import Message
+from tests.conformance.breaking import Breaking
+from tests.conformance.conftest import Serve
+from tests.conformance.scripts import finish
+from tests.conformance.served import Server
+
+pytestmark = pytest.mark.requirement("API-IDEMPOTENCY")
+
+ANSWER = Open(Message(role="assistant", content=()))
+KEY = {"idempotency-key": "stainless-python-retry-1"}
+
+
+class Waiting(asyncio.Event):
+    """How many runs have come to it."""
+
+    number = 0
+
+    async def wait(self) -> Literal[True]:
+        self.number += 1
+        return await super().wait()
+
+
+async def ask(server: Server, key: dict[str, str] = KEY, **body: Any) -> Any:
+    async with asyncio.timeout(20):
+        asked = {"model": "tiny", "input": "hi", **body}
+        return await server.client.post("/v1/responses", json=asked, headers=key)
+
+
+@pytest.mark.parametrize("body", [{}, {"store": False}, {"stream": True}, {"background": True}])
+async def test_a_repeated_request_gets_the_first_answer(
+    serve: Serve, stores: Store, body: dict[str, Any]
+) -> None:
+    server = serve(Scripted(["One answer.", "Another."]), on=stores)
+    first = await ask(server, **body)
+    again = await ask(server, **body)
+    assert (first.status_code, again.status_code) == (200, 200)
+    assert "idempotent-replayed" not in first.headers
+    assert again.headers["idempotent-replayed"] == "true"
+    if "background" in body:
+        assert first.json()["id"] == again.json()["id"]
+        return
+    assert again.content == first.content
+    assert b"One answer." in first.content
+
+
+async def test_what_is_another_request_is_made(serve: Serve, stores: Store) -> None:
+    server = serve(Scripted(["a"]), on=stores)
+    one = (await ask(server)).json()["id"]
+    others = [
+        (await ask(server, input="ho")).json()["id"],
+        (await ask(server, {"idempotency-key": "2"})).json()["id"],
+        (await ask(server, {})).json()["id"],
+        (await ask(server, {})).json()["id"],
+    ]
+    assert len({one, *others}) == 5
+    assert (await ask(server)).json()["id"] == one
+
+
+async def test_two_at_once_are_one_run(serve: Serve, stores: Store) -> None:
+    waiting = Waiting()
+    server = serve(
+        Breaking([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=stores
+    )
+    asked = [asyncio.create_task(ask(server, stream=stream)) for stream in (False, True, False)]
+    async with asyncio.timeout(20):
+        while waiting.number < 2:
+            await asyncio.sleep(0)
+        waiting.set()
+        plain, streamed, same = await asyncio.gather(*asked)
+    assert plain.json() == same.json()
+    assert plain.json()["output"][0]["content"][0]["text"] == "one two"
+    last = streamed.content.decode().split("data: ")[-2]
+    assert json.loads(last)["type"] == "response.completed"
+    assert json.loads(last)["response"]["id"] != plain.json()["id"], "another body"
+
+
+async def test_who_hangs_up_finds_the_answer(serve: Serve, stores: Store) -> None:
+    waiting = Waiting()
+    server = serve(
+        Breaking([ANSWER, Text("one "), waiting, Text("two"), Close(), finish()]), on=stores
+    )
+    asking = asyncio.create_task(ask(server))
+    async with asyncio.timeout(20):
+        while waiting.number < 1:
+            await asyncio.sleep(0)
+        asking.cancel()
+        await asyncio.wait([asking])
+        waiting.set()
+        answer = await ask(server)
+    assert answer.json()["output"][0]["content"][0]["text"] == "one two"
+    assert answer.headers["idempotent-replayed"] == "true"
+
+
+async def test_what_was_refused_can_be_asked_again(serve: Serve, stores: Store) -> None:
+    server = serve(Scripted(["a"]), on=stores)
+    for _ in range(2):
+        refused = await ask(server, max_output_tokens=10**9, truncation="never")
+        assert refused.status_code == 400
+        assert "idempotent-replayed" not in refused.headers
+
+
+async def test_a_failure_is_an_answer(serve: Serve, stores: Store) -> None:
+    server = serve(Breaking([ANSWER, Text("one "), BackendError("It broke.")]), on=stores)
+    first, again = await ask(server), await ask(server)
+    assert (first.status_code, first.content) == (again.status_code, again.content)
+    assert again.headers["idempotent-replayed"] == "true"
+
+
+@pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"])
+async def test_what_is_no_key_is_refused(serve: Serve, key: str) -> None:
+    refused = await ask(serve(Scripted(["a"])), {"idempotency-key": key})
+    assert refused.status_code == 400
+    assert refused.json()["error"]["param"] == "Idempotency-Key"
