@@ -210,7 +210,12 @@ def _policy(settings: Settings) -> Policy:
         max_files_bytes=settings.max_files_bytes or None,
         file_search=settings.file_search,
         file_search_embeddings=settings.file_search_embeddings,
-        bounds=Bounds(turns=settings.max_turns, call_s=settings.tool_timeout_s),
+        bounds=Bounds(
+            turns=settings.max_turns,
+            seconds=settings.max_tools_s or None,
+            call_s=settings.tool_timeout_s,
+            at_end=settings.out_of_turns,
+        ),
         lease=Lease(lease_s=settings.lease_s, places=settings.max_background),
     )
 

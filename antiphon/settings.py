@@ -538,6 +538,16 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_turns: Annotated[
         int, _tools("Times that a model is asked in one response in which tools run.", ge=1)
     ] = 32
+    max_tools_s: Annotated[
+        float, _tools("Seconds in which a response may call tools; 0 for no limit.", ge=0)
+    ] = 0
+    out_of_turns: Annotated[
+        Literal["answer", "incomplete"],
+        _tools(
+            "What becomes of a response that has reached `max_turns`, `max_tools_s` or the"
+            " request's `max_tool_calls`: the model answers with what it has, or it is incomplete."
+        ),
+    ] = "answer"
     tool_timeout_s: Annotated[float, _tools("Seconds that a call of a tool may take.", gt=0)] = 300
 
     unavailable_tools: Annotated[

@@ -11,7 +11,7 @@ from antiphon.conversation import Options
 from antiphon.tools.base import Offer, Provider, Toolset
 from antiphon.wire import tools as tl
 
-__all__ = ["Hosted", "with_tools"]
+__all__ = ["Hosted", "covers", "named_in", "with_tools"]
 
 
 class Hosted(Struct, frozen=True):
@@ -57,9 +57,29 @@ def _shown(offer: Offer) -> tl.Tool:
     return tl.Namespace(name=offer.namespace, tools=(offer.tool,))
 
 
+def named_in(tool: tl.Tool) -> list[tl.Choice]:
+    """What may be called of a tool, as choices name it."""
+    if isinstance(tool, tl.Namespace):
+        return [_choice(inner, tool.name) for inner in tool.tools]
+    return [_choice(tool, None)] if isinstance(tool, tl.Function | tl.Custom) else []
+
+
+def covers(choice: tl.Choice, named: tl.Choice) -> bool:
+    """The choice is of several tools, among them the one that is named."""
+    return any(
+        (one.type, one.name) == (named.type, named.name)
+        and one.namespace in (UNSET, named.namespace)
+        for one in choice.tools or ()
+    )
+
+
 def _named(offer: Offer) -> tl.Choice:
-    kind = "custom" if isinstance(offer.tool, tl.Custom) else "function"
-    return tl.Choice(type=kind, name=offer.tool.name, namespace=offer.namespace or UNSET)
+    return _choice(offer.tool, offer.namespace)
+
+
+def _choice(tool: tl.Function | tl.Custom, namespace: str | None) -> tl.Choice:
+    kind = "custom" if isinstance(tool, tl.Custom) else "function"
+    return tl.Choice(type=kind, name=tool.name, namespace=namespace or UNSET)
 
 
 def _is_of(offer: Offer, choice: tl.Choice) -> bool:

@@ -20,6 +20,7 @@ from antiphon.backends.base import Reply
 from antiphon.conversation import Kept
 from antiphon.errors import RunError, Timeout
 from antiphon.store.base import StoredResponse, TurnTokens
+from antiphon.stream.deltas import Reason
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event
 from antiphon.wire.items import Item
@@ -32,6 +33,13 @@ from .tape import common, spent, unrolled
 __all__ = ["Left", "Outlet", "Run", "Work"]
 
 _log = structlog.get_logger(__name__)
+
+
+#: Why a response is incomplete in spite of what it says.
+_INCOMPLETE: Mapping[Reason | None, str] = {
+    "content_filter": "content_filter",
+    "turns": "max_messages",
+}
 
 
 class Left(Exception):
@@ -207,9 +215,8 @@ class Run:
     def _outcome(self) -> tuple[str, str | None]:
         if self.recorder.cut:
             return "incomplete", "max_output_tokens"
-        if self.recorder.reason == "content_filter":
-            return "incomplete", "content_filter"
-        return "completed", None
+        why = _INCOMPLETE.get(self.recorder.reason)
+        return ("completed", None) if why is None else ("incomplete", why)
 
     async def _finish(self) -> None:
         """Persist, then announce: whoever hears of the end can already build on it."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any
+from typing import Any, Literal
 
 import structlog
 from msgspec import Struct
@@ -33,22 +33,28 @@ _INTERNAL_ERROR = -32603
 
 
 class Bounds(Struct, frozen=True, kw_only=True):
-    """``turns``: of one response. ``calls``: of tools that run here, in one response; None: any
-    number. ``side_by_side``: calls that run at a time. ``call_s``: seconds one may take."""
+    """Of one response: ``turns``; ``calls`` of tools that run here, None: any number; ``seconds``
+    in which it may call tools, None: any number. ``at_end``: what it does that has reached one of
+    these: answer with what it has, or end ``incomplete``. ``side_by_side``: calls that run at a
+    time. ``call_s``: seconds one may take."""
 
     turns: int = 32
     calls: int | None = None
+    seconds: float | None = None
     side_by_side: int = 8
     call_s: float = 300.0
+    at_end: Literal["answer", "incomplete"] = "answer"
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """For which response calls run, and how much the model can still be told of each."""
+    """For which response calls run, how much the model can still be told of each, how many run at
+    a time, and how many seconds each may take."""
 
     tenant: str
     response_id: str
-    bounds: Bounds
     room: int
+    side_by_side: int
+    call_s: float
 
 
 _News = asyncio.Queue[Delta | None]
@@ -57,7 +63,7 @@ _News = asyncio.Queue[Delta | None]
 async def run_all(calls: Sequence[Called], place: Place) -> AsyncGenerator[Delta, None]:
     """Run them; what they do, as it happens. Closing this stops them."""
     news: _News = asyncio.Queue()
-    places = asyncio.Semaphore(place.bounds.side_by_side)
+    places = asyncio.Semaphore(place.side_by_side)
     tasks = [asyncio.create_task(_run(call, place, news, places)) for call in calls]
     try:
         left = len(tasks)
@@ -99,7 +105,7 @@ async def _result(call: Called, place: Place, news: _News) -> Result:
     )
     try:
         async with (
-            asyncio.timeout(place.bounds.call_s),
+            asyncio.timeout(place.call_s),
             aclosing(run(call.arguments, context)) as steps,
         ):
             async for step in steps:

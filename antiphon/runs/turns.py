@@ -6,6 +6,8 @@ To the run it is one reply. It knows no events and no particular tool.
 
 from __future__ import annotations
 
+import asyncio
+import math
 from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack, aclosing
 from functools import partial
@@ -26,7 +28,7 @@ from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage
 
 from .around import Around
-from .offered import Hosted, with_tools
+from .offered import Hosted, covers, named_in, with_tools
 from .running import Bounds, Place, error_fields, room, run_all, trimmed
 from .turn import Called, Turn
 
@@ -68,6 +70,7 @@ class Turns(Around):
         self._begun: Begun | None = None
         self._reader: Callable[[], Citations] | None = None
         self._is_over = False
+        self._began = 0.0
         #: What each turn used.
         self.used: list[Usage] = []
 
@@ -82,6 +85,7 @@ class Turns(Around):
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         begun, self._begun = self._begun, None
+        self._began = _now()
         async with AsyncExitStack() as stack:
             toolsets: list[Toolset] = []
             async with aclosing(self._open(stack, toolsets, anew=begun is None)) as opened:
@@ -101,12 +105,11 @@ class Turns(Around):
     async def _all(self, said: it.Item | None) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Every turn to the end. ``said``: the item that an interruption found open."""
         while True:
-            is_last = len(self.used) >= self._work.bounds.turns - 1
-            allowed = 0 if is_last else self._allowed
+            is_last = self._must_answer
             turn = Turn(
                 self._offers,
                 self._work.ids,
-                allowed=allowed,
+                allowed=0 if is_last else self._allowed,
                 begun=said,
                 reader=self._reader,
             )
@@ -118,11 +121,38 @@ class Turns(Around):
             if finish is None or finish.reason != "stop" or turn.awaits_client or not turn.calls:
                 yield (self._end("stop" if finish is None else finish.reason),)
                 return
-            prompted = None if is_last else await self._next(turn.items(self._told), turn)
+            if is_last or self._has_to_end(turn):
+                yield (self._end("turns"),)
+                return
+            prompted = await self._next(turn.items(self._told), turn)
             if prompted is None:
                 yield (self._end("length"),)
                 return
             yield prompted
+
+    # --- bounds ----------------------------------------------------------------------------------
+
+    @property
+    def _left_s(self) -> float:
+        """Seconds in which tools may still be called."""
+        most = self._work.bounds.seconds
+        return math.inf if most is None else self._began + most - _now()
+
+    @property
+    def _must_answer(self) -> bool:
+        """The model is to call none of our tools any more, but answer."""
+        bounds = self._work.bounds
+        if bounds.at_end == "incomplete":
+            return False
+        return len(self.used) >= bounds.turns - 1 or self._left_s <= 0
+
+    def _has_to_end(self, turn: Turn) -> bool:
+        """The operator wants no answer made of what there is."""
+        bounds = self._work.bounds
+        if bounds.at_end == "answer":
+            return False
+        late = len(self.used) >= bounds.turns or self._left_s <= 0
+        return late or any(call.ignored for call in turn.calls)
 
     # --- before the first turn -------------------------------------------------------------------
 
@@ -216,16 +246,30 @@ class Turns(Around):
         if self._options.max_output_tokens == 0:
             return None
         try:
-            self._now = await self._work.ask(self._conversation, self._options)
+            self._now = await self._ask()
         except InvalidRequest as refused:
             _log.info("no more turns", response=self._work.response_id, why=refused.message)
             return None
         prompt = self._now.kept
         return () if prompt is None else (Prompted(prompt.ids),)
 
+    async def _ask(self) -> Reply:
+        """Raises ``InvalidRequest``. Where nothing can keep the model from what it is shown and may
+        not call any more, it is not shown it."""
+        ask, choice = self._work.ask, self._options.tool_choice
+        try:
+            return await ask(self._conversation, self._options)
+        except InvalidRequest:
+            if not isinstance(choice, tl.Choice) or choice.type != "allowed_tools":
+                raise
+        tools = tuple(tool for tool in self._options.tools if not self._runs_here(tool))
+        choice = choice if tools else "none"
+        self._options = replace(self._options, tools=tools, tool_choice=choice)
+        return await ask(self._conversation, self._options)
+
     def _afterwards(self) -> Options:
         """A call that was demanded has been made. Where no more may be made, only what the client
-        runs is shown."""
+        runs may be called."""
         options, choice = self._options, self._options.tool_choice
         if choice == "required":
             choice = "auto"
@@ -238,18 +282,30 @@ class Turns(Around):
         if most is not None:
             spent = sum(usage.output_tokens for usage in self.used)
             changed["max_output_tokens"] = max(0, most - spent)
-        if len(self.used) >= self._work.bounds.turns - 1 or self._allowed == 0:
-            changed["tools"] = tuple(t for t in options.tools if not self._runs_here(t))
-            changed["tool_choice"] = choice if changed["tools"] else "none"
+        if self._must_answer or self._allowed == 0:
+            changed["tool_choice"] = self._clients(choice)
         return replace(options, **changed)
+
+    def _clients(self, choice: tl.ToolChoice) -> tl.ToolChoice:
+        """What the choice leaves of the tools that the client runs. All are shown as before: a
+        prompt that begins otherwise would be read anew."""
+        tools = [tool for tool in self._options.tools if not self._runs_here(tool)]
+        for item in self._conversation.items:
+            if isinstance(item, it.ToolSearchOutput | it.AdditionalTools):
+                tools += item.tools
+        left = [named for tool in tools for named in named_in(tool)]
+        if isinstance(choice, tl.Choice):
+            left = [named for named in left if covers(choice, named)]
+        return tl.Choice(type="allowed_tools", mode="auto", tools=tuple(left))
 
     def _place(self) -> Place:
         work = self._work
         return Place(
             tenant=work.tenant,
             response_id=work.response_id,
-            bounds=work.bounds,
             room=self._room(),
+            side_by_side=work.bounds.side_by_side,
+            call_s=max(0.0, min(work.bounds.call_s, self._left_s)),
         )
 
     def _runs_here(self, tool: tl.Tool) -> bool:
@@ -290,6 +346,10 @@ class Turns(Around):
         items = (*self._conversation.items, *failed)
         self._conversation = replace(self._conversation, items=items)
         return tuple(out)
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
 
 
 #: Items of tools that run here.

@@ -31,8 +31,9 @@ __all__ = [
 #: Into which kind of part of the open item text goes: an answer, a refusal, a summary of thinking.
 Channel = Literal["text", "refusal", "summary"]
 
-#: Why a model stopped. ``stop``: it was done; ``length``: a token or context limit cut it.
-Reason = Literal["stop", "length", "content_filter"]
+#: Why a model stopped. ``stop``: it was done; ``length``: a token or context limit cut it;
+#: ``turns``: it may not be asked again, and has not answered.
+Reason = Literal["stop", "length", "content_filter", "turns"]
 
 
 class Open(Struct, frozen=True):

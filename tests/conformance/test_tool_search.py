@@ -10,6 +10,7 @@ import pytest
 from antiphon.testing.engine import ScriptedEngine
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, Json, Server, engine, local
+from tests.conformance.test_tools import allows
 
 
 def tool(name: str, about: str, **more: Any) -> Json:
@@ -147,13 +148,19 @@ async def test_nothing_found_is_told_and_bad_arguments_are_a_failure(
 @pytest.mark.parametrize("most", [1, 2])
 async def test_calls_beyond_the_limit_are_ignored(serve: Serve, ask: Ask, most: int) -> None:
     two = called("tool_search", {"query": "mail"}) + called("tool_search", {"query": "weather"})
-    server = serve(local(engine([two, "Done."])))
+    played = engine([two, "Done."])
+    server = serve(local(played))
     answer = await ask(server, tools=[*TOOLS, SERVER], max_tool_calls=most)
     searches = [item for item in answer.output if item["type"] == "tool_search_call"]
     assert len(searches) == most and answer.text == "Done."
-    shown = prompts(server)[1]
+    first, shown = prompts(server)
     assert ("No more calls are possible" in shown) == (most == 1)
-    assert '"tool_search", "description"' not in shown  # nothing is left to call
+    assert shown.startswith(first)  # of which the engine has the beginning
+    constraint = played.requests[1][1].constraint
+    mail = called("send_mail", {"city": "Oslo"})
+    assert allows(constraint, mail, played.tokenizer)
+    assert allows(constraint, "Done.", played.tokenizer)
+    assert not allows(constraint, two, played.tokenizer)
 
 
 async def test_without_a_search_nothing_is_put_off(serve: Serve, wait: Ask) -> None:

@@ -209,10 +209,76 @@ async def test_turns_are_bounded() -> None:
     told = await Told(look(), look(), look(), look(), bounds={"turns": 3}).all()
     assert len(told.backend.requests) == 3
     last = told.backend.requests[-1][1]
-    assert last.tools == (ASK,)  # what the client runs may still be called
-    assert len(told.closed) == 2 and told.finish.reason == "length"
+    assert last.tools == (LOOK, ASK)  # as before, or the prompt would be read anew
+    assert isinstance(last.tool_choice, Choice) and last.tool_choice.tools == (
+        Choice(type="function", name="ask"),  # what the client runs may still be called
+    )
+    assert len(told.closed) == 2 and told.finish.reason == "turns"
     told = await Told(look(), look(), said("Done."), bounds={"turns": 3}).all()
     assert told.finish.reason == "stop" and told.opened[-1] == "message"
+
+
+@pytest.mark.parametrize(
+    ("choice", "left"),
+    [
+        (Choice(type="allowed_tools", mode="required", tools=()), ()),
+        (
+            Choice(
+                type="allowed_tools",
+                mode="auto",
+                tools=(
+                    Choice(type="function", name="look"),
+                    Choice(type="function", name="ask"),
+                ),
+            ),
+            ("ask",),
+        ),
+    ],
+)
+async def test_what_was_not_allowed_before_is_not_at_the_end(
+    choice: Choice, left: tuple[str, ...]
+) -> None:
+    options = Options(tools=(LOOK, ASK), tool_choice=choice)
+    told = await Told(look(), said("x"), bounds={"turns": 2}, options=options).all()
+    last = told.backend.requests[-1][1].tool_choice
+    assert isinstance(last, Choice) and last.mode == "auto"
+    assert tuple(one.name for one in last.tools or ()) == left
+
+
+async def test_where_nothing_could_keep_it_from_calling_it_is_not_shown_what_it_may_not() -> None:
+    refused = InvalidRequest("It cannot be kept from that.", param="tool_choice")
+    told = await Told(look(), refused, said("Done."), bounds={"turns": 2}).all()
+    assert told.backend.requests[-1][1].tools == (ASK,) and told.finish.reason == "stop"
+
+
+INCOMPLETE = {"at_end": "incomplete"}
+
+
+async def test_an_operator_may_want_no_answer_at_a_bound() -> None:
+    told = await Told(look(), look(), look(), bounds={"turns": 2, **INCOMPLETE}).all()
+    assert len(told.closed) == 2  # what was called has run: a later request goes on from there
+    assert told.finish.reason == "turns" and len(told.backend.requests) == 2
+    told = await Told(look(), said("Done."), bounds={"turns": 2, **INCOMPLETE}).all()
+    assert told.finish.reason == "stop"
+    told = await Told(look(), said("x"), bounds={"calls": 1, **INCOMPLETE}).all()
+    assert told.finish.reason == "stop"  # as many as it may
+    told = await Told([*look(), *look()], said("x"), bounds={"calls": 1, **INCOMPLETE}).all()
+    assert told.finish.reason == "turns" and len(told.closed) == 1
+
+
+@pytest.mark.parametrize(("at_end", "asked"), [("answer", 2), ("incomplete", 1)])
+async def test_the_time_for_tools_is_bounded(at_end: str, asked: int) -> None:
+    """A call that runs then is stopped, and the model is told."""
+    bounds = {"seconds": 0.02, "at_end": at_end}
+    told = await Told(look(), said("Sorry."), run=_hangs, bounds=bounds).all()
+    (closed,) = told.closed
+    assert closed.status == "failed" and "too long" in closed.result["error"]["message"]
+    assert len(told.backend.requests) == asked
+    assert told.finish.reason == ("stop" if asked == 2 else "turns")
+    if asked == 2:
+        assert told.told() == ["The tool took too long and was stopped."]
+        choice = told.backend.requests[1][1].tool_choice
+        assert isinstance(choice, Choice) and choice.tools == (Choice(type="function", name="ask"),)
 
 
 async def test_where_the_model_cannot_be_asked_again_the_response_is_cut() -> None:
