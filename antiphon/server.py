@@ -144,7 +144,7 @@ async def _tools(
     containers = await stack.enter_async_context(
         open_containers(settings, log, uploads=uploads, clock=_clock, ids=_new_id)
     )
-    means = Means(settings=settings, fetcher=fetcher, containers=containers)
+    means = Means(settings=settings, fetcher=fetcher, containers=containers, uploads=uploads)
     return containers, await stack.enter_async_context(open_tools(means))
 
 

@@ -481,6 +481,49 @@ class Settings(Struct, frozen=True, kw_only=True):
     web_search_key: Annotated[
         str | None, _tools("The key for the search engine.", flag=None, secret=True)
     ] = None
+    image_generation: Annotated[
+        Literal["off", "images_api", "diffusers"],
+        _tools(
+            "Who makes images: a server of OpenAI's Images API, or a model of diffusers in this"
+            " process, which needs the extra `diffusers`."
+        ),
+    ] = "off"
+    image_generation_url: Annotated[
+        str | None, _tools("Where the Images API is, such as `http://127.0.0.1:9000/v1`.")
+    ] = None
+    image_generation_key: Annotated[
+        str | None, _tools("The key for the Images API.", flag=None, secret=True)
+    ] = None
+    image_generation_model: Annotated[
+        str | None,
+        _tools(
+            "What makes images: the Images API's name for it, or a folder or repository of"
+            " diffusers."
+        ),
+    ] = None
+    image_generation_models: Annotated[
+        dict[str, str],
+        _tools(
+            "More names that requests may give the `model` of images, and what they stand for.",
+            flag=None,
+            kind="a table",
+        ),
+    ] = {}
+    image_generation_options: Annotated[
+        dict[str, Any],
+        _tools(
+            "What the maker of images is told besides; see image-generation.md.",
+            flag=None,
+            kind="a table",
+        ),
+    ] = {}
+    image_generation_pixels: Annotated[
+        int, _tools("The most pixels a request may ask of an image.", ge=1)
+    ] = 4 * 2**20
+    image_generation_bytes: Annotated[int, _tools("The most bytes of an image.", ge=1)] = 32 * 2**20
+    image_generation_at_once: Annotated[
+        int, _tools("Images made side by side; others wait.", ge=1)
+    ] = 4
     tool_options: Annotated[
         dict[str, Any],
         _tools(

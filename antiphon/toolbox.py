@@ -20,17 +20,19 @@ from antiphon.settings import Settings
 from antiphon.tools.base import Provider
 from antiphon.tools.container import Rules, Uploads
 from antiphon.tools.containers import Containers
+from antiphon.tools.images.base import Maker
 
 __all__ = ["PROVIDERS", "Means", "open_containers", "open_tools"]
 
 
 class Means(Struct, frozen=True, kw_only=True):
     """What tools are made with. ``fetcher``: None where nothing may be fetched;
-    ``containers``: None where no code is run."""
+    ``containers``: None where no code is run; ``uploads``: what clients keep here."""
 
     settings: Settings
     fetcher: Fetcher | None = None
     containers: Containers | None = None
+    uploads: Uploads | None = None
 
 
 @asynccontextmanager
@@ -163,6 +165,58 @@ async def _code_interpreter(means: Means) -> AsyncIterator[Mapping[str, Provider
 
 
 @asynccontextmanager
+async def _image_generation(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+    settings = means.settings
+    if settings.image_generation == "off":
+        yield {}
+        return
+    from antiphon.tools.images import provider
+    from antiphon.tools.images.gallery import Sources
+
+    maker = await (_diffusers if settings.image_generation == "diffusers" else _images_api)(means)
+    try:
+        named = settings.image_generation_model
+        rules = provider.Rules(
+            model=named,
+            models={**settings.image_generation_models, **({named: named} if named else {})},
+            most_pixels=settings.image_generation_pixels,
+            most_bytes=settings.image_generation_bytes,
+            at_once=settings.image_generation_at_once,
+        )
+        sources = Sources(means.uploads, means.fetcher, settings.image_generation_bytes)
+        yield {"image_generation": provider.ImageGeneration(maker, sources, rules)}
+    finally:
+        await maker.close()
+
+
+async def _images_api(means: Means) -> Maker:
+    from antiphon.tools.images.images_api import ImagesApi
+
+    settings = means.settings
+    if settings.image_generation_url is None:
+        raise SetupError("image_generation = 'images_api' needs image_generation_url")
+    return ImagesApi.open(
+        settings.image_generation_url,
+        key=settings.image_generation_key,
+        told=settings.image_generation_options,
+        fetcher=means.fetcher,
+        most_bytes=settings.image_generation_bytes,
+    )
+
+
+async def _diffusers(means: Means) -> Maker:
+    from antiphon.tools.images.diffusers import Diffusers
+
+    settings = means.settings
+    named = settings.image_generation_model
+    if named is None:
+        raise SetupError("image_generation = 'diffusers' needs image_generation_model")
+    if other := sorted(set(settings.image_generation_models.values()) - {named}):
+        raise SetupError(f"image_generation_models: {other[0]!r} is not the model that is loaded")
+    return await asyncio.to_thread(Diffusers.load, named, settings.image_generation_options)
+
+
+@asynccontextmanager
 async def _clients(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
     """What clients run needs nothing here; of the shell the request says who does."""
     from antiphon.tools.client import CLIENT_TOOLS
@@ -176,6 +230,7 @@ PROVIDERS: Mapping[str, Opener] = {
     "web_search": _web_search,
     "mcp": _mcp,
     "code_interpreter": _code_interpreter,
+    "image_generation": _image_generation,
     "client": _clients,
 }
 _GROUP = "antiphon.tools"

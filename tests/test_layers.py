@@ -39,6 +39,7 @@ MAY: dict[str, set[str]] = {
         "backends",
         "attachments",
         "sandbox",
+        "upstream",
         "address",
     },
     "store": {"errors", "wire"},

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import base64
-import binascii
 from typing import Literal
-from urllib.parse import unquote_to_bytes
 
 from msgspec import UNSET, Struct
 
 from antiphon.wire import items as it
 
-__all__ = ["Bad", "Given", "given_in", "inline_bytes", "url_of"]
+__all__ = ["Bad", "Given", "given_in", "url_of"]
 
 Why = Literal["none", "base64", "unknown", "empty", "large", "pixels", "format", "broken"]
 
@@ -61,20 +58,3 @@ def url_of(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> str | 
 def _name(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> str:
     name = part.filename if isinstance(part, it.InputFile) else UNSET
     return "" if name is UNSET else name
-
-
-def inline_bytes(text: str) -> tuple[str, bytes]:
-    """Type and content of a ``data:`` URL (RFC 2397), or of bare base64. Raises ``Bad``."""
-    mime, body, encoded = "", text, True
-    if text[:5].lower() == "data:":
-        head, comma, body = text[5:].partition(",")
-        if not comma:
-            raise Bad("base64", "it is not a data URL")
-        mime, _, parameters = head.partition(";")
-        encoded = parameters.lower().rpartition(";")[2].strip() == "base64"
-    if not encoded:
-        return mime.lower(), unquote_to_bytes(body)
-    try:
-        return mime.lower(), base64.b64decode("".join(body.split()), validate=True)
-    except (binascii.Error, ValueError):
-        raise Bad("base64", "it is not valid base64") from None

@@ -17,12 +17,13 @@ from msgspec.structs import replace
 from antiphon.attachments.documents import Documents, Unreadable
 from antiphon.attachments.fetch import Failed, Fetched, Fetcher, check
 from antiphon.attachments.images import MIMES, Broken, sniff
+from antiphon.attachments.inline import NotEncoded, inline_bytes
 from antiphon.backends.base import Backend, Reply
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError
 from antiphon.wire import items as it
 
-from .attached import Bad, Given, given_in, inline_bytes, url_of
+from .attached import Bad, Given, given_in, url_of
 from .files import Files
 
 __all__ = ["Attachments"]
@@ -170,7 +171,10 @@ class _Resolving:
                 raise Failed("url", "this server fetches no URLs; send the bytes or a file_id")
             fetched = await self._around.fetcher.fetch(given.url)
             return replace(fetched, name=given.name or fetched.name)
-        mime, content = await asyncio.to_thread(inline_bytes, given.inline or "")
+        try:
+            mime, content = await asyncio.to_thread(inline_bytes, given.inline or "")
+        except NotEncoded as error:
+            raise Bad("base64", str(error)) from None
         return Fetched(content, mime, given.name)
 
     async def _file(self, file: Fetched) -> it.Part:

@@ -28,6 +28,8 @@ _LONG = re.compile(
     re.IGNORECASE | re.DOTALL,
 )
 _MOST_TEXT = 1000
+#: How images are said to be against the rules.
+_MODERATED = frozenset({"moderation_blocked", "content_policy_violation"})
 
 #: HTTP status → code and text of what has nothing to do with what was asked.
 _OURS: Mapping[int, tuple[str, str]] = {
@@ -63,6 +65,9 @@ def refused(status: int, said: _Said) -> BackendError:
     if said.code == TOO_LONG or (status in (400, 413, 422, 500) and _LONG.search(said.message)):
         return BackendError(_TOO_LONG_TEXT, code=TOO_LONG)
     status = _CODES.get(said.code or "", status)
+    if said.code in _MODERATED:
+        told = said.message[:_MOST_TEXT] or "It was refused by moderation."
+        return BackendError(told, code="image_content_policy_violation")
     if (ours := _OURS.get(status)) is not None:
         return BackendError(ours[1], code=ours[0])
     if 400 <= status < 500:

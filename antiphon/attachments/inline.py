@@ -1,0 +1,30 @@
+"""Bytes that are written into a request: ``data:`` URLs, or bare base64."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from urllib.parse import unquote_to_bytes
+
+__all__ = ["NotEncoded", "inline_bytes"]
+
+
+class NotEncoded(ValueError):
+    """It is neither. The message may be shown."""
+
+
+def inline_bytes(text: str) -> tuple[str, bytes]:
+    """Type and content of a ``data:`` URL (RFC 2397), or of bare base64. Raises ``NotEncoded``."""
+    mime, body, encoded = "", text, True
+    if text[:5].lower() == "data:":
+        head, comma, body = text[5:].partition(",")
+        if not comma:
+            raise NotEncoded("it is not a data URL")
+        mime, _, parameters = head.partition(";")
+        encoded = parameters.lower().rpartition(";")[2].strip() == "base64"
+    if not encoded:
+        return mime.lower(), unquote_to_bytes(body)
+    try:
+        return mime.lower(), base64.b64decode("".join(body.split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise NotEncoded("it is not valid base64") from None

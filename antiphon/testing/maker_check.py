@@ -1,0 +1,90 @@
+"""What every maker of images must do, as one check. Raises ``AssertionError`` with what does not
+hold."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import aclosing
+
+from msgspec.structs import replace
+
+from antiphon.errors import RunError
+from antiphon.tools.images.base import Image, Made, Maker, Order, Partial, Wish, image_of
+
+__all__ = ["check_maker"]
+
+_SECONDS = 60.0
+
+
+async def check_maker(maker: Maker, wish: Wish, *, previews: int = 0) -> None:
+    """One image, several side by side, edits, previews, and giving up. ``wish``: one it can fulfil;
+    ``previews``: how many it is to make, which it may fall short of. Closes it."""
+    async with asyncio.timeout(_SECONDS):
+        maker.check(wish)
+        order = Order(prompt="A red square", wish=wish)
+        _, made = await _made(maker, order)
+        _holds(made, wish)
+        for _, each in await asyncio.gather(*(_made(maker, order) for _ in range(3))):
+            _holds(each, wish)
+        if maker.edits:
+            await _edits(maker, order, made.image)
+        if previews:
+            await _previews(maker, replace(order, wish=replace(wish, partial_images=previews)))
+        await _gives_up(maker, order)
+        await maker.close()
+
+
+async def _made(maker: Maker, order: Order) -> tuple[list[Partial], Made]:
+    """The image comes last, and once."""
+    previews: list[Partial] = []
+    made: Made | None = None
+    async with aclosing(maker.make(order)) as images:
+        async for image in images:
+            assert made is None, "something came after the image"
+            if isinstance(image, Made):
+                made = image
+            else:
+                previews.append(image)
+    assert made is not None, "it ended without an image"
+    return previews, made
+
+
+def _holds(made: Made, wish: Wish) -> None:
+    image = made.image
+    assert image_of(image.content) == image, "it does not tell what its bytes are"
+    assert image.format == wish.output_format, f"{image.format} in place of {wish.output_format}"
+    if wish.size is not None:
+        assert (image.width, image.height) == wish.size, "it has another size"
+
+
+async def _edits(maker: Maker, order: Order, image: Image) -> None:
+    _, changed = await _made(maker, replace(order, images=(image,)))
+    _holds(changed, order.wish)
+
+
+async def _previews(maker: Maker, order: Order) -> None:
+    maker.check(order.wish)
+    previews, made = await _made(maker, order)
+    assert len(previews) <= order.wish.partial_images, "more previews than were asked for"
+    for preview in previews:
+        assert image_of(preview.image.content) == preview.image
+    _holds(made, order.wish)
+
+
+async def _gives_up(maker: Maker, order: Order) -> None:
+    """Whoever leaves, at whatever moment, leaves nothing behind."""
+
+    async def waits() -> None:
+        try:
+            await _made(maker, order)
+        except RunError as error:
+            raise AssertionError(f"it failed: {error.message}") from None
+
+    for turns in range(6):
+        task = asyncio.create_task(waits())
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        task.cancel()
+        await asyncio.wait([task], timeout=10)
+        assert task.done(), "an image that nobody waits for goes on"
+    await waits()

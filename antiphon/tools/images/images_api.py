@@ -1,0 +1,273 @@
+"""Images by any server of OpenAI's Images API: ``/images/generations`` and ``/images/edits``."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import binascii
+import hashlib
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.attachments.fetch import Failed, Fetcher
+from antiphon.errors import BackendError, SetupError
+from antiphon.upstream.client import Upstream
+from antiphon.upstream.refusals import complaint, refused
+
+from .base import MIMES, Image, Made, Order, Partial, Unable, Wish, image_of
+
+__all__ = ["ImagesApi", "Options"]
+
+_STRANGE = "The upstream's answer is no image."
+#: Fields of a wish that go to the upstream by their own names.
+_FIELDS = (
+    "model",
+    "quality",
+    "background",
+    "output_compression",
+    "complexity",
+    "frame_count",
+    "frame_duration_ms",
+)
+#: What only one of the routes knows.
+_OF_GENERATIONS, _OF_EDITS = ("moderation",), ("input_fidelity",)
+#: Of its usage, what is told on (OpenAI's ``tool_usage.image_gen``).
+_COUNTS = ("input_tokens", "output_tokens", "total_tokens", "cached_tokens")
+_DETAILS = ("input_tokens_details", "output_tokens_details", "cached_tokens_details")
+
+
+class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """What an operator may say of the upstream. ``headers`` go with every request, ``body`` into
+    it. ``connect_s``, ``silence_s``: the longest waits, in seconds. ``streams``: it streams
+    previews; ``edits``, ``masks``: it has ``/images/edits``, with masks. ``without``: fields of the
+    tool that it does not know, for which requests are refused."""
+
+    headers: dict[str, str] = field(default_factory=dict)
+    body: dict[str, Any] = field(default_factory=dict)
+    connect_s: float = 10
+    silence_s: float = 600
+    streams: bool = True
+    edits: bool = True
+    masks: bool = True
+    without: list[str] = field(default_factory=list)
+
+
+class ImagesApi:
+    """``Maker`` over an upstream, which it owns. ``fetcher``: for upstreams that answer with URLs;
+    ``most_bytes``: of one image."""
+
+    def __init__(
+        self, upstream: Upstream, options: Options, *, fetcher: Fetcher | None, most_bytes: int
+    ) -> None:
+        self._upstream = upstream
+        self._options = options
+        self._fetcher = fetcher
+        self._most_bytes = most_bytes
+
+    @classmethod
+    def open(
+        cls,
+        url: str,
+        *,
+        key: str | None,
+        told: Mapping[str, Any],
+        fetcher: Fetcher | None,
+        most_bytes: int,
+    ) -> ImagesApi:
+        """``told``: what the operator says of the upstream. Raises ``SetupError``."""
+        try:
+            options = msgspec.convert(dict(told), Options)
+        except msgspec.ValidationError as error:
+            raise SetupError(f"image_generation_options: {error}") from None
+        if unknown := sorted(set(options.without) - set(Wish.__struct_fields__)):
+            raise SetupError(f"image_generation_options.without: no tool has {unknown[0]!r}")
+        upstream = Upstream(
+            url,
+            key=key,
+            headers=options.headers,
+            connect_s=options.connect_s,
+            silence_s=options.silence_s,
+        )
+        return cls(upstream, options, fetcher=fetcher, most_bytes=most_bytes)
+
+    @property
+    def edits(self) -> bool:
+        return self._options.edits
+
+    @property
+    def masks(self) -> bool:
+        return self._options.edits and self._options.masks
+
+    def check(self, wish: Wish) -> None:
+        for name in self._options.without:
+            if getattr(wish, name) != getattr(Wish(), name):
+                raise Unable(name, "what makes images here does not know it")
+        if wish.partial_images and not self._options.streams:
+            raise Unable("partial_images", "what makes images here makes no previews")
+
+    async def make(self, order: Order) -> AsyncGenerator[Partial | Made, None]:
+        route = "edits" if order.images else "generations"
+        fields = self._fields(order)
+        if order.images:
+            kind, body = _multipart(fields, order)
+        else:
+            kind, body = "application/json", msgspec.json.encode(fields)
+        url = f"{self._upstream.versioned}/images/{route}"
+        answers = self._upstream.stream(url, body, {"content-type": kind})
+        async with aclosing(answers) as batches:
+            async for payloads in batches:
+                for payload in payloads:
+                    made = await self._read(payload)
+                    if made is not None:
+                        yield made
+                    if isinstance(made, Made):
+                        return
+        raise BackendError("The upstream ended without an image.")
+
+    async def close(self) -> None:
+        await self._upstream.close()
+
+    # --- what is asked ---------------------------------------------------------------------------
+
+    def _fields(self, order: Order) -> dict[str, Any]:
+        wish = order.wish
+        names = (*_FIELDS, *(_OF_EDITS if order.images else _OF_GENERATIONS))
+        fields: dict[str, Any] = {
+            **self._options.body,
+            "prompt": order.prompt,
+            **{name: value for name in names if (value := getattr(wish, name)) is not None},
+        }
+        if wish.size is not None:
+            fields["size"] = f"{wish.size[0]}x{wish.size[1]}"
+        if wish.output_format != "png":  # the default everywhere, and unknown to many
+            fields["output_format"] = wish.output_format
+        if wish.svg is not None:
+            fields["svg"] = dict(wish.svg)
+        if wish.partial_images:
+            fields |= {"stream": True, "partial_images": wish.partial_images}
+        return fields
+
+    # --- what is answered ------------------------------------------------------------------------
+
+    async def _read(self, payload: bytes) -> Partial | Made | None:
+        """What a payload brings: a preview, the image, or nothing. Raises ``BackendError``."""
+        try:
+            told = msgspec.json.decode(payload)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            raise BackendError("The upstream's answer is no JSON.") from None
+        if not isinstance(told, dict):
+            raise BackendError(_STRANGE)
+        kind = str(told.get("type", ""))
+        if told.get("error") or kind == "error":
+            raise refused(400, complaint(told))
+        if kind.endswith(".partial_image"):
+            return Partial(await self._image(told))
+        if kind.endswith(".completed") or "data" in told:
+            return await self._made(told)
+        return None
+
+    async def _made(self, told: Mapping[str, Any]) -> Made:
+        listed = told.get("data")
+        entry = listed[0] if isinstance(listed, list) and listed else told
+        if not isinstance(entry, Mapping):
+            raise BackendError(_STRANGE)
+        return Made(
+            image=await self._image(entry),
+            quality=_text(told, "quality"),
+            background=_text(told, "background"),
+            revised_prompt=_text(entry, "revised_prompt"),
+            svg_usage=told["svg_usage"] if isinstance(told.get("svg_usage"), dict) else None,
+            used=_used(told.get("usage")),
+        )
+
+    async def _image(self, entry: Mapping[str, Any]) -> Image:
+        encoded, url = entry.get("b64_json"), entry.get("url")
+        if isinstance(encoded, str) and encoded:
+            if len(encoded) > self._most_bytes * 4 // 3 + 4:
+                raise BackendError("The upstream's image is too large.")
+            try:
+                content = await asyncio.to_thread(base64.b64decode, encoded, validate=True)
+            except (binascii.Error, ValueError):
+                raise BackendError(_STRANGE) from None
+        elif isinstance(url, str) and url:
+            content = await self._fetched(url)
+        else:
+            raise BackendError(_STRANGE)
+        image = image_of(content)
+        if image is None:
+            raise BackendError(_STRANGE)
+        return image
+
+    async def _fetched(self, url: str) -> bytes:
+        """An upstream says where its image is: anywhere, so that it is fetched like all URLs of
+        others."""
+        if self._fetcher is None:
+            raise BackendError("The upstream gives a URL, and this server fetches none.")
+        try:
+            return (await self._fetcher.fetch(url)).content
+        except Failed as failed:
+            raise BackendError(f"The upstream's image cannot be fetched: {failed}.") from None
+
+
+def _text(told: Mapping[str, Any], name: str) -> str | None:
+    value = told.get(name)
+    return value if isinstance(value, str) and value else None
+
+
+def _used(told: Any) -> dict[str, Any]:
+    """Its tokens, as far as they are numbers."""
+    if not isinstance(told, Mapping) or not isinstance(told.get("total_tokens"), int):
+        return {}
+    used: dict[str, Any] = {n: told[n] for n in _COUNTS if isinstance(told.get(n), int)}
+    for name in _DETAILS:
+        details = told.get(name)
+        if isinstance(details, Mapping):
+            used[name] = {n: count for n, count in details.items() if isinstance(count, int)}
+    return used
+
+
+def _multipart(fields: Mapping[str, Any], order: Order) -> tuple[str, bytes]:
+    """A form with files (RFC 7578), as OpenAI's clients write it; its content type and bytes."""
+    field_name = "image" if len(order.images) == 1 else "image[]"
+    files = [(field_name, f"image{at}", each) for at, each in enumerate(order.images, 1)]
+    if order.mask is not None:
+        files.append(("mask", "mask", order.mask))
+    parts = [
+        (f'name="{name}"', "", text.encode())
+        for field, value in fields.items()
+        for name, text in _flat(field, value)
+    ]
+    parts += [
+        (
+            f'name="{name}"; filename="{called}.{image.format}"',
+            f"Content-Type: {MIMES[image.format]}\r\n",
+            image.content,
+        )
+        for name, called, image in files
+    ]
+    boundary = hashlib.sha256(b"".join(content for *_, content in parts)).hexdigest()
+    pieces = [
+        f"--{boundary}\r\nContent-Disposition: form-data; {head}\r\n{kind}\r\n".encode()
+        + content
+        + b"\r\n"
+        for head, kind, content in parts
+    ]
+    body = b"".join((*pieces, f"--{boundary}--\r\n".encode()))
+    return f"multipart/form-data; boundary={boundary}", body
+
+
+def _flat(name: str, value: Any) -> list[tuple[str, str]]:
+    if isinstance(value, Mapping):
+        return [
+            pair
+            for key, inner in value.items()
+            if inner is not None
+            for pair in _flat(f"{name}[{key}]", inner)
+        ]
+    if isinstance(value, bool):
+        return [(name, "true" if value else "false")]
+    return [(name, str(value))]

@@ -1,0 +1,148 @@
+"""What a request's ``image_generation`` asks, field by field: read, or refused by name. It knows no
+maker.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import UNSET
+
+from antiphon.errors import InvalidRequest
+from antiphon.wire.faults import bad_type, bad_value, kind_of, out_of_range
+from antiphon.wire.tools import ImageGeneration
+
+from .base import MIMES, Wish
+
+__all__ = ["action_of", "check_mask", "refused", "wish_of"]
+
+_QUALITIES = ("low", "medium", "high", "xhigh", "max", "auto")
+_EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
+#: Field → its values (OpenAI's types of the tool).
+_VALUES: Mapping[str, tuple[str, ...]] = {
+    "action": ("generate", "edit", "auto"),
+    "background": ("transparent", "opaque", "auto"),
+    "complexity": ("low", "medium", "high"),
+    "input_fidelity": ("high", "low"),
+    "moderation": ("auto", "low"),
+    "output_format": tuple(MIMES),
+    "quality": _QUALITIES,
+}
+#: Field → the numbers it may be.
+_RANGES: Mapping[str, tuple[int, int]] = {"frame_count": (2, 16), "frame_duration_ms": (1, 655_350)}
+_SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
+#: Field → the one format it has a meaning in.
+_ONLY_IN: Mapping[str, str] = {"frame_count": "gif", "frame_duration_ms": "gif", "svg": "svg"}
+_MASK = ("image_url", "file_id")
+
+
+def wish_of(
+    tool: ImageGeneration, path: str, *, models: Mapping[str, str], most_pixels: int
+) -> Wish:
+    """What is asked. ``models``: name in requests → what the maker calls it. Raises
+    ``InvalidRequest``."""
+    given = {
+        name: value
+        for name in Wish.__struct_fields__
+        if (value := getattr(tool, name)) is not UNSET
+    }
+    _check_values(tool, path)
+    if (named := given.get("model")) is not None:
+        if named not in models:
+            raise bad_value(f"{path}.model", named, sorted(models))
+        given["model"] = models[named]
+    if "size" in given:
+        given["size"] = _size(given["size"], f"{path}.size", most_pixels)
+    if "svg" in given:
+        _check_svg(given["svg"], f"{path}.svg")
+    wish = Wish(**{name: value for name, value in given.items() if value != "auto"})
+    _check_together(wish, path)
+    return wish
+
+
+def action_of(tool: ImageGeneration) -> str:
+    """``generate``, ``edit``, or ``auto``: the model decides. A mask is of something to edit."""
+    asked = "auto" if tool.action is UNSET else tool.action
+    return "edit" if tool.input_image_mask is not UNSET else asked
+
+
+def check_mask(tool: ImageGeneration, path: str) -> None:
+    """The form of the mask. Raises ``InvalidRequest``."""
+    mask = tool.input_image_mask
+    if mask is UNSET:
+        return
+    where = f"{path}.input_image_mask"
+    if tool.action == "generate":
+        raise refused(where, "a mask needs an image to edit, and 'action' is 'generate'")
+    if tool.output_format == "gif":
+        raise refused(where, "there are no masks with output_format 'gif'")
+    for name, value in mask.items():
+        if name not in _MASK:
+            raise InvalidRequest(
+                f"Unknown parameter: '{where}.{name[:64]}'.",
+                param=f"{where}.{name[:64]}",
+                code="unknown_parameter",
+            )
+        if value is not None and not isinstance(value, str):
+            raise bad_type(f"{where}.{name}", "a string", kind_of(value))
+    if sum(bool(mask.get(name)) for name in _MASK) != 1:
+        raise refused(where, "it has either an image_url or a file_id")
+
+
+def refused(path: str, why: str) -> InvalidRequest:
+    """What can be said, but not done."""
+    return InvalidRequest(f"Invalid '{path}': {why}.", param=path, code="unsupported_value")
+
+
+def _check_values(tool: ImageGeneration, path: str) -> None:
+    for name, allowed in _VALUES.items():
+        value = getattr(tool, name)
+        if value is not UNSET and value not in allowed:
+            raise bad_value(f"{path}.{name}", str(value), allowed)
+    for name, (least, most) in _RANGES.items():
+        value = getattr(tool, name)
+        if value is not UNSET and not least <= value <= most:
+            sign, bound = (">=", least) if value < least else ("<=", most)
+            raise out_of_range(f"{path}.{name}", "integer", value, sign, str(bound))
+
+
+def _size(text: str, path: str, most: int) -> tuple[int, int] | str:
+    if text == "auto":
+        return text
+    found = _SIZE.fullmatch(text)
+    if found is None:
+        raise bad_value(path, text, ("auto", "WIDTHxHEIGHT"))
+    width, height = int(found[1]), int(found[2])
+    if width * height > most:
+        raise refused(path, f"images may have {most} pixels")
+    return width, height
+
+
+def _check_svg(svg: Any, path: str) -> None:
+    if not isinstance(svg, dict):
+        raise bad_type(path, "an object", kind_of(svg))
+    for name in svg:
+        if name not in ("model", "reasoning"):
+            raise bad_value(path, name, ("model", "reasoning"))
+    reasoning = svg.get("reasoning") or {}
+    if not isinstance(reasoning, dict):
+        raise bad_type(f"{path}.reasoning", "an object", kind_of(reasoning))
+    effort = reasoning.get("effort")
+    if effort is not None and effort not in _EFFORTS:
+        raise bad_value(f"{path}.reasoning.effort", str(effort), _EFFORTS)
+
+
+def _check_together(wish: Wish, path: str) -> None:
+    """What excludes or needs each other. The rules are OpenAI's."""
+    form = wish.output_format
+    for name, only in _ONLY_IN.items():
+        if getattr(wish, name) is not None and form != only:
+            raise refused(f"{path}.{name}", f"it needs output_format '{only}'")
+    if wish.background == "transparent" and form not in ("png", "webp"):
+        raise refused(f"{path}.background", f"'{form}' cannot be transparent")
+    if wish.output_compression not in (None, 100) and form not in ("jpeg", "webp"):
+        raise refused(f"{path}.output_compression", f"'{form}' is not compressed by a level")
+    if wish.partial_images and form in ("gif", "svg"):
+        raise refused(f"{path}.partial_images", f"there are none with output_format '{form}'")
