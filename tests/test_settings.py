@@ -81,7 +81,7 @@ def test_every_option_can_be_given_in_every_way() -> None:
     for name, option in options(Settings).items():
         if name in ("models", "mcp_servers", "keys", "default_model", "summary_model"):
             continue
-        if name == "tool_options":
+        if option.kind == "a table":
             continue
         text, value = texts.get(option.kind, ("9", 9))
         if option.kind.startswith('"'):

@@ -110,3 +110,34 @@ async def test_where_it_cannot_be_isolated_none_runs(tmp_path: Path) -> None:
     assert not await containers(log, sandbox="bubblewrap", sandbox_python=tmp_path / "none")
     (line,) = log.said
     assert line.startswith("no code is run here: ") and "\n" not in line
+
+
+async def test_images_are_made_by_whom_the_settings_name(tmp_path: Path) -> None:
+    more = {"web_index": tmp_path / "no.db"}
+    assert await types(**more) == set()
+    url = "http://127.0.0.1:9/v1"
+    found = await types(image_generation="images_api", image_generation_url=url, **more)
+    assert found == {"image_generation"}
+
+
+@pytest.mark.parametrize(
+    ("settings", "why"),
+    [
+        ({"image_generation": "images_api"}, "needs image_generation_url"),
+        ({"image_generation": "images_api", "image_generation_url": "x"}, "no address"),
+        ({"image_generation": "diffusers"}, "needs image_generation_model"),
+        (
+            {
+                "image_generation": "diffusers",
+                "image_generation_model": "a",
+                "image_generation_models": {"b": "c"},
+            },
+            "'c' is not the model",
+        ),
+    ],
+)
+async def test_images_that_cannot_be_made_are_named_at_the_start(
+    settings: dict[str, Any], why: str
+) -> None:
+    with pytest.raises(SetupError, match=why):
+        await types(**settings)

@@ -124,7 +124,10 @@ CALLS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, Any]]] = {
     it.WebSearchCall: lambda i: ("web_search", _given(i, "action").get("action", {})),
     it.FileSearchCall: lambda i: ("file_search", _given(i, "queries")),
     it.CodeInterpreterCall: lambda i: ("python", {"input": i.code or ""}),
-    it.ImageGenerationCall: lambda i: ("image_generation", _given(i, "revised_prompt")),
+    it.ImageGenerationCall: lambda i: (
+        "image_generation",
+        {"prompt": i.revised_prompt} if i.revised_prompt else {},
+    ),
     it.ComputerCall: lambda i: ("computer", _given(i, "action", "actions")),
     it.LocalShellCall: lambda i: ("local_shell", i.action),
     it.ShellCall: lambda i: ("shell", i.action),
@@ -147,7 +150,7 @@ OUTPUTS: Mapping[type[it.ItemBase], Callable[[Any, _Reader], str]] = {
     it.WebSearchCall: lambda i, _: _dump(_given(i, "status", "results")),
     it.FileSearchCall: lambda i, _: _dump(_given(i, "status", "results")),
     it.CodeInterpreterCall: lambda i, _: _dump(_given(i, "status", "outputs")),
-    it.ImageGenerationCall: lambda i, _: _dump(_given(i, "status")),
+    it.ImageGenerationCall: lambda i, _: _dump(_given(i, "status", "action", "size", "error")),
 }
 
 #: Says nothing to the model by itself: the tools stand in the prompt, and what was approved

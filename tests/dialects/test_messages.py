@@ -230,7 +230,7 @@ def test_what_nobody_can_do_is_refused_by_path(item: it.Item) -> None:
         (
             [it.ImageGenerationCall(id="i", result="AAAA", revised_prompt="a cat")],
             "image_generation",
-            {"revised_prompt": "a cat"},
+            {"prompt": "a cat"},
             '{"status": "completed"}',
         ),
         (

@@ -1,0 +1,273 @@
+"""image_generation: a model that has images made and changed, in every way there is to ask."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from typing import Any
+
+import pytest
+
+from antiphon.runs.running import Bounds
+from antiphon.store.base import Store
+from antiphon.tools.images.base import Wish
+from tests.attachments.samples import data_url, png
+from tests.conformance.conftest import Serve
+from tests.conformance.line import Line
+from tests.conformance.served import Ask, Server, engine, local
+from tests.conformance.test_background import client, poll
+from tests.conformance.test_tool_search import called, prompts
+from tests.tools.images.painter import USED, Painter, painted, provider
+
+TOOL = {"type": "image_generation", "size": "4x4"}
+RED = png(color=(255, 0, 0))
+ZEROS = {"num_requests": 0}
+
+
+def asks(prompt: str, **more: Any) -> str:
+    return called("image_generation", {"prompt": prompt, **more})
+
+
+def over(painter: Painter, **more: Any) -> dict[str, Any]:
+    return {"providers": {"image_generation": provider(painter)}, **more}
+
+
+@pytest.mark.requirement("API-IMAGE-GENERATION")
+async def test_an_image_is_made_and_shown(serve: Serve, ask: Ask) -> None:
+    painter = Painter()
+    server = serve(local(engine([asks("A cat"), "Here it is."])), **over(painter))
+    answer = await ask(server, tools=[{**TOOL, "partial_images": 2, "quality": "low"}])
+    image, message = answer.output
+    assert base64.b64decode(image.pop("result")) == png(4, 4, (9, 9, 1))
+    assert image.pop("id").startswith("ig_") and image == {
+        "type": "image_generation_call",
+        "status": "completed",
+        "action": "generate",
+        "background": "auto",
+        "output_format": "png",
+        "quality": "low",
+        "revised_prompt": "A cat",
+        "size": "4x4",
+    }
+    assert message["content"][0]["text"] == "Here it is."
+    assert answer.ended["tool_usage"] == {"image_gen": USED, "web_search": ZEROS}
+    told = prompts(server)[1]
+    assert "Image 1 (4x4 png) is made" in told and "iVBOR" not in told
+    if answer.events:
+        types = [e["type"].removeprefix("response.") for e in answer.events]
+        at = types.index("image_generation_call.in_progress")
+        assert types[at - 1 : at + 6] == [
+            "output_item.added",
+            "image_generation_call.in_progress",
+            "image_generation_call.generating",
+            "image_generation_call.partial_image",
+            "image_generation_call.partial_image",
+            "image_generation_call.completed",
+            "output_item.done",
+        ]
+        second = answer.events[at + 3]
+        assert second["partial_image_index"] == 1
+        assert base64.b64decode(second["partial_image_b64"]) == painted(color=(1, 0, 0)).content
+        assert (second["size"], second["quality"], second["output_format"]) == ("2x3", "low", "png")
+
+
+@pytest.mark.requirement("API-IMAGE-GENERATION-FAILS")
+@pytest.mark.parametrize(
+    ("prompt", "code", "told"),
+    [
+        ("broken", "image_generation_failed", "The upstream failed."),
+        ("moderated", "moderation_blocked", "This is against the rules."),
+        ("", "image_generation_failed", "'prompt' is missing."),
+    ],
+)
+async def test_a_failure_is_an_item_that_failed_and_a_word_to_the_model(
+    serve: Serve, ask: Ask, prompt: str, code: str, told: str
+) -> None:
+    server = serve(local(engine([asks(prompt), "Sorry."])), **over(Painter()))
+    answer = await ask(server, tools=[TOOL])
+    image = answer.output[0]
+    # a string, as the AI SDK wants it
+    assert (image["status"], image["result"]) == ("failed", "")
+    assert (image["error"]["code"], image["error"]["message"]) == (code, told)
+    assert answer.ended["status"] == "completed" and answer.text == "Sorry."
+    assert told in prompts(server)[1] and "tool_usage" not in answer.ended
+    if answer.events:
+        types = [e["type"].removeprefix("response.") for e in answer.events]
+        assert "image_generation_call.completed" not in types
+
+
+@pytest.mark.requirement("API-IMAGE-GENERATION-FAILS")
+async def test_an_image_that_takes_too_long_is_stopped(serve: Serve, wait: Ask) -> None:
+    painter = Painter()
+    server = serve(
+        local(engine([asks("hang"), "Sorry."])), **over(painter, bounds=Bounds(call_s=0.05))
+    )
+    answer = await wait(server, tools=[TOOL])
+    assert answer.output[0]["status"] == "failed" and painter.left == 1
+    assert "took too long" in answer.output[0]["error"]["message"]
+
+
+async def test_a_call_that_a_limit_cut_is_no_image(serve: Serve, ask: Ask) -> None:
+    server = serve(local(engine([asks("A cat")])), **over(Painter()))
+    answer = await ask(server, tools=[TOOL], max_output_tokens=80)
+    assert answer.ended["status"] == "incomplete"
+    (image,) = answer.output
+    assert (image["type"], image["status"], image["result"]) == (
+        "image_generation_call",
+        "failed",
+        "",
+    )
+
+
+@pytest.mark.requirement("API-IMAGE-GENERATION-CHOICE")
+async def test_it_can_be_forced(serve: Serve, wait: Ask) -> None:
+    played = engine([asks("A cat"), "There."])
+    server = serve(local(played), **over(Painter()))
+    function = {"type": "function", "name": "f", "parameters": {"type": "object"}}
+    answer = await wait(server, tools=[TOOL, function], tool_choice={"type": "image_generation"})
+    assert answer.output[0]["type"] == "image_generation_call"
+    first, second = (sampling.constraint for _, sampling in played.requests)
+    assert first is not None and first.needed and "image_generation" in first.lark
+    assert '"f"' not in first.lark and (second is None or not second.needed)
+
+
+# --- images to change ----------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("API-IMAGE-GENERATION-EDIT")
+async def test_an_image_of_the_user_is_changed(serve: Serve, ask: Ask) -> None:
+    painter = Painter()
+    server = serve(local(engine([asks("Bluer", images=[1]), "Done."])), **over(painter))
+    parts = [
+        {"type": "input_text", "text": "Make it bluer"},
+        {"type": "input_image", "image_url": data_url(RED)},
+    ]
+    answer = await ask(server, tools=[TOOL], input=[{"role": "user", "content": parts}])
+    assert answer.output[0]["action"] == "edit"
+    assert [image.content for image in painter.orders[-1].images] == [RED]
+
+
+@pytest.mark.requirement("API-IMAGE-GENERATION-TURNS")
+async def test_what_was_made_is_changed_in_the_next_turn(
+    serve: Serve, wait: Ask, stores: Store
+) -> None:
+    painter = Painter()
+    script = [asks("A cat"), "A cat.", asks("A blue cat", images=[1]), "Blue."]
+    server = serve(local(engine(script)), on=stores, **over(painter))
+    first = await wait(server, tools=[TOOL])
+    second = await wait(
+        server, tools=[TOOL], previous_response_id=first.ended["id"], input="Make it blue"
+    )
+    assert second.output[0]["action"] == "edit"
+    assert painter.orders[1].images == (painted(4, 4, (9, 9, 1)),)
+    told = prompts(server)[-1]
+    assert "A cat" in told and "iVBOR" not in told
+
+
+@pytest.mark.requirement("API-IMAGE-GENERATION-TURNS")
+@pytest.mark.parametrize("named", ["item_reference", "image_generation_call", "whole"])
+async def test_an_image_is_named_by_its_id(
+    serve: Serve, wait: Ask, stores: Store, named: str
+) -> None:
+    painter = Painter()
+    script = [asks("A cat"), "A cat.", asks("Blue"), "Blue."]
+    server = serve(local(engine(script)), on=stores, **over(painter))
+    made = (await wait(server, tools=[TOOL])).output[0]
+    image = made if named == "whole" else {"type": named, "id": made["id"]}
+    answer = await wait(
+        server,
+        tools=[{**TOOL, "action": "edit"}],
+        input=[{"role": "user", "content": "Make it blue"}, image],
+    )
+    assert answer.output[0]["action"] == "edit"
+    assert painter.orders[1].images == (painted(4, 4, (9, 9, 1)),)
+    assert "iVBOR" not in prompts(server)[-1] and "A cat" in prompts(server)[-1]
+
+
+async def test_an_image_that_is_nowhere_is_refused(serve: Serve, ask: Ask) -> None:
+    server = serve(**over(Painter()))
+    refused = (
+        await ask(server, tools=[TOOL], input=[{"type": "image_generation_call", "id": "ig_9"}])
+    ).refused
+    assert (refused["http"], refused["param"]) == (404, "input")
+
+
+@pytest.mark.requirement("API-IMAGE-GENERATION-FIELDS")
+@pytest.mark.parametrize(
+    ("tool", "param"),
+    [
+        ({"action": "edit"}, "action"),
+        ({"size": "big"}, "size"),
+        ({"size": "9000x9000"}, "size"),
+        ({"model": "gpt-image-9"}, "model"),
+        ({"output_format": "bmp"}, "output_format"),
+        ({"complexity": "low"}, "complexity"),
+        ({"input_image_mask": {"file_id": "file-none"}}, "action"),
+        ({"partial_images": 4}, "partial_images"),
+    ],
+)
+async def test_what_it_cannot_do_is_refused_by_name(
+    serve: Serve, ask: Ask, tool: Any, param: str
+) -> None:
+    server = serve(**over(Painter()))
+    refused = (await ask(server, tools=[{**TOOL, **tool}])).refused
+    assert (refused["http"], refused["param"]) == (400, f"tools[0].{param}")
+
+
+async def test_the_maker_hears_what_the_tool_says(serve: Serve, wait: Ask) -> None:
+    painter = Painter()
+    server = serve(local(engine([asks("A cat"), "There."])), **over(painter))
+    tool = {**TOOL, "output_format": "webp", "output_compression": 70, "moderation": "low"}
+    await wait(server, tools=[{**tool, "background": "transparent"}])
+    assert painter.orders[0].wish == Wish(
+        size=(4, 4),
+        output_format="webp",
+        output_compression=70,
+        moderation="low",
+        background="transparent",
+    )
+
+
+# --- leaving -------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("API-IMAGE-GENERATION-STOPS")
+async def test_a_reader_that_leaves_stops_it(serve: Serve) -> None:
+    painter = Painter()
+    server: Server = serve(local(engine([asks("hang")])), **over(painter))
+    async with Line(server.app, model="tiny", tools=[TOOL]) as line:
+        while "generating" not in (await line.event())["type"]:
+            pass
+        await painter.waiting.wait()
+        line.hang_up()
+    assert painter.left == 1
+
+
+@pytest.mark.requirement("API-IMAGE-GENERATION-STOPS")
+async def test_cancelling_stops_it(serve: Serve, stores: Store) -> None:
+    painter = Painter()
+    server = serve(local(engine([asks("hang")])), on=stores, **over(painter))
+    async with client(server) as asking, asyncio.timeout(20):
+        queued = await asking.responses.create(
+            model="tiny",
+            input="hi",
+            background=True,
+            tools=[TOOL],  # type: ignore[list-item]
+        )
+        await painter.waiting.wait()
+        while not (await asking.responses.retrieve(queued.id)).output:
+            await asyncio.sleep(0)
+        await asking.responses.cancel(queued.id)
+        ended = await poll(asking, queued.id)
+        assert ended.status == "cancelled"
+        assert [item.status for item in ended.output] == ["failed"]  # type: ignore[union-attr]
+        while not painter.left:
+            await asyncio.sleep(0)
+
+
+async def test_what_is_not_to_be_stored_is_not(serve: Serve, wait: Ask, stores: Store) -> None:
+    server = serve(local(engine([asks("A cat"), "There."])), on=stores, **over(Painter()))
+    made = (await wait(server, tools=[TOOL], store=False)).output[0]
+    assert made["result"]
+    again = await wait(server, tools=[TOOL], input=[{"type": "item_reference", "id": made["id"]}])
+    assert again.refused["http"] == 404
