@@ -402,7 +402,8 @@ class Settings(Struct, frozen=True, kw_only=True):
     max_body_bytes: Annotated[int, _limits("Bytes of a request's body.", ge=1)] = 64 * 2**20
     max_file_bytes: Annotated[int, _limits("Bytes of an uploaded file.", ge=1)] = 64 * 2**20
     max_files_bytes: Annotated[
-        int, _limits("Bytes of all files of a tenant; 0 for no limit.", ge=0)
+        int,
+        _limits("Bytes of all files of a tenant, and of all its skills; 0 for no limit.", ge=0),
     ] = 10 * 2**30
     max_items: Annotated[int, _limits("Items in a request's input.", ge=1)] = 10_000
     max_tools: Annotated[int, _limits("Tools in a request.", ge=1)] = 1_024

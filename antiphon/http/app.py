@@ -35,6 +35,7 @@ from .models import Models
 from .prompts import Prompts
 from .replies import Reply
 from .responses import IGNORED_TOOLS, Create, Responses
+from .skills import Skills
 from .socket import Socket
 from .vector_stores import VectorStores
 
@@ -131,6 +132,7 @@ def _routes(
         Route("/v1/files/{file_id}/content", files.content, methods=["GET"]),
         *_vector_routes(VectorStores(service, limits)),
         *_container_routes(Containers(service, limits)),
+        *_skill_routes(Skills(service, limits)),
         Route("/v1/prompts", prompts.create, methods=["POST"]),
         Route("/v1/prompts", prompts.list, methods=["GET"]),
         Route("/v1/prompts/{prompt_id}", prompts.one, methods=["GET"]),
@@ -207,6 +209,24 @@ def _container_routes(containers: Containers) -> list[Route]:
         Route(file, containers.retrieve_file, methods=["GET"]),
         Route(file, containers.delete_file, methods=["DELETE"]),
         Route(file + "/content", containers.content, methods=["GET"]),
+    ]
+
+
+def _skill_routes(skills: Skills) -> list[Route]:
+    one = "/v1/skills/{skill_id}"
+    version = one + "/versions/{version}"
+    return [
+        Route("/v1/skills", skills.create, methods=["POST"]),
+        Route("/v1/skills", skills.list, methods=["GET"]),
+        Route(one, skills.retrieve, methods=["GET"]),
+        Route(one, skills.update, methods=["POST"]),
+        Route(one, skills.delete, methods=["DELETE"]),
+        Route(one + "/content", skills.content, methods=["GET"]),
+        Route(one + "/versions", skills.add_version, methods=["POST"]),
+        Route(one + "/versions", skills.versions, methods=["GET"]),
+        Route(version, skills.version, methods=["GET"]),
+        Route(version, skills.delete_version, methods=["DELETE"]),
+        Route(version + "/content", skills.version_content, methods=["GET"]),
     ]
 
 

@@ -49,6 +49,7 @@ from .prompts import Prompts
 from .recent import Recent
 from .restored import restored
 from .run import Run
+from .skills import Skills
 from .supervisor import Supervisor
 from .vector_stores import VectorStores
 from .warming import Warming
@@ -117,6 +118,8 @@ class Service:
         )
         #: What clients keep here to be named in requests.
         self.files = Files(store, clock=clock, ids=ids, most=policy.max_files_bytes)
+        #: What clients keep here for their containers.
+        self.skills = Skills(store, clock=clock, ids=ids, most=policy.max_files_bytes)
         #: Where code is run.
         self.containers = Containers(containers)
         #: Stored prompts that requests may refer to.

@@ -17,6 +17,7 @@ from antiphon.wire.response import Response
 if TYPE_CHECKING:
     from .files import FileStore
     from .runs import RunStore
+    from .skills import SkillStore
     from .vectors import Vectors
 
 __all__ = ["Retention", "Store", "StoredResponse", "TurnTokens"]
@@ -72,6 +73,10 @@ class Store(Protocol):
     @property
     def files(self) -> FileStore:
         """The files kept in the same place."""
+
+    @property
+    def skills(self) -> SkillStore:
+        """The skills kept in the same place."""
 
     @property
     def vectors(self) -> Vectors:

@@ -15,6 +15,7 @@ from antiphon.wire.items import Item
 from .base import Retention, StoredResponse
 from .memory_files import MemoryFiles
 from .memory_runs import MemoryRuns
+from .memory_skills import MemorySkills
 from .memory_vectors import MemoryVectors
 
 __all__ = ["MemoryStore"]
@@ -65,6 +66,7 @@ class MemoryStore:
         self._order = 0
         self._closed = False
         self.runs = MemoryRuns(self._keep, self._check)
+        self.skills = MemorySkills(self._check)
         self.vectors = MemoryVectors(self._check)
         self.files = MemoryFiles(self._check, gone=self.vectors.forget_file)
 

@@ -15,6 +15,7 @@ from .base import Retention, StoredResponse
 from .cluster import Cluster, Transaction, key
 from .postgres_files import PostgresFiles
 from .postgres_runs import PostgresRuns
+from .postgres_skills import PostgresSkills
 from .postgres_vectors import PostgresVectors
 from .rows import conversation_of, encode, item_of, items_of, response_row, stored_of
 
@@ -31,6 +32,7 @@ class PostgresStore:
         self._cluster = cluster
         self.runs = PostgresRuns(cluster, _keep)
         self.files = PostgresFiles(cluster)
+        self.skills = PostgresSkills(cluster)
         self.vectors = PostgresVectors(cluster)
 
     @classmethod

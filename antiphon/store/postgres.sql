@@ -423,3 +423,54 @@ WHERE f.status = 'in_progress' ORDER BY f.seq
 
 -- expire_vector_files
 DELETE FROM vector_files WHERE store IN (SELECT seq FROM vector_stores WHERE expires_at <= $1)
+
+-- put_skill
+INSERT INTO skills (tenant, id, created_at, chosen, last) VALUES ($1, $2, $3, 1, 1) RETURNING seq
+
+-- next_skill_version
+UPDATE skills SET last = last + 1, chosen = CASE WHEN $3::boolean THEN last + 1 ELSE chosen END
+WHERE tenant = $1 AND id = $2 RETURNING seq, last
+
+-- put_skill_version
+INSERT INTO skill_versions (skill, number, bytes, body) VALUES ($1, $2, $3, $4) RETURNING seq
+
+-- put_bundle
+INSERT INTO bundles (version, content) VALUES ($1, $2)
+
+-- skill_bytes
+SELECT coalesce(sum(v.bytes), 0)::bigint FROM skill_versions AS v
+JOIN skills AS s ON s.seq = v.skill WHERE s.tenant = $1
+
+-- choose_skill_version
+UPDATE skills SET chosen = $3 WHERE tenant = $1 AND id = $2
+AND EXISTS (SELECT 1 FROM skill_versions WHERE skill = skills.seq AND number = $3) RETURNING seq
+
+-- skills
+SELECT s.id, s.created_at, (SELECT max(number) FROM skill_versions WHERE skill = s.seq), v.body
+FROM skills AS s JOIN skill_versions AS v ON v.skill = s.seq AND v.number = s.chosen
+WHERE s.tenant = $1 AND ($2::text IS NULL OR s.id = $2) ORDER BY s.seq
+
+-- skill_versions
+SELECT v.body FROM skill_versions AS v JOIN skills AS s ON s.seq = v.skill
+WHERE s.tenant = $1 AND s.id = $2 ORDER BY v.number
+
+-- bundle
+SELECT b.content FROM skills AS s JOIN skill_versions AS v ON v.skill = s.seq
+JOIN bundles AS b ON b.version = v.seq WHERE s.tenant = $1 AND s.id = $2 AND v.number = $3
+
+-- drop_skill
+DELETE FROM skills WHERE tenant = $1 AND id = $2 RETURNING seq
+
+-- skill_row
+SELECT seq FROM skills WHERE tenant = $1 AND id = $2 FOR UPDATE
+
+-- drop_skill_version
+-- The default one stays.
+DELETE FROM skill_versions USING skills AS s WHERE s.seq = skill_versions.skill
+AND s.tenant = $1 AND s.id = $2 AND skill_versions.number = $3 AND s.chosen <> $3
+RETURNING skill_versions.seq
+
+-- drop_last_version
+-- The default one, with its skill, where there is no other.
+DELETE FROM skills WHERE tenant = $1 AND id = $2 AND chosen = $3
+AND (SELECT count(*) FROM skill_versions WHERE skill = skills.seq) = 1 RETURNING seq

@@ -297,3 +297,53 @@ WHERE f.status = 'in_progress' ORDER BY f.seq
 
 -- expire_vector_files
 DELETE FROM vector_files WHERE store IN (SELECT seq FROM vector_stores WHERE expires_at <= ?)
+
+-- put_skill
+INSERT INTO skills (tenant, id, created_at, chosen, last) VALUES (?, ?, ?, 1, 1)
+
+-- next_skill_version
+UPDATE skills SET last = last + 1, chosen = CASE WHEN ? THEN last + 1 ELSE chosen END
+WHERE tenant = ? AND id = ?
+
+-- skill_row
+SELECT seq, last FROM skills WHERE tenant = ? AND id = ?
+
+-- put_skill_version
+INSERT INTO skill_versions (skill, number, bytes, body) VALUES (?, ?, ?, ?)
+
+-- put_bundle
+INSERT INTO bundles (version, content) VALUES (?, ?)
+
+-- skill_bytes
+SELECT coalesce(sum(v.bytes), 0) FROM skill_versions AS v JOIN skills AS s ON s.seq = v.skill
+WHERE s.tenant = ?
+
+-- choose_skill_version
+UPDATE skills SET chosen = ? WHERE tenant = ? AND id = ?
+AND EXISTS (SELECT 1 FROM skill_versions WHERE skill = skills.seq AND number = ?)
+
+-- skills
+SELECT s.id, s.created_at, (SELECT max(number) FROM skill_versions WHERE skill = s.seq), v.body
+FROM skills AS s JOIN skill_versions AS v ON v.skill = s.seq AND v.number = s.chosen
+WHERE s.tenant = ? AND (? IS NULL OR s.id = ?) ORDER BY s.seq
+
+-- skill_versions
+SELECT v.body FROM skill_versions AS v JOIN skills AS s ON s.seq = v.skill
+WHERE s.tenant = ? AND s.id = ? ORDER BY v.number
+
+-- bundle
+SELECT b.content FROM skills AS s JOIN skill_versions AS v ON v.skill = s.seq
+JOIN bundles AS b ON b.version = v.seq WHERE s.tenant = ? AND s.id = ? AND v.number = ?
+
+-- drop_skill
+DELETE FROM skills WHERE tenant = ? AND id = ?
+
+-- drop_skill_version
+DELETE FROM skill_versions WHERE seq = (
+    SELECT v.seq FROM skill_versions AS v JOIN skills AS s ON s.seq = v.skill
+    WHERE s.tenant = ? AND s.id = ? AND v.number = ? AND v.number <> s.chosen
+)
+
+-- drop_last_version
+DELETE FROM skills WHERE tenant = ? AND id = ? AND chosen = ?
+AND (SELECT count(*) FROM skill_versions WHERE skill = skills.seq) = 1

@@ -14,6 +14,7 @@ from antiphon.wire.conversations import Conversation
 from antiphon.wire.files import File
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response
+from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
 from .base import StoredResponse, TurnTokens
@@ -34,6 +35,8 @@ __all__ = [
     "item_of",
     "items_of",
     "response_row",
+    "skill_of",
+    "skill_version_of",
     "stored_of",
     "vector_store_of",
 ]
@@ -45,6 +48,7 @@ _decode_file = msgspec.json.Decoder(File).decode
 _decode_vector_store = msgspec.json.Decoder(VectorStore).decode
 _decode_entry = msgspec.json.Decoder(Entry).decode
 _decode_batch = msgspec.json.Decoder(FileBatch).decode
+_decode_skill_version = msgspec.json.Decoder(SkillVersion).decode
 _decode_item = msgspec.json.Decoder(Item).decode
 _decode_items = msgspec.json.Decoder(tuple[Item, ...]).decode
 
@@ -140,6 +144,25 @@ def held_of(rows: Sequence[Row]) -> Held:
     return Held(
         counts=FileCounts(**counts, total=sum(counts.values())),
         bytes=sum(int(size) for _, _, size in rows),
+    )
+
+
+def skill_version_of(row: Row) -> SkillVersion:
+    """Of a body."""
+    return _decode_skill_version(row[0])
+
+
+def skill_of(row: Row) -> Skill:
+    """Of id, created_at, the highest number, the body of the default version."""
+    name, created_at, latest, body = row
+    chosen = _decode_skill_version(body)
+    return Skill(
+        id=name,
+        created_at=created_at,
+        name=chosen.name,
+        description=chosen.description,
+        default_version=chosen.version,
+        latest_version=str(latest),
     )
 
 

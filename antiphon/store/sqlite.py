@@ -18,6 +18,7 @@ from .database import Database
 from .rows import conversation_of, encode, item_of, items_of, response_row, stored_of
 from .sqlite_files import SqliteFiles
 from .sqlite_runs import SqliteRuns
+from .sqlite_skills import SqliteSkills
 from .sqlite_vectors import SqliteVectors
 
 __all__ = ["SqliteStore"]
@@ -34,6 +35,7 @@ class SqliteStore:
         self._queries = database.queries
         self.runs = SqliteRuns(database, self._keep)
         self.files = SqliteFiles(database)
+        self.skills = SqliteSkills(database)
         self.vectors = SqliteVectors(database)
 
     @classmethod

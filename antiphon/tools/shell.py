@@ -58,7 +58,7 @@ class Shell:
                     code="missing_required_parameter",
                 )
             return
-        asked = wc.auto(environment, where, ("container_auto",))
+        asked = wc.auto(environment, where, "container_auto")
         self._containers.rules.check(asked.memory_limit, f"{where}.memory_limit")
 
     async def admit(self, tool: Any, opening: Opening, path: str) -> None:
@@ -70,7 +70,7 @@ class Shell:
             named = environment["container_id"]
             self._containers.check(opening.tenant, named, f"{where}.container_id")
         else:
-            asked = wc.auto(environment, where, ("container_auto",))
+            asked = wc.auto(environment, where, "container_auto")
             await self._containers.admit(opening.tenant, asked, where)
 
     def lead(self, tool: Any, opening: Opening) -> Item | None:
@@ -111,7 +111,7 @@ def _container(
     """The one that is named, or that of the last call before, or a new one."""
     if environment["type"] == "container_reference":
         return containers.hold(opening.tenant, environment["container_id"])
-    asked = wc.auto(environment, "environment", ("container_auto",))
+    asked = wc.auto(environment, "environment", "container_auto")
     return containers.take(opening.tenant, asked, opening.items)
 
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
-
-from antiphon.errors import InvalidRequest
+from msgspec.structs import replace
 
 from .body import DEFAULT_LIMITS, Limits, parse
-from .faults import bad_value, kind_of, missing, shortened
-from .shape import converted
+from .faults import bad_value, kind_of, missing
+from .shape import converted, known
+from .skills import ShellSkill, shell_skills
 
 __all__ = [
     "MEMORY",
@@ -51,11 +51,13 @@ class NetworkPolicy(Struct, frozen=True, kw_only=True):
 
 
 class Auto(Struct, frozen=True, kw_only=True):
-    """A container that a tool makes, or finds again in what came before."""
+    """A container that a tool makes, or finds again in what came before. Only the shell's have
+    ``skills``."""
 
     file_ids: _FileIds = ()
     memory_limit: Memory | None = None
     network_policy: NetworkPolicy | None = None
+    skills: tuple[ShellSkill, ...] = ()
 
 
 class CreateContainer(Struct, frozen=True, kw_only=True):
@@ -66,6 +68,7 @@ class CreateContainer(Struct, frozen=True, kw_only=True):
     file_ids: _FileIds = ()
     memory_limit: Memory | None = None
     network_policy: NetworkPolicy | None = None
+    skills: tuple[ShellSkill, ...] = ()
 
 
 class Container(Struct, frozen=True, kw_only=True):
@@ -110,11 +113,14 @@ class ContainerFileList(Struct, frozen=True, kw_only=True):
     has_more: bool
 
 
-def auto(raw: Mapping[str, Any], path: str, types: tuple[str, ...] = ("auto",)) -> Auto:
+def auto(raw: Mapping[str, Any], path: str, type: str = "auto") -> Auto:
     """What a tool says of its container. Raises ``InvalidRequest``."""
-    if raw.get("type") not in types:
-        raise bad_value(f"{path}.type", str(raw.get("type", kind_of(None))), types)
-    return converted(_known(raw, Auto, path, "type"), Auto, path)
+    if raw.get("type") != type:
+        raise bad_value(f"{path}.type", str(raw.get("type", kind_of(None))), (type,))
+    names = {*Auto.__struct_fields__, "type"} - ({"skills"} if type == "auto" else set())
+    given = known(raw, names, path)
+    skills = shell_skills(given.pop("skills", []), f"{path}.skills")
+    return replace(converted(given, Auto, path), skills=skills)
 
 
 def create_container(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateContainer:
@@ -122,7 +128,9 @@ def create_container(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateCont
     raw = parse(body, limits)
     if "name" not in raw:
         raise missing("name")
-    return converted(_known(raw, CreateContainer, ""), CreateContainer, "")
+    given = known(raw, CreateContainer.__struct_fields__, "")
+    skills = shell_skills(given.pop("skills", []), "skills")
+    return replace(converted(given, CreateContainer, ""), skills=skills)
 
 
 def file_reference(body: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
@@ -135,16 +143,3 @@ def file_reference(body: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
 
 class _Reference(Struct, frozen=True):
     file_id: str
-
-
-def _known(raw: Mapping[str, Any], kind: type[Struct], path: str, *more: str) -> dict[str, Any]:
-    """Without what says nothing; what we cannot honour is refused by name."""
-    known = {*kind.__struct_fields__, *more}
-    given = {name: value for name, value in raw.items() if value is not None}
-    for name, value in given.items():
-        if name not in known and value != []:
-            where = f"{path}.{shortened(name)}" if path else shortened(name)
-            raise InvalidRequest(
-                f"Unknown parameter: '{where}'.", param=where, code="unknown_parameter"
-            )
-    return {name: value for name, value in given.items() if name in kind.__struct_fields__}

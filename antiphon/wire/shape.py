@@ -10,9 +10,20 @@ from typing import Any, Literal, TypeVar, Union, get_args, get_origin, get_type_
 
 import msgspec
 
-from .faults import bad_type, bad_value, from_validation, kind_of, missing, too_many
+from antiphon.errors import InvalidRequest
 
-__all__ = ["Json", "array", "by_tag", "converted", "fields_of", "tag_of", "without_nulls"]
+from .faults import bad_type, bad_value, from_validation, kind_of, missing, shortened, too_many
+
+__all__ = [
+    "Json",
+    "array",
+    "by_tag",
+    "converted",
+    "fields_of",
+    "known",
+    "tag_of",
+    "without_nulls",
+]
 
 Json = dict[str, Any]
 _S = TypeVar("_S", bound=msgspec.Struct)
@@ -34,6 +45,19 @@ def fields_of(raw: Any, path: str) -> Json:
     if not isinstance(raw, dict):
         raise bad_type(path, "an object", kind_of(raw))
     return without_nulls(raw)
+
+
+def known(raw: Mapping[str, Any], names: Collection[str], path: str) -> Json:
+    """What was given of an object that may have these fields. Raises ``InvalidRequest`` for
+    another one, which could not be honoured, unless it says nothing."""
+    given = without_nulls(dict(raw))
+    for name, value in given.items():
+        if name not in names and value != []:
+            where = f"{path}.{shortened(name)}" if path else shortened(name)
+            raise InvalidRequest(
+                f"Unknown parameter: '{where}'.", param=where, code="unknown_parameter"
+            )
+    return {name: value for name, value in given.items() if name in names}
 
 
 def array(raw: Any, path: str, limit: int, expected: str = "an array") -> list[Any]:

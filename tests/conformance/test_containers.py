@@ -106,7 +106,7 @@ async def test_what_nobody_uses_expires(serve: Serve) -> None:
         ({"name": "x", "memory_limit": "3g"}, "memory_limit"),
         ({"name": "x", "file_ids": ["a"] * 51}, "file_ids"),
         ({"name": "x", "network_policy": {"type": "allowlist"}}, "network_policy.type"),
-        ({"name": "x", "skills": [{"type": "inline"}]}, "skills"),
+        ({"name": "x", "skills": [{"type": "inline"}]}, "skills[0].name"),
         ({"name": "x", "expires_after": {"anchor": "now", "minutes": 1}}, "expires_after.anchor"),
         (
             {"name": "x", "expires_after": {"anchor": "last_active_at", "minutes": 99}},

@@ -18,6 +18,7 @@ from antiphon.logs import open_log
 from antiphon.runs.service import Policy, Service
 from antiphon.store.base import Store
 from tests.conformance.line import Wire
+from tests.conformance.test_skills import manifest
 from tests.runs.served import OneModel
 
 #: Shared by all tenants of a server.
@@ -31,6 +32,7 @@ BODIES: dict[str, Any] = {
     "/v1/vector_stores/{vector_store_id}/files/{file_id}": {"attributes": {}},
     "/v1/vector_stores/{vector_store_id}/file_batches": {"file_ids": ["file_1"]},
     "/v1/containers/{container_id}/files": {"file_id": "file_1"},
+    "/v1/skills/{skill_id}": {"default_version": "1"},
 }
 
 
@@ -78,6 +80,8 @@ async def test_no_route_shows_what_is_foreign(stores: Store) -> None:
         form = {"files": {"file": ("a.txt", b"x")}, "data": {"purpose": "user_data"}}
         file = (await mine.post("/v1/files", **form)).json()["id"]
         shelf = (await mine.post("/v1/vector_stores", json={})).json()["id"]
+        folder = [("files[]", ("SKILL.md", manifest()))]
+        skill = (await mine.post("/v1/skills", files=folder)).json()["id"]
         listed = {"file_ids": [file]}
         batch = (await mine.post(f"/v1/vector_stores/{shelf}/file_batches", json=listed)).json()
         page = (await mine.post(f"/v1/conversations/{talk}/items", json=added)).json()
@@ -95,6 +99,8 @@ async def test_no_route_shows_what_is_foreign(stores: Store) -> None:
                     vector_store_id=shelf,
                     batch_id=batch["id"],
                     container_id="cntr_1",
+                    skill_id=skill,
+                    version="1",
                 )
                 for method in route.methods - {"HEAD"}:
                     answer = await thief.request(method, path, json=BODIES.get(route.path))

@@ -21,6 +21,7 @@ from antiphon.runs.files import Files
 from antiphon.runs.pages import Cut
 from antiphon.runs.prompts import Prompts
 from antiphon.runs.run import Outlet
+from antiphon.runs.skills import Skills
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event
@@ -115,6 +116,7 @@ class FakeService:
         self.created = asyncio.Event()
         self.prompts = Prompts()
         self.files = Files(MemoryStore(), clock=lambda: 1000.0, ids=counted())
+        self.skills = Skills(MemoryStore(), clock=lambda: 1000.0, ids=counted())
         self.vector_stores: Any = None
         self.containers: Any = None
         self.conversations = Conversations(MemoryStore(), clock=lambda: 1000.0, ids=counted())

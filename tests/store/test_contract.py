@@ -15,6 +15,7 @@ from antiphon.testing.claim_check import CHECKS as CLAIM_CHECKS
 from antiphon.testing.file_check import CHECKS as FILE_CHECKS
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import CHECKS as RUN_CHECKS
+from antiphon.testing.skill_check import CHECKS as SKILL_CHECKS
 from antiphon.testing.store_check import CHECKS, check_store
 from antiphon.testing.vector_check import CHECKS as VECTOR_CHECKS
 
@@ -29,7 +30,7 @@ async def opened(kind: str, request: pytest.FixtureRequest) -> Store:
     return await open_store(await database.fresh())
 
 
-EVERY = {**CHECKS, **RUN_CHECKS, **CLAIM_CHECKS, **FILE_CHECKS, **VECTOR_CHECKS}
+EVERY = {**CHECKS, **RUN_CHECKS, **CLAIM_CHECKS, **FILE_CHECKS, **SKILL_CHECKS, **VECTOR_CHECKS}
 
 
 @pytest.mark.parametrize("kind", ["memory", "sqlite", "postgres"])
@@ -48,7 +49,7 @@ async def test_the_battery_runs_every_check() -> None:
     async def opened() -> AsyncIterator[Store]:
         yield await open_store("memory:")
 
-    batteries = (CHECKS, RUN_CHECKS, CLAIM_CHECKS, FILE_CHECKS, VECTOR_CHECKS)
+    batteries = (CHECKS, RUN_CHECKS, CLAIM_CHECKS, FILE_CHECKS, SKILL_CHECKS, VECTOR_CHECKS)
     assert len(EVERY) == sum(map(len, batteries)), "two of one name"
     assert [name async for name in check_store(opened, EVERY)] == list(EVERY)
     assert [name async for name in check_store(opened)] == list(CHECKS)
