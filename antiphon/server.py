@@ -35,6 +35,7 @@ from antiphon.runs.files import Files
 from antiphon.runs.prompts import Prompts
 from antiphon.runs.running import Bounds
 from antiphon.runs.service import Models, Policy, Service
+from antiphon.runs.skills import Skills
 from antiphon.seal import Key, Seal
 from antiphon.settings import Settings
 from antiphon.store import open_store
@@ -141,8 +142,9 @@ async def _tools(
 ) -> tuple[Containers | None, Mapping[str, Provider]]:
     """Where code is run, and all tools that run here."""
     uploads = _Uploads(Files(store, clock=_clock, ids=_new_id))
+    library = Skills(store, clock=_clock, ids=_new_id)
     containers = await stack.enter_async_context(
-        open_containers(settings, log, uploads=uploads, clock=_clock, ids=_new_id)
+        open_containers(settings, log, uploads=uploads, library=library, clock=_clock, ids=_new_id)
     )
     means = Means(settings=settings, fetcher=fetcher, containers=containers, uploads=uploads)
     return containers, await stack.enter_async_context(open_tools(means))

@@ -21,6 +21,7 @@ from antiphon.tools.base import Provider
 from antiphon.tools.container import Rules, Uploads
 from antiphon.tools.containers import Containers
 from antiphon.tools.images.base import Maker
+from antiphon.tools.skills import Library
 
 __all__ = ["PROVIDERS", "Means", "open_containers", "open_tools"]
 
@@ -41,6 +42,7 @@ async def open_containers(
     log: Any,
     *,
     uploads: Uploads,
+    library: Library,
     clock: Callable[[], float],
     ids: Callable[[str], str],
 ) -> AsyncIterator[Containers | None]:
@@ -69,7 +71,9 @@ async def open_containers(
         yield None
         return
     log.info("code runs in sandboxes", python=version, program=built.bwrap)
-    async with Containers(sandbox, rules, uploads=uploads, clock=clock, ids=ids) as containers:
+    async with Containers(
+        sandbox, rules, uploads=uploads, library=library, clock=clock, ids=ids
+    ) as containers:
         yield containers
 
 

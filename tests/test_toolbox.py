@@ -12,7 +12,9 @@ import pytest
 
 from antiphon import toolbox
 from antiphon.errors import SetupError
+from antiphon.runs.skills import Skills
 from antiphon.settings import Settings
+from antiphon.store.memory import MemoryStore
 from antiphon.toolbox import Means, open_containers, open_tools
 from antiphon.tools.web.index import Document, Index
 from tests.conformance.boxes import Uploads
@@ -76,7 +78,12 @@ async def test_a_tool_that_cannot_be_loaded_is_named(
 
 async def containers(log: Log, **settings: Any) -> bool:
     opened = open_containers(
-        Settings(**settings), log, uploads=Uploads({}), clock=lambda: 0.0, ids=lambda prefix: prefix
+        Settings(**settings),
+        log,
+        uploads=Uploads({}),
+        library=Skills(MemoryStore(), clock=lambda: 0.0, ids=lambda prefix: prefix),
+        clock=lambda: 0.0,
+        ids=lambda prefix: prefix,
     )
     async with opened as held:
         if held is None:

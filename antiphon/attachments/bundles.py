@@ -17,9 +17,20 @@ from msgspec import Struct
 
 from .frontmatter import front_matter
 
-__all__ = ["BOUNDS", "BadBundle", "Bounds", "Bundle", "Member", "bundled", "packed", "unpacked"]
+__all__ = [
+    "BOUNDS",
+    "MANIFEST",
+    "BadBundle",
+    "Bounds",
+    "Bundle",
+    "Member",
+    "bundled",
+    "packed",
+    "unpacked",
+]
 
-_MANIFEST = "skill.md"
+#: What a skill says of itself lies there; in an upload in any letters.
+MANIFEST = "SKILL.md"
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}\Z")
 _MOST_ABOUT = 1024
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
@@ -57,12 +68,10 @@ class Member(Struct, frozen=True):
 
 
 class Bundle(Struct, frozen=True, kw_only=True):
-    """A skill: what its SKILL.md says it is called and is for, and its files by their paths.
-    ``manifest``: the path of that SKILL.md."""
+    """A skill: what its ``SKILL.md`` says it is called and is for, and its files by their paths."""
 
     name: str
     description: str
-    manifest: str
     files: Mapping[str, Member]
 
 
@@ -112,11 +121,12 @@ def bundled(files: Mapping[str, Member], bounds: Bounds = BOUNDS) -> Bundle:
         if any(parent in known for parent in _parents(path)):
             raise BadBundle(f"'{path}' is in a folder that is a file.")
     known = _within(known)
-    manifests = [path for path in known if path.lower() == _MANIFEST]
+    manifests = [path for path in known if path.lower() == MANIFEST.lower()]
     if len(manifests) != 1:
         raise BadBundle("A skill has one SKILL.md, in its folder.")
-    name, about = _said(known[manifests[0]].content)
-    return Bundle(name=name, description=about, manifest=manifests[0], files=known)
+    known[MANIFEST] = manifest = known.pop(manifests[0])
+    name, about = _said(manifest.content)
+    return Bundle(name=name, description=about, files=known)
 
 
 def packed(bundle: Bundle) -> bytes:

@@ -4,6 +4,7 @@ tool and no request.
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from typing import Literal, Protocol
 
 from msgspec import Struct
@@ -71,6 +72,11 @@ class Box(Protocol):
 
     async def remove(self, path: str) -> bool:
         """False if there was none."""
+
+    async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
+        """Files below ``/mnt/skills/NAME``, in place of those that were there: what runs in the box
+        can read them, and not change them. ``scripts``: those that can be executed. Raises
+        ``ToolError`` where there is no room."""
 
     async def close(self) -> None:
         """Everything in it ends and is gone."""

@@ -7,6 +7,7 @@ from __future__ import annotations
 import asyncio
 import struct
 from asyncio.subprocess import Process
+from collections.abc import Collection, Mapping
 from contextlib import suppress
 from typing import Any, TypeVar
 
@@ -15,6 +16,7 @@ import msgspec
 from antiphon.errors import ToolError
 
 from .base import Ended, Entry, Limits, Outcome
+from .shelf import Shelf
 
 __all__ = ["AgentBox"]
 
@@ -63,18 +65,19 @@ class _Failed(msgspec.Struct, frozen=True):
 class AgentBox:
     """``Box`` over the process of an agent."""
 
-    def __init__(self, process: Process, limits: Limits) -> None:
+    def __init__(self, process: Process, limits: Limits, shelf: Shelf) -> None:
         self._process = process
         self._limits = limits
+        self._shelf = shelf
         self._turn = asyncio.Lock()
         self._is_closed = False
         #: Of the Python inside.
         self.version = ""
 
     @classmethod
-    async def begun(cls, process: Process, limits: Limits, wait_s: float) -> AgentBox:
+    async def begun(cls, process: Process, limits: Limits, shelf: Shelf, wait_s: float) -> AgentBox:
         """Once it answers. Raises ``ToolError`` with what it said instead."""
-        box = cls(process, limits)
+        box = cls(process, limits, shelf)
         frame = {
             "op": "limits",
             "memory": limits.memory_bytes,
@@ -84,6 +87,7 @@ class AgentBox:
         try:
             box.version = (await box._ask(frame, _Started, wait_s)).python
         except ToolError:
+            await asyncio.to_thread(shelf.close)
             raise ToolError(await box._last_words()) from None
         except BaseException:
             await box.close()
@@ -119,6 +123,11 @@ class AgentBox:
     async def remove(self, path: str) -> bool:
         return (await self._ask({"op": "remove", "path": path}, _Removed, _FILE_S)).removed
 
+    async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
+        if not self.is_alive:
+            raise ToolError(_DEAD)
+        await asyncio.to_thread(self._shelf.put, name, files, scripts, most=self._limits.disk_bytes)
+
     async def close(self) -> None:
         self._is_closed = True
         with suppress(ProcessLookupError):
@@ -130,6 +139,7 @@ class AgentBox:
             if pipe is not None:  # to its end, unless somebody is about to read that
                 with suppress(RuntimeError, OSError):
                     await pipe.read()
+        await asyncio.to_thread(self._shelf.close)
 
     async def _run(self, frame: dict[str, Any], timeout_s: float, most: int) -> Outcome:
         ran = await self._ask(frame, _Ran, timeout_s + _SLACK_S)

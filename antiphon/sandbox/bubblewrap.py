@@ -10,6 +10,8 @@ import platform
 import shutil
 import subprocess
 import sys
+import tempfile
+from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, suppress
@@ -23,6 +25,7 @@ from antiphon.errors import SetupError, ToolError
 from . import seccomp
 from .base import Limits
 from .box import AgentBox
+from .shelf import Shelf
 
 __all__ = ["Bubblewrap", "Built"]
 
@@ -91,7 +94,9 @@ class Built(Struct, frozen=True, kw_only=True):
             },
         )
 
-    def command(self, limits: Limits, filter_fd: int, source_fds: Mapping[str, int]) -> list[str]:
+    def command(
+        self, limits: Limits, shelf: Shelf, filter_fd: int, source_fds: Mapping[str, int]
+    ) -> list[str]:
         """How a box is started. The fds are read by it."""
         size = str(limits.disk_bytes)
         return [
@@ -111,6 +116,7 @@ class Built(Struct, frozen=True, kw_only=True):
             *("--remount-ro", "/dev"),
             *("--size", size, "--tmpfs", "/tmp"),
             *("--size", size, "--tmpfs", "/mnt/data"),
+            *("--ro-bind", str(shelf.shown), "/mnt/skills"),
             *("--remount-ro", "/", "--chdir", "/mnt/data", "--clearenv"),
             *(part for name, value in _ENVIRONMENT.items() for part in ("--setenv", name, value)),
             *("--seccomp", str(filter_fd)),
@@ -128,6 +134,7 @@ class Bubblewrap:
         self._ready: deque[AgentBox] = deque()
         self._filling: asyncio.Task[None] | None = None
         self._is_closed = False
+        self._root: Path | None = None
 
     async def check(self) -> str:
         """Which Python a box has. Raises ``SetupError`` with one line if none can be opened here:
@@ -162,19 +169,41 @@ class Bubblewrap:
                 await self._filling
         while self._ready:
             await self._ready.pop().close()
+        if self._root is not None:
+            await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
 
     async def _fill(self) -> None:
         with suppress(ToolError):
             while len(self._ready) < self._pool:
                 self._ready.append(await self._start(self._usual))
 
+    def _shelf(self) -> Shelf:
+        """A folder for what a box is only to read. Raises ``OSError``."""
+        is_root = os.geteuid() == 0
+        if self._root is None:  # where others can be, too
+            self._root = Path(tempfile.mkdtemp(prefix="antiphon-", dir="/tmp" if is_root else None))
+            self._root.chmod(0o711)
+        return Shelf.open(self._root, _UID if is_root else None)
+
     async def _start(self, limits: Limits) -> AgentBox:
+        try:
+            shelf = self._shelf()
+        except OSError as error:
+            raise ToolError(f"The sandbox has no folder: {error.strerror}") from None
+        try:
+            process = await self._process(limits, shelf)
+        except BaseException:
+            shelf.close()
+            raise
+        return await AgentBox.begun(process, limits, shelf, _PROBE_S)
+
+    async def _process(self, limits: Limits, shelf: Shelf) -> Process:
         with ExitStack() as stack:
             filter_fd = _readable(stack, self._built.filter)
             sources = {path: _readable(stack, text) for path, text in self._built.sources.items()}
             try:
-                process = await asyncio.create_subprocess_exec(
-                    *self._built.command(limits, filter_fd, sources),
+                return await asyncio.create_subprocess_exec(
+                    *self._built.command(limits, shelf, filter_fd, sources),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
@@ -185,7 +214,6 @@ class Bubblewrap:
                 )
             except OSError as error:
                 raise ToolError(f"The sandbox could not be started: {error.strerror}") from None
-        return await AgentBox.begun(process, limits, _PROBE_S)
 
 
 def _nobody() -> None:

@@ -4,7 +4,7 @@ the test. Never code that nobody has read.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 
 from antiphon.errors import ToolError
 from antiphon.sandbox.base import Entry, Limits, Outcome
@@ -22,6 +22,8 @@ class FakeBox:
         self._runs = runs
         self._limits = limits
         self.files: dict[str, bytes] = {}
+        #: What it can read besides, by name.
+        self.shared: dict[str, dict[str, bytes]] = {}
         self.is_alive = True
         #: What was run.
         self.ran: list[str] = []
@@ -51,6 +53,10 @@ class FakeBox:
     async def remove(self, path: str) -> bool:
         self._check()
         return self.files.pop(path, None) is not None
+
+    async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
+        self._check()
+        self.shared[name] = dict(files)
 
     async def close(self) -> None:
         self.is_alive = False

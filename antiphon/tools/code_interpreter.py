@@ -20,6 +20,7 @@ from antiphon.wire.parts import ContainerFileCitation
 from .base import Context, Offer, Opening, Result, Step, Toolset
 from .container import Container
 from .containers import Containers
+from .skills import told
 
 __all__ = ["NAME", "CodeInterpreter", "cited"]
 
@@ -70,7 +71,7 @@ class CodeInterpreter:
     async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
         work = _Work(self._container(tool, opening), with_outputs=_OUTPUTS in opening.include)
         offer = Offer(
-            tool=tl.Custom(name=NAME, description=_ABOUT),
+            tool=tl.Custom(name=NAME, description=_ABOUT + told(work.container.skills)),
             shell=CodeInterpreterCall(container_id=work.container.id),
             call=work.run,
             streamed=True,

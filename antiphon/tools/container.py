@@ -14,6 +14,8 @@ from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.sandbox.base import Box, Entry, Limits, Outcome
 from antiphon.wire import containers as wc
 
+from .skills import Equipped
+
 __all__ = ["Container", "Rules", "Uploads", "safe"]
 
 _HOME = "/mnt/data/"
@@ -91,6 +93,9 @@ class Container:
         #: Uploaded files it is to have, and those it has been given.
         self._due = list(dict.fromkeys(asked.file_ids))
         self._given: set[str] = set()
+        #: Skills it is to have, by their names, and which of them lie in its box.
+        self._skills: dict[str, Equipped] = {}
+        self._shared: dict[str, str] = {}
         self._seen: dict[str, Entry] = {}
         #: Path → the file as it is shown.
         self._files: dict[str, wc.ContainerFile] = {}
@@ -144,6 +149,15 @@ class Container:
         """Uploaded files that are to be there when it is used next, once each."""
         known = {*self._due, *self._given}
         self._due += [each for each in dict.fromkeys(file_ids) if each not in known]
+
+    def equip(self, skills: Iterable[Equipped]) -> None:
+        """Skills that are to be there when it is used next, in place of those of the same names."""
+        self._skills.update((each.name, each) for each in skills)
+
+    @property
+    def skills(self) -> tuple[Equipped, ...]:
+        """Those it has."""
+        return tuple(self._skills.values())
 
     async def python(self, code: str) -> tuple[Outcome, tuple[wc.ContainerFile, ...]]:
         """Run it; what came of it, and the files it made or changed. Raises ``ToolError``."""
@@ -206,7 +220,7 @@ class Container:
             await box.close()
 
     async def opened(self) -> Box:
-        """Its box, with the files that are due. Raises ``ToolError``, ``NotFound``."""
+        """Its box, with the files and skills that are due. Raises ``ToolError``, ``NotFound``."""
         if not self.is_active and not self._busy:
             raise ToolError(f"Container '{self.id}' has expired.")
         if self._box is None:
@@ -216,6 +230,10 @@ class Container:
             await self._box.write(safe(name), content)
             await self.look(self._box, "user", safe(name))
             self._given.add(self._due.pop(0))
+        for skill in self.skills:
+            if self._shared.get(skill.name) != skill.key:
+                await _share(self._box, skill)
+                self._shared[skill.name] = skill.key
         return self._box
 
     async def look(
@@ -238,6 +256,12 @@ class Container:
             )
         self._seen = now
         return tuple(self._files[path] for path in changed)
+
+
+async def _share(box: Box, skill: Equipped) -> None:
+    files = (await skill.read()).files
+    scripts = [path for path, member in files.items() if member.is_executable]
+    await box.share(skill.name, {path: each.content for path, each in files.items()}, scripts)
 
 
 class _Use:

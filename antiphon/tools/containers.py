@@ -15,8 +15,10 @@ from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.sandbox.base import Sandbox
 from antiphon.wire import containers as wc
 from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall
+from antiphon.wire.skills import ShellSkill
 
 from .container import Container, Rules, Uploads, safe
+from .skills import Equipped, Library, equipment, inspect
 
 __all__ = ["Containers", "Page"]
 
@@ -43,10 +45,12 @@ class Containers:
         rules: Rules,
         *,
         uploads: Uploads,
+        library: Library,
         clock: Callable[[], float],
         ids: Callable[[str], str],
     ) -> None:
         self.rules = rules
+        self._library = library
         self._sandbox = sandbox
         self._uploads = uploads
         self._clock = clock
@@ -67,7 +71,7 @@ class Containers:
         await self._sandbox.close()
 
     async def create(self, tenant: str, asked: wc.CreateContainer) -> wc.Container:
-        """A new one with its files. Raises ``InvalidRequest``, ``NotFound``."""
+        """A new one with its files and skills. Raises ``InvalidRequest``, ``NotFound``."""
         self.rules.check(asked.memory_limit, "memory_limit")
         if asked.expires_after is not None and asked.expires_after.minutes * 60 > max(
             self.rules.idle_s, 60
@@ -78,7 +82,10 @@ class Containers:
                 param="expires_after.minutes",
                 code="invalid_value",
             )
+        skills = await self.equipment(tenant, asked.skills, "skills")
+        await inspect(asked.skills, skills, "skills")
         container = self.reserve(tenant, asked)
+        container.equip(skills)
         try:
             await container.files()
         except (ToolError, NotFound):
@@ -117,24 +124,36 @@ class Containers:
         min(idle, key=lambda one: one.used_at).expire()
         return True
 
-    def take(self, tenant: str, asked: wc.Auto, items: Iterable[Item]) -> Container:
+    def take(
+        self,
+        tenant: str,
+        asked: wc.Auto,
+        items: Iterable[Item],
+        skills: Iterable[Equipped] = (),
+    ) -> Container:
         """For a tool: the container of the last call among ``items`` that is still there, or a new
-        one, with the files that are asked for. Raises ``InvalidRequest`` for one too many."""
-        for item in reversed(tuple(items)):
-            if (before := _used(item)) is not None:
-                with suppress(NotFound, InvalidRequest):
-                    found = self.active(tenant, before)
-                    found.bring(asked.file_ids)
-                    return self._held(found)
-                break
-        made = self.reserve(
-            tenant,
-            wc.CreateContainer(
-                name="auto", file_ids=asked.file_ids, memory_limit=asked.memory_limit
-            ),
-        )
-        self._taken[made.id] = 0
-        return self._held(made)
+        one, with the files and skills that are asked for. Raises ``InvalidRequest`` for one too
+        many."""
+        found = self._before(tenant, items)
+        if found is None:
+            about = wc.CreateContainer(name="auto", memory_limit=asked.memory_limit)
+            found = self.reserve(tenant, about)
+            self._taken[found.id] = 0
+        found.bring(asked.file_ids)
+        found.equip(skills)
+        return self._held(found)
+
+    def _before(self, tenant: str, items: Iterable[Item]) -> Container | None:
+        used = next(filter(None, map(_used, reversed(tuple(items)))), None)
+        with suppress(NotFound, InvalidRequest):
+            return None if used is None else self.active(tenant, used)
+        return None
+
+    async def equipment(
+        self, tenant: str, skills: Iterable[ShellSkill], path: str
+    ) -> tuple[Equipped, ...]:
+        """The skills that a request names at ``path``. Raises ``InvalidRequest``."""
+        return await equipment(self._library, tenant, skills, path)
 
     def hold(self, tenant: str, container_id: str) -> Container:
         """For a tool: the one that a request names. Raises what ``active`` raises."""
@@ -160,6 +179,8 @@ class Containers:
                 raise InvalidRequest(
                     f"No such File object: {file_id}", param=f"{path}.file_ids[{at}]"
                 )
+        where = f"{path}.skills"
+        await inspect(asked.skills, await self.equipment(tenant, asked.skills, where), where)
 
     def release(self, container: Container) -> None:
         """The response is over. A container in which nothing was done leaves no trace."""

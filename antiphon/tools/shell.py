@@ -10,16 +10,20 @@ from functools import partial
 from typing import Any
 
 from msgspec import UNSET
+from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound, RunError, ToolError
 from antiphon.sandbox.base import Outcome
 from antiphon.wire import containers as wc
 from antiphon.wire.items import Item, ShellCall, ShellCallOutput
+from antiphon.wire.shape import known
+from antiphon.wire.skills import local_skills
 
 from .base import Context, Offer, Opening, Result, Step, Toolset
 from .client import CLIENT_TOOLS, commands_of, shell_function, steps_of
 from .container import Container
 from .containers import Containers
+from .skills import Equipped, told, told_local
 
 __all__ = ["Shell"]
 
@@ -43,6 +47,8 @@ class Shell:
         kind = environment.get("type")
         where = f"{path}.environment"
         if kind == "local":
+            given = known(environment, {"type", "skills"}, where)
+            local_skills(given.get("skills", []), f"{where}.skills")
             return
         if self._containers is None:
             raise InvalidRequest(
@@ -51,6 +57,7 @@ class Shell:
                 code="unsupported_tool",
             )
         if kind == "container_reference":
+            known(environment, {"type", "container_id"}, where)
             if not isinstance(environment.get("container_id"), str):
                 raise InvalidRequest(
                     f"Missing required parameter: '{where}.container_id'.",
@@ -62,7 +69,8 @@ class Shell:
         self._containers.rules.check(asked.memory_limit, f"{where}.memory_limit")
 
     async def admit(self, tool: Any, opening: Opening, path: str) -> None:
-        """Raises ``RequestError`` for a container or a file that is none of the tenant's."""
+        """Raises ``RequestError`` for a container, a file or a skill that is none of the
+        tenant's."""
         environment, where = _environment(tool), f"{path}.environment"
         if self._containers is None or environment.get("type") not in _HERE:
             return
@@ -78,19 +86,25 @@ class Shell:
 
     def open(self, tool: Any, opening: Opening) -> AbstractAsyncContextManager[Toolset]:
         if self._containers is None or _environment(tool).get("type") not in _HERE:
-            return self._client.open(tool, opening)
+            return self._local(tool, opening)
         return self._hosted(self._containers, _environment(tool), opening)
+
+    @asynccontextmanager
+    async def _local(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+        skills = told_local(local_skills(_environment(tool).get("skills") or [], "skills"))
+        async with self._client.open(tool, opening) as toolset:
+            yield replace(toolset, offers=tuple(_with(each, skills) for each in toolset.offers))
 
     @asynccontextmanager
     async def _hosted(
         self, containers: Containers, environment: Mapping[str, Any], opening: Opening
     ) -> AsyncIterator[Toolset]:
         try:
-            container = _container(containers, environment, opening)
+            container, skills = await _container(containers, environment, opening)
         except (NotFound, InvalidRequest) as error:
             raise RunError(error.message, code="invalid_prompt") from None
         offer = Offer(
-            tool=shell_function(_ABOUT),
+            tool=shell_function(_ABOUT + told(skills)),
             shell=ShellCall(
                 call_id="",
                 action={"commands": [], "timeout_ms": None, "max_output_length": None},
@@ -105,14 +119,22 @@ class Shell:
             containers.release(container)
 
 
-def _container(
+async def _container(
     containers: Containers, environment: Mapping[str, Any], opening: Opening
-) -> Container:
-    """The one that is named, or that of the last call before, or a new one."""
+) -> tuple[Container, tuple[Equipped, ...]]:
+    """The one that is named, or that of the last call before, or a new one; and the skills that the
+    model is to know of."""
     if environment["type"] == "container_reference":
-        return containers.hold(opening.tenant, environment["container_id"])
+        named = containers.hold(opening.tenant, environment["container_id"])
+        return named, named.skills
     asked = wc.auto(environment, "environment", "container_auto")
-    return containers.take(opening.tenant, asked, opening.items)
+    skills = await containers.equipment(opening.tenant, asked.skills, "environment.skills")
+    return containers.take(opening.tenant, asked, opening.items, skills), skills
+
+
+def _with(offer: Offer, more: str) -> Offer:
+    """The offer, with more that the model is told of it."""
+    return replace(offer, tool=replace(offer.tool, description=f"{offer.tool.description}{more}"))
 
 
 async def _run(

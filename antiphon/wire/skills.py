@@ -4,14 +4,13 @@
 
 from __future__ import annotations
 
-import re
+from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
-from msgspec.structs import replace
 
 from .body import DEFAULT_LIMITS, Limits, parse
-from .faults import bad_pattern, missing
+from .faults import missing
 from .shape import array, by_tag, converted, fields_of, known, tag_of
 
 __all__ = [
@@ -31,7 +30,6 @@ __all__ = [
 
 #: Of one environment: OpenAI's limit.
 _MOST = 200
-_VERSION = re.compile(r"[1-9][0-9]{0,8}\Z|latest\Z")
 _NamedSo = Annotated[str, Meta(pattern="^[A-Za-z0-9][A-Za-z0-9_-]{0,63}$")]
 _About = Annotated[str, Meta(min_length=1, max_length=1024)]
 
@@ -89,7 +87,7 @@ class SkillReference(Struct, frozen=True, kw_only=True, tag_field="type", tag="s
     """A kept skill. ``version``: its number, ``latest``, or None for the default one."""
 
     skill_id: str
-    version: str | int | None = None
+    version: Annotated[str, Meta(pattern="^([1-9][0-9]*|latest)$")] | None = None
 
 
 class InlineSource(Struct, frozen=True, kw_only=True):
@@ -117,7 +115,7 @@ class LocalSkill(Struct, frozen=True, kw_only=True):
 
 
 ShellSkill = SkillReference | InlineSkill
-_KINDS = by_tag((SkillReference, InlineSkill))
+_KINDS: Mapping[str, type[ShellSkill]] = by_tag((SkillReference, InlineSkill))
 
 
 def shell_skills(raw: Any, path: str) -> tuple[ShellSkill, ...]:
@@ -130,14 +128,7 @@ def shell_skills(raw: Any, path: str) -> tuple[ShellSkill, ...]:
 def _shell_skill(raw: Any, path: str) -> ShellSkill:
     fields = fields_of(raw, path)
     kind = _KINDS[tag_of(fields, path, _KINDS)]
-    skill: Any = converted(known(fields, {*kind.__struct_fields__, "type"}, path), kind, path)
-    if isinstance(skill, SkillReference) and skill.version is not None:
-        version = str(skill.version)
-        if not _VERSION.match(version):
-            raise bad_pattern(f"{path}.version", "^([1-9][0-9]*|latest)$")
-        skill = replace(skill, version=version)
-    found: ShellSkill = skill
-    return found
+    return converted(known(fields, {*kind.__struct_fields__, "type"}, path), kind, path)
 
 
 def local_skills(raw: Any, path: str) -> tuple[LocalSkill, ...]:

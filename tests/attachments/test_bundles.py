@@ -38,7 +38,7 @@ def test_a_skill_is_read(folder: str) -> None:
         }
     )
     found = bundled(unpacked(content))
-    assert (found.name, found.description, found.manifest) == ("sums", "Adds numbers.", "SKILL.md")
+    assert (found.name, found.description) == ("sums", "Adds numbers.")
     assert {path: each.content for path, each in found.files.items()} == {
         "SKILL.md": SKILL,
         "lib/add.py": b"x",
@@ -49,8 +49,8 @@ def test_it_is_packed_in_a_folder_of_its_name_and_scripts_stay_scripts() -> None
     files = {"skill.md": Member(SKILL), "add.sh": Member(b"#!/bin/sh", is_executable=True)}
     found = bundled(files)
     again = unpacked(packed(found))
-    assert set(again) == {"sums/skill.md", "sums/add.sh"}
-    assert again["sums/add.sh"].is_executable and not again["sums/skill.md"].is_executable
+    assert set(again) == {"sums/SKILL.md", "sums/add.sh"}
+    assert again["sums/add.sh"].is_executable and not again["sums/SKILL.md"].is_executable
     assert bundled(again) == found and packed(found) == packed(bundled(again))
 
 

@@ -7,7 +7,9 @@ from collections.abc import Mapping
 from typing import Any
 
 from antiphon.errors import NotFound
+from antiphon.runs.skills import Skills
 from antiphon.sandbox.base import Outcome
+from antiphon.store.memory import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreter
 from antiphon.tools.container import Rules
@@ -68,13 +70,19 @@ class Uploads:
 
 
 def containers(
-    sandbox: Any = None, *, clock: Clock | None = None, uploads: Any = None, **rules: Any
+    sandbox: Any = None,
+    *,
+    clock: Clock | None = None,
+    uploads: Any = None,
+    library: Any = None,
+    **rules: Any,
 ) -> Containers:
     numbers = itertools.count(1)
     return Containers(
         sandbox or FakeSandbox(play),
         Rules(**rules),
         uploads=uploads or Uploads(UPLOADS),
+        library=library or Skills(MemoryStore(), clock=clock or Clock(), ids=lambda prefix: prefix),
         clock=clock or Clock(),
         ids=lambda prefix: f"{prefix}_{next(numbers)}",
     )

@@ -2,21 +2,48 @@
 
 from __future__ import annotations
 
+from base64 import b64encode
 from typing import Any
 
 import pytest
 
+from antiphon.runs.skills import Skills
 from antiphon.store.base import Store
+from antiphon.store.memory import MemoryStore
+from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.client import CLIENT_TOOLS
 from antiphon.tools.shell import Shell
-from tests.conformance.boxes import containers, with_code
+from tests.attachments.test_bundles import zipped
+from tests.conformance.boxes import Clock, containers, play, with_code
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, engine, local
+from tests.conformance.test_skills import manifest
 from tests.conformance.test_tool_search import called, prompts
 from tests.sandbox.boxes import SMALL, sandbox
 
 CLIENTS = {"providers": {**CLIENT_TOOLS, "shell": Shell(None)}}
 HERE = {"type": "shell", "environment": {"type": "container_auto"}}
+KEPT = {"type": "skill_reference", "skill_id": "skill"}
+
+
+def inline(name: str, about: str = "What for.", **source: str) -> dict[str, Any]:
+    """A skill that comes with the request."""
+    content = zipped({"any/skill.md": manifest(name), "any/data.txt": b"7"})
+    zip = {"type": "base64", "media_type": "application/zip", "data": b64encode(content).decode()}
+    return {"type": "inline", "name": name, "description": about, "source": {**zip, **source}}
+
+
+async def library() -> Skills:
+    """One skill in two versions; the first is the default."""
+    kept = Skills(MemoryStore(), clock=Clock(), ids=lambda prefix: prefix)
+    for about in ("Adds numbers.", "Adds more."):
+        files = {"SKILL.md": manifest("sums", about), "add.py": about.encode()}
+        if about == "Adds numbers.":
+            await kept.create("default", files)
+        else:
+            await kept.add("default", "skill", files, default=False)
+    return kept
+
 
 #: The tool, what the model writes, the call on the wire, what the client brings, what is told.
 CALLS: list[Any] = [
@@ -190,7 +217,51 @@ async def test_the_shell_finds_its_container_again(serve: Serve, wait: Ask, stor
     [
         ({"type": "cloud"}, "tools[0].environment.type"),
         ({"type": "container_auto", "memory_limit": "64g"}, "tools[0].environment.memory_limit"),
-        ({"type": "container_auto", "skills": [{}]}, "tools[0].environment.skills"),
+        ({"type": "container_auto", "skills": {}}, "tools[0].environment.skills"),
+        ({"type": "container_auto", "skills": [{}]}, "tools[0].environment.skills[0].type"),
+        ({"type": "container_auto", "skills": [{}] * 201}, "tools[0].environment.skills"),
+        (
+            {"type": "container_auto", "skills": [{"type": "skill_reference"}]},
+            "tools[0].environment.skills[0].skill_id",
+        ),
+        (
+            {"type": "container_auto", "skills": [KEPT, {**KEPT, "skill_id": "skill_x"}]},
+            "tools[0].environment.skills[1].skill_id",
+        ),
+        (
+            {"type": "container_auto", "skills": [{**KEPT, "version": "7"}]},
+            "tools[0].environment.skills[0].version",
+        ),
+        (
+            {"type": "container_auto", "skills": [{**KEPT, "version": "new"}]},
+            "tools[0].environment.skills[0].version",
+        ),
+        ({"type": "container_auto", "skills": [KEPT, KEPT]}, "tools[0].environment.skills[1]"),
+        (
+            {"type": "container_auto", "skills": [inline("../x")]},
+            "tools[0].environment.skills[0].name",
+        ),
+        (
+            {"type": "container_auto", "skills": [inline("x", data="no base64")]},
+            "tools[0].environment.skills[0].source.data",
+        ),
+        (
+            {"type": "container_auto", "skills": [inline("x", data="UEs=")]},
+            "tools[0].environment.skills[0].source.data",
+        ),
+        (
+            {"type": "container_auto", "skills": [inline("x", media_type="text/plain")]},
+            "tools[0].environment.skills[0].source.media_type",
+        ),
+        (
+            {"type": "local", "skills": [{"name": "x"}]},
+            "tools[0].environment.skills[0].description",
+        ),
+        ({"type": "local", "file_ids": ["file-1"]}, "tools[0].environment.file_ids"),
+        (
+            {"type": "container_reference", "container_id": "cntr_x", "skills": [KEPT]},
+            "tools[0].environment.skills",
+        ),
         ({"type": "container_reference"}, "tools[0].environment.container_id"),
         (
             {"type": "container_reference", "container_id": "cntr_x"},
@@ -209,7 +280,7 @@ async def test_the_shell_finds_its_container_again(serve: Serve, wait: Ask, stor
 async def test_what_it_cannot_be_is_refused(
     serve: Serve, wait: Ask, environment: Any, param: str
 ) -> None:
-    server = serve(providers={"shell": Shell(containers())})
+    server = serve(providers={"shell": Shell(containers(library=await library()))})
     refused = (await wait(server, tools=[{"type": "shell", "environment": environment}])).refused
     assert (refused["http"], refused["param"]) == (400, param)
 
@@ -217,6 +288,96 @@ async def test_what_it_cannot_be_is_refused(
 async def test_without_a_sandbox_only_the_client_has_a_shell(serve: Serve, wait: Ask) -> None:
     refused = (await wait(serve(**CLIENTS), tools=[HERE])).refused
     assert (refused["http"], refused["param"]) == (400, "tools[0].environment")
+
+
+@pytest.mark.requirement("API-SHELL-SKILLS")
+async def test_skills_lie_in_the_container_and_the_model_is_told_of_them(
+    serve: Serve, ask: Ask
+) -> None:
+    box = FakeSandbox(play)
+    held = containers(box, library=await library())
+    script = [called("shell", {"commands": ["say hi"]}), "Hi."]
+    server = serve(local(engine(script)), providers={"shell": Shell(held)}, containers=held)
+    skills = [{**KEPT, "version": "latest"}, inline("dice", "Rolls\n dice.")]
+    tool = {"type": "shell", "environment": {"type": "container_auto", "skills": skills}}
+    answer = await ask(server, tools=[tool])
+    assert answer.ended["tools"][0]["environment"]["skills"] == skills
+    assert answer.output[1]["output"][0]["stdout"] == "hi\n"
+    (made,) = box.boxes
+    assert {name: sorted(files) for name, files in made.shared.items()} == {
+        "sums": ["SKILL.md", "add.py"],
+        "dice": ["SKILL.md", "data.txt"],
+    }
+    assert made.shared["sums"]["add.py"] == b"Adds more."
+    told = prompts(server)[0]
+    assert "- sums (/mnt/skills/sums/SKILL.md): Adds more." in told
+    assert "- dice (/mnt/skills/dice/SKILL.md): Rolls dice." in told
+
+
+async def test_a_later_turn_may_bring_other_skills(serve: Serve, wait: Ask, stores: Store) -> None:
+    box = FakeSandbox(play)
+    held = containers(box, library=await library())
+    script = [called("shell", {"commands": ["say hi"]}), "Hi."] * 2
+    server = serve(
+        local(engine(script)), on=stores, providers={"shell": Shell(held)}, containers=held
+    )
+
+    def tool(version: str) -> Any:
+        skills = [{**KEPT, "version": version}]
+        return {"type": "shell", "environment": {"type": "container_auto", "skills": skills}}
+
+    first = await wait(server, tools=[tool("1")])
+    assert box.boxes[0].shared["sums"]["add.py"] == b"Adds numbers."
+    await wait(server, tools=[tool("2")], previous_response_id=first.ended["id"], input="And?")
+    assert len(box.boxes) == 1 and box.boxes[0].shared["sums"]["add.py"] == b"Adds more."
+
+
+@pytest.mark.requirement("API-SHELL-SKILLS")
+async def test_a_container_of_the_clients_has_skills(serve: Serve, wait: Ask) -> None:
+    box = FakeSandbox(play)
+    held = containers(box, library=await library())
+    script = [called("shell", {"commands": ["say hi"]}), "Hi."]
+    server = serve(local(engine(script)), providers={"shell": Shell(held)}, containers=held)
+    asked = {"name": "mine", "skills": [KEPT, inline("dice")]}
+    made = (await server.client.post("/v1/containers", json=asked)).json()
+    assert sorted(box.boxes[0].shared) == ["dice", "sums"]
+    environment = {"type": "container_reference", "container_id": made["id"]}
+    await wait(server, tools=[{"type": "shell", "environment": environment}])
+    assert "- sums (/mnt/skills/sums/SKILL.md): Adds numbers." in prompts(server)[0]
+    for skills, param in (
+        ([{**KEPT, "skill_id": "x"}], "skills[0].skill_id"),
+        ([inline("x", data="UEs=")], "skills[0].source.data"),
+    ):
+        body = {"name": "mine", "skills": skills}
+        refused = await server.client.post("/v1/containers", json=body)
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, param)
+
+
+@pytest.mark.requirement("API-SHELL-SKILLS")
+async def test_the_model_is_told_of_skills_on_the_clients_machine(serve: Serve, ask: Ask) -> None:
+    server = serve(local(engine([called("shell", {"commands": ["ls"]})])), **CLIENTS)
+    skills = [{"name": "sums", "description": "Adds numbers.", "path": "/home/me/sums"}]
+    tool = {"type": "shell", "environment": {"type": "local", "skills": skills}}
+    answer = await ask(server, tools=[tool])
+    assert "- sums (/home/me/sums/SKILL.md): Adds numbers." in prompts(server)[0]
+    assert answer.output[0]["environment"] == {"type": "local"}
+
+
+async def test_a_skill_that_goes_before_it_is_used_fails_the_call(serve: Serve, wait: Ask) -> None:
+    kept = await library()
+    held = containers(library=kept)
+    script = [called("shell", {"commands": ["say hi"]}), "No."]
+    server = serve(local(engine(script)), providers={"shell": Shell(held)}, containers=held)
+
+    async def bundle(tenant: str, skill_id: str, version: str | None = None) -> bytes:
+        await kept.delete(tenant, skill_id)
+        return await Skills.bundle(kept, tenant, skill_id, version)
+
+    kept.bundle = bundle  # type: ignore[method-assign]
+    tool = {"type": "shell", "environment": {"type": "container_auto", "skills": [KEPT]}}
+    answer = await wait(server, tools=[tool])
+    assert answer.output[0]["status"] == "incomplete"
+    assert "Skill with id 'skill' not found" in prompts(server)[1]
 
 
 async def test_commands_run_in_a_real_sandbox(serve: Serve, wait: Ask) -> None:

@@ -5,13 +5,16 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Iterator
+from io import BytesIO
 from pathlib import Path
 from typing import Any
+from zipfile import ZipFile
 
 import pytest
 from openai import NotFoundError, OpenAI
 
 from antiphon.testing.models import smollm2
+from tests.conformance.test_tool_search import called
 from tests.e2e.server import Server, serving
 from tests.sandbox.boxes import sandbox
 
@@ -33,14 +36,22 @@ open('/mnt/data/dot.png', 'wb').write(base64.b64decode('{PNG}'))
 [n * n for n in range(5)]"""
 
 
+MANIFEST = b"---\nname: dice\ndescription: Rolls dice.\n---\nRun sh roll.sh.\n"
+COMMANDS = (
+    ["cat /mnt/skills/dice/SKILL.md"],
+    ["sh /mnt/skills/dice/roll.sh", "echo x > /mnt/skills/dice/roll.sh"],
+)
+
+
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     pytest.importorskip("xllamacpp")
     folder = tmp_path_factory.mktemp("code")
-    call = json.dumps({"name": "python", "arguments": {"input": CODE}})
-    turns = [f"<tool_call>\n{call}\n</tool_call>", "See sandbox:/mnt/data/dot.png."]
+    turns = [called("python", {"input": CODE}), "See sandbox:/mnt/data/dot.png."]
+    rolls = [*(called("shell", {"commands": commands}) for commands in COMMANDS), "It is a 4."]
     (folder / "scenes.toml").write_text(
         f'[[scenes]]\nwhen = "first squares"\nturns = {json.dumps(turns)}\n'
+        f'[[scenes]]\nwhen = "Roll a die"\nturns = {json.dumps(rolls)}\n'
     )
     model = f'[models.replay]\nengine = "replay"\nsource = "{folder}/scenes.toml"\n'
     model += f'[models.smollm2]\nsource = "{smollm2()}"\nthreads = 1\ncontext_size = 2048\n'
@@ -96,6 +107,41 @@ async def test_containers_over_the_official_client(client: OpenAI) -> None:
     client.containers.delete(made.id)
     with pytest.raises(NotFoundError):
         client.containers.retrieve(made.id)
+
+
+async def test_skills_over_the_official_client(client: OpenAI) -> None:
+    files = [("dice/SKILL.md", MANIFEST), ("dice/roll.sh", b"echo 4")]
+    skill = client.skills.create(files=files)
+    assert (skill.name, skill.description, skill.default_version) == ("dice", "Rolls dice.", "1")
+    version = client.skills.versions.create(
+        skill.id, files=[("SKILL.md", MANIFEST), ("roll.sh", b"echo 5")]
+    )
+    assert (version.version, client.skills.retrieve(skill.id).latest_version) == ("2", "2")
+    assert client.skills.update(skill.id, default_version="2").default_version == "2"
+    with ZipFile(BytesIO(client.skills.content.retrieve(skill.id).read())) as bundle:
+        assert bundle.read("dice/roll.sh") == b"echo 5"
+    tool: Any = {
+        "type": "shell",
+        "environment": {
+            "type": "container_auto",
+            "skills": [{"type": "skill_reference", "skill_id": skill.id, "version": "1"}],
+        },
+    }
+    response = client.responses.create(model="replay", input="Roll a die.", tools=[tool])
+    _, manifest, _, rolled, message = response.output
+    assert manifest.type == rolled.type == "shell_call_output"
+    assert manifest.output[0].stdout.encode() == MANIFEST
+    assert rolled.output[0].stdout == "4\n"
+    assert "Read-only file system" in rolled.output[1].stderr
+    assert response.output_text == "It is a 4." and message.type == "message"
+    zipped = client.skills.versions.content.retrieve("1", skill_id=skill.id).read()
+    again = client.skills.create(files=("dice.zip", zipped))
+    assert [each.id for each in client.skills.list()] == [again.id, skill.id]
+    assert [v.version for v in client.skills.versions.list(skill.id)] == ["2", "1"]
+    assert client.skills.versions.delete("1", skill_id=skill.id).version == "1"
+    assert client.skills.delete(skill.id).deleted
+    with pytest.raises(NotFoundError):
+        client.skills.versions.retrieve("2", skill_id=skill.id)
 
 
 def test_nothing_is_left_when_the_server_ends(tmp_path: Path) -> None:

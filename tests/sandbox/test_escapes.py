@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.errors import ToolError
 from antiphon.sandbox.box import AgentBox
 from tests.sandbox.boxes import SMALL, opened
 
@@ -252,3 +253,42 @@ def _running(marker: str) -> list[int]:
             except OSError:
                 continue
     return found
+
+
+async def test_what_is_shared_can_be_read_and_run_and_not_changed(box: AgentBox) -> None:
+    await box.share("a", {"SKILL.md": b"read me", "bin/x": b"#!/bin/sh\necho ran"}, ["bin/x"])
+    assert await said(box, "print(open('/mnt/skills/a/SKILL.md').read())") == "read me"
+    ran = await box.command("/mnt/skills/a/bin/x", timeout_s=5, most=99)
+    assert (ran.output, ran.exit_code) == ("ran\n", 0)
+    code = """
+path = '/mnt/skills/a/SKILL.md'
+[attempt(work) for work in (
+    lambda: open(path, 'w'),
+    lambda: os.chmod(path, 0o777),
+    lambda: os.unlink(path),
+    lambda: os.rename(path, path + '2'),
+    lambda: os.symlink('/mnt/data', '/mnt/skills/a/link'),
+    lambda: os.link(path, '/mnt/data/own'),
+    lambda: os.mkdir('/mnt/skills/b'),
+)]
+"""
+    refused = await said(box, code)
+    assert "None" not in refused and refused.count("'E") == 7, refused
+    await box.share("a", {"SKILL.md": b"another"}, [])
+    assert await said(box, "print(open('/mnt/skills/a/SKILL.md').read())") == "another"
+    assert await said(box, "os.listdir('/mnt/skills/a')") == "['SKILL.md']"
+
+
+async def test_nothing_that_is_shared_lies_elsewhere_or_stays(box: AgentBox) -> None:
+    with pytest.raises(ToolError, match="leads out"):
+        await box.share("a", {"../../x": b""}, [])
+    with pytest.raises(ToolError, match="no room"):
+        await box.share("a", {"x": bytes(SMALL.disk_bytes + 1)}, [])
+    assert await said(box, "os.listdir('/mnt/skills')") == "[]"
+    await box.share("a", {"x": b""}, [])
+    folder = box._shelf.shown
+    assert (folder / "a" / "x").exists()
+    await box.close()
+    assert not folder.parent.exists()
+    with pytest.raises(ToolError):
+        await box.share("a", {"x": b""}, [])
