@@ -16,6 +16,7 @@ from .shape import array, by_tag, converted, fields_of, known, tag_of
 __all__ = [
     "DeletedVersion",
     "InlineSkill",
+    "InlineSource",
     "LocalSkill",
     "ShellSkill",
     "Skill",
