@@ -87,11 +87,11 @@ $(DEV): pyproject.toml | $(BIN)/python
 	@touch $@ $(LLAMA)
 
 $(ENGINES): pyproject.toml
-	@echo "Installing Antiphon with PyTorch, transformers and OpenVINO"
+	@echo "Installing Antiphon with PyTorch, transformers, diffusers and OpenVINO"
 	@$(PYTHON) -m venv $(HEAVY)
 	@$(HEAVY)/bin/python -m pip install -qq --disable-pip-version-check $(TORCH)
 	@$(HEAVY)/bin/python -m pip install -qq --disable-pip-version-check --editable \
-	  '.[dev,embeddings,transformers,openvino]' gguf
+	  '.[dev,diffusers,embeddings,transformers,openvino]' gguf
 	@touch $@
 
 # Node comes as a Python package. `npm ci` would insist on programs for every platform. Scripts of

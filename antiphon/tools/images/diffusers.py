@@ -65,6 +65,9 @@ class Diffusers:
         self._draws = pipeline
         self._changes = _related(pipeline, "image", "AutoPipelineForImage2Image")
         self._fills = _related(pipeline, "mask_image", "AutoPipelineForInpainting")
+        for each in (self._draws, self._changes, self._fills):
+            if each is not None:
+                each.set_progress_bar_config(disable=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="images")
 
     @classmethod
@@ -88,10 +91,9 @@ class Diffusers:
         try:
             pipeline = DiffusionPipeline.from_pretrained(
                 source,
-                torch_dtype=getattr(torch, usual if options.dtype == "auto" else options.dtype),
+                dtype=getattr(torch, usual if options.dtype == "auto" else options.dtype),
                 **{name: value for name, value in kept.items() if value is not None},
             )
-            pipeline.set_progress_bar_config(disable=True)
             if options.offload:
                 pipeline.enable_model_cpu_offload(device=device)
             else:
@@ -213,9 +215,7 @@ class Diffusers:
 
     def _size(self, order: Order) -> tuple[int, int]:
         """As large as the model was made for; of an edit, in the shape of its first image."""
-        draws = self._draws
-        side = int(getattr(draws, "default_sample_size", None) or 128)
-        side = side * int(getattr(draws, "vae_scale_factor", 8))
+        side = _side(self._draws)
         if not order.images:
             return side, side
         first = order.images[0]
@@ -288,6 +288,16 @@ def _related(pipeline: Any, argument: str, auto: str) -> Any:
 
 def _takes(pipeline: Any, argument: str) -> bool:
     return pipeline is not None and argument in inspect.signature(pipeline.__call__).parameters
+
+
+def _side(pipeline: Any) -> int:
+    """Of the square images that a model was made for."""
+    side = getattr(pipeline, "default_sample_size", None)
+    if side is None:
+        model = getattr(pipeline, "unet", None) or getattr(pipeline, "transformer", None)
+        side = getattr(getattr(model, "config", None), "sample_size", None)
+    latents = side if isinstance(side, int) else 128
+    return latents * int(getattr(pipeline, "vae_scale_factor", 8))
 
 
 def _rounded(side: float) -> int:
