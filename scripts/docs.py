@@ -141,8 +141,8 @@ def models_page() -> str:
     sections = [page.partition(_MODELS_MARK)[0] + _MODELS_MARK]
     sections.append(
         "\nWhere the last column says *published*, a row was checked against the chat template that"
-        "\nmodels are published with; the other rows follow the parser of a server for them. A name"
-        "\nin brackets is what other servers call a row: it is understood too.\n"
+        "\nmodels are published with, or that a server has for them; the others follow a server's"
+        "\nparser. A name in brackets is what other servers call a row: it is understood too.\n"
     )
     sections.append(
         "\n### Calls\n\n| format | models | a call | read in | |\n|---|---|---|---|---|"

@@ -29,7 +29,7 @@ from .prompt import Encoder
 from .scanner import Lexer, Parser
 from .template import CHATML, PLAIN, RESERVED, Refused, Template
 from .tools import Shown, shown_tools
-from .traits import Traits, probe
+from .traits import EFFORT, Traits, probe
 from .wording import LEVELS, wishes
 
 __all__ = ["Dialect"]
@@ -40,7 +40,13 @@ Message = dict[str, Any]
 _SWITCHES: Mapping[str, Callable[[str], Any]] = {
     "enable_thinking": lambda effort: effort != "none",
     "thinking": lambda effort: effort != "none",
-    "reasoning_effort": lambda effort: LEVELS.get(effort, effort),
+}
+#: What templates call the ends of the scale, where they have words for them.
+_EFFORTS: Mapping[str, tuple[str, ...]] = {
+    "none": ("none", "no_think"),
+    "minimal": ("minimal",),
+    "xhigh": ("xhigh", "max"),
+    "max": ("max", "xhigh"),
 }
 _THINKING = ("enable_thinking", "thinking")
 #: Nothing but the next name ends a turn that is written as plain text.
@@ -229,8 +235,8 @@ class Dialect:
             messages = without_tools(messages, self.tools)
         if way.traits.reasoning is None:
             messages = self._think_aloud(messages)
-        tools = definitions if native else None
-        settings = self._switches(way.template, options)
+        tools = definitions if native else way.traits.no_tools
+        settings = self._switches(way, options)
         text = self._rendered(way, messages, tools, settings)
         if unfinished is not None:
             text += self._begun(unfinished, text)
@@ -272,6 +278,8 @@ class Dialect:
         effort = options.reasoning.effort if options.reasoning is not None else None
         if self.reasoning is None or effort != "none" or any(map(template.mentions, _THINKING)):
             return ""
+        if text.rstrip().endswith(self.reasoning.close):
+            return ""
         opening = "" if self._opens_thinking(text) else f"{self.reasoning.open[0]}\n"
         return f"{opening}\n{self.reasoning.close[0]}\n\n"
 
@@ -290,14 +298,26 @@ class Dialect:
             out.append(message)
         return out
 
-    def _switches(self, template: Template, options: Options) -> dict[str, Any]:
+    def _switches(self, way: _Way, options: Options) -> dict[str, Any]:
+        template = way.template
         settings = {**self._settings, **options.template}
         effort = options.reasoning.effort if options.reasoning is not None else None
         if effort is not None:
             for name, value in _SWITCHES.items():
                 if template.mentions(name) and name not in options.template:
                     settings[name] = value(effort)
+            if template.mentions(EFFORT) and EFFORT not in options.template:
+                settings[EFFORT] = _effort(way, effort)
         return settings
+
+
+def _effort(way: _Way, effort: str) -> str:
+    """An effort in the template's words: its own for the ends of the scale, else one of three
+    levels, or the nearest of those that it takes."""
+    taken = way.traits.efforts
+    own = [word for word in _EFFORTS.get(effort, ()) if way.template.names(word)]
+    words = (*own, LEVELS.get(effort, effort), "high", "low")
+    return next((word for word in words if word in taken), effort)
 
 
 def _turn_end(text: str, special: Mapping[str, int], used: Collection[str]) -> frozenset[int]:

@@ -1,4 +1,5 @@
-"""How model families write thinking and tool calls: one row each, read by one scanner.
+"""How model families write tool calls: one row each, read by one scanner. The rows of thinking
+stand in ``formats_reasoning``.
 
 Terminals that are special tokens of the model are matched by id, so that text which only looks
 like them stays text; the others are matched as text. Sources: the chat templates the models are
@@ -19,13 +20,16 @@ from .formats_about import REASONING_ABOUT, TOOLS_ABOUT, About
 from .formats_families import (
     braced,
     deepseek,
+    function_records,
     inkling,
     mistral,
     named_records,
     python,
     record,
     records,
+    solar,
 )
+from .formats_reasoning import REASONING
 from .formats_shape import (
     START,
     TEXT,
@@ -64,88 +68,8 @@ __all__ = [
     "Written",
 ]
 
-REASONING: Mapping[str, ReasoningFormat] = {
-    row.name: row
-    for row in (
-        ReasoningFormat(
-            name="append_think", open=("<think>",), close=("</think>",), kept=True, mark=""
-        ),
-        ReasoningFormat(
-            name="seed", open=("<seed:think>",), close=("</seed:think>",), mark="<seed:think>"
-        ),
-        ReasoningFormat(name="kimi", open=("◁think▷",), close=("◁/think▷",), mark="◁think▷"),
-        ReasoningFormat(name="mistral", open=("[THINK]",), close=("[/THINK]",), mark=r"\[THINK\]"),
-        ReasoningFormat(
-            name="gemma4", open=("<|channel>thought",), close=("<channel|>",), mark=r"<\|channel>"
-        ),
-        ReasoningFormat(
-            name="cohere",
-            open=("<|START_THINKING|>",),
-            close=("<|END_THINKING|>",),
-            answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
-            frames=("<|START_TEXT|>", "<|END_TEXT|>"),
-            mark=r"<\|START_THINKING\|>",
-        ),
-        ReasoningFormat(
-            name="inkling",
-            open=("<|content_thinking|>",),
-            close=("<|end_message|>", "<|content_model_end_sampling|>"),
-            answer=("<|content_text|>", "<|end_message|>"),
-            frames=("<|message_model|>",),
-            mark=r"<\|content_thinking\|>",
-        ),
-        ReasoningFormat(
-            name="kimi_k3",
-            open=("<|open|>think<|sep|>",),
-            close=("<|close|>think<|sep|>",),
-            answer=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
-            frames=("<|close|>message<|sep|>",),
-            mark=r"<\|open\|>",
-        ),
-        ReasoningFormat(
-            name="minimax_m3", open=("<mm:think>",), close=("</mm:think>",), mark="<mm:think>"
-        ),
-        ReasoningFormat(
-            name="apertus",
-            open=("<|inner_prefix|>",),
-            close=("<|inner_suffix|>",),
-            mark=r"<\|inner_prefix\|>",
-        ),
-        ReasoningFormat(
-            name="solar_open2",
-            open=("<|think:start|>",),
-            close=("<|think:end|>",),
-            mark=r"<\|think:start\|>",
-        ),
-        ReasoningFormat(
-            name="hy_v3",
-            open=("<think:opensource>",),
-            close=("</think:opensource>",),
-            mark=":opensource",
-        ),
-        ReasoningFormat(
-            name="longcat",
-            open=("<longcat_think>",),
-            close=("</longcat_think>",),
-            mark="<longcat_think>",
-        ),
-        ReasoningFormat(
-            name="ernie45",
-            open=("<think>",),
-            close=("</think>",),
-            answer=("<response>", "</response>"),
-            mark="<global_setting>",
-        ),
-        ReasoningFormat(
-            name="granite",
-            open=("Here is my thought process:", "Here's my thought process:"),
-            close=("Here is my response:", "Here's my response:"),
-            mark="Here is my thought process",
-        ),
-        ReasoningFormat(name="think", open=("<think>",), close=("</think>",), mark="</think>"),
-    )
-}
-
+#: Llama 4 was published with a template for JSON; that for Python calls is vLLM's.
+_PYTHONIC_4 = r"(?s)\[func_name1\(.*<\|header_start\|>"
 _DSML, _GCML = "｜DSML｜", "｜GCML｜"
 _LABEL, _LABELLED = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
 _KIMI_ENDS = {_LABEL: "label", "<|tool_call_end|>": "calls", "<|tool_calls_section_end|>": START}
@@ -192,6 +116,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             key_end="",
             value_end="<|tool_arg:end|>",
         ),
+        solar("solar_open"),
         cdata_tags("minicpm5"),
         element_tags("minimax_m3", "]<]minimax[>["),
         argument_tags(
@@ -208,6 +133,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark="<longcat_tool_call>",
         ),
         hunyuan("hy_v3", ":opensource", mark=":opensource"),
+        hunyuan("hy_v4", ":6124c78e", mark=":6124c78e", separated=False),
         hunyuan("hy_v3_plain", "", mark="<tool_sep>"),
         argument_tags(
             "glm45",
@@ -215,6 +141,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             ("<arg_key>", "<arg_value>"),
             mark="<arg_key>",
         ),
+        function_records("functionary", r"\{start_tag\}=\{function_name\}"),
         function_tags("seed_oss", "seed:tool_call", "seed:tool_call", lines=False),
         function_tags("qwen3_coder", "tool_call", "<function="),
         records(
@@ -272,13 +199,20 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark=r"<\|action_start\|>",
         ),
         records(
+            "minimax_m1",
+            ("<tool_calls>",),
+            record(first="<tool_calls>\n", last="\n</tool_calls>"),
+            closes=("</tool_calls>",),
+            mark="provide tool-name and json-object",
+        ),
+        records(
             "hunyuan_a13b",
             ("<tool_calls>",),
             record(", ", first="<tool_calls>[", last="]</tool_calls>"),
             closes=("</tool_calls>",),
             mark="<tool_calls>",
         ),
-        python("llama4_pythonic", "<|python_start|>", "<|python_end|>", r"<\|python_start\|>"),
+        python("llama4_pythonic", "<|python_start|>", "<|python_end|>", _PYTHONIC_4),
         python("lfm2", "<|tool_call_start|>", "<|tool_call_end|>", r"<\|tool_call_start\|>"),
         python("olmo3", "<function_calls>", "</function_calls>", "<function_calls>", listed=False),
         records(
@@ -310,8 +244,9 @@ TOOLS: Mapping[str, ToolFormat] = {
         ),
         records(
             "llama3_json",
-            ("<|python_tag|>",),
+            ("<|python_tag|>", "<|python_start|>"),
             record("; ", "parameters"),
+            closes=("<|python_end|>",),
             bare="{",
             mark=r'"parameters":|<\|python_tag\|>',
         ),
@@ -328,12 +263,11 @@ class Formats(Struct, frozen=True, kw_only=True):
 
     def detect(self, template: str, special: Collection[str] = ()) -> tuple[str | None, str | None]:
         """The names of the reasoning format and the tool format of a model: by its chat template,
-        else by its special tokens. A template that knows no tools has no tool format."""
+        else by its special tokens. A template that knows neither tools nor calls has no tool
+        format."""
         texts = (template, " ".join(special))
-        return (
-            _first(self.reasoning, texts),
-            _first(self.tools, texts) if "tools" in template else None,
-        )
+        knows = "tools" in template or "tool_calls" in template
+        return (_first(self.reasoning, texts), _first(self.tools, texts) if knows else None)
 
     def tool_format(self, name: str) -> ToolFormat | None:
         """The row of that name, or the one that others call so; None for ``""``. Raises

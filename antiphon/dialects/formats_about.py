@@ -13,7 +13,7 @@ __all__ = ["REASONING_ABOUT", "TOOLS_ABOUT", "About"]
 
 class About(Struct, frozen=True):
     """``models``: for which it is. ``source``: where it was read. ``template``: whether that was
-    the chat template a model is published with, and not only what a server expects of it.
+    the chat template a model is published with, or a server's for it, and not only a parser.
     ``also``: what vLLM, SGLang or TensorRT-LLM call it."""
 
     models: str
@@ -27,24 +27,30 @@ _SGLANG = "SGLang's parser"
 
 TOOLS_ABOUT: Mapping[str, About] = {
     "deepseek_v32": About("DeepSeek V3.2", "its template", True, ("deepseekv32",)),
-    "deepseek_v4": About("DeepSeek V4", _SGLANG, False, ("deepseekv4", "deepseek_v41")),
-    "deepseek_v3": About("DeepSeek V3, R1", _VLLM, False, ("deepseekv3",)),
+    "deepseek_v4": About("DeepSeek V4", "its template", True, ("deepseekv4", "deepseek_v41")),
+    "deepseek_v3": About("DeepSeek V3, R1", "vLLM's template", True, ("deepseekv3",)),
     "deepseek_v31": About("DeepSeek V3.1", "its template", True, ("deepseekv31",)),
     "kimi_k2": About("Kimi K2", "its template", True),
     "kimi_k3": About("Kimi K3", "its template", True),
     "step3": About("Step 3", _SGLANG),
     "minimax_m2": About("MiniMax M2", "its template", True, ("minimax-m2",)),
-    "minimax_m3": About("MiniMax M3", _VLLM, False, ("minimax-m3",)),
+    "minimax_m3": About("MiniMax M3", "its template", True, ("minimax-m3",)),
     "dots": About("dots", _VLLM),
     "solar_open2": About("Solar Open 2", _VLLM),
-    "minicpm5": About("MiniCPM 5", _VLLM, False, ("minicpm5xml",)),
+    "solar_open": About("Solar Open", "its template", True),
+    "minicpm5": About("MiniCPM 5", "its template", True, ("minicpm5xml",)),
     "longcat_2": About("LongCat, the later ones", "what it writes"),
     "longcat": About("LongCat Flash", _VLLM),
-    "hy_v3": About("Hunyuan 3, as published", _VLLM, False, ("hunyuan",)),
+    "hy_v3": About("Hunyuan 3, as published", "its template", True, ("hunyuan",)),
+    "hy_v4": About("Hunyuan 4", "what others read"),
     "hy_v3_plain": About("Hunyuan 3 without a suffix", _VLLM),
     "glm45": About(
-        "GLM 4.5, 4.6, 4.7", "its template", True, ("glm", "glm4", "glm47", "poolside_v1")
+        "GLM 4.5, 4.6, 4.7, Ling 3, Spark 2.5, Laguna",
+        "its template",
+        True,
+        ("glm", "glm4", "glm47", "ling3", "spark25", "poolside_v1"),
     ),
+    "functionary": About("Functionary 3.1, functions of Llama 3.1", "its template", True),
     "seed_oss": About("Seed OSS", "its template", True),
     "qwen3_coder": About(
         "Qwen3 Coder, Qwen3.5, MiMo, Step 3.5, Nemotron 3",
@@ -53,10 +59,10 @@ TOOLS_ABOUT: Mapping[str, About] = {
         ("qwen3_xml", "mimo", "step3p5", "nemotron_v3"),
     ),
     "phi4_mini": About("Phi-4 mini", "its template", True, ("phi4_mini_json",)),
-    "granite": About("Granite 3", _VLLM),
-    "mistral_v11": About("Mistral, tokenizer v11 and later", _VLLM),
+    "granite": About("Granite 3", "its template", True),
+    "mistral_v11": About("Mistral, tokenizer v11 and later", "its template", True),
     "mistral": About("Mistral, before tokenizer v11", "its template", True),
-    "functiongemma": About("FunctionGemma", _VLLM),
+    "functiongemma": About("FunctionGemma", "its makers' template", True),
     "gemma4": About("Gemma 4", "its template", True),
     "cohere": About(
         "Command R7B, Command A", "its template", True, ("cohere_command3", "cohere_command4")
@@ -66,8 +72,9 @@ TOOLS_ABOUT: Mapping[str, About] = {
     "gigachat35": About("GigaChat 3.5", "its template", True),
     "gigachat3": About("GigaChat 3", "its template", True),
     "internlm": About("InternLM 2, 3, Intern-S1", "its template", True, ("interns1",)),
-    "hunyuan_a13b": About("Hunyuan A13B, Jamba", "its template", True, ("jamba",)),
-    "llama4_pythonic": About("Llama 4", _VLLM),
+    "minimax_m1": About("MiniMax M1", "its template", True, ("minimax",)),
+    "hunyuan_a13b": About("Hunyuan A13B, Jamba, Apriel", "its template", True, ("jamba",)),
+    "llama4_pythonic": About("Llama 4, told to write Python", _VLLM),
     "lfm2": About("LFM2, LFM2.5", "its template", True),
     "olmo3": About("OLMo 3", "its template", True),
     "hermes": About(
@@ -94,20 +101,23 @@ REASONING_ABOUT: Mapping[str, About] = {
     ),
     "seed": About("Seed OSS", "its template", True, ("seed_oss",)),
     "kimi": About("Kimi, the first one", _SGLANG),
-    "mistral": About("Magistral", _VLLM),
+    "mistral": About("Magistral, Ministral 3 Reasoning", "its template", True),
     "gemma4": About("Gemma 4", "its template", True),
     "cohere": About(
         "Command R7B, Command A", "its template", True, ("cohere_command3", "cohere_command4")
     ),
     "inkling": About("Inkling", f"{_VLLM} and {_SGLANG}"),
     "kimi_k3": About("Kimi K3", "its template", True),
-    "minimax_m3": About("MiniMax M3", _VLLM),
+    "minimax_m3": About("MiniMax M3", "its template", True),
     "apertus": About("Apertus", "its template", True),
     "solar_open2": About("Solar Open 2", _VLLM),
-    "hy_v3": About("Hunyuan 3, as published", _VLLM),
+    "solar_open": About("Solar Open", "its template", True),
+    "hy_v3": About("Hunyuan 3, as published", "its template", True),
+    "hy_v4": About("Hunyuan 4", "what others read"),
     "longcat": About("LongCat Flash Thinking", "what it writes"),
-    "ernie45": About("ERNIE 4.5 Thinking", _VLLM),
-    "granite": About("Granite 3.2", _VLLM),
+    "ernie45": About("ERNIE 4.5 Thinking, Granite 3.3", "its template", True),
+    "granite": About("Granite 3.2", "its template", True),
+    "apriel": About("Apriel 1.5, 1.6", "its template", True),
     "think": About(
         "DeepSeek R1 and V3.1 on, Qwen 3, GLM 4.5 on, MiniMax M2, Hunyuan A13B, MiMo, Nemotron,"
         " OLMo 3, Kimi K2, Step 3",

@@ -9,12 +9,14 @@ from .formats_shape import START, THINKING, ParameterForm, State, ToolFormat, Wr
 __all__ = [
     "braced",
     "deepseek",
+    "function_records",
     "inkling",
     "mistral",
     "named_records",
     "python",
     "record",
     "records",
+    "solar",
 ]
 
 
@@ -227,4 +229,48 @@ def inkling(name: str) -> ToolFormat:
             separator=header,
         ),
         mark=r"<\|content_invoke_tool_json\|>",
+    )
+
+
+def solar(name: str) -> ToolFormat:
+    """Solar Open: each call tells its id, its name and its arguments behind tokens of their own.
+    Calls are a message, whose end is the turn's."""
+    first, last = "<|tool_calls|>", "<|calls|>"
+    begin, named, given = "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>"
+    ends = {begin: "id", "<|tool_call:end|>": "calls", last: START}
+    return ToolFormat(
+        name=name,
+        opens={first: "calls", begin: "id"},
+        states={
+            "calls": State(reads="between", on=ends),
+            "id": State(reads="id", on=ends | {named: "name"}),
+            "name": State(reads="name", on=ends | {given: "arguments"}),
+            "arguments": State(reads="json", on=ends, then="calls"),
+        },
+        written=Written(
+            first=first,
+            before=f"{begin}call00000{{n}}{named}",
+            between=given,
+            after="<|tool_call:end|>",
+            separator="",
+            last=last,
+        ),
+        mark=r"<\|tool_call:args\|>",
+    )
+
+
+def function_records(name: str, mark: str) -> ToolFormat:
+    """``<function=NAME>{…}</function>``, as Llama 3.1 writes functions that are its user's own."""
+    opening, closing = "<function=", "</function>"
+    ends = {opening: "name", closing: START}
+    return ToolFormat(
+        name=name,
+        opens={opening: "name"},
+        states={
+            "name": State(reads="name", on=ends | {">": "arguments"}),
+            "arguments": State(reads="json", on=ends, then="rest"),
+            "rest": State(reads="between", on=ends),
+        },
+        written=Written(before=opening, between=">", after=closing, separator=""),
+        mark=mark,
     )

@@ -195,9 +195,10 @@ def argument_tags(
     )
 
 
-def hunyuan(name: str, suffix: str, mark: str) -> ToolFormat:
+def hunyuan(name: str, suffix: str, mark: str, *, separated: bool = True) -> ToolFormat:
     """Keys and values in tags of their own behind the name, all calls in a section. Every tag's
-    name ends in ``suffix``, which differs from one vocabulary to another."""
+    name ends in ``suffix``, which differs from one vocabulary to another. ``separated``: a tag
+    stands behind the name."""
     first, last = f"<tool_calls{suffix}>", f"</tool_calls{suffix}>"
     opening, closing = f"<tool_call{suffix}>", f"</tool_call{suffix}>"
     key, key_end = f"<arg_key{suffix}>", f"</arg_key{suffix}>"
@@ -218,7 +219,7 @@ def hunyuan(name: str, suffix: str, mark: str) -> ToolFormat:
         written=Written(
             first=first + "\n",
             before=opening,
-            between=named + "\n",
+            between=(named if separated else "") + "\n",
             after=closing,
             last="\n" + last,
             parameter=ParameterForm(

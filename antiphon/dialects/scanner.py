@@ -278,7 +278,8 @@ class Parser:
                 return False
         if call.begun:
             self._markup.text.clear()
-        if reads in _BETWEEN_CALLS:
+        has_only_id = self._states[self._state].reads == "id" and not call.name
+        if reads in _BETWEEN_CALLS and not (has_only_id and reads == "name"):
             self._call = self._reader = None
             if call.begun:
                 self._end_call(call)

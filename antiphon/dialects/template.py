@@ -118,7 +118,7 @@ class Template:
                 **self._fixed,
                 **(settings or {}),
                 messages=messages,
-                tools=tools or None,
+                tools=tools,
                 documents=None,
                 add_generation_prompt=prompt,
             )
@@ -132,3 +132,7 @@ class Template:
     def mentions(self, name: str) -> bool:
         """Whether the template asks for a variable of this name."""
         return name in self._variables
+
+    def names(self, word: str) -> bool:
+        """Whether this word stands in the template, quoted."""
+        return f"'{word}'" in self.source or f'"{word}"' in self.source

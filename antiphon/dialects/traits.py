@@ -7,6 +7,7 @@ templates and their messages; no items.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import product
 from typing import Any
 
 from msgspec import Struct
@@ -15,12 +16,15 @@ from antiphon.errors import SetupError
 
 from .template import Refused, Template
 
-__all__ = ["SHORT_ID", "Traits", "probe"]
+__all__ = ["EFFORT", "SHORT_ID", "Traits", "probe"]
 
 Message = Mapping[str, Any]
 
 #: The length of the ids that Mistral's templates insist on: letters and digits only.
 SHORT_ID = 9
+#: The variable that tells how much to think, and what it might be.
+EFFORT = "reasoning_effort"
+_EFFORTS = ("none", "no_think", "minimal", "low", "medium", "high", "xhigh", "max")
 #: Keys under which templates look for what a model thought.
 _THINKING = ("reasoning_content", "reasoning", "thinking")
 #: What is said in the samples: words that no template has of its own.
@@ -59,6 +63,10 @@ class Traits(Struct, frozen=True, kw_only=True):
     reasoning: str | None
     #: What is written behind an answer.
     end: str
+    #: What it is given where there are no tools: some templates go over them without asking.
+    no_tools: tuple[()] | None = None
+    #: The words it takes for an effort, where it asks for one.
+    efforts: frozenset[str] = frozenset()
     #: What is written for an image among the parts of a question; None: it is not shown.
     image: str | None = None
 
@@ -90,6 +98,8 @@ def probe(template: Template) -> Traits:
         named_ids=best is not None and _id(best) == _NAMED_ID,
         reasoning=samples.thinking(best or [user, answer]),
         end=samples.end([user, answer]),
+        no_tools=samples.no_tools,
+        efforts=samples.efforts(),
         image=samples.image(),
     )
 
@@ -100,11 +110,12 @@ class _Samples:
     def __init__(self, template: Template) -> None:
         self._template = template
         self.parts = False
+        self.no_tools: tuple[()] | None = None
         question = [_said("user", _FIRST)]
-        if not self.show(question, _FIRST):
-            self.parts = True
-            if not self.show(question, _FIRST):
-                raise SetupError("The model's chat template does not show what a user says.")
+        for self.no_tools, self.parts in product((None, ()), (False, True)):
+            if self.show(question, _FIRST):
+                return
+        raise SetupError("The model's chat template does not show what a user says.")
 
     def show(self, messages: Sequence[Message], *words: str, tools: Any = None) -> bool:
         """Whether all ``words`` come out."""
@@ -121,14 +132,24 @@ class _Samples:
         if self.show(form, repr({"city": _VALUE})):
             return False
         called = form[:2]  # the name must stand in the call, and not only with its result
-        return self.show(called, _TOOL, _VALUE) or not self.show(called)
+        # A call at the end may be left out for what the model goes on with.
+        ends = (called, [*called, _said("user", _SECOND)])
+        return any(self.show(end, _TOOL, _VALUE) for end in ends) or not self.show(called)
 
-    def _render(self, messages: Sequence[Message], tools: Any, *, prompt: bool) -> str:
+    def _render(
+        self,
+        messages: Sequence[Message],
+        tools: Any,
+        *,
+        prompt: bool,
+        settings: Mapping[str, Any] | None = None,
+    ) -> str:
         if self.parts:
             messages = [
                 {**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages
             ]
-        return self._template.render(messages, tools=tools, prompt=prompt)
+        tools = self.no_tools if tools is None else tools
+        return self._template.render(messages, tools=tools, prompt=prompt, settings=settings)
 
     def thinking(self, messages: Sequence[Message]) -> str | None:
         """The key for thinking. Many templates show only that of the present tool loop."""
@@ -138,10 +159,21 @@ class _Samples:
                 return key
         return None
 
+    def efforts(self) -> frozenset[str]:
+        asked = _EFFORTS if self._template.mentions(EFFORT) else ()
+        return frozenset(effort for effort in asked if self._takes(effort))
+
+    def _takes(self, effort: str) -> bool:
+        try:
+            self._render([_said("user", _FIRST)], None, prompt=True, settings={EFFORT: effort})
+        except Refused:
+            return False
+        return True
+
     def image(self) -> str | None:
         parts = [_text(_FIRST), {"type": "image"}, _text(_SECOND)]
         try:
-            text = self._template.render([{"role": "user", "content": parts}])
+            text = self._template.render([{"role": "user", "content": parts}], tools=self.no_tools)
         except Refused:
             return None
         before, found, rest = text.partition(_FIRST)

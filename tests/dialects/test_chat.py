@@ -234,6 +234,17 @@ def test_a_template_for_tools_is_used_with_tools() -> None:
     assert "SmolLM" in model.prompt(user("Hi"))
 
 
+def test_a_template_for_tools_may_be_the_only_one() -> None:
+    named = {
+        "default": source("qwen").replace(
+            "{%- if tools %}", "{%- for tool in tools %}{%- endfor %}{%- if tools %}", 1
+        )
+    }
+    model = Model(None, tokens=TOKENS["qwen"], card={"chat_templates": named})
+    assert "# Tools" in model.prompt(user("Hi"), tools=(WEATHER,))
+    assert "# Tools" not in model.prompt(user("Hi"))
+
+
 @pytest.mark.requirement("VO-2", "VN-1")
 def test_formats_can_be_named() -> None:
     model = Model("smol", tool_format="mistral", reasoning_format="think")

@@ -17,6 +17,7 @@ from antiphon.stream.deltas import Delta
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Chunk, ModelCard
 from antiphon.wire.items import FunctionCall, FunctionCallOutput, InputText, Item, Message
+from antiphon.wire.response import Effort, ReasoningConfig
 from antiphon.wire.tools import Function, Namespace
 from tests.dialects.replies import items, specials
 
@@ -25,8 +26,19 @@ FOLDER = Path(__file__).parent / "templates"
 ELSEWHERE = {"hermes": "qwen", "mistral": "mistral", "llama3_json": "llama"}
 FILES = {path.stem: path for path in sorted((FOLDER / "published").glob("*.jinja"))}
 FILES |= {name: FOLDER / f"{other}.jinja" for name, other in ELSEWHERE.items()}
+#: The row that each is read by; behind a hyphen stands which of the row's models it is of.
+ROWS = {name: name.partition("-")[0] for name in FILES}
 #: How they think, where they do.
 THINKS = {
+    "deepseek_v4": "think",
+    "granite": "granite",
+    "granite-33": "ernie45",
+    "hunyuan_a13b-apriel": "apriel",
+    "hy_v3": "hy_v3",
+    "minicpm5": "think",
+    "minimax_m3": "minimax_m3",
+    "mistral_v11": "mistral",
+    "solar_open": "solar_open",
     "deepseek_v31": "think",
     "deepseek_v32": "think",
     "gemma4": "gemma4",
@@ -58,7 +70,7 @@ each_template = pytest.mark.parametrize("name", FILES)
 
 
 def dialect(name: str, *besides: str) -> tuple[Dialect, ByteTokenizer]:
-    tokens = specials(TOOLS[name]) | set(besides)
+    tokens = specials(TOOLS[ROWS[name]]) | set(besides)
     if name in THINKS:
         thinks = REASONING[THINKS[name]]
         tokens |= {t for t in (*thinks.open, *thinks.close) if "sep" not in t}
@@ -96,7 +108,7 @@ def spelled(name: str, *talk: Item) -> str:
 @each_template
 def test_the_format_is_found(name: str) -> None:
     spoken, _ = dialect(name)
-    assert spoken.tools.name == name and spoken.knows_tools
+    assert spoken.tools.name == ROWS[name] and spoken.knows_tools
     assert (spoken.reasoning and spoken.reasoning.name) == THINKS.get(name)
 
 
@@ -124,7 +136,8 @@ def test_what_the_template_writes_is_read(name: str, count: int) -> None:
     for token in ids:
         deltas += list(rendered.parser.feed(Chunk(ids=(token,))))[1:]
     found = [item for item in items(deltas)[0] if "call" in item]
-    told = count if spoken._with_tools.traits.parallel else 1
+    traits = spoken._with_tools.traits
+    told = count if traits.parallel or not traits.results else 1
     assert [item["call"] for item in found] == ["search"] * told
     assert [json.loads(item["arguments"]) for item in found] == [ARGUMENTS] * told
 
@@ -145,6 +158,22 @@ def test_what_parts_a_turn_does_not_end_it(name: str, token: str) -> None:
     assert stops == ((tokenizer.special[token],) if token else ())
 
 
+@pytest.mark.parametrize(
+    ("effort", "end"),
+    [
+        ("none", "<think:opensource></think:opensource>"),
+        ("medium", "<think:opensource>"),
+        ("xhigh", "<think:opensource>"),
+    ],
+)
+def test_an_effort_is_told_in_words_that_the_template_takes(effort: Effort, end: str) -> None:
+    """Hunyuan 3 refuses all but three words; clients send others."""
+    spoken, tokenizer = dialect("hy_v3")
+    options = Options(reasoning=ReasoningConfig(effort=effort))
+    prompt = spoken.render(Conversation(items=(user("Hi"),)), options).prompt
+    assert b"".join(map(tokenizer.piece, prompt.ids)).decode().endswith(end)
+
+
 @pytest.mark.requirement("FM-SPACES")
 def test_what_is_said_of_the_tools_of_a_namespace_is_shown() -> None:
     spoken, tokenizer = dialect("hermes")
@@ -158,7 +187,7 @@ def test_what_is_said_of_the_tools_of_a_namespace_is_shown() -> None:
 
 
 def test_what_is_said_to_be_checked_is_checked_here() -> None:
-    assert {name for name, about in TOOLS_ABOUT.items() if about.template} == FILES.keys()
+    assert {name for name, about in TOOLS_ABOUT.items() if about.template} == set(ROWS.values())
     thinks = {name for name, about in REASONING_ABOUT.items() if about.template}
     assert thinks == set(THINKS.values())
 

@@ -116,3 +116,32 @@ def test_objects_that_would_be_shown_as_python_writes_them_are_no_objects() -> N
     shown += "{{ c.function.name }}{{ c.function.arguments | string }}{% endfor %}{% endfor %}"
     found = probe(Template(shown))
     assert found.results and found.texts and not found.objects
+
+
+def test_a_template_may_go_over_tools_without_asking_whether_there_are_any() -> None:
+    """As those of Hermes 2 and 3 for tools do."""
+    source = (
+        "Tools: {% for tool in tools %}{{ tool.function.name }} {% endfor %}"
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    )
+    found = probe(Template(source))
+    assert found.no_tools == () and found.tools and not found.parts
+
+
+def test_calls_at_the_end_may_be_left_out() -> None:
+    """Nemotron's template takes an answer that stands last for one that is to be gone on with."""
+    source = (
+        "{% for m in messages %}{% if not (loop.last and m.role == 'assistant') %}{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}"
+        "{% endfor %}{% endif %}{% endfor %}"
+    )
+    assert probe(Template(source)).results
+
+
+def test_efforts_are_the_words_that_a_template_takes() -> None:
+    source = (
+        "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'max'] %}"
+        "{{ raise_exception('no') }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    assert probe(Template(source)).efforts == {"low", "max"}
+    assert probe(Template("{% for m in messages %}{{ m.content }}{% endfor %}")).efforts == set()

@@ -1,0 +1,109 @@
+"""How model families write their thinking: one row each. The most telling marks come first."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from .formats_shape import ReasoningFormat
+
+__all__ = ["REASONING"]
+
+REASONING: Mapping[str, ReasoningFormat] = {
+    row.name: row
+    for row in (
+        ReasoningFormat(
+            name="append_think", open=("<think>",), close=("</think>",), kept=True, mark=""
+        ),
+        ReasoningFormat(
+            name="seed", open=("<seed:think>",), close=("</seed:think>",), mark="<seed:think>"
+        ),
+        ReasoningFormat(name="kimi", open=("◁think▷",), close=("◁/think▷",), mark="◁think▷"),
+        ReasoningFormat(name="mistral", open=("[THINK]",), close=("[/THINK]",), mark=r"\[THINK\]"),
+        ReasoningFormat(
+            name="gemma4", open=("<|channel>thought",), close=("<channel|>",), mark=r"<\|channel>"
+        ),
+        ReasoningFormat(
+            name="cohere",
+            open=("<|START_THINKING|>",),
+            close=("<|END_THINKING|>",),
+            answer=("<|START_RESPONSE|>", "<|END_RESPONSE|>"),
+            frames=("<|START_TEXT|>", "<|END_TEXT|>"),
+            mark=r"<\|START_THINKING\|>",
+        ),
+        ReasoningFormat(
+            name="inkling",
+            open=("<|content_thinking|>",),
+            close=("<|end_message|>", "<|content_model_end_sampling|>"),
+            answer=("<|content_text|>", "<|end_message|>"),
+            frames=("<|message_model|>",),
+            mark=r"<\|content_thinking\|>",
+        ),
+        ReasoningFormat(
+            name="kimi_k3",
+            open=("<|open|>think<|sep|>",),
+            close=("<|close|>think<|sep|>",),
+            answer=("<|open|>response<|sep|>", "<|close|>response<|sep|>"),
+            frames=("<|close|>message<|sep|>",),
+            mark=r"<\|open\|>",
+        ),
+        ReasoningFormat(
+            name="minimax_m3", open=("<mm:think>",), close=("</mm:think>",), mark="<mm:think>"
+        ),
+        ReasoningFormat(
+            name="apertus",
+            open=("<|inner_prefix|>",),
+            close=("<|inner_suffix|>",),
+            mark=r"<\|inner_prefix\|>",
+        ),
+        ReasoningFormat(
+            name="solar_open2",
+            open=("<|think:start|>",),
+            close=("<|think:end|>",),
+            mark=r"<\|think:start\|>",
+        ),
+        ReasoningFormat(
+            name="solar_open",
+            open=("<|think|>",),
+            close=("<|end|>",),
+            answer=("<|content|>", "<|end|>"),
+            frames=("<|begin|>assistant",),
+            mark=r"<\|tool_call:args\|>",
+        ),
+        ReasoningFormat(
+            name="hy_v3",
+            open=("<think:opensource>",),
+            close=("</think:opensource>",),
+            mark=":opensource",
+        ),
+        ReasoningFormat(
+            name="hy_v4", open=("<think:6124c78e>",), close=("</think:6124c78e>",), mark=":6124c78e"
+        ),
+        ReasoningFormat(
+            name="longcat",
+            open=("<longcat_think>",),
+            close=("</longcat_think>",),
+            mark="<longcat_think>",
+        ),
+        ReasoningFormat(
+            name="ernie45",
+            open=("<think>",),
+            close=("</think>",),
+            answer=("<response>", "</response>"),
+            mark="<global_setting>|</response> for each user query",
+        ),
+        ReasoningFormat(
+            name="granite",
+            open=("Here is my thought process:", "Here's my thought process:"),
+            close=("Here is my response:", "Here's my response:"),
+            mark="Here is my thought process",
+        ),
+        ReasoningFormat(
+            name="apriel",
+            open=("Here are my reasoning steps:",),
+            close=("[BEGIN FINAL RESPONSE]",),
+            frames=("\n[END FINAL RESPONSE]", "[END FINAL RESPONSE]"),
+            mark=r"\[BEGIN FINAL RESPONSE\]",
+        ),
+        ReasoningFormat(name="think", open=("<think>",), close=("</think>",), mark="</think>"),
+    )
+}
