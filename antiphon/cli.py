@@ -159,9 +159,12 @@ def _key_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _index_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("action", choices=["add", "remove", "count"])
+    parser.add_argument("action", choices=["add", "remove", "list", "count"])
     parser.add_argument(
-        "what", nargs="*", metavar="WHAT", help="folders, files and URLs; to remove: how URLs begin"
+        "what",
+        nargs="*",
+        metavar="WHAT",
+        help="folders, files and URLs; to remove or list: how URLs begin",
     )
     parser.add_argument("--as", dest="prefix", help="what the URLs of files begin with")
 
@@ -231,21 +234,33 @@ def _index(loaded: Loaded, given: argparse.Namespace) -> None:
 
 
 async def _indexed(settings: Settings, given: argparse.Namespace) -> None:
+    from antiphon.attachments.documents import Documents
     from antiphon.server import open_fetcher
     from antiphon.tools.web.index import Index
     from antiphon.tools.web.indexing import add
 
+    if given.action in ("add", "remove") and not given.what:
+        raise SetupError(f"antiphon index {given.action}: say what")
+    if given.action != "add" and not settings.web_index.is_file():
+        raise SetupError(f"There is no index {settings.web_index}: antiphon index add makes one")
     index = Index(settings.web_index)
     fetcher = open_fetcher(settings)
+    documents = Documents()
     try:
-        for what in given.what:
+        for what in given.what or ([""] if given.action == "list" else []):
             if given.action == "remove":
                 _say(f"{what}  {await index.remove(what)} removed")
-                continue
-            added = await add(index, what, prefix=given.prefix, fetcher=fetcher)
-            _say(f"{what}  {added.pages} pages")
-            for why in added.skipped:
-                _say(f"  {why}")
+            elif given.action == "list":
+                for url, title in await index.list(what):
+                    _say(f"{url}  {title}")
+            elif given.action == "add":
+                added = await add(
+                    index, what, documents=documents, prefix=given.prefix, fetcher=fetcher
+                )
+                gone = f", {added.gone} gone" if added.gone else ""
+                _say(f"{what}  {added.pages} pages{gone}")
+                for why in added.skipped:
+                    _say(f"  {why}")
         _say(f"{settings.web_index}  {await index.count()} pages in all")
     finally:
         await index.close()
@@ -335,7 +350,7 @@ COMMANDS: Mapping[str, Command] = {
         help="Fill the index that web searches go to.",
         run=_index,
         groups=("Tools", "Fetching"),
-        takes="add|remove|count [WHAT …] ",
+        takes="add|remove|list|count [WHAT …] ",
         arguments=_index_arguments,
     ),
     "settings": Command(

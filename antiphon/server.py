@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from antiphon import catalog
 from antiphon.address import network
+from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.catalog import ServedModel
 from antiphon.errors import SetupError
@@ -83,7 +84,8 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             models = await catalog.load(settings, progress, now=int(_clock()))
         stack.push_async_callback(models.close)
         _check_embeddings(settings.file_search_embeddings, models)
-        containers, providers = await _tools(stack, settings, store, fetcher, log)
+        documents = Documents()
+        containers, providers = await _tools(stack, settings, store, fetcher, documents, log)
         service = Service(
             models,
             store,
@@ -91,6 +93,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             seal=seal,
             prompts=prompts,
             fetcher=fetcher,
+            documents=documents,
             providers=providers,
             containers=containers,
             clock=_clock,
@@ -138,7 +141,12 @@ def _app(settings: Settings, service: Service, log: Any) -> ASGIApp:
 
 
 async def _tools(
-    stack: AsyncExitStack, settings: Settings, store: Store, fetcher: Fetcher | None, log: Any
+    stack: AsyncExitStack,
+    settings: Settings,
+    store: Store,
+    fetcher: Fetcher | None,
+    documents: Documents,
+    log: Any,
 ) -> tuple[Containers | None, Mapping[str, Provider]]:
     """Where code is run, and all tools that run here."""
     uploads = _Uploads(Files(store, clock=_clock, ids=_new_id))
@@ -146,7 +154,13 @@ async def _tools(
     containers = await stack.enter_async_context(
         open_containers(settings, log, uploads=uploads, library=library, clock=_clock, ids=_new_id)
     )
-    means = Means(settings=settings, fetcher=fetcher, containers=containers, uploads=uploads)
+    means = Means(
+        settings=settings,
+        documents=documents,
+        fetcher=fetcher,
+        containers=containers,
+        uploads=uploads,
+    )
     return containers, await stack.enter_async_context(open_tools(means))
 
 

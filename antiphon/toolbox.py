@@ -11,9 +11,11 @@ from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontext
 from importlib.metadata import entry_points
 from typing import Any
 
-from msgspec import Struct
+import structlog
+from msgspec import Struct, field
 
 from antiphon.address import network
+from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import SetupError
 from antiphon.settings import Settings
@@ -25,12 +27,15 @@ from antiphon.tools.skills import Library
 
 __all__ = ["PROVIDERS", "Means", "open_containers", "open_tools"]
 
+_log = structlog.get_logger(__name__)
+
 
 class Means(Struct, frozen=True, kw_only=True):
     """What tools are made with. ``fetcher``: None where nothing may be fetched;
     ``containers``: None where no code is run; ``uploads``: what clients keep here."""
 
     settings: Settings
+    documents: Documents = field(default_factory=Documents)
     fetcher: Fetcher | None = None
     containers: Containers | None = None
     uploads: Uploads | None = None
@@ -89,7 +94,10 @@ async def _web_search(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
 
     settings = means.settings
     named = settings.web_search
-    if named == "off" or (named == "index" and not settings.web_index.is_file()):
+    if named == "index" and not settings.web_index.is_file():
+        _log.info("web_search is off: fill an index with `antiphon index add`, or set web_search")
+        named = "off"
+    if named == "off":
         yield {}
         return
     if named == "index":
@@ -101,15 +109,16 @@ async def _web_search(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
         return
     from antiphon.tools.web.ddgs import Ddgs
     from antiphon.tools.web.engines import Remote
-    from antiphon.tools.web.web import Web
+    from antiphon.tools.web.web import Finder, Web
 
     if means.fetcher is None:
         raise SetupError(f"web_search = {named!r} opens pages: set fetch_urls")
     if named == "ddgs":
-        web = Web(Ddgs.open(), means.fetcher)
+        finder: Finder = Ddgs.open()
     else:
         key, url = settings.web_search_key, settings.web_search_url
-        web = Web(Remote.open(named, key=key, url=url), means.fetcher)
+        finder = Remote.open(named, key=key, url=url)
+    web = Web(finder, means.fetcher, means.documents)
     try:
         yield dict.fromkeys(TYPES, WebSearch(web, is_external=True))
     finally:

@@ -41,11 +41,13 @@ class Failed(Exception):
 
 
 class Fetched(Struct, frozen=True):
-    """What stood behind a URL: bytes, the type they are said to be, and the last of its path."""
+    """What stood behind a URL: bytes, the type they are said to be, and the last of its path.
+    ``url``: where it was found in the end."""
 
     content: bytes
     mime: str
     name: str
+    url: str = ""
 
 
 class Fetcher:
@@ -114,7 +116,7 @@ class Fetcher:
                     raise Failed("broken", "the server sends it compressed unasked")
                 content = await self._read(answer)
                 name = unquote(urlsplit(str(answer.url)).path.rpartition("/")[2])
-                return Fetched(content, answer.content_type, name)
+                return Fetched(content, answer.content_type, name, str(answer.url))
         except TimeoutError:
             raise Failed("slow", "it took too long") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:

@@ -18,9 +18,9 @@ from antiphon.wire.items import Logprob
 from antiphon.wire.parts import Annotation, FileCitation, UrlCitation
 
 URL = "https://north.example/a?b=(c)"
-LINK = f"([north.example]({URL}))"
+LINK = "([north.example](https://north.example/a?b=%28c%29))"
 NOTATIONS = (
-    of_pages({1: Page.of(URL, "Oslo", "x"), 2: Page.of("", "Results", "y", results=True)}.get),
+    of_pages({1: Page.of(URL, "Oslo", "x"), 2: Page.listing("y", ())}.get),
     of_files({1: ("file-1", "one.txt")}.get),
 )
 #: One that names something.

@@ -7,7 +7,8 @@ from __future__ import annotations
 import asyncio
 import re
 import sqlite3
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from itertools import islice
 from pathlib import Path
 from threading import Lock
 from typing import TypeVar
@@ -26,7 +27,7 @@ _T = TypeVar("_T")
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS pages (
     id INTEGER PRIMARY KEY, url TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT NOT NULL,
-    links TEXT NOT NULL
+    links TEXT NOT NULL, source TEXT NOT NULL DEFAULT ''
 );
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
     title, text, content='pages', content_rowid='id', tokenize='porter unicode61'
@@ -42,11 +43,13 @@ END;
 _SEARCH = """
 SELECT url, pages.title, snippet(words, 1, '', '', ' … ', 40)
 FROM words JOIN pages ON id = words.rowid
-WHERE words MATCH ? ORDER BY bm25(words, 3.0, 1.0) LIMIT ?
+WHERE words MATCH ? AND rank MATCH 'bm25(3.0, 1.0)' ORDER BY rank
+"""
+_PAGE = """
+SELECT url, title, text, links FROM pages WHERE url IN (?1, ?2, ?3) ORDER BY url = ?1 DESC LIMIT 1
 """
 _WORD = re.compile(r"\w+")
-#: Results are asked for beyond what is wanted: filters take some away.
-_BEYOND = 5
+_MOST_WORDS = 64
 
 
 class Document(Struct, frozen=True, kw_only=True):
@@ -68,13 +71,23 @@ class Index:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, check_same_thread=False)
             self._database.executescript(_SCHEMA)
+            self._grow()
         except (OSError, sqlite3.Error) as error:
             raise SetupError(f"The index {path} cannot be used: {error}") from None
         self._lock = Lock()
 
-    async def add(self, documents: Iterable[Document]) -> int:
-        """Keep them; one of the same URL is replaced. Returns how many there were."""
-        rows = [(each.url, each.title, each.text, "\n".join(each.links)) for each in documents]
+    def _grow(self) -> None:
+        """Indexes of earlier versions did not know where their pages came from."""
+        columns = {row[1] for row in self._database.execute("PRAGMA table_info(pages)")}
+        if "source" not in columns:
+            self._database.execute("ALTER TABLE pages ADD COLUMN source TEXT NOT NULL DEFAULT ''")
+
+    async def add(self, documents: Iterable[Document], source: str = "") -> int:
+        """Keep them; one of the same URL is replaced. ``source``: the folder or file they were read
+        from. Returns how many there were."""
+        rows = [
+            (each.url, each.title, each.text, "\n".join(each.links), source) for each in documents
+        ]
 
         def write() -> int:
             with self._database:
@@ -82,11 +95,31 @@ class Index:
                     "DELETE FROM pages WHERE url = ?", [(row[0],) for row in rows]
                 )
                 self._database.executemany(
-                    "INSERT INTO pages (url, title, text, links) VALUES (?, ?, ?, ?)", rows
+                    "INSERT INTO pages (url, title, text, links, source) VALUES (?, ?, ?, ?, ?)",
+                    rows,
                 )
             return len(rows)
 
         return await self._with(write)
+
+    async def keep(self, source: str, urls: Collection[str]) -> int:
+        """Forget the pages of a source that are not among these. Returns how many there were."""
+
+        def write() -> int:
+            found = self._database.execute("SELECT url FROM pages WHERE source = ?", (source,))
+            gone = [row for row in found.fetchall() if row[0] not in urls]
+            with self._database:
+                self._database.executemany("DELETE FROM pages WHERE url = ?", gone)
+            return len(gone)
+
+        return await self._with(write)
+
+    async def list(self, prefix: str = "") -> tuple[tuple[str, str], ...]:
+        """URL and title of the pages whose URL begins so, in order."""
+        query = "SELECT url, title FROM pages WHERE substr(url, 1, ?) = ? ORDER BY url"
+        return await self._with(
+            lambda: tuple(self._database.execute(query, (len(prefix), prefix)).fetchall())
+        )
 
     async def remove(self, prefix: str) -> int:
         """Forget the pages whose URL begins so. Returns how many there were."""
@@ -107,29 +140,33 @@ class Index:
         )
 
     async def search(self, query: str, asked: Asked) -> tuple[Found, ...]:
-        words = [f'"{word}"' for word in _WORD.findall(query)]
-        if not words:
-            return ()
-        limit = asked.count * _BEYOND
+        words = [f'"{word}"' for word in dict.fromkeys(_WORD.findall(query))][:_MOST_WORDS]
 
-        def read() -> list[tuple[str, str, str]]:
-            return self._database.execute(_SEARCH, (" OR ".join(words), limit)).fetchall()
+        def read() -> list[Found]:
+            rows = self._database.execute(_SEARCH, (" OR ".join(words),))
+            allowed = (row for row in rows if asked.allows(row[0]))
+            best = islice(allowed, asked.count)
+            return [Found(url=url, title=title, text=text) for url, title, text in best]
 
-        rows = await self._with(read)
-        return tuple(Found(url=url, title=title, text=text) for url, title, text in rows)
+        found = await self._with(read) if words else []
+        if not found and not await self.count():
+            raise ToolError("Nothing can be found: the index of this server is empty.")
+        return tuple(found)
 
     async def page(self, url: str) -> Page:
-        def read() -> tuple[str, str, str] | None:
-            found: tuple[str, str, str] | None = self._database.execute(
-                "SELECT title, text, links FROM pages WHERE url = ?", (url,)
-            ).fetchone()
-            return found
+        plain, _, _ = url.partition("#")
+        twin = plain.removesuffix("/") if plain.endswith("/") else f"{plain}/"
 
-        row = await self._with(read)
-        if row is None:
+        def read() -> Page | None:
+            row = self._database.execute(_PAGE, (url, plain, twin)).fetchone()
+            if row is None:
+                return None
+            return Page.of(row[0], row[1], row[2], tuple(row[3].split("\n")) if row[3] else ())
+
+        page = await self._with(read)
+        if page is None:
             raise ToolError(f"The page {url} is not in the index.")
-        title, text, links = row
-        return Page.of(url, title, text, tuple(links.split("\n")) if links else ())
+        return page
 
     async def close(self) -> None:
         await self._with(self._database.close)

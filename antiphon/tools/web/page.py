@@ -18,8 +18,11 @@ __all__ = ["Found", "Page", "domain", "plain"]
 _WIDTH = 80
 #: Hits that a search in a page shows, and the lines of each.
 _HITS, _AROUND = 50, 4
+#: Characters of what is told of a result.
+_SHORT = 600
 _NOT_OURS = str.maketrans("【】", "〖〗")
 _BLANKS = re.compile(r"\n{3,}")
+_LINK = re.compile(r"【\d+†([^【】†\n]*)(?:†[^【】\n]*)?】")
 
 
 class Found(Struct, frozen=True, kw_only=True):
@@ -31,34 +34,47 @@ class Found(Struct, frozen=True, kw_only=True):
 
 
 class Page(Struct, frozen=True, kw_only=True):
-    """``links``: the URLs its text refers to as ``【0†…】``, ``【1†…】`` …. ``is_results``: it
-    lists what a search found."""
+    """``links``: the URLs its text refers to as ``【0†…】``, ``【1†…】`` …, each with the line at
+    which it is opened. ``found``: what a search found, each with the line where it is told of;
+    None: this is no list of results. A page without lines has not been read."""
 
     url: str
     title: str
-    lines: tuple[str, ...]
-    links: tuple[str, ...] = ()
-    is_results: bool = False
+    lines: tuple[str, ...] = ()
+    links: tuple[tuple[str, int], ...] = ()
+    found: tuple[tuple[int, Found], ...] | None = None
 
     @classmethod
-    def of(
-        cls, url: str, title: str, text: str, links: tuple[str, ...] = (), *, results: bool = False
-    ) -> Page:
+    def of(cls, url: str, title: str, text: str, links: tuple[str, ...] = ()) -> Page:
         """The page with this text, wrapped."""
-        lines = tuple(_wrapped(_BLANKS.sub("\n\n", text.strip())))
-        title = plain(title) or domain(url)
-        return cls(url=url, title=title, lines=lines, links=links, is_results=results)
+        lines = tuple(_wrapped(_BLANKS.sub("\n\n", text.strip()))) or ("",)
+        targets = tuple((link, 0) for link in links)
+        return cls(url=url, title=plain(title) or domain(url), lines=lines, links=targets)
 
     @classmethod
-    def listing(cls, query: str, found: tuple[Found, ...]) -> Page:
+    def listing(cls, query: str, results: tuple[Found, ...]) -> Page:
         """What a search found, each result a link."""
-        entries = [
-            f"【{at}†{plain(one.title) or domain(one.url)}†{domain(one.url)}】\n{plain(one.text)}"
-            for at, one in enumerate(found)
-        ]
-        text = "\n\n".join(entries) or "Nothing was found. Try other words."
-        links = tuple(one.url for one in found)
-        return cls.of("", f"Results for {query}", text, links, results=True)
+        lines: list[str] = []
+        found: list[tuple[int, Found]] = []
+        for at, one in enumerate(results):
+            found.append((len(lines), one))
+            lines += _wrapped(f"【{at}†{plain(one.title) or domain(one.url)}†{domain(one.url)}】")
+            lines += (*_wrapped(_shortened(plain(one.text))), "")
+        return cls(
+            url="",
+            title=f"Results for {plain(query)}",
+            lines=tuple(lines[:-1]) or ("Nothing was found. Try other words.",),
+            links=tuple((one.url, 0) for one in results),
+            found=tuple(found),
+        )
+
+    def cited(self, line: int | None) -> Found | None:
+        """What is cited by a line of this page: itself, or in a list the result that stands
+        there."""
+        if self.found is None:
+            return Found(url=self.url, title=self.title)
+        before = [one for at, one in self.found if line is not None and at <= line]
+        return before[-1] if before else None
 
     def view(self, cursor: int, start: int, room: int, most: int | None = None) -> str:
         """Lines from ``start`` on, as many as fit ``room`` characters, at most ``most``."""
@@ -75,20 +91,42 @@ class Page(Struct, frozen=True, kw_only=True):
         head = f"**viewing lines [{start} - {last}] of {max(0, len(self.lines) - 1)}**"
         return "\n".join((self._head(cursor), head, "", *shown))
 
-    def find(self, cursor: int, pattern: str) -> str | None:
-        """Where ``pattern`` stands, with the lines behind it; None if nowhere."""
-        wanted = pattern.casefold()
-        hits: list[str] = []
-        at = 0
-        while at < len(self.lines) and len(hits) < _HITS:
-            if wanted in self.lines[at].casefold():
-                after = self.lines[at : at + _AROUND]
-                lines = [f"L{at + n}: {line}" for n, line in enumerate(after)]
-                hits.append("\n".join((f"# match {len(hits)} at L{at}", *lines)))
-                at += _AROUND
-            else:
-                at += 1
-        return "\n\n".join((self._head(cursor), *hits)) if hits else None
+    def find(self, pattern: str) -> tuple[int, ...]:
+        """The lines where ``pattern`` begins, links aside, and not again in the lines that are
+        shown with them."""
+        lines = self._read()
+        wanted = " ".join(pattern.casefold().split())
+        hits: list[int] = []
+        for at, line in enumerate(lines):
+            if len(hits) == _HITS:
+                break
+            if hits and at < hits[-1] + _AROUND:
+                continue
+            over = f"{line.rstrip()} {lines[at + 1].lstrip()}" if at + 1 < len(lines) else line
+            found = line.casefold().find(wanted)
+            if found < 0:  # it may go on in the next line
+                found = over.casefold().find(wanted)
+            if 0 <= found < len(line.casefold()):
+                hits.append(at)
+        return tuple(hits)
+
+    def hits(self, cursor: int, found: tuple[int, ...], room: int) -> str:
+        """The lines that were found, each hit a link to its place; as many as fit ``room``
+        characters."""
+        lines, said, size = self._read(), [self._head(cursor)], 0
+        for number, at in enumerate(found):
+            shown = (f"L{at + n}: {line}" for n, line in enumerate(lines[at : at + _AROUND]))
+            hit = "\n".join((f"# 【{number}†match at L{at}】", *shown))
+            size += len(hit) + 2
+            if number and size > room:
+                said.append(f"… and {len(found) - number} more")
+                break
+            said.append(hit)
+        return "\n\n".join(said)
+
+    def _read(self) -> list[str]:
+        """The lines with the names of links alone."""
+        return [_LINK.sub(r"\1", line) for line in self.lines]
 
     def _head(self, cursor: int) -> str:
         return f"[{cursor}] {self.title}" + (f" ({self.url})" if self.url else "")
@@ -112,3 +150,7 @@ def _wrapped(text: str) -> Iterator[str]:
         yield from textwrap.wrap(
             line, _WIDTH, replace_whitespace=False, drop_whitespace=False, break_on_hyphens=False
         ) or [""]
+
+
+def _shortened(text: str) -> str:
+    return textwrap.shorten(text, _SHORT, placeholder=" …")

@@ -5,7 +5,8 @@ the client, citations in the answer. It does not know where pages come from.
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+import re
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
@@ -15,10 +16,13 @@ from msgspec import UNSET
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
 from antiphon.wire import tools as tl
+from antiphon.wire.faults import bad_pattern, bad_type, kind_of
 from antiphon.wire.items import Item, WebSearchCall
+from antiphon.wire.shape import array
 
 from .browser import Asked, Browser, Shown, Source
 from .citations import of_pages
+from .page import Page, domain
 
 __all__ = ["TYPES", "WebSearch"]
 
@@ -34,6 +38,11 @@ _NAMESPACE = "browser"
 _SIZES: Mapping[str, tuple[int, int]] = {"low": (5, 2000), "medium": (10, 4000), "high": (20, 8000)}
 _SOURCES, _RESULTS = "web_search_call.action.sources", "web_search_call.results"
 
+_MOST_DOMAINS = 100
+#: A name without scheme and path, as the API has it.
+_DOMAIN = re.compile(r"[^\s/:?#@\[\]]{1,253}")
+_COUNTRY = re.compile(r"[A-Za-z]{2}")
+_NUMBER = re.compile(r"-?\d{1,9}")
 _CURSOR = {"type": "integer", "description": "The number of a page that was shown; the last one."}
 _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
     "search": (
@@ -67,7 +76,7 @@ _BEGUN: Mapping[str, Mapping[str, Any]] = {
     "find": {"type": "find_in_page", "url": "", "pattern": ""},
 }
 
-_Step = Callable[[Browser, Mapping[str, Any]], Awaitable[Shown]]
+_Step = Callable[[Browser, Mapping[str, Any], int], Awaitable[Shown]]
 
 
 class WebSearch:
@@ -86,14 +95,15 @@ class WebSearch:
                 raise InvalidRequest(
                     f"Unknown parameter: '{where}'.", param=where, code="unknown_parameter"
                 )
-            if value is None:
-                continue
-            if not isinstance(value, list) or not all(isinstance(one, str) for one in value):
-                raise InvalidRequest(
-                    f"Invalid type for '{where}': expected an array of strings.",
-                    param=where,
-                    code="invalid_type",
-                )
+            for at, one in enumerate(array([] if value is None else value, where, _MOST_DOMAINS)):
+                if not isinstance(one, str):
+                    raise bad_type(f"{where}[{at}]", "a string", kind_of(one))
+                if not _DOMAIN.fullmatch(one):
+                    raise bad_pattern(f"{where}[{at}]", _DOMAIN.pattern)
+        location = {} if tool.user_location is UNSET else tool.user_location or {}
+        country = location.get("country")
+        if country is not None and not (isinstance(country, str) and _COUNTRY.fullmatch(country)):
+            raise bad_pattern(f"{path}.user_location.country", _COUNTRY.pattern)
 
     def lead(self, tool: Any, opening: Opening) -> Item | None:
         return None
@@ -103,7 +113,7 @@ class WebSearch:
         if self._is_external and tool.external_web_access is False:
             yield Toolset()
             return
-        browser = Browser(self._source, _asked(tool))
+        browser = Browser(self._source, _asked(tool), _before(opening.items))
         offers = tuple(
             Offer(
                 tool=_function(name),
@@ -123,6 +133,7 @@ async def _run(
     arguments: str,
     context: Context,
 ) -> AsyncGenerator[Step | Result, None]:
+    at = browser.begin()
     yield Step("searching")
     try:
         asked = json.loads(arguments or "{}")
@@ -130,7 +141,7 @@ async def _run(
         asked = None
     if not isinstance(asked, dict):
         raise ToolError("The arguments are not a JSON object.")
-    shown = await step(browser, asked)
+    shown = await step(browser, asked, at)
     action = dict(shown.action)
     if _SOURCES in include and shown.found:
         action["sources"] = [{"type": "url", "url": one.url} for one in shown.found]
@@ -143,26 +154,50 @@ async def _run(
     yield Result(text=shown.text, fields=fields)
 
 
-async def _search(browser: Browser, asked: Mapping[str, Any]) -> Shown:
-    return await browser.search(_text(asked, "query"))
+async def _search(browser: Browser, asked: Mapping[str, Any], at: int) -> Shown:
+    return await browser.search(_text(asked, "query"), at=at)
 
 
-async def _open(browser: Browser, asked: Mapping[str, Any]) -> Shown:
+async def _open(browser: Browser, asked: Mapping[str, Any], at: int) -> Shown:
     id = asked.get("id")
-    if isinstance(id, str) and id.strip().lstrip("-").isdigit():
+    if isinstance(id, str) and _NUMBER.fullmatch(id.strip()):
         id = int(id)
-    if not isinstance(id, int | str) or id == "":
+    if isinstance(id, bool) or not isinstance(id, int | str) or id == "":
         id = None
-    loc = _number(asked, "loc") or 0
-    lines = _number(asked, "num_lines")
-    return await browser.open(id, _number(asked, "cursor"), loc, lines if lines != -1 else None)
+    loc, lines = _number(asked, "loc"), _number(asked, "num_lines")
+    return await browser.open(
+        id,
+        _number(asked, "cursor"),
+        None if loc is None or loc < 0 else loc,
+        None if lines is None or lines < 0 else lines,
+        at=at,
+    )
 
 
-async def _find(browser: Browser, asked: Mapping[str, Any]) -> Shown:
-    return browser.find(_text(asked, "pattern"), _number(asked, "cursor"))
+async def _find(browser: Browser, asked: Mapping[str, Any], at: int) -> Shown:
+    return await browser.find(_text(asked, "pattern"), _number(asked, "cursor"), at=at)
 
 
 _STEPS: Mapping[str, _Step] = {"search": _search, "open": _open, "find": _find}
+
+
+def _before(items: Sequence[Item]) -> tuple[Page | None, ...]:
+    """The pages of steps that were taken before, as far as their items tell: cursors go on from
+    there, and what is cited of them keeps its URL."""
+    return tuple(_step_of(item) for item in items if isinstance(item, WebSearchCall))
+
+
+def _step_of(call: WebSearchCall) -> Page | None:
+    action = call.action if isinstance(call.action, dict) else {}
+    if call.status != "completed":
+        return None
+    if action.get("type") == "search":
+        sources = action.get("sources")
+        urls = [one.get("url") for one in sources or () if isinstance(one, dict)]
+        links = tuple((url, 0) for url in urls if isinstance(url, str))
+        return Page(url="", title="", links=links, found=())
+    url = action.get("url")
+    return Page(url=url, title=domain(url)) if isinstance(url, str) and url else None
 
 
 def _function(name: str) -> tl.Function:

@@ -1,10 +1,13 @@
-"""What was fetched, as text with numbered links: HTML by trafilatura, other text as it stands."""
+"""What was fetched, as text with numbered links: HTML by trafilatura, documents by their reader,
+other text as it stands."""
 
 from __future__ import annotations
 
+import asyncio
 import re
-from urllib.parse import urljoin
+from urllib.parse import unquote, urljoin, urlsplit
 
+from antiphon.attachments.documents import Documents, Unreadable
 from antiphon.errors import SetupError, ToolError
 
 from .index import Document
@@ -18,28 +21,39 @@ _HEADING = re.compile(r"^#\s+(.+)$", re.MULTILINE)
 _HTML = ("text/html", "application/xhtml+xml")
 _NOT_OURS = str.maketrans("【】", "〖〗")
 
+_WHY = {
+    "unsupported": "is nothing that can be read as text",
+    "missing": 'needs an extra to be read: pip install "antiphon[documents]"',
+    "encrypted": "is protected by a password",
+    "bomb": "takes too much to be read",
+    "broken": "is damaged",
+    "slow": "takes too long to be read",
+    "long": "is too long",
+}
 
-def read(url: str, content: bytes, mime: str) -> Document:
-    """The document in ``content``. Blocks while it reads. Raises ``ToolError`` for what is no text,
-    ``SetupError`` without what reads HTML."""
+
+async def read(url: str, content: bytes, mime: str, documents: Documents) -> Document:
+    """The document in ``content``. Raises ``ToolError`` for what is no text, ``SetupError`` without
+    what reads HTML."""
     if mime in _HTML or (not mime and b"<html" in content[:2000].lower()):
-        return _html(url, content)
-    if mime and not mime.startswith("text/") and mime not in ("application/json",):
-        raise ToolError(f"{url} is no page but {mime}.")
+        return await asyncio.to_thread(_html, url, content)
+    name = unquote(urlsplit(url).path.rpartition("/")[2])
     try:
-        text = content.decode()
-    except UnicodeDecodeError:
-        raise ToolError(f"{url} is no text.") from None
+        text = await documents.text(content, name=name, mime=mime)
+    except Unreadable as error:
+        raise ToolError(f"{url} {_WHY[error.why]}.") from None
     found = _HEADING.search(text)
-    return _document(url, found.group(1) if found else "", text)
+    title = found.group(1) if found else name.rpartition(".")[0] or name
+    return await asyncio.to_thread(_document, url, title, text)
 
 
 def _html(url: str, content: bytes) -> Document:
     try:
         import trafilatura
+        from trafilatura.utils import decode_file
     except ImportError:
         raise SetupError('Reading pages needs an extra: pip install "antiphon[web]".') from None
-    markup = content.decode("utf-8", "replace")
+    markup = decode_file(content)
     text = trafilatura.extract(
         markup, url=url, output_format="markdown", include_links=True, include_tables=True
     )
@@ -53,7 +67,7 @@ def _document(url: str, title: str, text: str) -> Document:
     links: list[str] = []
 
     def numbered(found: re.Match[str]) -> str:
-        said, target = plain(found.group(1)), urljoin(url, found.group(2))
+        said, target = plain(found.group(1)), _target(url, found.group(2))
         if not target.startswith(("http://", "https://")):
             return said
         links.append(target)
@@ -61,6 +75,13 @@ def _document(url: str, title: str, text: str) -> Document:
 
     text = _LINK.sub(numbered, text.translate(_NOT_OURS))
     return Document(url=url, title=plain(title), text=text, links=tuple(links))
+
+
+def _target(url: str, link: str) -> str:
+    try:
+        return urljoin(url, link)
+    except ValueError:
+        return ""
 
 
 def _unescaped(text: str) -> str:

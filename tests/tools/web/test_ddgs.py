@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from antiphon.attachments.documents import Documents
 from antiphon.errors import SetupError, ToolError
 from antiphon.tools.web.browser import Asked, Browser
 from antiphon.tools.web.ddgs import Ddgs
@@ -96,9 +97,11 @@ async def test_what_a_request_does_not_allow_is_not_shown(finder: Ddgs) -> None:
         async def fetch(self, url: str) -> Any:
             raise AssertionError(url)
 
-    web = Web(finder, Nothing())  # type: ignore[arg-type]
+    web = Web(finder, Nothing(), Documents())  # type: ignore[arg-type]
     browser = Browser(web, Asked(blocked=("spam.example",)))
-    assert [one.url for one in (await browser.search("fjord")).found] == ["https://north.example/a"]
+    assert [one.url for one in (await browser.search("fjord", at=browser.begin())).found] == [
+        "https://north.example/a"
+    ]
     assert isinstance(browser.shown(0), Page)
 
 

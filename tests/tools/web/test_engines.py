@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
+from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import SetupError, ToolError
 from antiphon.tools.web.browser import Asked
@@ -55,7 +56,9 @@ async def serving(
     port = runner.addresses[0][1]
     local = ipaddress.ip_network("127.0.0.0/8")
     fetcher = Fetcher.open(most=10**6, clock=time.monotonic, networks=(local,))
-    source = Web(Remote.open(engine, key="k3y", url=f"http://127.0.0.1:{port}"), fetcher)
+    source = Web(
+        Remote.open(engine, key="k3y", url=f"http://127.0.0.1:{port}"), fetcher, Documents()
+    )
     try:
         yield source, [port, seen]
     finally:
@@ -104,7 +107,7 @@ async def test_an_engine_that_is_not_there() -> None:
     async with serving("searxng", {}) as (_, (port, _)):
         pass
     fetcher = Fetcher.open(most=1, clock=time.monotonic)
-    gone = Web(Remote.open("searxng", url=f"http://127.0.0.1:{port}"), fetcher)
+    gone = Web(Remote.open("searxng", url=f"http://127.0.0.1:{port}"), fetcher, Documents())
     with pytest.raises(ToolError, match="cannot be reached"):
         await gone.search("x", Asked())
     with pytest.raises(ToolError, match="not a public one"):

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 import pytest
 
+from antiphon.attachments.documents import Documents
 from antiphon.errors import SetupError, ToolError
 from antiphon.tools.web.browser import Asked
 from antiphon.tools.web.index import Document, Index
-from antiphon.tools.web.indexing import add
+from antiphon.tools.web.indexing import Added, add
+from antiphon.tools.web.reading import read
 
 HTML = b"""<html><head><title>Fjords &amp; lakes</title></head><body><nav>menu home</nav><article>
 <h1>Fjords</h1><p>A fjord is a long, narrow inlet with steep sides, carved by a glacier. There are
@@ -31,8 +34,8 @@ async def test_what_is_added_is_found_and_read(tmp_path: Path) -> None:
     (folder / ".hidden.md").write_text("secret")
     (folder / "broken.txt").write_bytes(b"\xff\xfe\xff")
     index = Index(tmp_path / "web.db")
-    added = await add(index, str(folder))
-    assert added.pages == 2 and [why for why in added.skipped if "no text" in why]
+    added = await add(index, str(folder), documents=Documents())
+    assert added.pages == 2 and "broken.txt is nothing that can be read" in added.skipped[0]
     assert await found(index, "fjord") == ["file:notes/fjords.html", "file:notes/sub/lakes.md"]
     assert await found(index, "secret") == []
     page = await index.page("file:notes/fjords.html")
@@ -52,7 +55,9 @@ async def test_a_page_added_again_is_replaced_and_can_be_removed() -> None:
     assert await index.count() == 1
     assert await found(index, "old") == [] and await found(index, "new") == ["https://a.example/x"]
     assert await index.remove("https://b") == 0 and await index.remove("https://a") == 1
-    assert await found(index, "new") == [] and await index.count() == 0
+    assert await index.count() == 0
+    with pytest.raises(ToolError, match="index of this server is empty"):
+        await found(index, "new")
     with pytest.raises(ToolError, match="not in the index"):
         await index.page("https://a.example/x")
 
@@ -71,6 +76,87 @@ async def test_what_is_no_index_is_told(tmp_path: Path) -> None:
         Index(path)
     index = Index(":memory:")
     with pytest.raises(SetupError, match="There is no"):
-        await add(index, str(tmp_path / "absent"))
+        await add(index, str(tmp_path / "absent"), documents=Documents())
     with pytest.raises(SetupError, match="fetch_urls"):
-        await add(index, "https://a.example/")
+        await add(index, "https://a.example/", documents=Documents())
+
+
+async def test_a_folder_added_again_is_as_it_is_now(tmp_path: Path) -> None:
+    folder, other = tmp_path / "notes", tmp_path / "other.md"
+    folder.mkdir()
+    for name in ("one", "two", "three"):
+        (folder / f"{name}.md").write_text(f"# {name}\n\nAbout {name}, and fjords.")
+    other.write_text("fjords too")
+    index = Index(":memory:")
+    documents = Documents()
+    page = Document(url="https://wiki.example/page", title="P", text="fjords")
+    await index.add([page])
+    for source in (folder, other):
+        await add(index, str(source), documents=documents, prefix="https://wiki.example/")
+    (folder / "one.md").unlink()
+    (folder / "two.md").write_text("# two\n\nNothing of that any more.")
+    (folder / "three.md").write_bytes(b"\0\xff")
+    added = await add(index, str(folder), documents=documents, prefix="https://wiki.example/")
+    assert (added.pages, added.gone, len(added.skipped)) == (1, 2, 1)
+    assert [url.rsplit("/", 1)[1] for url, _ in await index.list()] == [
+        "other.md",
+        "page",
+        "two.md",
+    ]
+    assert await index.list("https://wiki.example/t") == (("https://wiki.example/two.md", "two"),)
+    assert sorted(await found(index, "fjords")) == [
+        "https://wiki.example/other.md",
+        "https://wiki.example/page",
+    ]
+
+
+async def test_documents_are_read_too(tmp_path: Path) -> None:
+    pytest.importorskip("kreuzberg")
+    (tmp_path / "book.rtf").write_text(r"{\rtf1\ansi The longest fjord is the Sognefjord.}")
+    index = Index(":memory:")
+    added = await add(index, str(tmp_path), documents=Documents())
+    assert added == Added(pages=1)
+    ((url, title),) = await index.list()
+    assert title == "book" and await found(index, "sognefjord") == [url]
+
+
+async def test_what_is_allowed_is_found_behind_what_is_not() -> None:
+    index = Index(":memory:")
+    many = [
+        Document(url=f"https://loud.example/{n}", title="fjord fjord", text="fjord")
+        for n in range(99)
+    ]
+    await index.add([*many, Document(url="https://a.b.example/", title="x", text="one fjord")])
+    asked = Asked(count=3, allowed=("b.example",))
+    assert [one.url for one in await index.search("fjord", asked)] == ["https://a.b.example/"]
+    asked = Asked(count=3, blocked=("loud.example",))
+    assert [one.url for one in await index.search("fjord", asked)] == ["https://a.b.example/"]
+    assert len(await index.search("fjord", Asked(count=3))) == 3
+
+
+@pytest.mark.parametrize("url", ["https://a.example/x#part", "https://a.example/x/"])
+async def test_a_page_is_found_by_what_means_the_same(url: str) -> None:
+    index = Index(":memory:")
+    await index.add([Document(url="https://a.example/x", title="X", text="x")])
+    assert (await index.page(url)).url == "https://a.example/x"
+
+
+async def test_an_index_of_an_earlier_version_is_taken_over(tmp_path: Path) -> None:
+    path = tmp_path / "web.db"
+    database = sqlite3.connect(path)
+    database.execute(
+        "CREATE TABLE pages (id INTEGER PRIMARY KEY, url TEXT NOT NULL UNIQUE,"
+        " title TEXT NOT NULL, text TEXT NOT NULL, links TEXT NOT NULL)"
+    )
+    database.close()
+    index = Index(path)
+    await index.add([Document(url="u", title="t", text="fjord")], "here")
+    assert await found(index, "fjord") == ["u"]
+    await index.close()
+
+
+async def test_pages_in_other_encodings_are_read() -> None:
+    said = "Привет мир, сегодня мы говорим о фьордах и озёрах Норвегии. " * 5
+    markup = f"<html><head><title>Фьорды</title></head><body><p>{said}</p></body></html>"
+    page = await read("u", markup.encode("cp1251"), "text/html", Documents())
+    assert page.title == "Фьорды" and "озёрах" in page.text
