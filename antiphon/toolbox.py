@@ -95,7 +95,7 @@ async def _web_search(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
     settings = means.settings
     named = settings.web_search
     if named == "index" and not settings.web_index.is_file():
-        _log.info("web_search is off: fill an index with `antiphon index add`, or set web_search")
+        _log.debug("web_search is off: fill an index with `antiphon index add`, or set web_search")
         named = "off"
     if named == "off":
         yield {}

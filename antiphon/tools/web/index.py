@@ -18,7 +18,7 @@ from msgspec import Struct
 from antiphon.errors import SetupError, ToolError
 
 from .browser import Asked
-from .page import Found, Page
+from .page import Found, Page, unlinked
 
 __all__ = ["Document", "Index"]
 
@@ -146,7 +146,7 @@ class Index:
             rows = self._database.execute(_SEARCH, (" OR ".join(words),))
             allowed = (row for row in rows if asked.allows(row[0]))
             best = islice(allowed, asked.count)
-            return [Found(url=url, title=title, text=text) for url, title, text in best]
+            return [Found(url=url, title=title, text=unlinked(text)) for url, title, text in best]
 
         found = await self._with(read) if words else []
         if not found and not await self.count():

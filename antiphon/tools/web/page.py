@@ -13,7 +13,7 @@ from urllib.parse import urlsplit
 
 from msgspec import Struct
 
-__all__ = ["Found", "Page", "domain", "plain"]
+__all__ = ["Found", "Page", "domain", "plain", "unlinked"]
 
 _WIDTH = 80
 #: Hits that a search in a page shows, and the lines of each.
@@ -126,7 +126,7 @@ class Page(Struct, frozen=True, kw_only=True):
 
     def _read(self) -> list[str]:
         """The lines with the names of links alone."""
-        return [_LINK.sub(r"\1", line) for line in self.lines]
+        return [unlinked(line) for line in self.lines]
 
     def _head(self, cursor: int) -> str:
         return f"[{cursor}] {self.title}" + (f" ({self.url})" if self.url else "")
@@ -143,6 +143,11 @@ def domain(url: str) -> str:
 def plain(text: str) -> str:
     """Text of others, on one line, that cannot look like a citation or a link of ours."""
     return " ".join(text.translate(_NOT_OURS).split())
+
+
+def unlinked(text: str) -> str:
+    """The text with the names of links alone."""
+    return _LINK.sub(r"\1", text)
 
 
 def _wrapped(text: str) -> Iterator[str]:
