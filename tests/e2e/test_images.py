@@ -1,155 +1,132 @@
-"""Images, files and adapters on a real server with the real model, by the official client."""
+"""image_generation: the real process, an Images API on loopback, the official client."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
-from openai import OpenAI
+from openai import AsyncOpenAI
 
 from antiphon.testing.models import smollm2
-from tests.attachments.samples import data_url, pdf, png
-from tests.e2e.server import Server, serving
-from tests.engines.gguf_files import IMAGE_TOKENS, write_adapter, write_projector
+from tests.attachments.samples import data_url, png
+from tests.e2e.server import serving
+from tests.tools.images.api import Studio, studio
 
-pytestmark = pytest.mark.model
+SCENES = """
+[[scenes]]
+when = "Draw a cat"
+turns = [
+'''<tool_call>
+{"name": "image_generation", "arguments": {"prompt": "A small cat"}}
+</tool_call>''',
+'''There it is.''',
+]
 
-RED, BLUE = data_url(png(28, 28, (250, 0, 0))), data_url(png(60, 20, (0, 0, 250)))
+[[scenes]]
+when = "Make it green"
+turns = [
+'''<tool_call>
+{"name": "image_generation", "arguments": {"prompt": "Greener", "images": [-1]}}
+</tool_call>''',
+'''Greener now.''',
+]
+"""
+CHOICE: Any = {"type": "image_generation"}
+TOOL: Any = {**CHOICE, "size": "16x16", "partial_images": 2}
+RED, GREEN = png(16, 16, (200, 0, 0)), png(16, 16, (0, 200, 0))
 
 
-@pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    folder: Path = tmp_path_factory.mktemp("seeing")
-    projector = write_projector(folder / "mmproj.gguf", 576)
-    adapter = write_adapter(folder / "pirate.gguf", 576, 30)
-    model = (
-        f'[models.seeing]\nsource = "{smollm2()}"\nprojector = "{projector}"\n'
-        f'adapters = {{ pirate = "{adapter}" }}\n'
-        "threads = 1\ncontext_size = 1024\nparallel = 2\ntemperature = 0\n"
-        f'[models.blind]\nsource = "{smollm2()}"\nimages = "refuse"\n'
-        "threads = 1\ncontext_size = 512\nparallel = 1\n"
+@asynccontextmanager
+async def served(folder: Path, url: str, model: str = "") -> AsyncIterator[AsyncOpenAI]:
+    (folder / "scenes.toml").write_text(SCENES)
+    settings = (
+        f'image_generation = "images_api"\nimage_generation_url = "{url}"\n'
+        'image_generation_key = "sk-images"\nimage_generation_model = "paints"\n'
     )
-    with serving(folder, model=model) as running:
-        yield running
+    model = model or f'[models.replay]\nengine = "replay"\nsource = "{folder}/scenes.toml"\n'
+    server = serving(folder / "server", settings, model=model)
+    running = await asyncio.to_thread(server.__enter__)
+    try:
+        async with AsyncOpenAI(base_url=running.url, api_key="x", max_retries=0) as client:
+            yield client
+    finally:
+        await asyncio.to_thread(server.__exit__, None, None, None)
 
 
-@pytest.fixture(scope="module")
-def client(server: Server) -> Iterator[OpenAI]:
-    with OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=60) as made:
-        yield made
+def shown(response: Any) -> bytes:
+    """The image of a response."""
+    (image,) = [item for item in response.output if item.type == "image_generation_call"]
+    assert image.status == "completed", image
+    return base64.b64decode(image.result)
 
 
-@pytest.fixture(scope="module")
-def relay(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Iterator[OpenAI]:
-    """Another server, in front of the first."""
-    model = "".join(
-        f'[models.{engine}]\nsource = "{server.url}"\nengine = "{engine}"\n'
-        'upstream_model = "seeing"\n'
-        for engine in ("chat_completions", "responses")
-    )
-    with (
-        serving(tmp_path_factory.mktemp("relay"), model=model) as running,
-        OpenAI(base_url=running.url, api_key="none", max_retries=0, timeout=60) as made,
-    ):
-        yield made
+@pytest.mark.requirement(
+    "API-IMAGE-GENERATION", "API-IMAGE-GENERATION-CHOICE", "API-IMAGE-GENERATION-TURNS"
+)
+async def test_images_are_made_and_changed(tmp_path: Path) -> None:
+    async with studio() as playing, served(tmp_path, playing.url) as client:
+        asked: Any = {"input": "Draw a cat", "tools": [TOOL], "tool_choice": CHOICE}
+        asked["model"] = "replay"
+        plain = await client.responses.create(**asked)
+        assert shown(plain) == RED and plain.output_text == "There it is."
+        assert plain.tool_usage is not None and plain.tool_usage.image_gen.total_tokens == 42
+        assert playing.asked[0].key == "Bearer sk-images"
+        assert playing.asked[0].fields["model"] == "paints"
+
+        async with client.responses.stream(**asked) as stream:
+            events = [event async for event in stream]
+            streamed = await stream.get_final_response()
+        assert shown(streamed) == RED
+        partial = [e for e in events if e.type == "response.image_generation_call.partial_image"]
+        assert [base64.b64decode(e.partial_image_b64) for e in partial] == [
+            png(8, 6, (n, 0, 0)) for n in range(2)
+        ]
+
+        queued = await client.responses.create(**asked, background=True)
+        async with asyncio.timeout(20):
+            while queued.status in ("queued", "in_progress"):
+                queued = await client.responses.retrieve(queued.id)
+        assert shown(queued) == RED
+
+        await _changes(client, playing, plain)
 
 
-def asked(*parts: dict[str, Any]) -> Any:
-    return [{"role": "user", "content": [{"type": "input_text", "text": "Look:"}, *parts]}]
+async def _changes(client: AsyncOpenAI, playing: Studio, before: Any) -> None:
+    made = next(item for item in before.output if item.type == "image_generation_call")
+    words = {"role": "user", "content": "Make it green"}
+    picture = {"type": "input_image", "image_url": data_url(RED)}
+    attached = {"role": "user", "content": [{"type": "input_text", "text": "Make it green"}]}
+    attached["content"].append(picture)  # type: ignore[attr-defined]
+    named = {"type": "image_generation_call", "id": made.id}
+    ways: list[dict[str, Any]] = [
+        {"input": "Make it green", "previous_response_id": before.id},
+        {"input": [named, words]},
+        {"input": [made.to_dict(), words]},
+        {"input": [attached]},
+    ]
+    for way in ways:
+        changed = await client.responses.create(tools=[TOOL], **way)
+        assert shown(changed) == GREEN and changed.output_text == "Greener now."
+        assert [file[3] for file in playing.asked[-1].files] == [RED]
 
 
-def image(url: str) -> dict[str, Any]:
-    return {"type": "input_image", "image_url": url, "detail": "auto"}
-
-
-@pytest.mark.requirement("HF-6", "FILE-IMAGES")
-def test_images_reach_the_model_and_are_counted(client: OpenAI) -> None:
-    def answer(*parts: dict[str, Any], **more: Any) -> Any:
-        return client.responses.create(
-            model="seeing", input=asked(*parts), max_output_tokens=16, **more
+@pytest.mark.model
+@pytest.mark.requirement("API-IMAGE-GENERATION-CHOICE")
+async def test_a_small_model_is_made_to_draw(tmp_path: Path) -> None:
+    source = await asyncio.to_thread(smollm2)
+    model = f'[models.smollm2]\nsource = "{source}"\nthreads = 1\ncontext_size = 2048\n'
+    async with studio() as playing, served(tmp_path, playing.url, model) as client:
+        response = await client.responses.create(
+            input="Draw a small cat.",
+            tools=[{**TOOL, "action": "generate"}],
+            tool_choice=CHOICE,
+            parallel_tool_calls=False,
+            temperature=0,
+            max_output_tokens=50,
         )
-
-    blind, red, both = answer(), answer(image(RED)), answer(image(RED), image(BLUE))
-    assert red.usage.input_tokens - blind.usage.input_tokens in (IMAGE_TOKENS + 1, IMAGE_TOKENS)
-    assert both.usage.input_tokens > red.usage.input_tokens + IMAGE_TOKENS - 1
-    assert answer(image(RED)).output_text == red.output_text
-    assert len({blind.output_text, red.output_text, answer(image(BLUE)).output_text}) > 1
-    counted = client.responses.input_tokens.count(model="seeing", input=asked(image(RED)))
-    assert counted.input_tokens == red.usage.input_tokens
-    streamed = list(answer(image(RED), stream=True))
-    assert streamed[-1].response.output_text == red.output_text
-    queued = answer(image(RED), background=True)
-    with client.responses.retrieve(queued.id, stream=True) as events:
-        assert list(events)[-1].response.output_text == red.output_text
-
-
-@pytest.mark.requirement("FILE-STORED")
-def test_a_conversation_goes_on_with_its_images(client: OpenAI) -> None:
-    first = client.responses.create(model="seeing", input=asked(image(RED)), max_output_tokens=16)
-    second = client.responses.create(
-        model="seeing",
-        input="And what else?",
-        previous_response_id=first.id,
-        max_output_tokens=16,
-    )
-    assert first.usage is not None and second.usage is not None
-    assert second.usage.input_tokens > first.usage.total_tokens
-    assert second.usage.input_tokens_details.cached_tokens > IMAGE_TOKENS
-    items = client.responses.input_items.list(
-        first.id, include=["message.input_image.image_url"]
-    ).data
-    assert items[0].content[1].image_url == RED  # type: ignore[union-attr]
-
-
-def test_an_image_that_is_broken_is_refused_and_the_server_goes_on(client: OpenAI) -> None:
-    torn = data_url(png(300, 300)[:60])
-    with pytest.raises(openai.BadRequestError) as refused:
-        client.responses.create(model="seeing", input=asked(image(torn)))
-    assert refused.value.code == "image_parse_error"
-    with pytest.raises(openai.BadRequestError, match="reads text only") as blind:
-        client.responses.create(model="blind", input=asked(image(RED)))
-    assert blind.value.param == "input[0].content[1]"
-    assert client.responses.create(model="seeing", input="Hi", max_output_tokens=4).output
-
-
-def test_a_document_is_uploaded_and_read(client: OpenAI) -> None:
-    pytest.importorskip("kreuzberg")
-    file = client.files.create(file=("a.pdf", pdf("Antiphon sings")), purpose="user_data")
-    part = {"type": "input_file", "file_id": file.id}
-    with_file = client.responses.input_tokens.count(model="seeing", input=asked(part))
-    without = client.responses.input_tokens.count(model="seeing", input=asked())
-    assert with_file.input_tokens > without.input_tokens + 5
-    answer = client.responses.create(model="seeing", input=asked(part), max_output_tokens=8)
-    assert answer.status == "incomplete" or answer.output_text
-    client.files.delete(file.id)
-
-
-def test_an_adapter_is_a_model_by_its_name(client: OpenAI) -> None:
-    assert {"seeing", "pirate", "blind"} == {model.id for model in client.models.list()}
-
-    def said(model: str) -> str:
-        return client.responses.create(
-            model=model, input="The capital of France?", max_output_tokens=16
-        ).output_text
-
-    plain, pirate = said("seeing"), said("pirate")
-    assert plain != pirate
-    assert (said("seeing"), said("pirate")) == (plain, pirate)
-
-
-@pytest.mark.parametrize("upstream", ["chat_completions", "responses"])
-def test_upstreams_get_images_as_they_are(client: OpenAI, relay: OpenAI, upstream: str) -> None:
-    file = relay.files.create(file=("a.png", png(28, 28, (250, 0, 0))), purpose="vision")
-    by_id = {"type": "input_image", "file_id": file.id, "detail": "auto"}
-
-    def answer(server: OpenAI, model: str, part: dict[str, Any]) -> Any:
-        return server.responses.create(
-            model=model, input=asked(part), max_output_tokens=16, temperature=0
-        )
-
-    direct, relayed = answer(client, "seeing", image(RED)), answer(relay, upstream, by_id)
-    assert relayed.output_text == direct.output_text
-    assert relayed.usage.input_tokens == direct.usage.input_tokens
+        assert shown(response) == RED

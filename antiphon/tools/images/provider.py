@@ -173,7 +173,9 @@ class _Work:
         prompt = asked.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise ToolError("'prompt' is missing.")
-        numbers = _numbers(asked.get("images")) if self.action != "generate" else ()
+        # small models name images where there are none
+        can_edit = self.action != "generate" and len(self._gallery) > 0
+        numbers = _numbers(asked.get("images")) if can_edit else ()
         if self.action == "edit" and not numbers:
             numbers = self._gallery.latest()
         if len(numbers) > _MOST_IMAGES:

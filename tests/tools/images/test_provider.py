@@ -174,6 +174,10 @@ async def test_what_is_no_image_is_told_to_the_model() -> None:
             await used(Tool(action="edit"), '{"prompt": "x"}', item)
 
 
+async def test_where_there_are_no_images_a_new_one_is_made() -> None:
+    assert await used(Tool(), '{"prompt": "x", "images": [1]}') == []
+
+
 async def test_who_may_only_make_new_ones_is_offered_no_numbers() -> None:
     for over, tool in ((Painter(edits=False), Tool()), (Painter(), Tool(action="generate"))):
         async with provider(over).open(tool, opening(sent(RED))) as toolset:
