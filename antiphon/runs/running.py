@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import ToolError
 from antiphon.stream.deltas import Close, Delta, Open, Progress
-from antiphon.tools.base import Context, Result
+from antiphon.tools.base import Context, Next, Result
 from antiphon.wire import items as it
 
 from .turn import Called
@@ -83,10 +83,15 @@ async def _run(call: Called, place: Place, news: _News, places: asyncio.Semaphor
     try:
         async with places:
             result = call.result = await _result(call, place, news)
+        following = call.following
         if result.failed and not result.fields:
-            result = replace(result, fields=error_fields(call.offer.shell, result.text))
-        status = call.offer.failure if result.failed else "completed"
+            fields = error_fields(following or call.offer.shell, result.text)
+            result = replace(result, fields=fields)
+        failure = call.offer.failure if following is None else "incomplete"
+        status = failure if result.failed else "completed"
         news.put_nowait(Close(result.fields, call.key, status, result.used))
+        if following is not None and not result.failed:
+            call.result = replace(result, items=(replace(following, **result.fields),))
         for item in result.items:
             news.put_nowait(Open(item))
             news.put_nowait(Close())
@@ -111,7 +116,11 @@ async def _result(call: Called, place: Place, news: _News) -> Result:
             async for step in steps:
                 if isinstance(step, Result):
                     return step
-                news.put_nowait(Progress(step.name, call.key, step.fields))
+                if isinstance(step, Next):
+                    news.put_nowait(Close(step.fields, call.key))
+                    news.put_nowait(Open(step.item, call.follow(step.item)))
+                else:
+                    news.put_nowait(Progress(step.name, call.key, step.fields))
     except TimeoutError:
         return Result(text="The tool took too long and was stopped.", failed=True)
     except ToolError as error:
@@ -129,6 +138,9 @@ def error_fields(item: it.Item, why: str) -> Mapping[str, Any]:
     if isinstance(item, it.ImageGenerationCall):
         code = "image_generation_failed"
         return {"error": {"type": "server_error", "code": code, "message": why, "param": None}}
+    if isinstance(item, it.ShellCallOutput):
+        outcome = {"type": "exit", "exit_code": 1}
+        return {"output": ({"stdout": "", "stderr": why, "outcome": outcome},)}
     return {"error": why} if isinstance(item, it.McpListTools) else {}
 
 

@@ -33,6 +33,8 @@ class Called:
         self.key = self.call_id = call_id
         self.ignored = ignored
         self.result: Result | None = None
+        #: The item that its output has become.
+        self.following: it.Item | None = None
         self._shell = shell
         self._text: list[str] = []
 
@@ -63,6 +65,11 @@ class Called:
         steps = KINDS[type(shell)].progress
         told = (Progress("in_progress", self.key),) if "in_progress" in steps else ()
         return (Open(shell, self.key), *told)
+
+    def follow(self, item: it.Item) -> str:
+        """From now on it is told by this item; by which key."""
+        self.following, self.key = item, f"{self.key}+"
+        return self.key
 
     def write(self, delta: Text) -> None:
         self._text.append(delta.text)

@@ -7,6 +7,7 @@ Frames both ways: four bytes of length, then JSON.
 
 from __future__ import annotations
 
+import codecs
 import os
 import resource
 import select
@@ -23,6 +24,8 @@ __all__ = ["main"]
 
 GRACE_S = 2.0
 TICK_S = 0.2
+#: At most so often is told what is written.
+TELL_S = 0.05
 #: A process that has written this many times what is kept of it is interrupted.
 FLOOD = 50
 KEPT_FDS = 512
@@ -37,7 +40,8 @@ class _Sink:
         self.half = max(1, most // 2)
         self.first = bytearray()
         self.last = bytearray()
-        self.size = 0
+        self.size = self.told = 0
+        self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
         read, self.end = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read, False)
         self.fd = read
@@ -60,10 +64,19 @@ class _Sink:
         self.last += piece[room:] if room > 0 else piece
         del self.last[: -self.half]
 
+    def news(self, ended: bool = False) -> str:
+        """What has come since the last time, as long as all of it is kept."""
+        kept = bytes(self.first + self.last) if self.size <= 2 * self.half else bytes(self.first)
+        piece = kept[self.told :]
+        self.told += len(piece)
+        return self.decoder.decode(piece, ended)
+
     def text(self) -> str:
         left = self.size - len(self.first) - len(self.last)
+        if not left:
+            return bytes(self.first + self.last).decode("utf-8", "replace")
         first, last = (bytes(b).decode("utf-8", "replace") for b in (self.first, self.last))
-        return f"{first}\n[… {left} bytes left out …]\n{last}" if left else first + last
+        return f"{first}\n[… {left} bytes left out …]\n{last}"
 
     def reset(self, most: int) -> None:
         self.drain()
@@ -250,6 +263,8 @@ class _Agent:
         for sink in (out, err):
             sink.drain()
             os.close(sink.fd)
+        if asked["tells"]:
+            self.tell([out, err], ended=True)
         self.rest()
         return {
             "output": out.text(),
@@ -285,7 +300,7 @@ class _Agent:
         """Until one of ``ends`` is readable. What is not over in time is interrupted, then killed;
         ``self.why`` says why."""
         deadline = time.monotonic() + asked["timeout"]
-        killed_at, again_at = None, 0.0
+        killed_at, again_at, tell_at = None, 0.0, 0.0
         flood = FLOOD * asked["most"] + (1 << 20)
         while True:
             ready = self.ready({self.inbox, *ends, *(sink.fd for sink in sinks)}, TICK_S)
@@ -295,6 +310,9 @@ class _Agent:
             if ready & ends:
                 return "over"
             now = time.monotonic()
+            if asked.get("tells") and now > tell_at:
+                tell_at = now + TELL_S
+                self.tell(sinks)
             why = self.reason(ready, deadline, sum(sink.size for sink in sinks) > flood)
             if killed_at is None and why is not None:
                 self.why = why
@@ -310,6 +328,12 @@ class _Agent:
             if killed_at is not None and now > again_at:  # one that comes too early is lost
                 again_at = now + TICK_S
                 interrupt()
+
+    def tell(self, sinks: Any, ended: bool = False) -> None:
+        """What was written since the last time."""
+        written = [sink.news(ended) for sink in sinks]
+        if any(written):
+            sent(self.outbox, {"written": written})
 
     def reason(self, ready: Any, deadline: float, floods: bool) -> str | None:
         if self.inbox in ready:

@@ -4,12 +4,12 @@ tool and no request.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal, Protocol
 
 from msgspec import Struct
 
-__all__ = ["Box", "Ended", "Entry", "Limits", "Outcome", "Sandbox"]
+__all__ = ["Box", "Ended", "Entry", "Limits", "Outcome", "Sandbox", "Told"]
 
 #: ``done``, or the code raised; ``stopped``: it was asked to, or took too long (``timeout``), or
 #: used too much ``memory``, or wrote too much ``output``; ``died``: its process ended itself.
@@ -38,6 +38,10 @@ class Outcome(Struct, frozen=True, kw_only=True):
     kept: bool = True
 
 
+#: Hears what a command has written: standard output, standard error.
+Told = Callable[[str, str], None]
+
+
 class Entry(Struct, frozen=True, order=True):
     """A file: its path below ``/mnt/data``, its size in bytes, when it changed (nanoseconds)."""
 
@@ -58,8 +62,11 @@ class Box(Protocol):
     async def python(self, code: str, *, timeout_s: float, most: int) -> Outcome:
         """Run it after what was run before. ``most``: characters of output."""
 
-    async def command(self, command: str, *, timeout_s: float, most: int) -> Outcome:
-        """Run it in a shell of its own, in ``/mnt/data``."""
+    async def command(
+        self, command: str, *, timeout_s: float, most: int, told: Told | None = None
+    ) -> Outcome:
+        """Run it in a shell of its own, in ``/mnt/data``. ``told`` hears what it writes as it
+        comes, up to ``most``: all of it, unless it writes more."""
 
     async def entries(self) -> tuple[Entry, ...]:
         """The files below ``/mnt/data``, no links, by their paths."""

@@ -15,7 +15,7 @@ import msgspec
 
 from antiphon.errors import ToolError
 
-from .base import Ended, Entry, Limits, Outcome
+from .base import Ended, Entry, Limits, Outcome, Told
 from .shelf import Shelf
 
 __all__ = ["AgentBox"]
@@ -40,6 +40,10 @@ class _Ran(msgspec.Struct, frozen=True, kw_only=True):
     errors: str = ""
     exit_code: int | None = None
     images: tuple[str, ...] = ()
+
+
+class _Wrote(msgspec.Struct, frozen=True):
+    written: tuple[str, str]
 
 
 class _Listed(msgspec.Struct, frozen=True):
@@ -102,9 +106,17 @@ class AgentBox:
         frame = {"op": "python", "code": code, "timeout": timeout_s, "most": most}
         return await self._run(frame, timeout_s, most)
 
-    async def command(self, command: str, *, timeout_s: float, most: int) -> Outcome:
-        frame = {"op": "command", "command": command, "timeout": timeout_s, "most": most}
-        return await self._run(frame, timeout_s, most)
+    async def command(
+        self, command: str, *, timeout_s: float, most: int, told: Told | None = None
+    ) -> Outcome:
+        frame = {
+            "op": "command",
+            "command": command,
+            "timeout": timeout_s,
+            "most": most,
+            "tells": told is not None,
+        }
+        return await self._run(frame, timeout_s, most, told)
 
     async def entries(self) -> tuple[Entry, ...]:
         listed = await self._ask({"op": "entries"}, _Listed, _FILE_S)
@@ -141,8 +153,10 @@ class AgentBox:
                     await pipe.read()
         await asyncio.to_thread(self._shelf.close)
 
-    async def _run(self, frame: dict[str, Any], timeout_s: float, most: int) -> Outcome:
-        ran = await self._ask(frame, _Ran, timeout_s + _SLACK_S)
+    async def _run(
+        self, frame: dict[str, Any], timeout_s: float, most: int, told: Told | None = None
+    ) -> Outcome:
+        ran = await self._ask(frame, _Ran, timeout_s + _SLACK_S, told and _bounded(told, most))
         return Outcome(
             output=ran.output[: 2 * most],
             errors=ran.errors[: 2 * most],
@@ -152,12 +166,14 @@ class AgentBox:
             kept=ran.kept,
         )
 
-    async def _ask(self, frame: dict[str, Any], kind: type[_T], wait_s: float) -> _T:
+    async def _ask(
+        self, frame: dict[str, Any], kind: type[_T], wait_s: float, told: Told | None = None
+    ) -> _T:
         async with self._turn:
             if not self.is_alive:
                 raise ToolError(_DEAD)
             self._send(frame)
-            asking = asyncio.ensure_future(self._answer())
+            asking = asyncio.ensure_future(self._answer(told))
             try:
                 raw = await asyncio.wait_for(asyncio.shield(asking), wait_s)
             except asyncio.CancelledError:
@@ -183,10 +199,19 @@ class AgentBox:
         body = msgspec.json.encode(frame)
         self._process.stdin.write(struct.pack(">I", len(body)) + body)
 
-    async def _answer(self) -> bytes:
-        """Raises ``EOFError`` or ``OSError`` if there is nobody, ``ValueError`` for too much."""
-        assert self._process.stdin is not None and self._process.stdout is not None
+    async def _answer(self, told: Told | None) -> bytes:
+        """What it says last. Raises ``EOFError`` or ``OSError`` if there is nobody, ``ValueError``
+        for too much, or nonsense."""
+        assert self._process.stdin is not None
         await self._process.stdin.drain()
+        frame = await self._frame()
+        while told is not None and frame.startswith(b'{"written"'):
+            told(*msgspec.json.decode(frame, type=_Wrote).written)
+            frame = await self._frame()
+        return frame
+
+    async def _frame(self) -> bytes:
+        assert self._process.stdout is not None
         (size,) = struct.unpack(">I", await self._process.stdout.readexactly(4))
         if size > 2 * self._limits.disk_bytes + (1 << 24):
             raise ValueError("a frame is too long")
@@ -210,6 +235,19 @@ class AgentBox:
                     said = await self._process.stderr.read(_MOST_TOLD)
         line = said.decode(errors="replace").strip().splitlines()[-1:]
         return line[0] if line else "it ended at once"
+
+
+def _bounded(told: Told, most: int) -> Told:
+    """Hears no more than there may be."""
+    left = [most, most]
+
+    def tell(*pieces: str) -> None:
+        heard = [piece[:room] for piece, room in zip(pieces, left, strict=True)]
+        left[:] = [room - len(piece) for piece, room in zip(heard, left, strict=True)]
+        if any(heard):
+            told(*heard)
+
+    return tell
 
 
 def _is_path(path: str) -> bool:

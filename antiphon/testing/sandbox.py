@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 
 from antiphon.errors import ToolError
-from antiphon.sandbox.base import Entry, Limits, Outcome
+from antiphon.sandbox.base import Entry, Limits, Outcome, Told
 
 __all__ = ["FakeBox", "FakeSandbox", "Runs"]
 
@@ -31,8 +31,16 @@ class FakeBox:
     async def python(self, code: str, *, timeout_s: float, most: int) -> Outcome:
         return self._run(code)
 
-    async def command(self, command: str, *, timeout_s: float, most: int) -> Outcome:
-        return self._run(command)
+    async def command(
+        self, command: str, *, timeout_s: float, most: int, told: Told | None = None
+    ) -> Outcome:
+        outcome = self._run(command)
+        if told is not None:
+            for text in outcome.output.splitlines(keepends=True):
+                told(text, "")
+            if outcome.errors:
+                told("", outcome.errors)
+        return outcome
 
     async def entries(self) -> tuple[Entry, ...]:
         self._check()

@@ -14,7 +14,7 @@ from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.kinds import KINDS
-from antiphon.tools.base import Context, Offer, Opening, Provider, Result, Step, Toolset
+from antiphon.tools.base import Context, Next, Offer, Opening, Provider, Result, Step, Toolset
 from antiphon.wire import tools as tl
 
 __all__ = ["Trial", "check_tool"]
@@ -114,24 +114,33 @@ def _offer(toolset: Toolset, named: tuple[str, str]) -> Offer:
 async def _called(offer: Offer, trial: Trial, *, arguments: str | None = None) -> Result:
     """The one result, which comes last. A tool may also raise ``ToolError``."""
     assert offer.call is not None
-    known = KINDS[type(offer.shell)].progress
+    shell = offer.shell
+    known = KINDS[type(shell)].progress
     given = trial.works[1] if arguments is None else arguments
     results: list[Result] = []
     try:
         async with aclosing(offer.call(given, _context(trial))) as steps:
             async for step in steps:
                 assert not results, "something came after the result"
-                if isinstance(step, Step):
+                if isinstance(step, Next):
+                    assert shell is offer.shell, "more than one item follows"
+                    msgspec.json.encode(msgspec.structs.replace(shell, **dict(step.fields)))
+                    shell = step.item
+                    known = KINDS[type(shell)].progress
+                elif isinstance(step, Step):
                     assert step.name in known, f"{step.name!r} is no step of its item"
                 else:
                     results.append(step)
     except ToolError as error:
         return Result(text=error.message, failed=True)
     assert len(results) == 1, "a call without a result"
-    unknown = set(results[0].fields) - set(offer.shell.__struct_fields__)
+    unknown = set(results[0].fields) - set(shell.__struct_fields__)
     assert not unknown, f"its item has no {unknown}"
-    msgspec.json.encode(msgspec.structs.replace(offer.shell, **dict(results[0].fields)))
-    return results[0]
+    item = msgspec.structs.replace(shell, **dict(results[0].fields))
+    msgspec.json.encode(item)
+    return (
+        results[0] if shell is offer.shell else msgspec.structs.replace(results[0], items=(item,))
+    )
 
 
 async def _stops(offer: Offer, trial: Trial, arguments: str) -> None:

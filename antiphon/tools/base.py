@@ -20,6 +20,7 @@ __all__ = [
     "Call",
     "Context",
     "First",
+    "Next",
     "Offer",
     "Opening",
     "Provider",
@@ -46,6 +47,14 @@ class Step(Struct, frozen=True):
     fields: Mapping[str, Any] = {}
 
 
+class Next(Struct, frozen=True):
+    """The call's item is over, with these fields, and another one follows that tells the model in
+    place of a text: steps and the result's fields are its own from now on."""
+
+    item: Item
+    fields: Mapping[str, Any] = {}
+
+
 class Result(Struct, frozen=True, kw_only=True):
     """The work is done. ``text`` is what the model is told; ``fields`` are of the call's item.
 
@@ -61,9 +70,10 @@ class Result(Struct, frozen=True, kw_only=True):
 
 
 #: Runs one call: its arguments as the model wrote them (of a custom tool: its input), and for whom.
-#: Yields steps, and one result last. What it raises is a failure: a ``ToolError`` with its message,
-#: anything else without. Closing the generator stops the work.
-Call = Callable[[str, Context], AsyncGenerator[Step | Result, None]]
+#: Yields steps, a ``Next`` if its output is an item of its own, and one result last. What it raises
+#: is a failure: a ``ToolError`` with its message, anything else without. Closing the generator
+#: stops the work.
+Call = Callable[[str, Context], AsyncGenerator[Step | Next | Result, None]]
 
 
 class Offer(Struct, frozen=True, kw_only=True):

@@ -11,7 +11,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
-from antiphon.sandbox.base import Box, Entry, Limits, Outcome
+from antiphon.sandbox.base import Box, Entry, Limits, Outcome, Told
 from antiphon.wire import containers as wc
 
 from .skills import Equipped
@@ -165,13 +165,21 @@ class Container:
             outcome = await box.python(code, timeout_s=self._rules.code_s, most=self._rules.output)
             return outcome, await self.look(box)
 
-    async def command(self, command: str, *, timeout_s: float, most: int) -> Outcome:
-        """Run it in a shell. Raises ``ToolError``."""
+    async def ready(self) -> None:
+        """Something can be run in it now. Raises ``ToolError``, ``NotFound``."""
+        async with _Use(self):
+            pass
+
+    async def command(
+        self, command: str, *, timeout_s: float, most: int, told: Told | None = None
+    ) -> Outcome:
+        """Run it in a shell; ``told`` hears what it writes, as it comes. Raises ``ToolError``."""
         async with _Use(self) as box:
             outcome = await box.command(
                 command,
                 timeout_s=min(timeout_s, self._rules.code_s),
                 most=min(most, self._rules.output),
+                told=told,
             )
             await self.look(box)
             return outcome

@@ -4,8 +4,9 @@ machine, by what the request says. It does not know how containers are isolated.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, AsyncIterator, Mapping
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
@@ -19,7 +20,7 @@ from antiphon.wire.items import Item, ShellCall, ShellCallOutput
 from antiphon.wire.shape import known
 from antiphon.wire.skills import local_skills
 
-from .base import Context, Offer, Opening, Result, Step, Toolset
+from .base import Context, Next, Offer, Opening, Result, Step, Toolset
 from .client import CLIENT_TOOLS, commands_of, shell_function, steps_of
 from .container import Container
 from .containers import Containers
@@ -139,7 +140,7 @@ def _with(offer: Offer, more: str) -> Offer:
 
 async def _run(
     container: Container, arguments: str, context: Context
-) -> AsyncGenerator[Step | Result, None]:
+) -> AsyncGenerator[Step | Next | Result, None]:
     """The commands, one after the other; one that does not end is the last."""
     fields = {"action": commands_of(arguments)}
     for step in steps_of(fields):
@@ -148,21 +149,54 @@ async def _run(
     if not action["commands"]:
         raise ToolError("There is no command.")
     wait, most = action["timeout_ms"], action["max_output_length"]
+    try:
+        await container.ready()
+    except NotFound as error:
+        raise ToolError(error.message) from None
+    yield Next(ShellCallOutput(call_id=context.call_id, output=(), max_output_length=most), fields)
     outputs: list[dict[str, Any]] = []
-    for command in action["commands"][:_MOST_COMMANDS]:
-        try:
-            outcome = await container.command(
-                command,
-                timeout_s=1e9 if wait is None else wait / 1000,
-                most=1 << 30 if most is None else most,
-            )
-        except NotFound as error:
-            raise ToolError(error.message) from None
+    for at, command in enumerate(action["commands"][:_MOST_COMMANDS]):
+        run = partial(
+            container.command,
+            command,
+            timeout_s=1e9 if wait is None else wait / 1000,
+            most=1 << 30 if most is None else most,
+        )
+        async with aclosing(_heard(run)) as pieces:
+            async for piece in pieces:
+                if isinstance(piece, dict):
+                    yield Step("output.delta", {"command_index": at, "delta": piece})
+                else:
+                    outcome = piece
         outputs.append(_output(outcome))
+        yield Step("output.done", {"command_index": at, "output": (outputs[-1],)})
         if outcome.ended not in ("done", "raised"):
             break
-    told = ShellCallOutput(call_id=context.call_id, output=tuple(outputs), max_output_length=most)
-    yield Result(fields=fields, items=(told,))
+    yield Result(fields={"output": tuple(outputs)})
+
+
+async def _heard(
+    run: Callable[..., Awaitable[Outcome]],
+) -> AsyncGenerator[dict[str, str] | Outcome, None]:
+    """What a command writes, as it comes, and what came of it. Closing this stops it."""
+    news: asyncio.Queue[dict[str, str] | None] = asyncio.Queue()
+
+    def told(output: str, errors: str) -> None:
+        both = {"stdout": output, "stderr": errors}
+        news.put_nowait({name: text for name, text in both.items() if text})
+
+    running = asyncio.ensure_future(run(told=told))
+    running.add_done_callback(lambda _: news.put_nowait(None))
+    try:
+        while (piece := await news.get()) is not None:
+            yield piece
+        try:
+            yield await running
+        except (NotFound, ToolError) as error:  # what ran before is told all the same
+            yield Outcome(output="", errors=error.message, ended="died", exit_code=1)
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
 
 
 def _output(outcome: Outcome) -> dict[str, Any]:

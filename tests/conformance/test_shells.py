@@ -169,7 +169,7 @@ async def test_it_can_be_forced(serve: Serve, wait: Ask) -> None:
     assert sampling.constraint is not None and sampling.constraint.needed
 
 
-@pytest.mark.requirement("API-SHELL")
+@pytest.mark.requirement("API-SHELL", "API-SHELL-STREAM")
 async def test_commands_run_here(serve: Serve, ask: Ask) -> None:
     held = containers()
     script = [called("shell", {"commands": ["say hello", "fail", "hang", "say never"]}), "Hm."]
@@ -194,6 +194,35 @@ async def test_commands_run_here(serve: Serve, ask: Ask) -> None:
         {"stdout": "so far\n", "stderr": "", "outcome": {"type": "timeout"}},
     ]
     assert "hello" in prompts(server)[1]
+    if answer.events:
+        heard = [
+            (e["type"].removeprefix("response."), e.get("command_index", e["output_index"]))
+            for e in answer.events
+            if e.get("output_index", 2) < 2 and not e["type"].startswith("response.shell_call_com")
+        ]
+        content = "shell_call_output_content"
+        assert heard == [
+            ("output_item.added", 0),
+            ("output_item.done", 0),
+            ("output_item.added", 1),
+            (f"{content}.delta", 0),
+            (f"{content}.done", 0),
+            (f"{content}.delta", 1),
+            (f"{content}.delta", 1),
+            (f"{content}.done", 1),
+            (f"{content}.delta", 2),
+            (f"{content}.done", 2),
+            ("output_item.done", 1),
+        ]
+        deltas = [e["delta"] for e in answer.events if e["type"] == f"response.{content}.delta"]
+        assert deltas == [
+            {"stdout": "hello\n"},
+            {"stdout": "Traceback: no\n"},
+            {"stderr": "no\n"},
+            {"stdout": "so far\n"},
+        ]
+        done = [e["output"] for e in answer.events if e["type"] == f"response.{content}.done"]
+        assert [chunk for (chunk,) in done] == output["output"]
 
 
 async def test_the_shell_finds_its_container_again(serve: Serve, wait: Ask, stores: Store) -> None:

@@ -213,3 +213,40 @@ def test_it_works_on_the_loop_that_serves() -> None:
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         assert runner.run(work()) == "42\n"
+
+
+async def test_what_a_command_writes_is_heard_as_it_comes(box: AgentBox) -> None:
+    heard: list[tuple[str, str]] = []
+    first = asyncio.Event()
+
+    def told(output: str, errors: str) -> None:
+        heard.append((output, errors))
+        first.set()
+
+    await box.write("go", b"")
+    command = (
+        "printf 'ein \\303'; while [ -e go ]; do sleep 0.01; done; printf '\\251'; echo two >&2"
+    )
+    running = asyncio.create_task(box.command(command, timeout_s=20, most=100, told=told))
+    await asyncio.wait_for(first.wait(), 15)
+    assert heard == [("ein ", "")] and not running.done()
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+    heard.clear()
+    await box.remove("go")
+    outcome = await box.command(command, timeout_s=20, most=100, told=told)
+    assert "".join(out for out, _ in heard) == outcome.output == "ein é"
+    assert "".join(err for _, err in heard) == outcome.errors == "two\n"
+
+
+async def test_no_more_is_heard_than_is_kept(box: AgentBox) -> None:
+    heard: list[str] = []
+    outcome = await box.command(
+        "for i in $(seq 2000); do echo line $i; done",
+        timeout_s=20,
+        most=1000,
+        told=lambda output, errors: heard.append(output),
+    )
+    assert "left out" in outcome.output
+    assert 0 < len("".join(heard)) <= 1000 and "".join(heard).startswith("line 1\nline 2\n")

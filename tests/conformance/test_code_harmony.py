@@ -1,0 +1,74 @@
+"""gpt-oss calls its ``python`` as it was trained to: code in the analysis channel, in one container
+whose variables stay from turn to turn.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from datetime import datetime
+
+import pytest
+
+from antiphon.backends.local import Local
+from antiphon.engines.base import Sampling
+from antiphon.store.base import Store
+from antiphon.tokens import Chunk, Prompt
+from tests.conformance.boxes import containers, with_code
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Ask
+from tests.conformance.test_code_interpreter import CODE, OUTPUTS
+from tests.dialects import gpt_oss
+from tests.golden.models import Letters, Player
+from tests.sandbox.boxes import SMALL, sandbox
+
+
+class Turns(Player):
+    """Plays a reply a call, and remembers the prompts."""
+
+    def __init__(self, *replies: str) -> None:
+        super().__init__((), Letters(gpt_oss.encoding()), end="<|return|>")
+        self._replies = list(replies)
+        self.prompts: list[str] = []
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        pieces = b"".join(map(self.tokenizer.piece, prompt.ids))
+        self.prompts.append(pieces.decode())
+        text = self._replies.pop(0)
+        ids = self.tokenizer.encode(text, special=True)
+        yield Chunk(ids=tuple(ids), finish="stop")
+
+
+def code(text: str) -> str:
+    return f"<|channel|>analysis to=python code<|message|>{text}<|call|>"
+
+
+def final(text: str) -> str:
+    return f"<|channel|>final<|message|>{text}<|return|>"
+
+
+@pytest.mark.requirement("GO-PYTHON")
+async def test_variables_stay_from_turn_to_turn(serve: Serve, wait: Ask, stores: Store) -> None:
+    real = await sandbox(SMALL)
+    played = Turns(
+        code("x = 6"), code("print(x * 7)"), final("42."), code("x += 1\nx"), final("7.")
+    )
+    backend = Local(played, gpt_oss.dialect(today=lambda: datetime(2026, 1, 1)))
+    async with containers(real, disk_bytes=SMALL.disk_bytes) as held:
+        server = serve(backend, on=stores, **with_code(held))
+        first = await wait(server, tools=[CODE], include=OUTPUTS)
+        _, second, message = first.output
+        assert (second["type"], second["code"]) == ("code_interpreter_call", "print(x * 7)")
+        assert second["outputs"] == [{"type": "logs", "logs": "42\n"}]
+        assert message["content"][0]["text"] == "42."
+        later = await wait(
+            server,
+            tools=[CODE],
+            include=OUTPUTS,
+            input="And one more?",
+            previous_response_id=first.ended["id"],
+        )
+        third, _ = later.output
+        assert third["outputs"] == [{"type": "logs", "logs": "7\n"}]
+        assert third["container_id"] == second["container_id"]
+    assert "## python" in played.prompts[0]
+    assert "<|start|>python to=assistant<|channel|>analysis<|message|>42" in played.prompts[2]
