@@ -15,10 +15,12 @@ import pytest
 
 from tests.clients.offline import go_offline
 from tests.e2e.server import Server, antiphon, serving
+from tests.tools.images.api import studio_aside
 
 HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / ".venv-clients" / "bin"
 _WAIT_S = 120
+_IMAGES = 'image_generation = "images_api"\nimage_generation_url = "{}"\n'
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
@@ -42,8 +44,10 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     folder = tmp_path_factory.mktemp("server")
     tools = f'sandbox = "bubblewrap"\nweb_index = "{_index(folder)}"\n'
     tools += f'[mcp_servers.toys]\ncommand = "{sys.executable}"\nargs = ["{toys}", "stdio"]\n'
-    with serving(folder, tools, model=model) as running:
-        yield running
+    with studio_aside() as images:
+        tools = f"{_IMAGES.format(images.url)}{tools}"
+        with serving(folder, tools, model=model) as running:
+            yield running
 
 
 def _index(folder: Path) -> Path:

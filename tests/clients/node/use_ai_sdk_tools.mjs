@@ -98,6 +98,29 @@ async function code() {
   assert.equal(JSON.parse(JSON.stringify(call.input)).code, written.code);
 }
 
+async function images() {
+  const image_generation = openai.tools.imageGeneration({ size: "16x16", partialImages: 2 });
+  const done = await asked("Draw a cat", { image_generation });
+  assert.equal(done.text, "There it is.");
+  const [made] = results(done, "image_generation");
+  assert.ok(made.result.startsWith("iVBOR"));
+  const shown = done.parts.filter((part) => part.type === "tool-result");
+  assert.equal(shown.length, 3); // two previews and the image
+  const toolChoice = { type: "tool", toolName: "image_generation" };
+  const model = openai(MODEL);
+  const tools = { image_generation };
+  const messages = [
+    { role: "user", content: "Draw a cat" },
+    ...(await generateText({ model, tools, toolChoice, prompt: "Draw a cat" })).response.messages,
+    { role: "user", content: "Make it green" },
+  ];
+  const changed = await generateText({ model, tools, messages });
+  assert.equal(changed.text, "Greener now.");
+  const refused = await asked("Draw what is forbidden", { image_generation });
+  assert.equal(refused.text, "I may not draw that.");
+  assert.deepEqual(results(refused, "image_generation"), [{ result: "" }]);
+}
+
 async function mcp() {
   const toys = openai.tools.mcp({
     serverLabel: "toys",
@@ -206,6 +229,7 @@ await run(
   aWebSearch,
   aFileSearch,
   code,
+  images,
   mcp,
   aShellThere,
   shellsOfOurs,

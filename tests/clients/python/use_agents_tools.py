@@ -1,5 +1,6 @@
 """OpenAI's Agents SDK for Python, with every tool of its own."""
 
+import base64
 import subprocess
 import sys
 from pathlib import Path
@@ -12,6 +13,7 @@ from agents import (
     ComputerTool,
     FileSearchTool,
     HostedMCPTool,
+    ImageGenerationTool,
     LocalShellTool,
     ModelSettings,
     OpenAIResponsesModel,
@@ -84,6 +86,23 @@ async def code():
     )
     call = done.new_items[0].raw_item
     assert call.outputs[0].logs == "[0, 1, 4, 9, 16]\n" and cited(done)[0].filename == "note.txt"
+
+
+async def images():
+    config = {"type": "image_generation", "size": "16x16", "partial_images": 1}
+    tool = ImageGenerationTool(tool_config=config)
+    for settings in ({}, {"tool_choice": "image_generation"}):
+        done = await asked("Draw a cat", tool, **settings)
+        image = done.new_items[0].raw_item
+        assert image.type == "image_generation_call" and image.status == "completed"
+        assert base64.b64decode(image.result).startswith(b"\x89PNG")
+    more = [*done.to_input_list(), {"role": "user", "content": "Make it green"}]
+    changed = await Runner.run(Agent(name="a", model=model, tools=[tool]), more)
+    assert changed.new_items[0].raw_item.action == "edit"
+    assert changed.final_output == "Greener now."
+    refused = await asked("Draw what is forbidden", tool)
+    assert refused.new_items[0].raw_item.status == "failed"
+    assert refused.final_output == "I may not draw that."
 
 
 async def mcp():
@@ -216,6 +235,7 @@ run(
     a_web_search,
     a_file_search,
     code,
+    images,
     mcp,
     a_shell_there,
     a_shell_of_ours,

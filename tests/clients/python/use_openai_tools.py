@@ -1,5 +1,7 @@
 """The official Python client, with every tool that has a name."""
 
+import base64
+
 import openai
 from checks import MODEL, PICTURE, SCHEMA, run
 from openai import OpenAI
@@ -7,6 +9,7 @@ from openai import OpenAI
 client = OpenAI(max_retries=0)
 WEATHER = {"type": "function", "name": "get_weather", "parameters": SCHEMA, "strict": True}
 TOYS = {"type": "mcp", "server_label": "toys", "require_approval": "never"}
+PNG = b"\x89PNG"
 FJORDS = "https://wiki.example/fjords.md"
 
 
@@ -274,6 +277,34 @@ def tools_of_both_in_one_turn():
         assert [item.type for item in done.output] == ["message"]
 
 
+def images():
+    tool = {"type": "image_generation", "size": "16x16", "partial_images": 2}
+    choice = {"type": "image_generation"}
+    types, final = streamed("Draw a cat", tools=[tool], tool_choice=choice)
+    image = final.output[0]
+    assert base64.b64decode(image.result).startswith(PNG) and image.size == "16x16"
+    assert (image.status, image.action, image.revised_prompt) == (
+        "completed",
+        "generate",
+        "A small cat",
+    )
+    assert final.tool_usage.image_gen.output_tokens == 30
+    steps = ("in_progress", "generating", "partial_image", "partial_image", "completed")
+    follow(types, *(f"image_generation_call.{step}" for step in steps), "output_item.done")
+    named = {"type": "image_generation_call", "id": image.id}
+    for way in (
+        {"asked": "Make it green", "previous_response_id": final.id},
+        {"asked": [named, {"role": "user", "content": "Make it green"}]},
+        {"asked": [image.to_dict(), {"role": "user", "content": "Make it green"}]},
+    ):
+        _, changed = streamed(tools=[tool], **way)
+        assert changed.output[0].action == "edit" and changed.output_text == "Greener now."
+    _, refused = streamed("Draw what is forbidden", tools=[tool])
+    assert refused.output[0].status == "failed"
+    assert refused.output[0].error.code == "moderation_blocked"
+    assert refused.output_text == "I may not draw that."
+
+
 def in_the_background():
     queued = client.responses.create(
         model=MODEL, input="What is the sum of two and three?", tools=[TOYS], background=True
@@ -294,6 +325,7 @@ run(
     patches,
     a_screen,
     a_search_for_tools,
+    images,
     tools_of_both_in_one_turn,
     in_the_background,
 )

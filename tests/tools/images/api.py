@@ -6,8 +6,10 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+import queue
+import threading
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from typing import Any
 
 from aiohttp import web
@@ -16,7 +18,7 @@ from msgspec import Struct, field
 
 from tests.attachments.samples import png
 
-__all__ = ["USAGE", "Asked", "Studio", "studio"]
+__all__ = ["USAGE", "Asked", "Studio", "studio", "studio_aside"]
 
 USAGE = {
     "input_tokens": 12,
@@ -45,7 +47,8 @@ class Asked(Struct):
 
 
 class Studio(Struct):
-    """``script``: what becomes of the requests, one after the other, the last one again and again:
+    """``script``: what becomes of the requests, one after the other, the last one again and again;
+    what is ``forbidden`` is moderated:
     ``paint``, ``url``, ``hang``, ``break``, ``garbage``, ``nothing``, ``moderate``, ``error``, or a
     status."""
 
@@ -74,7 +77,7 @@ class Studio(Struct):
             return web.json_response({"error": error}, status=act)
         if act == "hang":
             await asyncio.Event().wait()
-        if act == "moderate":
+        if act == "moderate" or "forbidden" in asked.fields["prompt"]:
             return web.json_response(_MODERATED, status=400)
         if act == "garbage":
             return web.json_response({"data": [{"b64_json": "!!"}]})
@@ -143,3 +146,24 @@ async def studio(*script: str | int) -> AsyncIterator[Studio]:
     async with TestServer(app, host="127.0.0.1", handler_cancellation=True) as server:
         playing.url = f"http://127.0.0.1:{server.port}/v1"
         yield playing
+
+
+@contextmanager
+def studio_aside() -> Iterator[Studio]:
+    """The same in a thread of its own, for tests that have no loop."""
+    begun: queue.Queue[tuple[Studio, asyncio.AbstractEventLoop, asyncio.Event]] = queue.Queue()
+
+    async def serve() -> None:
+        async with studio() as playing:
+            over = asyncio.Event()
+            begun.put((playing, asyncio.get_running_loop(), over))
+            await over.wait()
+
+    thread = threading.Thread(target=asyncio.run, args=(serve(),), daemon=True)
+    thread.start()
+    playing, loop, over = begun.get(timeout=30)
+    try:
+        yield playing
+    finally:
+        loop.call_soon_threadsafe(over.set)
+        thread.join(30)
