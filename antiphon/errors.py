@@ -10,7 +10,8 @@ AntiphonError
 │   ├── Conflict        409
 │   ├── TooLarge        413
 │   └── Overloaded      429 or 503, with the seconds to wait
-├── RunError                  inside a run: becomes ``error`` and ``response.failed``
+├── RunError                  inside a run: becomes ``error`` and ``response.failed``; an HTTP
+│   │                         error where nobody has heard of the run yet
 │   ├── BackendError
 │   ├── CannotContinue
 │   ├── ToolError
@@ -118,18 +119,36 @@ class Overloaded(RequestError):
 
 
 class RunError(AntiphonError):
-    """A run that cannot go on. ``code`` is one of ``response.error.code``; the message is shown."""
+    """A run that cannot go on. ``code`` is one of ``response.error.code``; the message is shown.
+    ``param``: the path of the request's field that it is about."""
 
     type = "server_error"
 
-    def __init__(self, message: str, *, code: str = "server_error") -> None:
+    def __init__(
+        self, message: str, *, code: str = "server_error", param: str | None = None
+    ) -> None:
         super().__init__(message)
         self.message = message
         self.code = code
+        self.param = param
 
 
 class BackendError(RunError):
-    """The engine or the upstream failed."""
+    """The engine or the upstream failed. ``lasting``: asked again it would fail again.
+    ``retry_after_s``: when to ask again, where that is known."""
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        code: str = "server_error",
+        param: str | None = None,
+        lasting: bool = False,
+        retry_after_s: float | None = None,
+    ) -> None:
+        super().__init__(message, code=code, param=param)
+        self.lasting = lasting
+        self.retry_after_s = retry_after_s
 
 
 class CannotContinue(RunError):

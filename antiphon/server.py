@@ -217,6 +217,7 @@ def _is_loopback(host: str) -> bool:
 def _policy(settings: Settings) -> Policy:
     return Policy(
         keepalive_s=settings.keepalive_s,
+        patience_s=settings.upstream_patience_s,
         timeout_s=settings.timeout_s or None,
         unavailable_tools=settings.unavailable_tools,
         reasoning_events=settings.reasoning_events,

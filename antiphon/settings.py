@@ -625,6 +625,14 @@ class Settings(Struct, frozen=True, kw_only=True):
     keepalive_s: Annotated[
         float, _answers("Seconds of silence after which a stream says `keepalive`.", gt=0)
     ] = 15
+    upstream_patience_s: Annotated[
+        float,
+        _answers(
+            "Seconds that a stream waits for the first word of an upstream, so that what it refuses"
+            " is an HTTP error; 0 to begin at once.",
+            ge=0,
+        ),
+    ] = 3
     timeout_s: Annotated[float, _answers("Seconds a response may take; 0 for no limit.", ge=0)] = 0
 
     chat_url: Annotated[

@@ -16,13 +16,19 @@ __all__ = [
     "Backend",
     "Continuing",
     "Equipped",
+    "Refusable",
     "Reply",
     "Spelling",
     "Status",
     "added",
+    "may_be_refused",
     "singly",
     "tools_of",
+    "used",
 ]
+
+#: More tokens than anybody has.
+_MOST = 2**40
 
 
 class Reply(Protocol):
@@ -103,6 +109,14 @@ class Spelling(Protocol):
         """What the ids stand for, control tokens by their literals."""
 
 
+class Refusable(Protocol):
+    """A reply that whoever generates it may yet refuse: only when it is asked it is known."""
+
+    @property
+    def may_be_refused(self) -> bool:
+        """Its first deltas may be a refusal, which a client had better hear as such."""
+
+
 class Equipped(Protocol):
     """A backend whose upstream runs tools itself: their items come with the reply."""
 
@@ -118,6 +132,12 @@ def tools_of(backend: Backend) -> frozenset[str]:
     return types
 
 
+def may_be_refused(reply: Reply) -> bool:
+    """Whether the reply may fail before it begins because of what is asked (``Refusable``)."""
+    refusable: bool = getattr(reply, "may_be_refused", False)
+    return refusable
+
+
 async def singly(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGenerator[Delta, None]:
     """The deltas of a reply one by one, for who does not care what came together. Whoever closes
     this closes the reply."""
@@ -125,6 +145,18 @@ async def singly(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGenera
         async for known in deltas:
             for delta in known:
                 yield delta
+
+
+def used(given: int, said: int, *, cached: int = 0, thought: int = 0) -> Usage:
+    """What an upstream says it used, brought into bounds: it may say anything."""
+    given, said, cached, thought = (max(0, min(n, _MOST)) for n in (given, said, cached, thought))
+    return Usage(
+        input_tokens=given,
+        input_tokens_details=InputTokensDetails(cached_tokens=min(cached, given)),
+        output_tokens=said,
+        output_tokens_details=OutputTokensDetails(reasoning_tokens=min(thought, said)),
+        total_tokens=given + said,
+    )
 
 
 def added(one: Usage, other: Usage) -> Usage:

@@ -12,7 +12,9 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.wire.items import Logprob, TopLogprob
-from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
+from antiphon.wire.response import Usage
+
+from .base import used
 
 __all__ = [
     "REASONS",
@@ -141,13 +143,7 @@ def usage_of(told: Used | None, given: int, said: int) -> Usage:
     cached = (details and details.cached_tokens) or told.prompt_cache_hit_tokens or 0
     inner = told.completion_tokens_details
     thought = (inner and inner.reasoning_tokens) or 0
-    return Usage(
-        input_tokens=prompt,
-        input_tokens_details=InputTokensDetails(cached_tokens=min(cached, prompt)),
-        output_tokens=answer,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=min(thought, answer)),
-        total_tokens=prompt + answer,
-    )
+    return used(prompt, answer, cached=cached, thought=thought)
 
 
 #: Why it ended, by the many names there are; what is not here means that the model was done.

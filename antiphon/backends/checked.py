@@ -25,7 +25,7 @@ from antiphon.wire.response import (
     Usage,
 )
 
-from .base import Reply, added, singly
+from .base import Reply, added, may_be_refused, singly
 
 __all__ = ["Checked", "Form", "form_of"]
 
@@ -130,6 +130,10 @@ class Checked:
     @property
     def dropped(self) -> tuple[str, ...]:
         return self._reply.dropped
+
+    @property
+    def may_be_refused(self) -> bool:
+        return may_be_refused(self._reply)
 
     def resumed(self, begun: Begun) -> Reply:
         if begun.sampled:

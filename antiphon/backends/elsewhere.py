@@ -108,6 +108,7 @@ class UpstreamReply:
     """``Reply`` of an upstream: nothing has been asked yet."""
 
     kept = None
+    may_be_refused = True
 
     def __init__(
         self, backend: Elsewhere, conversation: Conversation, options: Options, shown: Shown

@@ -14,7 +14,15 @@ from typing import Any
 
 import structlog
 
-from antiphon.backends.base import Backend, Continuing, Reply, Spelling, Status, tools_of
+from antiphon.backends.base import (
+    Backend,
+    Continuing,
+    Reply,
+    Spelling,
+    Status,
+    may_be_refused,
+    tools_of,
+)
 from antiphon.backends.continuation import cannot_continue
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
@@ -274,6 +282,11 @@ class LazyReply:
     @property
     def kept(self) -> Kept | None:
         return None if self._reply is None else self._reply.kept
+
+    @property
+    def may_be_refused(self) -> bool:
+        """Not while it is being loaded: that takes its time."""
+        return self._reply is not None and may_be_refused(self._reply)
 
     def resumed(self, begun: Begun) -> LazyReply:
         reply = None if self._reply is None else self._reply.resumed(begun)

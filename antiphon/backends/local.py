@@ -228,6 +228,10 @@ class LocalReply:
         self.dropped = dropped
 
     @property
+    def may_be_refused(self) -> bool:
+        return self._engine.capabilities.may_refuse
+
+    @property
     def input_tokens(self) -> int:
         return len(self._rendered.prompt.ids) + self._besides
 

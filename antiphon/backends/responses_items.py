@@ -15,8 +15,10 @@ from antiphon.errors import InvalidRequest
 from antiphon.stream.deltas import Channel
 from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
-from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
+from antiphon.wire.response import Usage
 from antiphon.wire.transcript import read_items
+
+from .base import used
 
 __all__ = [
     "found",
@@ -38,13 +40,7 @@ def usage_of(told: Any, given: int, said: int) -> Usage:
     said = _count(told, "output_tokens", said)
     cached = _count(told.get("input_tokens_details"), "cached_tokens", 0)
     thought = _count(told.get("output_tokens_details"), "reasoning_tokens", 0)
-    return Usage(
-        input_tokens=given,
-        input_tokens_details=InputTokensDetails(cached_tokens=min(cached, given)),
-        output_tokens=said,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=min(thought, said)),
-        total_tokens=given + said,
-    )
+    return used(given, said, cached=cached, thought=thought)
 
 
 def logprobs_of(told: list[Any]) -> tuple[it.Logprob, ...]:
@@ -57,7 +53,7 @@ def logprobs_of(told: list[Any]) -> tuple[it.Logprob, ...]:
 
 def _count(told: Any, name: str, otherwise: int) -> int:
     value = told.get(name) if isinstance(told, Mapping) else None
-    return value if isinstance(value, int) else otherwise
+    return int(value) if isinstance(value, int) else otherwise
 
 
 def read_item(raw: Json) -> it.Item | None:

@@ -186,9 +186,9 @@ class Reading:
         """The item that an event speaks of; a new one where it is the first to do so."""
         name = event.item_id or (event.item or {}).get("id")
         index = event.output_index
-        keys = [
-            key for key in (index if index is None or index >= 0 else None, name) if key is not None
-        ]
+        keys: list[int | str] = [] if index is None or index < 0 else [index]
+        if isinstance(name, str):
+            keys.append(name)
         found = next((self._by_key[key] for key in keys if key in self._by_key), None)
         text = _TEXTS.get(event.type)
         if found is None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from antiphon.errors import RequestError
+from antiphon.errors import RequestError, RunError
 
 __all__ = ["Paths"]
 
@@ -29,7 +29,7 @@ class Paths:
                 return known + path[end:]
         return path
 
-    def name(self, error: RequestError) -> None:
+    def name(self, error: RequestError | RunError) -> None:
         """Let ``error`` name the field as the client wrote it."""
         if error.param is None:
             return

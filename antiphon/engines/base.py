@@ -53,7 +53,8 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     ``constraints``: any grammar. ``schemas``: only ``Constraint.schema``, and of these only such as
     use no other than its ``schema_keywords``; None for any. ``adapters``: names of its LoRA
-    adapters. ``extra``: names it takes in ``Sampling.extra``; None for any.
+    adapters. ``extra``: names it takes in ``Sampling.extra``; None for any. ``may_refuse``: it is
+    somewhere else, and may refuse what could not be foreseen here.
     """
 
     max_logprobs: int | None = None
@@ -69,6 +70,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     cache_salt: bool = False
     adapters: frozenset[str] = frozenset()
     extra: frozenset[str] | None = frozenset()
+    may_refuse: bool = False
 
 
 class Engine(Protocol):

@@ -20,7 +20,7 @@ from antiphon.engines import gguf, hf_folder
 from antiphon.engines.asked import check_request
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.completions_flavours import FLAVOURS, Flavour
-from antiphon.engines.completions_pieces import Asked, Piece
+from antiphon.engines.completions_pieces import Asked, Piece, Pieces
 from antiphon.engines.endings import Endings
 from antiphon.engines.withheld import Withheld
 from antiphon.errors import BackendError, InvalidRequest, SetupError
@@ -142,7 +142,7 @@ class Completions:
         cached: int | None = None
         async with aclosing(self._upstream.stream(self._url, body, sampling.trace)) as batches:
             async for payloads in batches:
-                piece = _joined([pieces.feed(payload) for payload in payloads])
+                piece, error = _read(pieces, payloads)
                 cached = piece.cached if piece.cached is not None else cached
                 if last is not None:
                     continue  # only what was used can still come
@@ -150,6 +150,8 @@ class Completions:
                 if chunk is None or chunk.finish is None:
                     if chunk is not None:
                         yield replace(chunk, cached_tokens=cached)
+                    if error is not None:
+                        raise error
                     continue
                 last = chunk
                 # A stop string ends it here alone: the upstream would go on.
@@ -163,15 +165,18 @@ class Completions:
         await self._upstream.close()
 
 
-def _joined(pieces: list[Piece]) -> Piece:
-    if len(pieces) == 1:
-        return pieces[0]
+def _read(pieces: Pieces, payloads: list[bytes]) -> tuple[Piece, BackendError | None]:
+    """What payloads that came together say, up to the one that is an error."""
     whole = Piece()
-    for piece in pieces:
-        whole.tokens = [*whole.tokens, *piece.tokens]
+    for payload in payloads:
+        try:
+            piece = pieces.feed(payload)
+        except BackendError as error:
+            return whole, error
+        whole.tokens = [*whole.tokens, *piece.tokens] if whole.tokens else piece.tokens
         whole.reason = piece.reason or whole.reason
-        whole.cached = piece.cached if piece.cached is not None else whole.cached
-    return whole
+        whole.cached = whole.cached if piece.cached is None else max(0, piece.cached)
+    return whole, None
 
 
 def _ended(endings: Endings, piece: Piece) -> Chunk | None:

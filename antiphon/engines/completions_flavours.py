@@ -166,7 +166,13 @@ def _llama(asked: Asked) -> Mapping[str, Any]:
 
 
 _ALL = Capabilities(
-    max_logprobs=20, cached_tokens=True, seed=True, logit_bias=True, penalties=True, schemas=True
+    max_logprobs=20,
+    cached_tokens=True,
+    seed=True,
+    logit_bias=True,
+    penalties=True,
+    schemas=True,
+    may_refuse=True,
 )
 
 #: Sources: the servers' request models and documentation, November 2026.

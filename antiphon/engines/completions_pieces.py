@@ -6,7 +6,7 @@ What they call things differs; what comes out is the same. Sans-IO.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
 from msgspec import Struct
@@ -29,6 +29,12 @@ __all__ = [
 
 #: What OpenAI's API gives for a token whose log-probability is not known.
 UNKNOWN_LOGPROB = -9999.0
+
+#: What decoding JSON that others wrote may raise.
+UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+
+#: The id of a token: another number is none.
+Id = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
 Reason = Literal["stop", "length"]
 
@@ -82,7 +88,7 @@ class _Logprobs(Struct):
 
 
 class _Choice(Struct):
-    token_ids: list[int] | None = None
+    token_ids: list[Id] | None = None
     finish_reason: str | None = None
     logprobs: _Logprobs | None = None
 
@@ -115,7 +121,7 @@ class VllmPieces:
     def feed(self, payload: bytes) -> Piece:
         try:
             told = _decode_completion(payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             raise _unreadable() from None
         if told.error or told.object == "error":
             raise _failed(told.error or {"message": told.message})
@@ -156,7 +162,7 @@ def _named(top: dict[str, float]) -> Iterable[tuple[int, float]]:
     """``token_id:N`` → its log-probability."""
     for name, logprob in top.items():
         number = name.rpartition(":")[2]
-        if number.isdecimal():
+        if number.isdecimal() and len(number) < 10:
             yield int(number), logprob
 
 
@@ -167,7 +173,7 @@ def _best(candidates: Iterable[tuple[int, float]], most: int) -> tuple[Alternati
 
 # --- SGLang --------------------------------------------------------------------------------------
 
-_Told = tuple[float | None, int, Any]
+_Told = tuple[float | None, Id, Any]
 
 
 class _Meta(Struct):
@@ -179,7 +185,7 @@ class _Meta(Struct):
 
 
 class _Generated(Struct):
-    output_ids: list[int] = []
+    output_ids: list[Id] = []
     meta_info: _Meta | None = None
     error: Any = None
 
@@ -198,7 +204,7 @@ class SglangPieces:
     def feed(self, payload: bytes) -> Piece:
         try:
             told = _decode_generated(payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             raise _unreadable() from None
         if told.error or told.meta_info is None:
             raise _failed(told.error)
@@ -239,7 +245,7 @@ class SglangPieces:
 
 
 class _Candidate(Struct):
-    id: int
+    id: Id
     logprob: float | None = None
 
 
@@ -257,7 +263,7 @@ class _Timings(Struct):
 
 class _Completed(Struct):
     content: str = ""
-    tokens: list[int] = []
+    tokens: list[Id] = []
     tokens_predicted: int = 0
     stop: bool = False
     stop_type: str = ""
@@ -281,7 +287,7 @@ class LlamaPieces:
     def feed(self, payload: bytes) -> Piece:
         try:
             told = _decode_completed(payload)
-        except (msgspec.MsgspecError, UnicodeDecodeError):
+        except UNREADABLE:
             raise _unreadable() from None
         if told.error:
             raise _failed(told.error)

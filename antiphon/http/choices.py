@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 from starlette.types import Receive, Scope, Send
 
 from antiphon.compat.paths import Paths
-from antiphon.errors import RequestError
+from antiphon.errors import RequestError, RunError
 from antiphon.runs.run import Outlet
 from antiphon.wire.body import Limits as BodyLimits
 from antiphon.wire.events import Event
@@ -87,10 +87,14 @@ class Choices(Generic[_A]):
         async with Presence(receive), self._gate.slot(exchange.tenant):
             runs = await self._runs(exchange.tenant, asked)
             exchange.model, exchange.response_id = runs[0].response.model, runs[0].id
-            if asked.stream:
-                await self._stream(exchange, asked, runs, send)
-            else:
-                await _together(self._driven(exchange, run, _unheard) for run in runs)
+            try:
+                if asked.stream:
+                    await self._stream(exchange, asked, runs, send)
+                else:
+                    await _together(self._driven(exchange, run, _unheard) for run in runs)
+            except RunError as error:
+                asked.paths.name(error)
+                raise
         exchange.usage = _total(runs)
         if asked.stream:
             return await send({"type": "http.response.body", "body": sse.DONE})
@@ -108,11 +112,10 @@ class Choices(Generic[_A]):
             raise
 
     async def _stream(self, exchange: Exchange, asked: _A, runs: Sequence[Run], send: Send) -> None:
-        headers = [*sse.HEADERS]
-        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        head = _Head(send)
         chunks = [asked.chunks(runs[0].response, at) for at in range(len(runs))]
         await _together(
-            self._driven(exchange, run, partial(_Stream, frames, send))
+            self._driven(exchange, run, partial(_Stream, frames, head))
             for run, frames in zip(runs, chunks, strict=True)
         )
         responses = [run.response for run in runs]
@@ -158,19 +161,38 @@ async def _together(drives: Iterable[Coroutine[Any, Any, None]]) -> None:
         await asyncio.wait(tasks)
 
 
+class _Head:
+    """One answer of several runs: it begins with what comes first."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.begun = False
+
+    async def send(self, body: bytes) -> None:
+        if not self.begun:
+            self.begun = True
+            headers = [*sse.HEADERS]
+            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
+        if body:
+            await self._send({"type": "http.response.body", "body": body, "more_body": True})
+
+
 class _Stream(Outlet):
     """A run on its way to the reader, in the words of another API."""
 
-    def __init__(self, frames: Frames, send: Send, observed: Observed) -> None:
+    def __init__(self, frames: Frames, head: _Head, observed: Observed) -> None:
         self._frames = frames
-        self._send = send
+        self._head = head
         self._observed = observed
+
+    @property
+    def begun(self) -> bool:  # type: ignore[override]
+        return self._head.begun
 
     async def write(self, events: tuple[Event, ...]) -> None:
         self._observed.saw(events)
         body = self._frames.frames(events)
         try:
-            if body:
-                await self._send({"type": "http.response.body", "body": body, "more_body": True})
+            await self._head.send(body)
         except OSError:
             raise ClientLeft from None

@@ -7,11 +7,9 @@ from typing import TYPE_CHECKING
 from starlette.types import Receive, Scope, Send
 
 from antiphon.compat.embeddings import embedding_list, embeddings_request
-from antiphon.errors import RunError
 from antiphon.wire.response import Usage
 
 from . import bodies
-from .errors import run_error_reply
 from .exchange import exchange_of
 from .gate import Gate
 from .guard import Limits
@@ -38,16 +36,13 @@ class Embeddings:
         exchange = exchange_of(scope)
         body = await bodies.read(scope, receive, self._limits.max_body_bytes)
         asked = embeddings_request(body, self._limits.body)
-        try:
-            async with Presence(receive), self._gate.slot(exchange.tenant):
-                made = await self._service.embeddings.make(
-                    asked.model,
-                    asked.input,
-                    role="query" if asked.input_type == "query" else "passage",
-                    dimensions=asked.dimensions,
-                )
-        except RunError as error:
-            return await run_error_reply(error)(scope, receive, send)
+        async with Presence(receive), self._gate.slot(exchange.tenant):
+            made = await self._service.embeddings.make(
+                asked.model,
+                asked.input,
+                role="query" if asked.input_type == "query" else "passage",
+                dimensions=asked.dimensions,
+            )
         exchange.model = made.model.name
         exchange.usage = Usage(input_tokens=made.tokens, total_tokens=made.tokens)
         self._metrics.embedded(made.model.name, made.tokens)

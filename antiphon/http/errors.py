@@ -7,12 +7,13 @@ null for a ``param`` or ``code`` there is not, and so do we.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from math import ceil
 from typing import Any
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.errors import NotFound, Overloaded, RequestError, RunError
+from antiphon.errors import BackendError, NotFound, Overloaded, RequestError, RunError
 from antiphon.wire.response import Response
 
 from .exchange import ClientLeft, exchange_of
@@ -25,6 +26,8 @@ __all__ = [
     "failure_reply",
     "refusal_reply",
     "run_error_reply",
+    "status_of",
+    "type_of",
     "unknown_url",
 ]
 
@@ -38,6 +41,11 @@ _FAILURES: Mapping[str, int] = {
         (
             "context_length_exceeded",
             "invalid_prompt",
+            "invalid_type",
+            "invalid_value",
+            "unsupported_parameter",
+            "unsupported_value",
+            "invalid_grammar",
             "invalid_image",
             "invalid_image_format",
             "invalid_base64_image",
@@ -103,12 +111,12 @@ def failure_reply(response: Response) -> Reply:
     """
     error = response.error
     assert error is not None
-    status = _FAILURES.get(error.code, 500)
+    status = status_of(error.code)
     headers = {"x-should-retry": "false"} if response.output or status == 400 else {}
     return error_reply(
         status,
         error.message,
-        type=_TYPES.get(status, error.type),
+        type=type_of(status, error.type),
         param=error.param,
         code=error.code,
         headers=headers,
@@ -116,9 +124,32 @@ def failure_reply(response: Response) -> Reply:
 
 
 def run_error_reply(error: RunError) -> Reply:
-    """Work that failed and was no run."""
-    status = _FAILURES.get(error.code, 500)
-    return error_reply(status, error.message, type=_TYPES.get(status, error.type), code=error.code)
+    """Work that failed and was no run, or a run of which nobody has heard yet."""
+    status = status_of(error.code)
+    headers: dict[str, str] = {}
+    if isinstance(error, BackendError):
+        if error.lasting:
+            headers["x-should-retry"] = "false"
+        elif status == 429 or error.retry_after_s is not None:
+            headers["retry-after"] = str(ceil(error.retry_after_s or 1))
+    return error_reply(
+        status,
+        error.message,
+        type=type_of(status, error.type),
+        param=error.param,
+        code=error.code,
+        headers=headers,
+    )
+
+
+def status_of(code: str) -> int:
+    """The HTTP status of what failed with this code."""
+    return _FAILURES.get(code, 500)
+
+
+def type_of(status: int, otherwise: str = "server_error") -> str:
+    """OpenAI's type of an error with this status."""
+    return _TYPES.get(status, otherwise)
 
 
 def unknown_url(method: str, path: str) -> NotFound:
@@ -158,6 +189,8 @@ class Errors:
             raise
         except RequestError as error:
             reply = refusal_reply(error)
+        except RunError as error:
+            reply = run_error_reply(error)
         except HTTPException as error:
             reply = _routing_reply(error, scope)
         except Exception:

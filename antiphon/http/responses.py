@@ -135,12 +135,11 @@ class _Stream(Outlet):
         self._run = run
         self._send = send
         self._observed = observed
-        self._begun = False
 
     async def write(self, events: tuple[Event, ...]) -> None:
         try:
-            if not self._begun:
-                self._begun = True
+            if not self.begun:
+                self.begun = True
                 await self._send(_start(_ignored(self._run.ignored_tools)))
             self._observed.saw(events)
             await self._send(

@@ -16,13 +16,13 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 from starlette.types import Receive, Scope, Send
 
-from antiphon.errors import InvalidRequest, Overloaded, RequestError
+from antiphon.errors import InvalidRequest, Overloaded, RequestError, RunError
 from antiphon.runs.recent import Recent
 from antiphon.runs.run import Outlet, Run
 from antiphon.wire.events import Error, Event, SteerFailed
 from antiphon.wire.socket import Create, Envelope, Steer, read_envelope, read_frame
 
-from .errors import UNEXPECTED
+from .errors import UNEXPECTED, status_of, type_of
 from .exchange import ClientLeft, Exchange, exchange_of
 from .gate import Gate
 from .guard import Limits
@@ -164,6 +164,11 @@ class _Connection:
         except RequestError as error:
             self.evict(lane, previous)
             await self.refuse(error, lane.name)
+        except RunError as error:
+            self.evict(lane, previous)
+            status = status_of(error.code)
+            kind = type_of(status, error.type)
+            await self._say_error(status, kind, error.message, error.code, error.param, lane.name)
         except ClientLeft:
             raise
         except Exception:
@@ -271,6 +276,7 @@ class _Frames(Outlet):
         self._observed = observed
 
     async def write(self, events: tuple[Event, ...]) -> None:
+        self.begun = True
         self._observed.saw(events)
         for event in events:
             await self._connection.say(event, self._lane.name)

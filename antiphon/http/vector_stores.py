@@ -6,14 +6,12 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from antiphon.errors import RunError
 from antiphon.runs.pages import Cut
 from antiphon.wire import vector_requests as wire
 from antiphon.wire.lists import Deleted
 from antiphon.wire.vector_stores import FoundPage
 
 from . import bodies
-from .errors import run_error_reply
 from .exchange import exchange_of
 from .guard import Limits
 from .queries import Query
@@ -64,10 +62,7 @@ class VectorStores:
         """The pieces of files that fit best."""
         asked = wire.search(await self._body(request), self._limits.body)
         tenant, store_id = _asked(request)
-        try:
-            found = await self._stores.search(tenant, (store_id,), asked)
-        except RunError as error:
-            return run_error_reply(error)
+        found = await self._stores.search(tenant, (store_id,), asked)
         return json_reply(FoundPage(search_query=asked.queries, data=found))
 
     async def add_file(self, request: Request) -> Reply:

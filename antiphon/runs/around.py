@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import Reply, may_be_refused
 from antiphon.conversation import Kept
 
 __all__ = ["Around"]
@@ -21,6 +21,10 @@ class Around:
     @property
     def kept(self) -> Kept | None:
         return self._reply.kept
+
+    @property
+    def may_be_refused(self) -> bool:
+        return may_be_refused(self._reply)
 
     @property
     def dropped(self) -> tuple[str, ...]:

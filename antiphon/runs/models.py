@@ -56,7 +56,8 @@ class Models(Protocol):
 
 
 class Policy(Struct, frozen=True, kw_only=True):
-    """What the operator decided about runs. Times in seconds; None = no limit. ``unstored_s``: how
+    """What the operator decided about runs. Times in seconds; None = no limit. ``patience_s``:
+    how long a stream waits for the first word of what may be refused. ``unstored_s``: how
     long a background response with ``store: false`` can be fetched after its end. ``webhooks``: the
     ends of background responses are to be told. ``summary_model``: who summarises thinking; None:
     the model that thought. ``max_files_bytes``: of all files of a tenant. ``file_search``: vector
@@ -64,6 +65,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     vectors; None: there are none."""
 
     keepalive_s: float = 15.0
+    patience_s: float = 3.0
     timeout_s: float | None = None
     unavailable_tools: str = "ignore"
     reasoning_events: str = "openai"

@@ -57,7 +57,6 @@ _log = structlog.get_logger(__name__)
 
 _decode_request = msgspec.json.Decoder(CreateResponse).decode
 _encode = msgspec.json.Encoder().encode
-
 #: The part of a context that may be filled with what the user said before it was compacted, and
 #: the tokens taken for one whose size nobody knows.
 _USERS_SHARE, _USUAL_SIZE = 4, 32_768
@@ -343,6 +342,7 @@ class Preparer:
             save=None,
             clock=self._clock,
             keepalive_s=self._policy.keepalive_s,
+            patience_s=self._policy.patience_s,
             timeout_s=self._policy.timeout_s,
             release=release,
             fields=reply.fields if isinstance(reply, Inspected) else lambda sampled: {},

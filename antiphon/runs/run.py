@@ -16,9 +16,9 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import Reply, may_be_refused
 from antiphon.conversation import Kept
-from antiphon.errors import RunError, Timeout
+from antiphon.errors import BackendError, RequestError, RunError, Timeout
 from antiphon.store.base import StoredResponse, TurnTokens
 from antiphon.stream.deltas import Reason
 from antiphon.stream.writer import ResponseWriter
@@ -49,6 +49,8 @@ class Left(Exception):
 class Outlet:
     """Where the events of a run go. This one drops them: its driver wants the response only."""
 
+    #: Its reader has heard something: from now on errors are events.
+    begun = False
     #: Awaited before what the model says next is recorded, if the outlet may lag behind.
     room: Callable[[], Awaitable[None]] | None = None
 
@@ -65,8 +67,9 @@ class Work(Struct, frozen=True, kw_only=True):
 
     ``parent``: the token ids of the conversation so far. ``save`` is None when nothing is to be
     stored, or the outlet stores it. ``clock`` gives unix seconds. ``release`` gives back what the
-    run holds, before its end is announced. ``fields``: further fields of the response at its end,
-    given the ids sampled. ``reraise`` lets unexpected exceptions through (tests).
+    run holds, before its end is announced. ``patience_s``: how long a run is not announced
+    whose reply may be refused. ``fields``: further fields of the response at its
+    end, given the ids sampled. ``reraise`` lets unexpected exceptions through (tests).
     """
 
     reply: Reply
@@ -77,6 +80,7 @@ class Work(Struct, frozen=True, kw_only=True):
     keepalive_s: float
     timeout_s: float | None
     release: Callable[[], Awaitable[None]]
+    patience_s: float = 0
     fields: Callable[[array[int]], Mapping[str, Any]] = lambda sampled: {}
     reraise: bool = False
 
@@ -85,12 +89,14 @@ class Run:
     """Driven once. ``response`` is terminal from then on."""
 
     __slots__ = (
+        "_answered",
         "_aside",
         "_beat",
         "_driver",
         "_failure",
         "_outlet",
         "_over",
+        "_patience",
         "_silent",
         "_supervisor",
         "_work",
@@ -120,6 +126,8 @@ class Run:
         self._outlet = Outlet()
         self._driver: asyncio.Task[object] | None = None
         self._beat: asyncio.TimerHandle | None = None
+        self._patience: asyncio.TimerHandle | None = None
+        self._answered = False
         self._silent = False
         self._writing = False
         self._aside: asyncio.Task[None] | None = None
@@ -134,28 +142,33 @@ class Run:
 
     async def drive(self, outlet: Outlet | None = None) -> Response:
         """Produce the response; its events go to ``outlet``. To cancel the call is to leave: the
-        model stops, the run ends ``cancelled`` and nothing is stored. So does ``Left``."""
+        model stops, the run ends ``cancelled`` and nothing is stored. So does ``Left``. Where the
+        reply may be refused and fails before anybody has heard of the run, nothing is stored
+        either, and ``RunError`` is raised."""
         self._outlet = outlet or self._outlet
         self._driver = asyncio.current_task()
         self._beat_later()
         self._supervisor.enter(self)
         try:
-            self._begin()
-            await self._flush()
+            if not self._begin():
+                await self._flush()
             await self._reply()
             await self._finish()
         except (asyncio.CancelledError, Left) as left:
             await self._stopped(left)
         except RunError as error:
             await self._failed(error)
+        except RequestError as error:  # it comes too late, most often
+            await self._failed(_refused(error))
         except Exception:
             _log.exception("run failed", response=self.id)
             if self._work.reraise:
                 raise
             await self._failed(RunError("The server had an error while processing your request."))
         finally:
-            if self._beat is not None:
-                self._beat.cancel()
+            for timer in (self._beat, self._patience):
+                if timer is not None:
+                    timer.cancel()
             if self._aside is not None:
                 self._aside.cancel()
             self._driver = None
@@ -181,12 +194,18 @@ class Run:
         self._cancelled()
         raise left
 
-    def _begin(self) -> None:
-        """The first events, unless they have been said: background runs are created early."""
+    def _begin(self) -> bool:
+        """The first events, unless they have been said: background runs are created early. Whether
+        they wait for the first word, because it may be a refusal."""
+        work = self._work
         if self._writer.number == 0:
             self._writer.create()
+            if work.patience_s and may_be_refused(work.reply):
+                loop = asyncio.get_running_loop()
+                self._patience = loop.call_later(work.patience_s, self._announce)
         if not self._writer.begun:
             self._writer.begin()
+        return self._patience is not None
 
     async def _reply(self) -> None:
         writer, write = self._writer, self._outlet.write
@@ -197,6 +216,7 @@ class Run:
                 aclosing(self._work.reply.deltas()) as deltas,
             ):
                 async for known in deltas:
+                    self._answered = True
                     if room is not None:
                         await room()
                     for delta in known:
@@ -236,6 +256,12 @@ class Run:
         await self._end(stored)
 
     async def _failed(self, error: RunError) -> None:
+        if self._patience is not None and not self._answered and not self._outlet.begun:
+            self._over = True
+            self.response = self._writer.settle(
+                "failed", at=int(self._work.clock()), usage=Usage(), error=_as_wire(error)
+            )
+            raise error
         response = self._writer.settle(
             "failed",
             at=int(self._work.clock()),
@@ -316,6 +342,11 @@ class Run:
             self._work.keepalive_s / 2, self._beat_later
         )
 
+    def _announce(self) -> None:
+        """The first word takes too long: the first events go alone."""
+        if not (self._over or self._answered or self._outlet.begun) and self._aside is None:
+            self._aside = asyncio.create_task(self._write_aside(self._writer.take()))
+
     async def _write_aside(self, events: tuple[Event, ...]) -> None:
         """While the driver waits for the model. That a reader left is the driver's to notice."""
         try:
@@ -328,4 +359,11 @@ class Run:
 
 def _as_wire(error: RunError) -> ResponseError:
     """What the response says of the error."""
-    return ResponseError(code=error.code, message=error.message, type=error.type)
+    return ResponseError(code=error.code, message=error.message, type=error.type, param=error.param)
+
+
+def _refused(error: RequestError) -> RunError:
+    """A refusal inside a run."""
+    return BackendError(
+        error.message, code=error.code or "invalid_prompt", param=error.param, lasting=True
+    )

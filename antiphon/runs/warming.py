@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import Reply, may_be_refused
 from antiphon.conversation import Begun
 from antiphon.errors import CannotContinue
 from antiphon.stream.deltas import Delta, Finish
@@ -28,6 +28,7 @@ class Warming:
         self._reply = reply
         self.input_tokens = reply.input_tokens
         self.dropped = reply.dropped
+        self.may_be_refused = may_be_refused(reply)
 
     def resumed(self, begun: Begun) -> Reply:
         raise CannotContinue("it was a warm-up")

@@ -16,7 +16,7 @@ import structlog
 
 from antiphon.errors import BackendError, SetupError
 
-from .payloads import Payloads
+from .payloads import MOST, Payloads
 from .refusals import refusal
 
 if TYPE_CHECKING:
@@ -115,7 +115,7 @@ class Upstream:
                     allow_redirects=False,
                 ) as response,
             ):
-                content = await response.read()
+                content = await _whole(response)
                 if response.status != 200:
                     raise self._hidden(refusal(response.status, content))
                 return msgspec.json.decode(content)
@@ -168,20 +168,15 @@ class Upstream:
             if response.status != 200:
                 await self._refuse(response)
             if response.content_type == "application/json":  # it was not streamed after all
-                yield [await response.read()]
+                yield [await _whole(response)]
                 return
-            reader = Payloads()
-            content = response.content
-            while received := await content.readany():
-                if payloads := reader.feed(received):
+            is_empty = True
+            async with aclosing(_batches(response)) as batches:
+                async for payloads in batches:
+                    is_empty = False
                     yield payloads
-                if reader.done:
-                    break
-            if not reader.done and (payloads := reader.finish()):
-                yield payloads
-            if reader.done:
-                await _drain(response)
-                yield []
+            if is_empty:
+                raise _Again(BackendError("The upstream's answer broke off."))
         except (aiohttp.ClientError, TimeoutError, OSError, RuntimeError) as error:
             # RuntimeError: the connection was closed on this side
             reason = _why(error)
@@ -196,8 +191,9 @@ class Upstream:
         except TimeoutError:
             body = b""
         error = self._hidden(refusal(response.status, body))
-        if response.status in _RETRIED and error.code in ("server_error", "rate_limit_exceeded"):
-            raise _Again(error, _asked_wait(response.headers.get("retry-after")))
+        if response.status in _RETRIED and not error.lasting:
+            error.retry_after_s = _asked_wait(response.headers.get("retry-after"))
+            raise _Again(error, error.retry_after_s)
         _log.warning(
             "upstream refused", upstream=self.root, status=response.status, error=str(error)
         )
@@ -205,8 +201,9 @@ class Upstream:
 
     def _hidden(self, error: BackendError) -> BackendError:
         """The error, without the key that some upstreams repeat."""
-        if self._key and self._key in error.message:
-            return BackendError(error.message.replace(self._key, "…"), code=error.code)
+        if self._key:
+            error.message = error.message.replace(self._key, "…")
+            error.args = (error.message,)
         return error
 
     def _open_session(self) -> aiohttp.ClientSession:
@@ -233,6 +230,30 @@ def _require() -> None:
         import aiohttp  # noqa: F401
     except ImportError:
         raise SetupError('Upstreams need a package: pip install "antiphon[upstream]"') from None
+
+
+async def _batches(response: aiohttp.ClientResponse) -> AsyncGenerator[list[bytes], None]:
+    """What a stream carries; an empty list last where it said that it is done."""
+    reader = Payloads()
+    while received := await response.content.readany():
+        if payloads := reader.feed(received):
+            yield payloads
+        if reader.done:
+            await _drain(response)
+            yield []
+            return
+    if payloads := reader.finish():
+        yield payloads
+
+
+async def _whole(response: aiohttp.ClientResponse) -> bytes:
+    """A body that is no stream."""
+    content = bytearray()
+    while received := await response.content.readany():
+        content += received
+        if len(content) > MOST:
+            raise BackendError("The upstream's answer is too long.")
+    return bytes(content)
 
 
 async def _drain(response: aiohttp.ClientResponse) -> None:

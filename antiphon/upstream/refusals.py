@@ -27,6 +27,8 @@ _LONG = re.compile(
     r"|(input|prompt|request)\b.{0,60}\b(too long|exceeds?\b.{0,40}\b(tokens|length|limit))",
     re.IGNORECASE | re.DOTALL,
 )
+#: How gateways say that it is the text they mind; some do it with a 403 (OpenRouter).
+_FLAGGED = re.compile(r"\bflagged\b|\bmoderation\b|content[ _](policy|filter)", re.IGNORECASE)
 _MOST_TEXT = 1000
 #: How images are said to be against the rules.
 _MODERATED = frozenset({"moderation_blocked", "content_policy_violation"})
@@ -41,8 +43,62 @@ _OURS: Mapping[int, tuple[str, str]] = {
     407: ("server_error", "A proxy before the upstream refuses this server."),
     429: ("rate_limit_exceeded", "The upstream is asked too much at the moment."),
 }
+#: Of these the ones that may pass.
+_PASSING = 429
 #: The same by the code that an error in the middle of a stream may have instead.
-_CODES: Mapping[str, int] = {"rate_limit_exceeded": 429, "invalid_api_key": 401}
+_CODES: Mapping[str, int] = {
+    "rate_limit_exceeded": 429,
+    "invalid_api_key": 401,
+    "insufficient_quota": 402,
+}
+#: Codes of OpenAI's that say of a request what is wrong with it; they mean the same here.
+_KEPT = frozenset({"invalid_type", "invalid_value", "unsupported_parameter", "unsupported_value"})
+
+#: First names of the fields that servers complain of → ours. What is called the same is itself.
+_PATHS: Mapping[str, str] = {
+    "messages": "input",
+    "prompt": "input",
+    "input_ids": "input",
+    "max_tokens": "max_output_tokens",
+    "max_completion_tokens": "max_output_tokens",
+    "max_new_tokens": "max_output_tokens",
+    "n_predict": "max_output_tokens",
+    "logprobs": "top_logprobs",
+    "repeat_penalty": "repetition_penalty",
+    "response_format": "text.format",
+    "structured_outputs": "text.format",
+    "json_schema": "text.format",
+    "reasoning_effort": "reasoning.effort",
+    **{
+        name: name
+        for name in (
+            "input",
+            "tools",
+            "tool_choice",
+            "parallel_tool_calls",
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "seed",
+            "stop",
+            "presence_penalty",
+            "frequency_penalty",
+            "repetition_penalty",
+            "max_output_tokens",
+            "logit_bias",
+            "top_logprobs",
+            "priority",
+            "cache_salt",
+            "chat_template_kwargs",
+            "instructions",
+        )
+    },
+}
+#: Those whose insides are as ours.
+_SAME = re.compile(r"(text|reasoning)(\.[a-z_]+)*\Z")
+#: Before the field where the whole is named (FastAPI, SGLang).
+_BEFORE = re.compile(r"^(body|sampling_params)\.")
 
 
 class _Said(Struct):
@@ -63,20 +119,36 @@ def refusal(status: int, body: bytes) -> BackendError:
 def refused(status: int, said: _Said) -> BackendError:
     """The error for a status and what was said with it."""
     if said.code == TOO_LONG or (status in (400, 413, 422, 500) and _LONG.search(said.message)):
-        return BackendError(_TOO_LONG_TEXT, code=TOO_LONG)
+        return BackendError(_TOO_LONG_TEXT, code=TOO_LONG, param="input", lasting=True)
     status = _CODES.get(said.code or "", status)
     if said.code in _MODERATED:
         told = said.message[:_MOST_TEXT] or "It was refused by moderation."
-        return BackendError(told, code="image_content_policy_violation")
+        return BackendError(told, code="image_content_policy_violation", lasting=True)
+    if status == 403 and _FLAGGED.search(said.message):
+        status = 400
     if (ours := _OURS.get(status)) is not None:
-        return BackendError(ours[1], code=ours[0])
+        return BackendError(ours[1], code=ours[0], lasting=status != _PASSING)
     if 400 <= status < 500:
-        where = f" (its '{said.param[:100]}')" if said.param else ""
+        path = _path(said.param)
+        where = f" (its '{said.param[:100]}')" if said.param and path != said.param else ""
         told = said.message[:_MOST_TEXT] or f"it answered {status}"
         return BackendError(
-            f"The upstream refused the request{where}: {told}", code="invalid_prompt"
+            f"The upstream refused the request{where}: {told}",
+            code=said.code if said.code in _KEPT else "invalid_prompt",
+            param=path,
+            lasting=True,
         )
     return BackendError("The upstream failed.")
+
+
+def _path(theirs: str | None) -> str | None:
+    """Where that field is in a request of ours, if it is."""
+    if not theirs:
+        return None
+    theirs = _BEFORE.sub("", theirs)
+    if _SAME.match(theirs):
+        return theirs
+    return _PATHS.get(re.split(r"[.\[]", theirs, maxsplit=1)[0])
 
 
 def complaint(value: Any) -> _Said:
@@ -96,16 +168,27 @@ def complaint(value: Any) -> _Said:
     return _Said(
         message=message if isinstance(message, str) else _text(message),
         code=code,
-        param=param if isinstance(param, str) else None,
+        param=param if isinstance(param, str) else _place(message),
     )
 
 
 def _text(value: Any) -> str:
     """FastAPI's list of what is wrong: where, and what."""
+    return "; ".join(
+        f"{_dotted(fault)}: {fault.get('msg', '')}".strip(": ") for fault in _faults(value)
+    )
+
+
+def _place(value: Any) -> str | None:
+    """Where FastAPI's first fault is."""
+    return next((_dotted(fault) for fault in _faults(value)), None) or None
+
+
+def _faults(value: Any) -> list[Mapping[str, Any]]:
     faults = value if isinstance(value, list) else [value]
-    texts = []
-    for fault in faults[:5]:
-        if isinstance(fault, Mapping):
-            path = ".".join(map(str, fault.get("loc") or ()))
-            texts.append(f"{path}: {fault.get('msg', '')}".strip(": "))
-    return "; ".join(texts)
+    return [fault for fault in faults[:5] if isinstance(fault, Mapping)]
+
+
+def _dotted(fault: Mapping[str, Any]) -> str:
+    loc = fault.get("loc")
+    return ".".join(map(str, loc)) if isinstance(loc, list) else ""

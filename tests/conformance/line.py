@@ -68,6 +68,13 @@ class Line:
         event: dict[str, Any] = json.loads(data)
         return event
 
+    async def rest(self) -> list[dict[str, Any]]:
+        """All that is still to come, to the event that ends the response."""
+        events = [await self.event()]
+        while events[-1]["type"] not in ENDS:
+            events.append(await self.event())
+        return events
+
     async def pieces(self) -> AsyncGenerator[bytes, None]:
         """What the server says, as it says it."""
         while not self._exchange.done() or not self._said.empty():

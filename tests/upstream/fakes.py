@@ -19,13 +19,17 @@ __all__ = ["Answer", "Fake", "chunks", "fake", "json_answer", "sse"]
 
 class Answer(Struct):
     """``pieces`` go out one by one; an ``asyncio.Event`` among them is waited for. ``cut``: the
-    connection breaks behind them; ``hang``: nothing more comes until the client has gone."""
+    connection breaks behind them; ``hang``: nothing more comes until the client has gone.
+    ``held``: what is waited for before the head; ``raw``: all that is sent, head and all, before
+    the connection is closed."""
 
     pieces: Sequence[bytes | asyncio.Event] = ()
     status: int = 200
     headers: Mapping[str, str] = MappingProxyType({"content-type": "text/event-stream"})
     cut: bool = False
     hang: bool = False
+    held: asyncio.Event | None = None
+    raw: bytes | None = None
 
 
 def sse(*payloads: Any, done: bool = True) -> list[bytes]:
@@ -71,9 +75,14 @@ class Fake(Struct):
         if not answers:
             return web.json_response({"detail": "Not Found"}, status=404)
         answer = answers.pop(0) if len(answers) > 1 else answers[0]
+        if answer.raw is not None:
+            request.transport.write(answer.raw)
+            request.transport.close()
         response = web.StreamResponse(status=answer.status, headers=answer.headers)
-        await response.prepare(request)
         try:
+            if answer.held is not None:
+                await answer.held.wait()
+            await response.prepare(request)
             for piece in answer.pieces:
                 if isinstance(piece, asyncio.Event):
                     await piece.wait()

@@ -70,7 +70,7 @@ def test_too_long_is_told_in_one_way(status: int, body: object) -> None:
         (500, b"<html>Oops: stack trace</html>", "server_error", "failed"),
         (503, b"", "server_error", "failed"),
         (302, b"", "server_error", "failed"),
-        (400, {"error": {"message": "bad top_p", "param": "top_p"}}, "invalid_prompt", "'top_p'"),
+        (400, {"error": {"message": "bad", "param": "odd.one"}}, "invalid_prompt", "'odd.one'"),
         (400, {"error": "model is loading"}, "invalid_prompt", "model is loading"),
         (400, {"message": "no"}, "invalid_prompt", "no"),
         (400, b"nonsense", "invalid_prompt", "answered 400"),
@@ -94,3 +94,33 @@ def test_tells_whose_fault_it_is(status: int, body: object, code: str, says: str
 
 def test_long_complaints_are_cut() -> None:
     assert len(refusal(400, json.dumps({"error": "x" * 10**6}).encode()).message) < 1200
+
+
+@pytest.mark.requirement("UP-REFUSED")
+@pytest.mark.parametrize(
+    ("theirs", "ours"),
+    [
+        ("messages[3].content", "input"),
+        ("body.messages.0", "input"),
+        ("prompt", "input"),
+        ("max_completion_tokens", "max_output_tokens"),
+        ("sampling_params.max_new_tokens", "max_output_tokens"),
+        ("tools[1].function.name", "tools"),
+        ("temperature", "temperature"),
+        ("response_format.json_schema", "text.format"),
+        ("reasoning.effort", "reasoning.effort"),
+        ("text.format.schema", "text.format.schema"),
+        ("stream_options", None),
+        ("", None),
+    ],
+)
+def test_fields_have_our_names(theirs: str, ours: str | None) -> None:
+    body = {"error": {"message": "no", "param": theirs}}
+    assert refusal(400, json.dumps(body).encode()).param == ours
+
+
+def test_what_may_pass_is_told_from_what_lasts() -> None:
+    spent = {"error": {"message": "no credit", "code": "insufficient_quota"}}
+    lasting = {401: {}, 400: {}, 404: {}, 429: spent}
+    assert all(refusal(status, json.dumps(b).encode()).lasting for status, b in lasting.items())
+    assert not any(refusal(status, b"").lasting for status in (429, 500, 503))

@@ -1,0 +1,697 @@
+"""Upstreams that refuse, die, hang and talk nonsense, behind the whole server: whatever speaks to
+them, a client hears the same."""
+
+from __future__ import annotations
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, Mapping
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from antiphon.backends.base import Backend
+from antiphon.backends.chat_completions import ChatCompletions
+from antiphon.backends.chat_flavours import FLAVOURS as CHAT
+from antiphon.backends.local import Local
+from antiphon.backends.responses import Responses
+from antiphon.backends.responses_flavours import FLAVOURS as RESPONSES
+from antiphon.dialects.chat import Dialect
+from antiphon.engines.completions import Completions
+from antiphon.engines.completions_flavours import FLAVOURS as IDS
+from antiphon.store.base import StoredResponse
+from antiphon.store.memory import MemoryStore
+from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tokens import ModelCard
+from antiphon.tools.web.index import Index
+from antiphon.tools.web.provider import WebSearch
+from antiphon.upstream import payloads
+from antiphon.upstream.client import Upstream
+from tests.conformance import oracle
+from tests.conformance.line import Line, Wire
+from tests.conformance.served import Server
+from tests.golden.models import MODELS
+from tests.upstream.fakes import Answer, Fake, chunks, fake, json_answer, sse
+
+KEY = "sk-of-the-operator"
+WORDS = ("So", " far.")
+
+
+async def _no_pause(seconds: float) -> None: ...
+
+
+# --- each backend, and what its upstream would say -----------------------------------------------
+
+
+def _chat(upstream: Upstream) -> Backend:
+    return ChatCompletions(upstream, "m", CHAT["plain"])
+
+
+def _items(upstream: Upstream) -> Backend:
+    return Responses(upstream, "m", RESPONSES["plain"])
+
+
+def _ids(upstream: Upstream) -> Backend:
+    template, _, reasoning, tools = MODELS["qwen"]
+    card = ModelCard(name="tiny", context_size=4096, chat_template=template, fingerprint="bytes")
+    tokenizer = ByteTokenizer()
+    engine = Completions(upstream, "m", IDS["vllm"], tokenizer, card)
+    dialect = Dialect(card, tokenizer, reasoning_format=reasoning, tool_format=tools)
+    return Local(engine, dialect)
+
+
+def _said_chat() -> list[bytes]:
+    return chunks(*({"content": word} for word in WORDS))
+
+
+def _said_items() -> list[bytes]:
+    said = [
+        {"type": "response.output_text.delta", "item_id": "msg_1", "delta": word} for word in WORDS
+    ]
+    part = {"type": "output_text", "text": "".join(WORDS), "annotations": []}
+    item = {"type": "message", "id": "msg_1", "role": "assistant", "content": [part]}
+    done = {"type": "response.output_item.done", "item": item}
+    response = {"status": "completed", "output": [item]}
+    return sse(*said, done, {"type": "response.completed", "response": response}, done=False)
+
+
+def _said_ids() -> list[bytes]:
+    said = [{"choices": [{"token_ids": list(word.encode())}]} for word in WORDS]
+    return sse(*said, {"choices": [{"token_ids": [], "finish_reason": "stop"}]})
+
+
+KINDS: dict[str, tuple[str, Callable[[Upstream], Backend], Callable[[], list[bytes]]]] = {
+    "chat_completions": ("v1__chat__completions", _chat, _said_chat),
+    "responses": ("v1__responses", _items, _said_items),
+    "completions": ("v1__completions", _ids, _said_ids),
+}
+
+
+class Kept(MemoryStore):
+    """Counts what is kept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.saved: list[str] = []
+
+    async def save(
+        self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
+    ) -> None:
+        self.saved.append(stored.response.status)
+        await super().save(tenant, stored, conversation=conversation)
+
+
+class Front(Server):
+    """Ours before an upstream that plays. ``words``: what the upstream says when it is well."""
+
+    playing: Fake
+    kept: Kept
+    words: list[bytes]
+
+    async def events(self, **body: Any) -> list[dict[str, Any]]:
+        reply = await self.post(stream=True, **body)
+        assert reply.status_code == 200, reply.text
+        return oracle.stream(reply.content)
+
+    async def error(self, **body: Any) -> dict[str, Any]:
+        reply = await self.post(**body)
+        assert reply.status_code >= 400, reply.text
+        assert KEY not in reply.text
+        error: dict[str, Any] = oracle.error(reply)
+        return {"http": reply.status_code, "headers": reply.headers, **error}
+
+
+@asynccontextmanager
+async def front(
+    kind: str, *answers: Answer, silence_s: float = 600, **policy: Any
+) -> AsyncIterator[Front]:
+    path, make, words = KINDS[kind]
+    async with fake(**{path: answers or [Answer(words())]}) as playing, asyncio.timeout(10):
+        upstream = Upstream(playing.url, key=KEY, silence_s=silence_s, pause=_no_pause)
+        backend, kept = make(upstream), Kept()
+        whole = Front(backend, kept, reraise=True, **policy)
+        whole.playing, whole.kept, whole.words = playing, kept, words()
+        try:
+            yield whole
+        finally:
+            await whole.close()
+            await backend.close()
+
+
+each_kind = pytest.mark.parametrize("kind", KINDS)
+each_way = pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+
+
+def refusing(status: int = 400, message: str = "no", **error: Any) -> Answer:
+    return json_answer({"error": {"message": message, **error}}, status)
+
+
+# --- what is refused -----------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("UP-REFUSED", "UP-KEY")
+@each_kind
+@each_way
+@pytest.mark.parametrize(
+    ("answer", "http", "code", "param", "says"),
+    [
+        (
+            refusing(message="too long", code="context_length_exceeded", param="messages"),
+            400,
+            "context_length_exceeded",
+            "input",
+            "context window",
+        ),
+        (
+            refusing(message="temperature must be at most 2", param="temperature"),
+            400,
+            "invalid_prompt",
+            "temperature",
+            "at most 2",
+        ),
+        (
+            refusing(message="no", param="max_tokens", code="unsupported_parameter"),
+            400,
+            "unsupported_parameter",
+            "max_output_tokens",
+            "(its 'max_tokens')",
+        ),
+        (
+            json_answer({"detail": [{"loc": ["body", "prompt", 3], "msg": "Bad"}]}, 422),
+            400,
+            "invalid_prompt",
+            "input",
+            "Bad",
+        ),
+        (refusing(403, "Your input was flagged"), 400, "invalid_prompt", None, "flagged"),
+        (refusing(401, f"Bad key {KEY}"), 500, "server_error", None, "this server's key"),
+        (refusing(403, f"Not with {KEY}"), 500, "server_error", None, "does not let"),
+        (refusing(404, "no model m"), 500, "server_error", None, "no such model"),
+        (refusing(400, f"Odd: {KEY}"), 400, "invalid_prompt", None, "Odd: …"),
+    ],
+)
+async def test_a_refusal_is_an_http_error(
+    kind: str, stream: bool, answer: Answer, http: int, code: str, param: str | None, says: str
+) -> None:
+    async with front(kind, answer) as ours:
+        error = await ours.error(stream=stream)
+        assert (error["http"], error["code"], error["param"]) == (http, code, param)
+        assert says in error["message"]
+        assert error["headers"]["x-should-retry"] == "false"
+        assert len(ours.playing.bodies) == 1 and ours.kept.saved == []
+
+
+@pytest.mark.requirement("UP-REFUSED")
+@each_kind
+@each_way
+async def test_a_limit_is_a_429_and_says_how_long(kind: str, stream: bool) -> None:
+    busy = json_answer({"error": {"message": "slow"}}, 429, **{"retry-after": "21.5"})
+    async with front(kind, busy) as ours:
+        error = await ours.error(stream=stream)
+        assert (error["http"], error["code"]) == (429, "rate_limit_exceeded")
+        assert error["headers"]["retry-after"] == "22" and error["type"] == "rate_limit_error"
+        assert ours.kept.saved == []
+    spent = refusing(429, "You have no credit.", code="insufficient_quota")
+    async with front(kind, spent) as ours:
+        error = await ours.error(stream=stream)
+        assert (error["http"], error["code"]) == (500, "server_error")
+        assert "credit" not in error["message"] and len(ours.playing.bodies) == 1
+
+
+@pytest.mark.requirement("UP-REFUSED")
+@each_kind
+async def test_in_the_background_it_fails(kind: str) -> None:
+    async with front(kind, refusing(param="top_p")) as ours:
+        queued = (await ours.post(background=True)).json()
+        while (found := (await ours.get(f"responses/{queued['id']}")).json())["status"] in (
+            "queued",
+            "in_progress",
+        ):
+            await asyncio.sleep(0)
+        assert found["status"] == "failed"
+        assert (found["error"]["code"], found["error"]["param"]) == ("invalid_prompt", "top_p")
+
+
+@pytest.mark.requirement("UP-REFUSED")
+@each_kind
+async def test_over_a_websocket_it_is_an_error_frame(kind: str) -> None:
+    async with front(kind, refusing(param="top_p")) as ours, Wire(ours.app) as wire:
+        wire.create(input="hi", model="tiny")
+        (event,) = await wire.events()
+        assert (event["type"], event["status"]) == ("error", 400)
+        assert (event["error"]["param"], event["error"]["code"]) == ("top_p", "invalid_prompt")
+
+
+@pytest.mark.requirement("UP-REFUSED")
+@each_kind
+@each_way
+@pytest.mark.parametrize("n", [1, 2])
+async def test_chat_clients_hear_it_in_their_words(kind: str, stream: bool, n: int) -> None:
+    async with front(kind, refusing(param="max_tokens", message="too many")) as ours:
+        body = {"messages": [{"role": "user", "content": "hi"}], "stream": stream, "n": n}
+        reply = await ours.client.post("/v1/chat/completions", json={"model": "tiny", **body})
+        error = oracle.error(reply)
+        assert reply.status_code == 400 and "too many" in error["message"]
+        assert error["param"] == "max_completion_tokens"
+
+
+# --- who waits for whom --------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("UP-FIRST-WORD")
+@each_kind
+async def test_a_refusal_that_takes_too_long_is_an_event(kind: str) -> None:
+    held = asyncio.Event()
+    answer = refusing(param="top_p")
+    answer.held = held
+    async with front(kind, answer, patience_s=0.001) as ours, Line(ours.app) as line:
+        assert (await line.event())["type"] == "response.created"
+        assert line.status == 200
+        held.set()
+        events = await line.rest()
+        assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+        assert events[-1]["response"]["error"]["param"] == "top_p"
+    assert ours.kept.saved == ["failed"]
+
+
+@pytest.mark.requirement("UP-FIRST-WORD")
+@each_kind
+async def test_an_answer_that_takes_too_long_is_an_answer(kind: str) -> None:
+    held = asyncio.Event()
+    answer = Answer(KINDS[kind][2](), held=held)
+    async with front(kind, answer, patience_s=0.001) as ours, Line(ours.app) as line:
+        assert (await line.event())["type"] == "response.created"
+        held.set()
+        assert (await line.rest())[-1]["type"] == "response.completed"
+
+
+@pytest.mark.requirement("UP-FIRST-WORD")
+@each_kind
+async def test_a_plain_answer_waits_as_long_as_it_takes(kind: str) -> None:
+    held = asyncio.Event()
+    answer = refusing()
+    answer.held = held
+    async with front(kind, answer, patience_s=0.001, keepalive_s=0.004) as ours:
+        reply = asyncio.create_task(ours.error())
+        while not ours.playing.bodies:
+            await asyncio.sleep(0)
+        asyncio.get_running_loop().call_later(0.02, held.set)
+        assert (await reply)["http"] == 400 and ours.kept.saved == []
+
+
+@pytest.mark.requirement("UP-FIRST-WORD")
+@each_kind
+async def test_silence_before_the_first_word_is_filled_too(kind: str) -> None:
+    held = asyncio.Event()
+    answer = Answer(KINDS[kind][2](), held=held)
+    async with front(kind, answer, keepalive_s=0.004) as ours, Line(ours.app) as line:
+        types = [(await line.event())["type"] for _ in range(3)]
+        assert types == ["response.created", "response.in_progress", "keepalive"]
+        held.set()
+        assert (await line.rest())[-1]["type"] == "response.completed"
+
+
+@pytest.mark.requirement("UP-FIRST-WORD", "UP-LEAVE")
+@each_kind
+async def test_a_client_may_leave_before_the_first_word(kind: str) -> None:
+    answer = Answer(held=asyncio.Event())
+    async with front(kind, answer) as ours, Line(ours.app) as line:
+        while not ours.playing.bodies:
+            await asyncio.sleep(0)
+        line.hang_up()
+        await ours.playing.gone.wait()
+    assert ours.kept.saved == [] and line.status is None
+
+
+@pytest.mark.requirement("UP-REFUSED")
+async def test_what_is_refused_behind_a_tool_is_an_event() -> None:
+    said = {"name": "browser__search", "arguments": '{"query": "fjord"}'}
+    call = {"index": 0, "id": "call_1", "function": said}
+    asks = Answer(chunks({"tool_calls": [call]}, reason="tool_calls"))
+    index = Index(":memory:")
+    providers = {"web_search": WebSearch(index, is_external=False)}
+    async with front("chat_completions", asks, refusing(), providers=providers) as ours:
+        events = await ours.events(tools=[{"type": "web_search"}])
+        last = events[-1]
+        assert last["type"] == "response.failed"
+        assert last["response"]["error"]["code"] == "invalid_prompt"
+        assert [item["type"] for item in last["response"]["output"]] == ["web_search_call"]
+        assert len(ours.playing.bodies) == 2
+    await index.close()
+
+
+# --- what dies, hangs and talks nonsense ---------------------------------------------------------
+
+
+def raw(head: str, body: bytes) -> Answer:
+    return Answer(raw=f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode() + body)
+
+
+STREAM = "content-type: text/event-stream"
+BOMB = gzip.compress(b"data: {}\n\n" * 10**6)
+
+#: What may come in place of an answer, before any of it.
+NOTHINGS = {
+    "nothing": Answer(),
+    "cut": Answer(cut=True),
+    "no HTTP": Answer(raw=b"220 smtp\r\n"),
+    "half a head": Answer(raw=b"HTTP/1.1 200 OK\r\ncontent-ty"),
+    "a page": Answer([b"<html>\nIt works!\n</html>"], headers={"content-type": "text/html"}),
+    "a page with a status": Answer([b"<html>Bad gateway</html>"], status=502),
+    "moved": Answer([b""], status=307, headers={"location": "/elsewhere"}),
+    "empty JSON": raw("content-type: application/json\r\ncontent-length: 0", b""),
+    "no JSON": raw("content-type: application/json\r\ncontent-length: 4", b"<!--"),
+    "an error and 200": raw(
+        "content-type: application/json\r\ncontent-length: 21", b'{"error": "exploded"}'
+    ),
+    "less than said": raw("content-type: application/json\r\ncontent-length: 90", b"{"),
+    "a bomb": raw(f"{STREAM}\r\ncontent-encoding: gzip\r\nconnection: close", BOMB),
+    "broken JSON": Answer(sse('{"choices": [', '{"type"')),
+    "a list": Answer(sse("[1, 2]")),
+    "a word": Answer(sse("null", "7")),
+    "no text": Answer([b"data: \xff\xfe{}\n\n"]),
+    "a deep thing": Answer(sse("[" * 50_000)),
+    "a deep error": Answer(sse('{"error":' + "[" * 50_000)),
+    "chunked wrongly": raw(f"{STREAM}\r\ntransfer-encoding: chunked", b"zz\r\n{}"),
+}
+
+
+@pytest.mark.requirement("UP-NONSENSE")
+@each_kind
+@pytest.mark.parametrize("answer", NOTHINGS.values(), ids=NOTHINGS)
+async def test_what_is_no_answer_is_a_500(kind: str, answer: Answer) -> None:
+    async with front(kind, answer) as ours:
+        error = await ours.error(stream=True)
+        assert (error["http"], error["code"]) == (500, "server_error")
+        assert "upstream" in error["message"] and "127.0.0.1" not in error["message"]
+        assert ours.kept.saved == []
+
+
+@pytest.mark.requirement("UP-RETRY")
+@each_kind
+@pytest.mark.parametrize(
+    "failing",
+    ["nothing", "cut", "no HTTP", "half a head", "a page with a status", "less than said"],
+)
+async def test_what_breaks_before_the_first_word_is_asked_again(kind: str, failing: str) -> None:
+    async with front(kind, NOTHINGS[failing], Answer(KINDS[kind][2]())) as ours:
+        assert (await ours.events())[-1]["type"] == "response.completed"
+        assert len(ours.playing.bodies) == 2
+
+
+@pytest.mark.requirement("UP-SILENCE")
+@each_kind
+@pytest.mark.parametrize("headed", [False, True])
+async def test_silence_from_the_beginning_has_an_end(kind: str, headed: bool) -> None:
+    answer = Answer(hang=True, held=None if headed else asyncio.Event())
+    async with front(kind, answer, silence_s=0.02) as ours:
+        error = await ours.error(stream=True)
+        assert error["http"] == 500 and "took too long" in error["message"]
+
+
+def _half(kind: str) -> list[bytes]:
+    return KINDS[kind][2]()[:1]
+
+
+#: What may come behind the first word.
+BREAKS: dict[str, dict[str, Any]] = {
+    "dies": {"cut": True},
+    "ends": {},
+    "hangs": {"hang": True},
+    "half a line": {"more": b'data: {"cho', "cut": True},
+    "half an event": {"more": b'data: {"choices": [{"delta"'},
+    "no JSON": {"more": b"data: {]}\n\n"},
+    "numbers": {"more": b'data: {"choices": 7, "type": 7}\n\n'},
+    "no text": {"more": b'data: {"choices":[{"delta":{"content":"\xff"}}]}\n\n'},
+    "an error": {"more": b'data: {"error": {"message": "out of memory", "code": 500}}\n\n'},
+    "a long line": {"more": b"data: " + b"x" * 3000},
+    "a long event": {"more": b"data: xxxxxxxxxxxxxxxxxxxxxxxxxxxxxxx\n" * 100},
+}
+
+
+@pytest.mark.requirement("UP-NONSENSE", "UP-RETRY")
+@each_kind
+@pytest.mark.parametrize("broken", BREAKS)
+async def test_what_breaks_behind_the_first_word_fails(
+    kind: str, broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(payloads, "MOST", 2000)
+    how = dict(BREAKS[broken])
+    if kind == "responses" and broken == "numbers":
+        how["more"] = b'data: {"type": 7}\n\n'
+    answer = Answer([*_half(kind), how.pop("more", b"")], **how)
+    async with front(kind, answer, silence_s=0.05) as ours:
+        events = await ours.events()
+        assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+        (message,) = events[-1]["response"]["output"]
+        assert message["content"][0]["text"] == "So" and message["status"] == "incomplete"
+        assert events[-1]["response"]["error"]["code"] == "server_error"
+        assert len(ours.playing.bodies) == 1 and ours.kept.saved == ["failed"]
+
+
+@pytest.mark.requirement("UP-NONSENSE", "UP-RETRY")
+@each_kind
+async def test_a_plain_answer_that_breaks_is_not_to_be_asked_for_again(kind: str) -> None:
+    async with front(kind, Answer(_half(kind), cut=True)) as ours:
+        error = await ours.error()
+        assert error["http"] == 500 and error["headers"]["x-should-retry"] == "false"
+        assert ours.kept.saved == ["failed"]
+
+
+_TEXT = {"choices": [{"delta": {"content": "a"}, "finish_reason": "stop"}]}
+_ITEM = {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "a"}
+_END = {"type": "response.completed"}
+
+
+def _ended(**usage: Any) -> dict[str, Any]:
+    return {**_END, "response": {"status": "completed", "usage": usage}}
+
+
+@pytest.mark.requirement("UP-NONSENSE")
+@pytest.mark.parametrize(
+    ("kind", "said", "counts"),
+    [
+        (
+            "chat_completions",
+            [{**_TEXT, "usage": {"prompt_tokens": -5, "completion_tokens": -7}}],
+            (0, 0),
+        ),
+        (
+            "chat_completions",
+            [{**_TEXT, "usage": {"prompt_tokens": 10**30, "completion_tokens": 7}}],
+            (2**40, 7),
+        ),
+        ("responses", [_ITEM, _ended(input_tokens=-5, output_tokens=True)], (0, 1)),
+        ("responses", [_ITEM, _ended(input_tokens=10**30, output_tokens=3)], (2**40, 3)),
+        (
+            "completions",
+            [
+                {
+                    "choices": [{"token_ids": [97], "finish_reason": "stop"}],
+                    "usage": {"prompt_tokens_details": {"cached_tokens": -8}},
+                }
+            ],
+            (43, 1),
+        ),
+    ],
+)
+async def test_counts_that_cannot_be_are_brought_into_bounds(
+    kind: str, said: list[Any], counts: tuple[int, int]
+) -> None:
+    async with front(kind, Answer(sse(*said))) as ours:
+        used = (await ours.events())[-1]["response"]["usage"]
+        assert (used["input_tokens"], used["output_tokens"]) == counts
+        assert used["input_tokens_details"]["cached_tokens"] == 0
+
+
+@pytest.mark.requirement("UP-NONSENSE")
+@pytest.mark.parametrize("id", [-5, 2**33, 10**30])
+async def test_ids_that_are_none_are_an_error(id: int) -> None:
+    said = sse({"choices": [{"token_ids": [id], "finish_reason": "stop"}]})
+    async with front("completions", Answer(said)) as ours:
+        error = await ours.error()
+        assert error["http"] == 500 and "cannot be read" in error["message"]
+
+
+# --- anything at all -----------------------------------------------------------------------------
+
+NAMES = (
+    *("choices", "delta", "message", "content", "tool_calls", "function", "name", "arguments"),
+    *("index", "id", "finish_reason", "logprobs", "top_logprobs", "token", "logprob", "bytes"),
+    *("usage", "prompt_tokens", "completion_tokens", "prompt_tokens_details", "cached_tokens"),
+    *("reasoning", "reasoning_content", "reasoning_details", "refusal", "error", "code", "param"),
+    *("type", "item", "item_id", "output_index", "response", "output", "status", "annotation"),
+    *("summary", "part", "text", "input_tokens", "output_tokens", "incomplete_details", "reason"),
+    *("token_ids", "token_logprobs", "tokens", "url", "call_id", "role", "annotations", "object"),
+)
+VALUES = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.integers(-2, 3)
+    | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(max_size=4)
+    | st.sampled_from(("stop", "length", "error", "message", "function_call", "reasoning", "msg")),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(NAMES), inner, max_size=4)
+    ),
+    max_leaves=10,
+)
+
+
+def _bent(draw: st.DrawFn, value: Any) -> Any:
+    """The value with some of what is in it replaced by anything."""
+    if draw(st.integers(0, 9)) == 0:
+        return draw(VALUES)
+    if isinstance(value, dict):
+        return {name: _bent(draw, inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [_bent(draw, inner) for inner in value]
+    return value
+
+
+@st.composite
+def bent(draw: st.DrawFn, kind: str) -> list[bytes]:
+    """What the upstream says when it is well, bent."""
+    payloads = [piece[6:].strip() for piece in RICH[kind]]
+    known = [json.loads(payload) for payload in payloads if payload != b"[DONE]"]
+    return sse(*(_bent(draw, payload) for payload in known), done=draw(st.booleans()))
+
+
+@pytest.mark.requirement("UP-NONSENSE")
+@each_kind
+@settings(max_examples=8, deadline=None)
+@given(data=st.data())
+def test_whatever_it_says_a_response_is_well_formed(kind: str, data: st.DataObject) -> None:
+    pieces = data.draw(bent(kind))
+
+    async def ask() -> None:
+        backend = KINDS[kind][1](Played(pieces))
+        whole = Server(backend, MemoryStore(), reraise=True)
+        reply = await whole.post(stream=True, include=["message.output_text.logprobs"])
+        if reply.status_code == 200:
+            last = oracle.stream(reply.content)[-1]["response"]
+            assert min(_numbers(last["usage"])) >= 0
+        else:
+            oracle.error(reply)
+        await whole.close()
+
+    asyncio.run(ask())
+
+
+def _numbers(usage: dict[str, Any]) -> Iterator[int]:
+    for value in usage.values():
+        yield from _numbers(value) if isinstance(value, dict) else [value]
+
+
+class Played(Upstream):
+    """An upstream without a socket: it says these pieces."""
+
+    def __init__(self, pieces: list[bytes]) -> None:
+        super().__init__("http://nowhere")
+        self._pieces = pieces
+
+    async def stream(
+        self, url: str, body: bytes, headers: Mapping[str, str] | None = None
+    ) -> AsyncGenerator[list[bytes], None]:
+        reader = payloads.Payloads()
+        for piece in self._pieces:
+            if found := reader.feed(piece):
+                yield found
+        if reader.done:
+            yield []
+
+
+_LOGPROBS = {"content": [{"token": "So", "logprob": -0.1, "bytes": [83, 111], "top_logprobs": []}]}
+_CALL = {"index": 0, "id": "call_1", "function": {"name": "look", "arguments": '{"a": 1}'}}
+_USED = {"prompt_tokens": 9, "completion_tokens": 3, "prompt_tokens_details": {"cached_tokens": 2}}
+#: Answers with something of everything.
+RICH: dict[str, list[bytes]] = {
+    "chat_completions": sse(
+        {"choices": [{"index": 0, "delta": {"reasoning": "Hm."}}]},
+        {"choices": [{"index": 0, "delta": {"content": "So"}, "logprobs": _LOGPROBS}]},
+        {"choices": [{"index": 0, "delta": {"tool_calls": [_CALL]}}]},
+        {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}], "usage": _USED},
+    ),
+    "responses": [
+        *sse(
+            {
+                "type": "response.output_item.added",
+                "output_index": 0,
+                "item": {"type": "reasoning", "id": "rs_1", "summary": []},
+            },
+            {
+                "type": "response.reasoning_summary_text.delta",
+                "output_index": 0,
+                "summary_index": 0,
+                "delta": "Hm.",
+            },
+            {
+                "type": "response.output_item.done",
+                "output_index": 0,
+                "item": {
+                    "type": "reasoning",
+                    "id": "rs_1",
+                    "summary": [{"type": "summary_text", "text": "Hm."}],
+                },
+            },
+            {
+                "type": "response.output_item.added",
+                "output_index": 1,
+                "item": {
+                    "type": "function_call",
+                    "id": "fc_1",
+                    "call_id": "call_1",
+                    "name": "look",
+                    "arguments": "",
+                },
+            },
+            {
+                "type": "response.function_call_arguments.delta",
+                "output_index": 1,
+                "item_id": "fc_1",
+                "delta": '{"a": 1}',
+            },
+            {
+                "type": "response.function_call_arguments.done",
+                "output_index": 1,
+                "item_id": "fc_1",
+                "arguments": '{"a": 1}',
+            },
+            {
+                "type": "response.output_text.annotation.added",
+                "item_id": "msg_1",
+                "output_index": 2,
+                "annotation": {
+                    "type": "url_citation",
+                    "url": "http://a",
+                    "title": "a",
+                    "start_index": 0,
+                    "end_index": 1,
+                },
+            },
+            done=False,
+        ),
+        *_said_items(),
+    ],
+    "completions": sse(
+        {
+            "choices": [
+                {
+                    "token_ids": [83],
+                    "logprobs": {
+                        "tokens": ["token_id:83"],
+                        "token_logprobs": [-0.1],
+                        "top_logprobs": [{"token_id:83": -0.1}],
+                    },
+                }
+            ]
+        },
+        {"choices": [{"token_ids": [111], "finish_reason": "stop"}]},
+        {"choices": [], "usage": _USED},
+    ),
+}
