@@ -16,7 +16,7 @@ from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import Response, Usage
 
-from . import filesearch, filesearch_quality, state, upstreams
+from . import filesearch, filesearch_quality, state, tools, upstreams
 from .constraints import constraints
 from .engines import engines
 from .kernel import kernel
@@ -337,6 +337,8 @@ BENCHES: dict[str, Bench] = {
     "model": model,
     "engines": engines,
     "turns": turns,
+    "tools": tools.overhead,
+    "tools_cached": tools.cached,
     "upstream": upstreams.chat,
     "upstream_first": upstreams.first_token,
     "kernel": kernel,

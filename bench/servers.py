@@ -114,7 +114,9 @@ def _numbered(deltas: Any) -> Iterator[Any]:
         yield delta
 
 
-async def _serve(models: Any, store: Any, *, lease: Any = None, unique: bool = False) -> None:
+async def _serve(
+    models: Any, store: Any, *, lease: Any = None, unique: bool = False, providers: Any = None
+) -> None:
     """The whole server, but for its settings: app, guard, log, metrics, runs, store."""
     from antiphon.http.app import create_app
     from antiphon.http.guard import Limits
@@ -128,7 +130,9 @@ async def _serve(models: Any, store: Any, *, lease: Any = None, unique: bool = F
         return f"{prefix}_{secrets.token_hex(24) if unique else format(next(numbers), '048x')}"
 
     policy = Policy() if lease is None else Policy(lease=lease)
-    service = Service(models, store, policy=policy, clock=time.time, ids=ids)
+    service = Service(
+        models, store, policy=policy, providers=providers or {}, clock=time.time, ids=ids
+    )
     service.start()
     log = open_log(open(os.devnull, "w"))
     app = create_app(service, limits=Limits(max_running=1024), ids=ids, log=log)
@@ -227,6 +231,22 @@ async def _model(parallel: int) -> None:
     await backend.close()
 
 
+async def _tools(kind: str) -> None:
+    """Ours with a tool that runs in it."""
+    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.store import open_store
+
+    from .tools import backend, provider
+
+    made = await backend(kind)
+    name = "model" if made.context_size else "scripted"
+    models = Catalog((ServedModel(name=name, backend=made, created=0),))
+    store = await open_store("memory:")
+    await _serve(models, store, providers={"mcp": provider(kind)})
+    await store.close()
+    await made.close()
+
+
 async def _engine(name: str, parallel: int) -> None:
     from antiphon.catalog import Catalog, ServedModel
     from antiphon.store import open_store
@@ -262,6 +282,8 @@ def main() -> None:
         run(play())
     elif kind == "model":
         run(_model(int(arguments[0])))
+    elif kind == "tools":
+        run(_tools(arguments[0]))
     elif kind == "engine":
         run(_engine(arguments[0], int(arguments[1])))
     else:
