@@ -122,8 +122,8 @@ def overhead() -> Iterator[Line]:
 
 def cached() -> Iterator[Line]:
     """Of the prompt of a turn behind a tool, how much of what the turn before it read and wrote the
-    engine took from its cache: cached tokens of turn n over all tokens of turn n - 1. What it has of
-    other conversations besides does not count."""
+    engine took from its cache: cached tokens of turn n over all tokens of turn n - 1. What it has
+    of other conversations besides does not count."""
     tiny: dict[str, Any] = {"max_output_tokens": 300}
     forced: dict[str, Any] = {
         "tool_choice": "required",

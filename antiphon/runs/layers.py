@@ -52,6 +52,7 @@ class Layers(Struct, frozen=True, kw_only=True):
                     options=replace(question.options, tool_choice=request.tool_choice or "auto"),
                     offers=tools.offers,
                     hosted=tools.hosted,
+                    declared=request.tools,
                     include=frozenset(request.include or ()),
                     ask=question.backend.prepare,
                     bounds=replace(self.policy.bounds, calls=request.max_tool_calls),

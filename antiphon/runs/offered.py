@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.conversation import Options
 from antiphon.tools.base import Offer, Provider, Toolset
+from antiphon.tools.citations import Citations
 from antiphon.wire import tools as tl
 
-__all__ = ["Hosted", "covers", "named_in", "with_tools"]
+__all__ = ["Hosted", "covers", "named_in", "reader_of", "with_tools"]
 
 
 class Hosted(Struct, frozen=True):
@@ -88,3 +90,10 @@ def _is_of(offer: Offer, choice: tl.Choice) -> bool:
         UNSET,
         offer.tool.name,
     )
+
+
+def reader_of(toolsets: Sequence[Toolset]) -> Callable[[], Citations] | None:
+    """What reads a message for all of them."""
+    notations = [each.notation for each in toolsets if each.notation is not None]
+    namings = [each.naming for each in toolsets if each.naming is not None]
+    return partial(Citations, notations, namings) if notations or namings else None

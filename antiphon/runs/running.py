@@ -15,17 +15,18 @@ from msgspec.structs import replace
 
 from antiphon.errors import ToolError
 from antiphon.stream.deltas import Close, Delta, Open, Progress
+from antiphon.stream.kinds import KINDS
 from antiphon.tools.base import Context, Next, Result
 from antiphon.wire import items as it
 
 from .turn import Called
 
-__all__ = ["Bounds", "Place", "error_fields", "room", "run_all", "trimmed"]
+__all__ = ["Bounds", "Place", "error_fields", "room", "run_all"]
 
 _log = structlog.get_logger(__name__)
 
-#: Characters a token stands for, at least: what is told of a tool must fit the context.
-_CHARACTERS = 2
+#: Bytes a token stands for, at least: what is told of tools must fit the context.
+_BYTES = 2
 _USUAL_SIZE = 32_768
 _LEAST_TOLD = 500
 #: Of JSON-RPC.
@@ -47,8 +48,8 @@ class Bounds(Struct, frozen=True, kw_only=True):
 
 
 class Place(Struct, frozen=True, kw_only=True):
-    """For which response calls run, how much the model can still be told of each, how many run at
-    a time, and how many seconds each may take."""
+    """For which response calls run, how many bytes the model can still be told of each, how many
+    run at a time, and how many seconds each may take."""
 
     tenant: str
     response_id: str
@@ -84,6 +85,8 @@ async def _run(call: Called, place: Place, news: _News, places: asyncio.Semaphor
         async with places:
             result = call.result = await _result(call, place, news)
         following = call.following
+        if result.failed and "failed" in KINDS[type(following or call.offer.shell)].progress:
+            news.put_nowait(Progress("failed", call.key))
         if result.failed and not result.fields:
             fields = error_fields(following or call.offer.shell, result.text)
             result = replace(result, fields=fields)
@@ -119,7 +122,7 @@ async def _result(call: Called, place: Place, news: _News) -> Result:
                 if isinstance(step, Next):
                     news.put_nowait(Close(step.fields, call.key))
                     news.put_nowait(Open(step.item, call.follow(step.item)))
-                else:
+                elif step.name != "failed":  # as every failure is, once
                     news.put_nowait(Progress(step.name, call.key, step.fields))
     except TimeoutError:
         return Result(text="The tool took too long and was stopped.", failed=True)
@@ -145,14 +148,7 @@ def error_fields(item: it.Item, why: str) -> Mapping[str, Any]:
 
 
 def room(context_size: int | None, used: int) -> int:
-    """Characters the model can still be told, of which a call may use half. ``used``: tokens."""
+    """Bytes the model can still be told, of which the calls of a turn may use half. ``used``:
+    tokens."""
     left = (context_size or _USUAL_SIZE) - used
-    return max(_LEAST_TOLD, left * _CHARACTERS // 2)
-
-
-def trimmed(text: str, room: int) -> str:
-    """The beginning and the end of a text that is too long."""
-    if len(text) <= room:
-        return text
-    left = len(text) - room
-    return f"{text[: room // 2]}\n[… {left} characters left out …]\n{text[-(room // 2) :]}"
+    return max(_LEAST_TOLD, left * _BYTES // 2)

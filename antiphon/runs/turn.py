@@ -6,7 +6,7 @@ Deltas in, deltas out: a call becomes the item of its tool. It runs nothing and 
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -14,25 +14,29 @@ from msgspec.structs import replace
 from antiphon.conversation import Kept
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Sampled, Text
 from antiphon.stream.kinds import KINDS
-from antiphon.tools.base import First, Offer, Result
+from antiphon.tools.base import Context, First, Offer, Result, Step
 from antiphon.tools.citations import Citations
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-__all__ = ["Called", "Turn"]
+__all__ = ["Called", "Turn", "said_of"]
 
 #: What clients run: a turn with one of these ends the response.
 _CLIENTS = (it.FunctionCall, it.CustomToolCall)
 
 
 class Called:
-    """A call of an offered tool. ``ignored``: one too many, of which nobody is told."""
+    """A call of an offered tool. ``ignored``: one too many, or ``refused`` in these words, of which
+    nobody but the model is told."""
 
-    def __init__(self, offer: Offer, shell: it.Item, call_id: str, *, ignored: bool) -> None:
+    def __init__(
+        self, offer: Offer, shell: it.Item, call_id: str, *, ignored: bool, refused: str = ""
+    ) -> None:
         self.offer = offer
         self.key = self.call_id = call_id
         self.ignored = ignored
-        self.result: Result | None = None
+        self.refused = bool(refused)
+        self.result: Result | None = Result(text=refused, failed=True) if refused else None
         #: The item that its output has become.
         self.following: it.Item | None = None
         self._shell = shell
@@ -91,6 +95,19 @@ class Called:
         return kind(call_id=self.call_id, output=text)
 
 
+async def _never(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    return
+    yield
+
+
+#: Of what is called and is not there.
+_NOBODY = Offer(
+    tool=tl.Function(name=""),
+    shell=it.McpCall(server_label="", name="", arguments=""),
+    call=_never,
+)
+
+
 class _Spoken:
     """Any other item: its shell and what was written into it. ``reader``: makes what reads it
     before it is said, if it is a message."""
@@ -128,9 +145,18 @@ class _Spoken:
         return shell
 
 
+def said_of(
+    calls: Sequence[Called], told: Callable[[Called], Sequence[it.Item]]
+) -> tuple[it.Item, ...]:
+    """Calls, and what the model is told of them."""
+    said = (call.item() for call in calls)
+    return (*said, *(item for call in calls for item in told(call)))
+
+
 class Turn:
-    """``allowed``: how many more calls may run; None: any number. ``begun``: the item that was
-    being written when the turn was interrupted. ``reader``: makes what reads a message."""
+    """``allowed``: how many more calls may run; None: any number. ``refuses``: why a call of that
+    name and namespace cannot be; "": it can. ``begun``: the item that was being written when the
+    turn was interrupted. ``reader``: makes what reads a message."""
 
     def __init__(
         self,
@@ -138,6 +164,7 @@ class Turn:
         ids: Callable[[str], str],
         *,
         allowed: int | None = None,
+        refuses: Callable[[str, str | None], str] = lambda name, namespace: "",
         begun: it.Item | None = None,
         reader: Callable[[], Citations] | None = None,
     ) -> None:
@@ -145,6 +172,7 @@ class Turn:
         self._offers = offers
         self._ids = ids
         self._allowed = allowed
+        self._refuses = refuses
         self._open: Called | _Spoken | None = None if begun is None else _Spoken(begun)
         self._said: list[Called | _Spoken] = [] if self._open is None else [self._open]
         self._sampled = array("I")
@@ -205,10 +233,16 @@ class Turn:
 
     def _opened(self, delta: Open) -> Iterable[Delta]:
         item = delta.item
-        offer = None
+        offer, refused = None, ""
         if isinstance(item, it.FunctionCall | it.CustomToolCall):
             namespace = None if item.namespace is UNSET else item.namespace
             offer = self._offers.get((item.name, namespace))
+            refused = self._refuses(item.name, namespace)
+        if refused and self._allowed != 0:
+            call_id = self._ids("call")
+            self._open = call = Called(_NOBODY, item, call_id, ignored=True, refused=refused)
+            self._said.append(call)
+            return ()
         if offer is None:
             self.awaits_client |= isinstance(item, _CLIENTS)
             self._open = _Spoken(item, self._reader)

@@ -23,25 +23,33 @@ from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Prompted
 from antiphon.tools.base import Offer, Opening, Toolset
 from antiphon.tools.citations import Citations
+from antiphon.tools.told import trimmed
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage
 
 from .around import Around
-from .offered import Hosted, covers, named_in, with_tools
-from .running import Bounds, Place, error_fields, room, run_all, trimmed
-from .turn import Called, Turn
+from .interrupted import failed, is_between
+from .offered import Hosted, covers, named_in, reader_of, with_tools
+from .running import Bounds, Place, room, run_all
+from .turn import Called, Turn, said_of
 
 __all__ = ["Turns", "Work"]
 
 _log = structlog.get_logger(__name__)
 
+#: What a conversation gains, given what the model is told of a call.
+Items = Callable[[Callable[[Called], Sequence[it.Item]]], tuple[it.Item, ...]]
+
+#: Of the room for what tools say, as often as it does not fit.
+_SHARES = (1, 4, 16)
+_TOO_LONG = "context_length_exceeded"
 _ENOUGH = "No more calls are possible now. Answer with what you have."
-_INTERRUPTED = "The server was interrupted while this ran. It may or may not have been done."
 
 
 class Work(Struct, frozen=True, kw_only=True):
-    """What the turns are about. ``ask`` prepares the reply to a conversation."""
+    """What the turns are about. ``ask`` prepares the reply to a conversation; ``declared``: the
+    tools as the request has them."""
 
     conversation: Conversation
     options: Options
@@ -52,6 +60,7 @@ class Work(Struct, frozen=True, kw_only=True):
     tenant: str
     response_id: str
     hosted: tuple[Hosted, ...] = ()
+    declared: tuple[tl.Tool, ...] = ()
     include: frozenset[str] = frozenset()
     context_size: int | None = None
 
@@ -71,6 +80,8 @@ class Turns(Around):
         self._reader: Callable[[], Citations] | None = None
         self._is_over = False
         self._began = 0.0
+        #: Bytes the model can be told of each call of the last turn.
+        self._room = 0
         #: What each turn used.
         self.used: list[Usage] = []
 
@@ -97,7 +108,7 @@ class Turns(Around):
             if self._is_over:
                 yield (self._end("length"),)
                 return
-            said = None if begun is None or _is_between(begun) else next(iter(begun.open), None)
+            said = None if begun is None or is_between(begun) else next(iter(begun.open), None)
             async with aclosing(self._all(said)) as turns:
                 async for known in turns:
                     yield known
@@ -110,6 +121,7 @@ class Turns(Around):
                 self._offers,
                 self._work.ids,
                 allowed=0 if is_last else self._allowed,
+                refuses=self._refuses,
                 begun=said,
                 reader=self._reader,
             )
@@ -124,7 +136,7 @@ class Turns(Around):
             if is_last or self._has_to_end(turn):
                 yield (self._end("turns"),)
                 return
-            prompted = await self._next(turn.items(self._told), turn)
+            prompted = await self._next(turn.items, turn)
             if prompted is None:
                 yield (self._end("length"),)
                 return
@@ -152,7 +164,7 @@ class Turns(Around):
         if bounds.at_end == "answer":
             return False
         late = len(self.used) >= bounds.turns or self._left_s <= 0
-        return late or any(call.ignored for call in turn.calls)
+        return late or any(call.ignored and not call.refused for call in turn.calls)
 
     # --- before the first turn -------------------------------------------------------------------
 
@@ -189,14 +201,14 @@ class Turns(Around):
         """The reply of the first turn, once it is known what there is to call."""
         offered = tuple(offer for toolset in toolsets for offer in toolset.offers)
         self._offers.update({(o.tool.name, o.namespace): o for o in offered})
-        self._reader = _reader(toolsets)
+        self._reader = reader_of(toolsets)
         self._options = with_tools(self._options, self._work.hosted, toolsets)
-        if begun is not None and not _is_between(begun):
+        if begun is not None and not is_between(begun):
             if offered:
                 self._now = await self._work.ask(self._work.conversation, self._options)
             self._now = self._now.resumed(begun)
             return
-        items: tuple[it.Item, ...] = ()
+        calls: list[Called] = []
         if begun is not None:
             yield self._failed(begun)
         else:
@@ -204,13 +216,11 @@ class Turns(Around):
             calls = [Called.allowed(each, self._work.ids("call")) for each in first]
             for call in calls:
                 yield call.said()
-            async with aclosing(run_all(calls, self._place())) as steps:
+            async with aclosing(run_all(calls, self._place(calls))) as steps:
                 async for step in steps:
                     yield (step,)
-            said = tuple(call.item() for call in calls)
-            items = (*said, *(told for call in calls for told in self._told(call)))
-        if begun is not None or items or offered:
-            prompted = await self._next(items, first=begun is None)
+        if begun is not None or calls or offered:
+            prompted = await self._next(partial(said_of, calls), first=begun is None)
             self._is_over = prompted is None
             if prompted:
                 yield prompted
@@ -228,28 +238,33 @@ class Turns(Around):
         if self._allowed is not None:
             self._allowed -= len(calls)
         if turn.finish.reason == "stop" and calls:
-            async with aclosing(run_all(calls, self._place())) as steps:
+            async with aclosing(run_all(calls, self._place(calls))) as steps:
                 async for step in steps:
                     yield (step,)
 
     # --- the next turn ---------------------------------------------------------------------------
 
     async def _next(
-        self, items: Sequence[it.Item], turn: Turn | None = None, *, first: bool = False
+        self, items: Items, turn: Turn | None = None, *, first: bool = False
     ) -> tuple[Delta, ...] | None:
-        """Ask the model again, or for the first time; None if there is no room for an answer."""
+        """Ask the model again, or for the first time; None if there is no room for an answer.
+        What it is told of its tools is cut further where it does not fit."""
         kept = turn.kept(self._now.kept) if turn is not None else self._conversation.kept
-        self._conversation = replace(
-            self._conversation, items=(*self._conversation.items, *items), kept=kept
-        )
+        before = self._conversation
         self._options = self._options if first else self._afterwards()
         if self._options.max_output_tokens == 0:
             return None
-        try:
-            self._now = await self._ask()
-        except InvalidRequest as refused:
-            _log.info("no more turns", response=self._work.response_id, why=refused.message)
-            return None
+        for share in _SHARES:
+            said = items(partial(self._told, room=self._room // share))
+            self._conversation = replace(before, items=(*before.items, *said), kept=kept)
+            try:
+                self._now = await self._ask()
+                break
+            except InvalidRequest as refused:
+                if refused.code == _TOO_LONG and share != _SHARES[-1]:
+                    continue
+                _log.info("no more turns", response=self._work.response_id, why=refused.message)
+                return None
         prompt = self._now.kept
         return () if prompt is None else (Prompted(prompt.ids),)
 
@@ -259,8 +274,9 @@ class Turns(Around):
         ask, choice = self._work.ask, self._options.tool_choice
         try:
             return await ask(self._conversation, self._options)
-        except InvalidRequest:
-            if not isinstance(choice, tl.Choice) or choice.type != "allowed_tools":
+        except InvalidRequest as refused:
+            is_choice = isinstance(choice, tl.Choice) and choice.type == "allowed_tools"
+            if not is_choice or refused.code == _TOO_LONG:
                 raise
         tools = tuple(tool for tool in self._options.tools if not self._runs_here(tool))
         choice = choice if tools else "none"
@@ -289,24 +305,47 @@ class Turns(Around):
     def _clients(self, choice: tl.ToolChoice) -> tl.ToolChoice:
         """What the choice leaves of the tools that the client runs. All are shown as before: a
         prompt that begins otherwise would be read anew."""
-        tools = [tool for tool in self._options.tools if not self._runs_here(tool)]
-        for item in self._conversation.items:
-            if isinstance(item, it.ToolSearchOutput | it.AdditionalTools):
-                tools += item.tools
+        tools = [tool for tool in self._declared() if not self._runs_here(tool)]
         left = [named for tool in tools for named in named_in(tool)]
         if isinstance(choice, tl.Choice):
             left = [named for named in left if covers(choice, named)]
         return tl.Choice(type="allowed_tools", mode="auto", tools=tuple(left))
 
-    def _place(self) -> Place:
+    def _place(self, calls: Sequence[Called]) -> Place:
+        """Where calls of one turn run, which share what the model can still be told."""
         work = self._work
+        used = self._now.input_tokens + sum(usage.output_tokens for usage in self.used[-1:])
+        self._room = room(work.context_size, used) // max(1, len(calls))
         return Place(
             tenant=work.tenant,
             response_id=work.response_id,
-            room=self._room(),
+            room=self._room,
             side_by_side=work.bounds.side_by_side,
             call_s=max(0.0, min(work.bounds.call_s, self._left_s)),
         )
+
+    def _refuses(self, name: str, namespace: str | None) -> str:
+        """What the model is told that calls what there is not, or what the request keeps it from:
+        models that nothing holds to a grammar do."""
+        choice = self._options.tool_choice
+        known = [named for tool in self._declared() for named in named_in(tool)]
+        if isinstance(choice, tl.Choice) and choice.type == "allowed_tools":
+            known = [named for named in known if covers(choice, named)]
+        elif (name, namespace) in self._offers:
+            return ""
+        if any((one.name, one.namespace or None) == (name, namespace) for one in known):
+            return ""
+        return f"There is no tool {name!r} that could be called."
+
+    def _declared(self) -> tuple[tl.Tool, ...]:
+        """The tools of the request, those that it came to, and those that were found."""
+        found = (
+            tool
+            for item in self._conversation.items
+            if isinstance(item, it.ToolSearchOutput | it.AdditionalTools)
+            for tool in item.tools
+        )
+        return (*self._work.declared, *self._options.tools, *found)
 
     def _runs_here(self, tool: tl.Tool) -> bool:
         inner = tool.tools[0] if isinstance(tool, tl.Namespace) else tool
@@ -314,19 +353,14 @@ class Turns(Around):
         offer = self._offers.get((getattr(inner, "name", ""), namespace))
         return offer is not None and offer.call is not None
 
-    def _told(self, call: Called) -> Sequence[it.Item]:
-        """What the model is told of a call."""
+    def _told(self, call: Called, room: int) -> Sequence[it.Item]:
+        """What the model is told of a call, in so many bytes."""
         result = call.result
         if result is None:
             return (call.output(_ENOUGH),)
         if result.items:
             return result.items
-        return (call.output(trimmed(result.text, self._room())),)
-
-    def _room(self) -> int:
-        """Characters the model can still be told, of which a call may use half."""
-        used = self.used[-1] if self.used else Usage()
-        return room(self._work.context_size, used.input_tokens + used.output_tokens)
+        return (call.output(trimmed(result.text, room)),)
 
     def _end(self, reason: Any) -> Finish:
         used = Usage()
@@ -336,52 +370,11 @@ class Turns(Around):
 
     def _failed(self, begun: Begun) -> tuple[Delta, ...]:
         """What was running when the run was interrupted."""
-        out: list[Delta] = []
-        failed: list[it.Item] = []
-        for item in begun.open:
-            told = error_fields(item, _INTERRUPTED)
-            status = "failed" if isinstance(item, _CAN_FAIL) else "incomplete"
-            out.append(Close(told, item.id, status))
-            failed.append(replace(item, status=status, **told))
-        items = (*self._conversation.items, *failed)
+        deltas, items = failed(begun)
+        items = (*self._conversation.items, *items)
         self._conversation = replace(self._conversation, items=items)
-        return tuple(out)
+        return deltas
 
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
-
-
-#: Items of tools that run here.
-_RUN_HERE = (
-    it.McpListTools,
-    it.McpCall,
-    it.WebSearchCall,
-    it.FileSearchCall,
-    it.CodeInterpreterCall,
-    it.ImageGenerationCall,
-    it.ShellCall,
-    it.ShellCallOutput,
-    it.ToolSearchCall,
-    it.ToolSearchOutput,
-)
-_CAN_FAIL = (
-    it.McpCall,
-    it.WebSearchCall,
-    it.FileSearchCall,
-    it.CodeInterpreterCall,
-    it.ImageGenerationCall,
-)
-
-
-def _is_between(begun: Begun) -> bool:
-    """Interrupted while tools ran, or before the model heard of it."""
-    last = begun.open or begun.items[-1:]
-    return any(isinstance(item, _RUN_HERE) for item in last)
-
-
-def _reader(toolsets: Sequence[Toolset]) -> Callable[[], Citations] | None:
-    """What reads a message for all of them."""
-    notations = [each.notation for each in toolsets if each.notation is not None]
-    namings = [each.naming for each in toolsets if each.naming is not None]
-    return partial(Citations, notations, namings) if notations or namings else None

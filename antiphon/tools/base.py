@@ -31,7 +31,8 @@ __all__ = [
 
 
 class Context(Struct, frozen=True, kw_only=True):
-    """For whom a tool works. ``room``: about how many characters the model can still be told."""
+    """For whom a tool works. ``room``: about how many bytes of text the model can still be told of
+    this call (``trimmed``)."""
 
     tenant: str
     response_id: str

@@ -155,12 +155,14 @@ async def _run(
         raise ToolError(error.message) from None
     yield Next(ShellCallOutput(call_id=context.call_id, output=(), max_output_length=most), fields)
     outputs: list[dict[str, Any]] = []
-    for at, command in enumerate(action["commands"][:_MOST_COMMANDS]):
+    commands = action["commands"][:_MOST_COMMANDS]
+    room = context.room // len(commands)
+    for at, command in enumerate(commands):
         run = partial(
             container.command,
             command,
             timeout_s=1e9 if wait is None else wait / 1000,
-            most=1 << 30 if most is None else most,
+            most=room if most is None else min(most, room),
         )
         async with aclosing(_heard(run)) as pieces:
             async for piece in pieces:

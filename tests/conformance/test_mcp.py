@@ -89,8 +89,9 @@ async def test_failures_are_told(
     answer = await wait(server, tools=[tool(toys.url)])
     await mcp.close()
     assert answer.ended["status"] == "completed"
-    if error is None:  # the model made it up: the client's to answer
-        assert answer.output[1]["type"] == "function_call"
+    if error is None:  # the model made it up: it is told, and nobody else
+        assert [item["type"] for item in answer.output] == ["mcp_list_tools", "message"]
+        assert "There is no tool 'toys__absent'" in prompts(server)[1]
         return
     ran = answer.output[1]
     assert (ran["type"], ran["status"], ran["error"]["type"]) == ("mcp_call", "failed", error)

@@ -9,6 +9,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.backends.base import singly
 from antiphon.backends.scripted import Scripted
@@ -283,8 +284,65 @@ async def test_the_time_for_tools_is_bounded(at_end: str, asked: int) -> None:
 
 async def test_where_the_model_cannot_be_asked_again_the_response_is_cut() -> None:
     full = InvalidRequest("full", param="input", code="context_length_exceeded")
-    told = await Told(look(), full).all()
+    told = await Told(look(), full, full, full).all()
     assert told.finish.reason == "length" and len(told.closed) == 1
+    assert len(told.backend.requests) == 4  # with less and less of what the tool said
+
+
+async def _prints(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    yield Result(text="x" * 100_000)
+
+
+async def test_what_does_not_fit_is_cut_further() -> None:
+    """Bytes are a guess at tokens; only the model's own count is sure."""
+    full = InvalidRequest("full", param="input", code="context_length_exceeded")
+    told = await Told(look(), full, said("ok"), run=_prints, context_size=4000).all()
+    (first,), (second,) = told.told(1), told.told(2)
+    assert len(second) < len(first) / 3 and second.startswith("xx")
+    assert told.finish.reason == "stop"
+
+
+async def test_calls_of_a_turn_share_the_room() -> None:
+    eight = [delta for n in range(8) for delta in look(str(n))]
+    told = await Told(eight, said("ok"), run=_prints, context_size=4000).all()
+    assert len(told.told()) == 8 and sum(map(len, told.told())) < 4000 + 8 * 40
+
+
+async def test_what_was_allowed_leaves_the_conversation_its_room() -> None:
+    """A long conversation, before the model has said a word of this response."""
+    long = said_by_user("word " * 1500)
+    told = Told(look(), said("ok"), run=_prints, context_size=2000)
+    told.work = replace(told.work, conversation=Conversation((long,)))
+    told = await told.all()
+    (text,) = told.told()
+    assert len(text) < 600
+
+
+@pytest.mark.requirement("D-71")
+@pytest.mark.parametrize("choice", ["auto", Choice(type="allowed_tools", mode="auto", tools=())])
+async def test_a_tool_that_there_is_not_is_a_word_to_the_model(choice: Any) -> None:
+    """Nothing is run, and nobody is handed a call that he could not answer."""
+    name = "gone" if choice == "auto" else "look"
+    options = Options(tools=(LOOK, ASK), tool_choice=choice)
+    script = [*said("Hm."), *call("{}", name=name), finish()]
+    told = await Told(script, said("Sorry."), options=options).all()
+    assert told.opened == ["message", "message"] and told.closed == []
+    assert told.told() == [f"There is no tool '{name}' that could be called."]
+    assert told.finish.reason == "stop"
+
+
+async def test_a_tool_that_was_put_off_may_be_called_before_it_is_found() -> None:
+    later = Function(name="later", defer_loading=True)
+    told = Told(call("{}", name="later"))
+    told.work = replace(told.work, declared=(later,))
+    told = await told.all()
+    assert told.opened == ["function_call"] and told.finish.reason == "stop"
+
+
+async def test_a_tool_that_takes_too_long_fails_on_the_wire_as_well() -> None:
+    told = await Told(look(), said("Sorry."), run=_hangs, bounds={"call_s": 0.02}).all()
+    steps = [d.name for d in told.deltas if isinstance(d, Progress)]
+    assert steps == ["in_progress", "failed"]
 
 
 async def test_tokens_are_bounded_over_all_turns() -> None:
@@ -403,6 +461,4 @@ async def test_within_a_turn_it_goes_on_from_the_tokens() -> None:
 
 
 def _asking(work: Work, ask: Callable[..., Any]) -> Work:
-    from msgspec.structs import replace
-
     return replace(work, ask=ask)

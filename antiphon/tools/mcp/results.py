@@ -14,6 +14,8 @@ from mcp import MCPError
 from msgspec import Struct
 from pydantic import ValidationError
 
+from antiphon.tools.told import trimmed
+
 from .link import REFUSED, Seen
 
 __all__ = ["Failure", "Fault", "failure", "refused_by_tool", "text_of"]
@@ -108,11 +110,10 @@ def _protocol(code: int, message: str, **marks: bool) -> Fault:
 # --- results -------------------------------------------------------------------------------------
 
 
-def refused_by_tool(result: mt.CallToolResult) -> Json:
-    """The error of a tool that says that it failed."""
-    content = [
-        {"type": "text", "text": text} for block in result.content if (text := _block(block))
-    ]
+def refused_by_tool(result: mt.CallToolResult, room: int) -> Json:
+    """The error of a tool that says that it failed, in so many bytes."""
+    texts = [text for block in result.content if (text := _block(block))]
+    content = [{"type": "text", "text": trimmed(text, room // len(texts))} for text in texts]
     return {"type": "mcp_tool_execution_error", "content": content}
 
 

@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from antiphon.address import Network
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.tools.base import Call, Context, First, Offer, Opening, Result, Step, Toolset
+from antiphon.tools.told import trimmed
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp
 
@@ -183,9 +184,9 @@ class Servers:
                 return
             if result.is_error:
                 yield Step("failed")
-                yield _failed(refused_by_tool(result))
+                yield _failed(refused_by_tool(result, context.room))
                 return
-            text = text_of(result)
+            text = trimmed(text_of(result), context.room)  # later turns are shown the item
             yield Step("completed")
             yield Result(text=text, fields={"output": text})
 

@@ -1,0 +1,56 @@
+"""What an interruption leaves of tools that ran: they are not run again, but failed. It knows no
+model.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from antiphon.conversation import Begun
+from antiphon.stream.deltas import Close, Delta
+from antiphon.wire import items as it
+
+from .running import error_fields
+
+__all__ = ["failed", "is_between"]
+
+_INTERRUPTED = "The server was interrupted while this ran. It may or may not have been done."
+
+#: Items of tools that run here.
+_RUN_HERE = (
+    it.McpListTools,
+    it.McpCall,
+    it.WebSearchCall,
+    it.FileSearchCall,
+    it.CodeInterpreterCall,
+    it.ImageGenerationCall,
+    it.ShellCall,
+    it.ShellCallOutput,
+    it.ToolSearchCall,
+    it.ToolSearchOutput,
+)
+_CAN_FAIL = (
+    it.McpCall,
+    it.WebSearchCall,
+    it.FileSearchCall,
+    it.CodeInterpreterCall,
+    it.ImageGenerationCall,
+)
+
+
+def is_between(begun: Begun) -> bool:
+    """Interrupted while tools ran, or before the model heard of it."""
+    last = begun.open or begun.items[-1:]
+    return any(isinstance(item, _RUN_HERE) for item in last)
+
+
+def failed(begun: Begun) -> tuple[tuple[Delta, ...], tuple[it.Item, ...]]:
+    """How the items that were open end, and what the conversation has of them."""
+    out: list[Delta] = []
+    items: list[it.Item] = []
+    for item in begun.open:
+        told = error_fields(item, _INTERRUPTED)
+        status = "failed" if isinstance(item, _CAN_FAIL) else "incomplete"
+        out.append(Close(told, item.id, status))
+        items.append(replace(item, status=status, **told))
+    return tuple(out), tuple(items)
