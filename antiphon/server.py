@@ -41,7 +41,7 @@ from antiphon.seal import Key, Seal
 from antiphon.settings import Settings
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.toolbox import Means, open_containers, open_tools
+from antiphon.toolbox import Means, open_containers, open_reader, open_tools
 from antiphon.tools.base import Provider
 from antiphon.tools.containers import Containers
 from antiphon.webhooks.deliver import Deliveries, Sender
@@ -84,7 +84,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
             models = await catalog.load(settings, progress, now=int(_clock()))
         stack.push_async_callback(models.close)
         _check_embeddings(settings.file_search_embeddings, models)
-        documents = Documents()
+        documents = Documents(await stack.enter_async_context(open_reader(settings, log)))
         containers, providers = await _tools(stack, settings, store, fetcher, documents, log)
         service = Service(
             models,

@@ -13,9 +13,10 @@ from typing import Any
 
 import structlog
 from msgspec import Struct, field
+from msgspec.structs import replace
 
 from antiphon.address import network
-from antiphon.attachments.documents import Documents
+from antiphon.attachments.documents import Documents, Reader
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import SetupError
 from antiphon.settings import Settings
@@ -25,7 +26,7 @@ from antiphon.tools.containers import Containers
 from antiphon.tools.images.base import Maker
 from antiphon.tools.skills import Library
 
-__all__ = ["PROVIDERS", "Means", "open_containers", "open_tools"]
+__all__ = ["PROVIDERS", "Means", "open_containers", "open_reader", "open_tools"]
 
 _log = structlog.get_logger(__name__)
 
@@ -80,6 +81,32 @@ async def open_containers(
         sandbox, rules, uploads=uploads, library=library, clock=clock, ids=ids
     ) as containers:
         yield containers
+
+
+@asynccontextmanager
+async def open_reader(settings: Settings, log: Any) -> AsyncIterator[Reader | None]:
+    """Where documents are read: in boxes, if there are any; None: in a process of their own, which
+    is said in one line where boxes were wanted."""
+    from antiphon.attachments.boxed import BoxedReader, mounts
+
+    if settings.sandbox == "off" or not (needed := mounts()):
+        yield None
+        return
+    from antiphon.sandbox.bubblewrap import Bubblewrap, Built
+
+    python = None if settings.sandbox_python is None else str(settings.sandbox_python)
+    async with AsyncExitStack() as stack:
+        reader = None
+        try:
+            built = replace(await asyncio.to_thread(Built.find, python), mounts=needed)
+            sandbox = Bubblewrap(built)
+            stack.push_async_callback(sandbox.close)
+            reader = BoxedReader(sandbox, built.python)
+            await reader.check()
+        except SetupError as error:
+            log.warning(f"documents are read outside of sandboxes: {error}")
+            reader = None
+        yield reader
 
 
 #: Opens the providers of one tool, by the types of the request's tools they bring; none where the

@@ -44,7 +44,7 @@ MAY: dict[str, set[str]] = {
     },
     "store": {"errors", "wire"},
     "webhooks": {"errors", "address", "store"},
-    "attachments": {"errors", "address"},
+    "attachments": {"errors", "address", "sandbox"},
     "retrieval": {"errors", "embeddings", "store"},
     "runs": {
         *ROOTS,

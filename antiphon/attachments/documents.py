@@ -1,4 +1,5 @@
-"""Documents as text: PDF, office and web formats through a library, in a process of their own.
+"""Documents as text: PDF, office and web formats through a library, in a process of their own, or
+a box.
 
 Plain text needs no library. It knows no requests.
 """
@@ -13,16 +14,18 @@ from contextlib import suppress
 from hashlib import sha256
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Literal
+from tempfile import TemporaryDirectory
+from typing import Literal, Protocol
 
 import msgspec
 from msgspec import Struct
 
-__all__ = ["Documents", "Unreadable", "plain_text"]
+__all__ = ["WORKER", "Documents", "Reader", "Unreadable", "plain_text"]
 
 Why = Literal["unsupported", "missing", "encrypted", "bomb", "broken", "slow", "long"]
 
-_WORKER = Path(__file__).with_name("worker.py")
+#: The program that reads one document.
+WORKER = Path(__file__).with_name("worker.py")
 #: Characters of a text; OpenAI's limit of one that is sent as text.
 _MOST_TEXT = 10_485_760
 _SECONDS = 30.0
@@ -77,10 +80,52 @@ def plain_text(content: bytes) -> str | None:
     return None if "\0" in text else text
 
 
-class Documents:
-    """Reads documents; one a server. At most two at a time."""
+class Reader(Protocol):
+    """Where the worker runs."""
 
-    def __init__(self, *, seconds: float = _SECONDS, most: int = _MOST_TEXT) -> None:
+    async def read(self, content: bytes, kind: str, *, most: int, seconds: float) -> bytes:
+        """What it says of a document. Raises ``Unreadable`` if it was ended."""
+
+
+class _Process:
+    """``Reader`` in a process of its own: bounds of memory and time, nothing to write, a folder
+    that is nobody else's, and none of the server's secrets."""
+
+    async def read(self, content: bytes, kind: str, *, most: int, seconds: float) -> bytes:
+        with TemporaryDirectory(prefix="antiphon-", ignore_cleanup_errors=True) as folder:
+            path = os.pathsep.join(path for path in sys.path if path)
+            process = await asyncio.create_subprocess_exec(
+                sys.executable,
+                "-P",
+                str(WORKER),
+                kind,
+                str(most),
+                stdin=asyncio.subprocess.PIPE,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.DEVNULL,
+                env={"PYTHONPATH": path, "TMPDIR": folder},
+            )
+            try:
+                async with asyncio.timeout(seconds):
+                    said, _ = await process.communicate(content)
+            except TimeoutError:
+                raise Unreadable("slow") from None
+            finally:
+                with suppress(ProcessLookupError):
+                    process.kill()
+                await process.wait()
+        if process.returncode:  # killed for what it took
+            raise Unreadable("bomb")
+        return said
+
+
+class Documents:
+    """Reads documents; one a server. At most two at a time. ``reader``: None: a process."""
+
+    def __init__(
+        self, reader: Reader | None = None, *, seconds: float = _SECONDS, most: int = _MOST_TEXT
+    ) -> None:
+        self._reader = reader or _Process()
         self._seconds = seconds
         self._most = most
         self._places = asyncio.Semaphore(_AT_ONCE)
@@ -120,30 +165,11 @@ class Documents:
     async def _read(self, content: bytes, kind: str) -> str:
         if find_spec("kreuzberg") is None:
             raise Unreadable("missing")
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            str(_WORKER),
-            kind,
-            str(self._most),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
-        try:
-            async with asyncio.timeout(self._seconds):
-                said, _ = await process.communicate(content)
-        except TimeoutError:
-            raise Unreadable("slow") from None
-        finally:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+        said = await self._reader.read(content, kind, most=self._most, seconds=self._seconds)
         try:
             result = msgspec.json.decode(said, type=_Said)
-        except msgspec.DecodeError:  # killed for what it took
-            raise Unreadable("bomb" if process.returncode else "broken") from None
+        except msgspec.DecodeError:
+            raise Unreadable("broken") from None
         if result.text is None:
             raise Unreadable(result.error or "broken")
         return result.text

@@ -73,6 +73,8 @@ class Built(Struct, frozen=True, kw_only=True):
     filter: bytes
     #: What runs inside: paths there, and the sources.
     sources: Mapping[str, bytes]
+    #: What else can be read there: paths there, and here.
+    mounts: Mapping[str, str] = {}
 
     @classmethod
     def find(cls, python: str | None = None) -> Built:
@@ -111,6 +113,7 @@ class Built(Struct, frozen=True, kw_only=True):
                 for path, fd in source_fds.items()
                 for part in ("--ro-bind-data", str(fd), path)
             ),
+            *(part for path, here in self.mounts.items() for part in ("--ro-bind", here, path)),
             *("--proc", "/proc", "--dev", "/dev"),
             *("--size", str(64 << 20), "--tmpfs", "/dev/shm"),
             *("--remount-ro", "/dev"),

@@ -4,21 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
+import structlog
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from antiphon.attachments import documents
-from antiphon.attachments.documents import Documents, Unreadable, plain_text
+from antiphon.attachments.boxed import BoxedReader
+from antiphon.attachments.documents import Documents, Reader, Unreadable, plain_text
+from antiphon.errors import SetupError
+from antiphon.sandbox.base import Outcome
+from antiphon.settings import Settings
+from antiphon.testing.sandbox import FakeSandbox
+from antiphon.toolbox import open_reader
+from tests.sandbox.boxes import sandbox as sandboxed
 
 from .samples import docx, pdf, png, xlsx
 
 
-async def why(content: bytes, name: str = "", mime: str = "", **bounds: float) -> str:
+async def why(content: bytes, name: str = "", mime: str = "", **bounds: Any) -> str:
     with pytest.raises(Unreadable) as refused:
-        await Documents(**bounds).text(content, name=name, mime=mime)  # type: ignore[arg-type]
+        await Documents(**bounds).text(content, name=name, mime=mime)
     return refused.value.why
 
 
@@ -41,9 +52,31 @@ async def test_what_is_neither_text_nor_a_document_is_unsupported(content: bytes
     assert await why(content, "a.txt", "text/plain") == "unsupported"
 
 
-async def test_documents_are_read_whatever_they_are_called() -> None:
+@asynccontextmanager
+async def reading(where: str) -> AsyncIterator[Reader | None]:
+    """Where the worker runs; the test is skipped where it cannot."""
     pytest.importorskip("kreuzberg")
-    reader = Documents()
+    if where == "process":
+        yield None
+        return
+    await sandboxed()
+    settings, log = Settings(sandbox="bubblewrap"), structlog.get_logger()
+    async with open_reader(settings, log) as reader:
+        if reader is None:
+            pytest.skip("the library cannot be shown to a box here")
+        yield reader
+
+
+PLACES = pytest.mark.parametrize("where", ["process", "box"])
+
+
+@PLACES
+async def test_documents_are_read_whatever_they_are_called(where: str) -> None:
+    async with reading(where) as place:
+        await read_all(Documents(place))
+
+
+async def read_all(reader: Documents) -> None:
     found = await asyncio.gather(
         reader.text(pdf("Hello PDF")),
         reader.text(docx("Hello Word"), name="a.docx"),
@@ -60,15 +93,43 @@ async def test_documents_are_read_whatever_they_are_called() -> None:
     assert found[5].strip() == "Hi"
 
 
-async def test_what_cannot_be_read_is_told_apart() -> None:
-    pytest.importorskip("kreuzberg")
-    found = await asyncio.gather(
-        why(pdf("x", encrypted=True)),
-        why(b"%PDF-1.4 nothing"),
-        why(b"PK\x03\x04nothing", "a.docx"),
-        why(docx("a" * 150_000_000), "a.docx"),
-    )
+@PLACES
+async def test_what_cannot_be_read_is_told_apart(where: str) -> None:
+    async with reading(where) as reader:
+        found = await asyncio.gather(
+            why(pdf("x", encrypted=True), reader=reader),
+            why(b"%PDF-1.4 nothing", reader=reader),
+            why(b"PK\x03\x04nothing", "a.docx", reader=reader),
+            why(docx("a" * 150_000_000), "a.docx", reader=reader),
+        )
     assert found == ["encrypted", "broken", "broken", "bomb"]
+
+
+class FakeBoxes(FakeSandbox):
+    """Boxes that end a command as told."""
+
+    def __init__(self, **ended: Any) -> None:
+        super().__init__(lambda command, files: Outcome(**{"output": "", "ended": "done", **ended}))
+
+
+@pytest.mark.parametrize(
+    ("ended", "said"),
+    [
+        ({"ended": "timeout"}, "slow"),
+        ({"ended": "memory"}, "bomb"),
+        ({"exit_code": 137}, "bomb"),
+        ({"exit_code": 0, "output": "{"}, "broken"),
+        ({"exit_code": 0, "output": '{"error": "missing"}'}, "missing"),
+    ],
+)
+async def test_what_ends_in_a_box_is_told_apart(ended: Any, said: str) -> None:
+    pytest.importorskip("kreuzberg")
+    boxes = FakeBoxes(**ended)
+    assert await why(pdf("x"), reader=BoxedReader(boxes, "/usr/bin/python3")) == said
+    (box,) = boxes.boxes
+    assert box.files["document"] == pdf("x") and not box.is_alive
+    with pytest.raises(SetupError):
+        await BoxedReader(boxes, "/usr/bin/python3").check()
 
 
 async def test_a_document_that_takes_too_long_is_given_up(
@@ -77,7 +138,7 @@ async def test_a_document_that_takes_too_long_is_given_up(
     pytest.importorskip("kreuzberg")
     slow = tmp_path / "slow.py"
     slow.write_text("import sys, threading; sys.stdin.buffer.read(); threading.Event().wait()")
-    monkeypatch.setattr(documents, "_WORKER", slow)
+    monkeypatch.setattr(documents, "WORKER", slow)
     async with asyncio.timeout(20):
         assert await why(pdf("x"), seconds=0.2) == "slow"
 
@@ -86,7 +147,7 @@ async def test_a_worker_that_dies_says_so(tmp_path: Path, monkeypatch: pytest.Mo
     pytest.importorskip("kreuzberg")
     dying = tmp_path / "dying.py"
     dying.write_text("import os, sys; sys.stdin.buffer.read(); os.abort()")
-    monkeypatch.setattr(documents, "_WORKER", dying)
+    monkeypatch.setattr(documents, "WORKER", dying)
     assert await why(pdf("x")) == "bomb"
 
 
@@ -95,7 +156,7 @@ async def test_a_worker_sees_no_secrets_and_writes_no_files(
 ) -> None:
     pytest.importorskip("kreuzberg")
     source = (
-        Path(documents._WORKER)
+        Path(documents.WORKER)
         .read_text()
         .replace(
             'if __name__ == "__main__":',
@@ -111,7 +172,7 @@ async def test_a_worker_sees_no_secrets_and_writes_no_files(
     )
     spy = tmp_path / "spy.py"
     spy.write_text(source)
-    monkeypatch.setattr(documents, "_WORKER", spy)
+    monkeypatch.setattr(documents, "WORKER", spy)
     monkeypatch.setenv("ANTIPHON_SECRET", "CANARY")
     monkeypatch.chdir(tmp_path)
     seen = await Documents().text(pdf("x"))
