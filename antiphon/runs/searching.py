@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from msgspec import Struct
 
 from antiphon.embeddings.base import Vector
+from antiphon.errors import InvalidRequest
 from antiphon.retrieval.nearest import Nearest
 from antiphon.retrieval.ranking import best, fused
 from antiphon.store.vectors import Entry, Hit, Vectors
@@ -44,6 +45,17 @@ class Searcher:
         self._nearest = Nearest(vectors)
         self._embeddings = embeddings
         self._model = model
+
+    def check(self, ranking: Ranking, path: str) -> None:
+        """Raises ``InvalidRequest`` where only the meaning is to count, which nobody here reads.
+        ``path``: of what holds the options."""
+        if self._model is None and not ranking.words:
+            where = f"{path}ranking_options.hybrid_search.text_weight"
+            raise InvalidRequest(
+                f"Invalid '{where}': this server finds by words alone, so they must count.",
+                param=where,
+                code="unsupported_value",
+            )
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], asked: Search

@@ -22,6 +22,7 @@ from antiphon.wire.vector_requests import (
     AddFile,
     Attributes,
     CreateVectorStore,
+    Ranking,
     Search,
     UpdateVectorStore,
 )
@@ -139,14 +140,18 @@ class VectorStores:
     ) -> tuple[Found, ...]:
         """The pieces of files that fit best, in any of the vector stores. Raises ``InvalidRequest``
         for one that has expired, ``RunError`` when the model fails."""
+        self._searcher.check(asked.ranking, "")
         for store_id in store_ids:
             await self._use(tenant, store_id)
         return await self._searcher.search(tenant, tuple(dict.fromkeys(store_ids)), asked)
 
-    async def check(self, tenant: str, store_ids: Sequence[str]) -> None:
-        """Raises where they cannot be searched."""
-        for store_id in store_ids:
-            await self._live(tenant, store_id)
+    async def check(
+        self, tenant: str, store_ids: Sequence[str], ranking: Ranking, path: str
+    ) -> None:
+        """Raises where they cannot be searched so. ``path``: of what asks for it."""
+        self._searcher.check(ranking, f"{path}.")
+        for at, store_id in enumerate(store_ids):
+            await self._live(tenant, store_id, f"{path}.vector_store_ids[{at}]")
 
     # --- files in them ---------------------------------------------------------------------------
 
@@ -243,18 +248,22 @@ class VectorStores:
 
     # --- pieces ----------------------------------------------------------------------------------
 
-    async def _find(self, tenant: str, store_id: str) -> VectorStore:
+    async def _find(
+        self, tenant: str, store_id: str, param: str = "vector_store_id"
+    ) -> VectorStore:
         found = await self._kept.get(tenant, store_id)
         if found is None:
-            raise _unknown(store_id)
+            raise _unknown(store_id, param)
         return found
 
-    async def _live(self, tenant: str, store_id: str) -> VectorStore:
-        found = await self._find(tenant, store_id)
+    async def _live(
+        self, tenant: str, store_id: str, param: str = "vector_store_id"
+    ) -> VectorStore:
+        found = await self._find(tenant, store_id, param)
         if self._is_over(found):
             raise InvalidRequest(
                 f"Vector store with id '{store_id}' has expired.",
-                param="vector_store_id",
+                param=param,
                 code="vector_store_expired",
             )
         return found
@@ -285,21 +294,20 @@ class VectorStores:
     ) -> tuple[Entry, ...]:
         """The files as they begin; each must be one of the tenant's."""
         now = int(self._clock())
-        return tuple(
-            [
-                Entry(
-                    filename=(await self._files.retrieve(tenant, one.file_id)).filename,
-                    file=VectorStoreFile(
-                        id=one.file_id,
-                        created_at=now,
-                        vector_store_id=store_id,
-                        chunking_strategy=ChunkingStrategy(static=one.chunking),
-                        attributes=one.attributes,
-                    ),
-                )
-                for one in asked
-            ]
-        )
+        entries = []
+        for one in asked:
+            found = await self._files.find(tenant, one.file_id)
+            if found is None:
+                raise NotFound(f"No such File object: {one.file_id}", param=one.path)
+            file = VectorStoreFile(
+                id=one.file_id,
+                created_at=now,
+                vector_store_id=store_id,
+                chunking_strategy=ChunkingStrategy(static=one.chunking),
+                attributes=one.attributes,
+            )
+            entries.append(Entry(filename=found.filename, file=file))
+        return tuple(entries)
 
     async def _add(
         self,
@@ -358,8 +366,8 @@ def _expiry(after: ExpiresAfter | None, used_at: int) -> int | None:
     return None if after is None else used_at + after.days * _DAY_S
 
 
-def _unknown(store_id: str) -> NotFound:
-    return NotFound(f"Vector store with id '{store_id}' not found.", param="vector_store_id")
+def _unknown(store_id: str, param: str = "vector_store_id") -> NotFound:
+    return NotFound(f"Vector store with id '{store_id}' not found.", param=param)
 
 
 def _no_file(file_id: str, store_id: str) -> NotFound:

@@ -33,8 +33,9 @@ class Limits(Struct, frozen=True, kw_only=True):
 DEFAULT_LIMITS = Limits()
 
 
-def parse(body: bytes, limits: Limits) -> dict[str, Any]:
-    """The JSON object of a body, top-level nulls left out. Raises ``InvalidRequest``."""
+def parse(body: bytes, limits: Limits, *, nulls: bool = False) -> dict[str, Any]:
+    """The JSON object of a body, top-level nulls left out unless they are asked for: then they mean
+    "none" instead of "not given". Raises ``InvalidRequest``."""
     brackets = body.count(b"[") + body.count(b"{")
     if brackets > limits.containers:
         raise InvalidRequest(
@@ -58,7 +59,7 @@ def parse(body: bytes, limits: Limits) -> dict[str, Any]:
     # Counting brackets is a cheap upper bound that spares nearly every request the walk.
     if brackets > limits.nesting:
         _check_depth(raw, limits.nesting)
-    return {name: value for name, value in raw.items() if value is not None}
+    return {name: value for name, value in raw.items() if nulls or value is not None}
 
 
 def _mended(body: bytes, limits: Limits) -> Any:

@@ -23,7 +23,7 @@ from .faults import (
     too_many_properties,
 )
 from .filters import Filter, read_filter
-from .shape import Json, array, fields_of, tag_of
+from .shape import Json, array, fields_of, known, tag_of, without_nulls
 from .vector_stores import ExpiresAfter, StaticChunking
 
 __all__ = [
@@ -45,14 +45,22 @@ _MOST_FILES, _MOST_IN_BATCH = 500, 2000
 _MOST_QUERIES = 32
 _LONGEST_QUERY = 4096
 _RANKERS = ("none", "auto", "default-2024-11-15")
+#: What bodies and the objects in them may say.
+_CREATED = ("name", "description", "metadata", "expires_after", "file_ids", "chunking_strategy")
+_ADDED = ("file_id", "attributes", "chunking_strategy")
+_BATCH = ("file_ids", "files", "attributes", "chunking_strategy")
+_SEARCHED = ("query", "filters", "max_num_results", "ranking_options", "rewrite_query")
+_RANKED = ("ranker", "score_threshold", "hybrid_search")
+_WEIGHTS = ("embedding_weight", "text_weight")
 
-Attributes = dict[str, str | float | bool]
+Attributes = dict[str, str | int | float | bool]
 
 
 class AddFile(Struct, frozen=True, kw_only=True):
-    """A file that is to be searched."""
+    """A file that is to be searched. ``path``: where the body names it."""
 
     file_id: str
+    path: str = "file_id"
     attributes: Attributes = {}
     chunking: StaticChunking = StaticChunking()
 
@@ -68,7 +76,7 @@ class CreateVectorStore(Struct, frozen=True, kw_only=True):
 
 
 class UpdateVectorStore(Struct, frozen=True, kw_only=True):
-    """What is to be changed; UNSET stays as it is."""
+    """What is to be changed; UNSET stays as it is, null is none."""
 
     name: str | UnsetType = UNSET
     metadata: dict[str, str] | UnsetType = UNSET
@@ -95,7 +103,7 @@ class Search(Struct, frozen=True, kw_only=True):
 
 def create_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateVectorStore:
     """Raises ``InvalidRequest``."""
-    raw = parse(body, limits) if body.strip() else {}
+    raw = known(parse(body, limits) if body.strip() else {}, _CREATED, "")
     cut = _chunking(raw)
     ids = _ids(raw.get("file_ids", []), "file_ids", _MOST_FILES)
     return CreateVectorStore(
@@ -103,17 +111,19 @@ def create_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateV
         description=_text(raw, "description") or UNSET,
         metadata=read_metadata(raw.get("metadata", {})),
         expires_after=_expiry(raw["expires_after"]) if "expires_after" in raw else None,
-        files=tuple(AddFile(file_id=one, chunking=cut) for one in ids),
+        files=tuple(AddFile(file_id=one, path=where, chunking=cut) for one, where in ids.items()),
     )
 
 
 def update_vector_store(body: bytes, limits: Limits = DEFAULT_LIMITS) -> UpdateVectorStore:
     """Raises ``InvalidRequest``."""
-    raw = parse(body, limits)
+    raw = parse(body, limits, nulls=True)
+    known(raw, UpdateVectorStore.__struct_fields__, "")
+    metadata, after = raw.get("metadata", UNSET), raw.get("expires_after", UNSET)
     return UpdateVectorStore(
         name=UNSET if "name" not in raw else _text(raw, "name") or "",
-        metadata=read_metadata(raw["metadata"]) if "metadata" in raw else UNSET,
-        expires_after=_expiry(raw["expires_after"]) if "expires_after" in raw else UNSET,
+        metadata=UNSET if metadata is UNSET else read_metadata(metadata or {}),
+        expires_after=_expiry(after) if after is not UNSET and after is not None else after,
     )
 
 
@@ -123,9 +133,9 @@ def add_file(body: bytes, limits: Limits = DEFAULT_LIMITS) -> AddFile:
 
 
 def add_batch(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[AddFile, ...]:
-    """Either ``file_ids`` with what holds of all of them, or ``files``. Raises
-    ``InvalidRequest``."""
-    raw = parse(body, limits)
+    """Either ``file_ids`` with what holds of all of them, or ``files``, of which the last holds of
+    a file that is named twice. Raises ``InvalidRequest``."""
+    raw = known(parse(body, limits), _BATCH, "")
     if "files" in raw:
         if "file_ids" in raw:
             raise InvalidRequest(
@@ -136,26 +146,34 @@ def add_batch(body: bytes, limits: Limits = DEFAULT_LIMITS) -> tuple[AddFile, ..
         files = array(raw["files"], "files", _MOST_IN_BATCH)
         if not files:
             raise empty("files", ())
-        return tuple(
-            _added(fields_of(one, f"files[{at}]"), f"files[{at}].") for at, one in enumerate(files)
+        added = (
+            _added(fields_of(one, f"files[{at}]"), f"files[{at}]") for at, one in enumerate(files)
         )
+        return tuple({one.file_id: one for one in added}.values())
     if "file_ids" not in raw:
         raise missing("file_ids")
     ids = _ids(raw["file_ids"], "file_ids", _MOST_IN_BATCH)
     if not ids:
         raise empty("file_ids", ())
     attributes, cut = _attributes(raw), _chunking(raw)
-    return tuple(AddFile(file_id=one, attributes=attributes, chunking=cut) for one in ids)
+    return tuple(
+        AddFile(file_id=one, path=where, attributes=attributes, chunking=cut)
+        for one, where in ids.items()
+    )
 
 
 def update_file(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Attributes:
     """The attributes that replace the old ones. Raises ``InvalidRequest``."""
-    return _attributes(parse(body, limits))
+    raw = parse(body, limits, nulls=True)
+    known(raw, ("attributes",), "")
+    if "attributes" not in raw:
+        raise missing("attributes")
+    return _attributes(without_nulls(raw))
 
 
 def search(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Search:
     """Raises ``InvalidRequest``."""
-    raw = parse(body, limits)
+    raw = known(parse(body, limits), _SEARCHED, "")
     if raw.get("rewrite_query"):
         raise InvalidRequest(
             "Queries are searched as they are written: 'rewrite_query' is not supported.",
@@ -173,13 +191,13 @@ def search(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Search:
 
 def read_ranking(raw: Any, path: str) -> Ranking:
     """``ranking_options``. Raises ``InvalidRequest``."""
-    fields = fields_of(raw, path)
+    fields = known(fields_of(raw, path), _RANKED, path)
     ranker = fields.get("ranker", "auto")
     if ranker not in _RANKERS:
         raise bad_value(f"{path}.ranker", str(ranker), _RANKERS)
     threshold = _decimal(fields.get("score_threshold", 0.0), f"{path}.score_threshold", 1.0)
     where = f"{path}.hybrid_search"
-    weights = fields_of(fields.get("hybrid_search", {}), where)
+    weights = known(fields_of(fields.get("hybrid_search", {}), where), _WEIGHTS, where)
     meaning = _decimal(weights.get("embedding_weight", 1.0), f"{where}.embedding_weight")
     words = _decimal(weights.get("text_weight", 1.0), f"{where}.text_weight")
     if not meaning + words:
@@ -195,12 +213,17 @@ def read_ranking(raw: Any, path: str) -> Ranking:
 
 
 def _added(raw: Json, path: str) -> AddFile:
-    if "file_id" not in raw:
-        raise missing(f"{path}file_id")
-    if not isinstance(raw["file_id"], str):
-        raise bad_type(f"{path}file_id", "a string", kind_of(raw["file_id"]))
+    before = f"{path}." if path else ""
+    fields, where = known(raw, _ADDED, path), f"{before}file_id"
+    if "file_id" not in fields:
+        raise missing(where)
+    if not isinstance(fields["file_id"], str):
+        raise bad_type(where, "a string", kind_of(fields["file_id"]))
     return AddFile(
-        file_id=raw["file_id"], attributes=_attributes(raw, path), chunking=_chunking(raw, path)
+        file_id=fields["file_id"],
+        path=where,
+        attributes=_attributes(fields, before),
+        chunking=_chunking(fields, before),
     )
 
 
@@ -225,12 +248,15 @@ def _attributes(raw: Json, path: str = "") -> Attributes:
 def _chunking(raw: Json, path: str = "") -> StaticChunking:
     """``auto`` is 800 tokens, of which 400 stand in two chunks: OpenAI's rule."""
     where = f"{path}chunking_strategy"
-    fields = fields_of(raw.get("chunking_strategy", {"type": "auto"}), where)
+    fields = known(
+        fields_of(raw.get("chunking_strategy", {"type": "auto"}), where), ("type", "static"), where
+    )
     if tag_of(fields, where, ("auto", "static")) == "auto":
         return StaticChunking()
-    inner = fields_of(fields.get("static"), f"{where}.static") if "static" in fields else None
-    if inner is None:
+    if "static" not in fields:
         raise missing(f"{where}.static")
+    names = StaticChunking.__struct_fields__
+    inner = known(fields_of(fields["static"], f"{where}.static"), names, f"{where}.static")
     for name in ("max_chunk_size_tokens", "chunk_overlap_tokens"):
         if name not in inner:
             raise missing(f"{where}.static.{name}")
@@ -242,7 +268,7 @@ def _chunking(raw: Json, path: str = "") -> StaticChunking:
 
 
 def _expiry(raw: Any) -> ExpiresAfter:
-    fields = fields_of(raw, "expires_after")
+    fields = known(fields_of(raw, "expires_after"), ("anchor", "days"), "expires_after")
     anchor = fields.get("anchor")
     if anchor is None:
         raise missing("expires_after.anchor")
@@ -276,12 +302,13 @@ def _queries(raw: Any) -> tuple[str, ...]:
     return tuple(texts)
 
 
-def _ids(raw: Any, path: str, most: int) -> tuple[str, ...]:
+def _ids(raw: Any, path: str, most: int) -> dict[str, str]:
+    """Each once, with where it stands."""
     ids = array(raw, path, most)
     for at, one in enumerate(ids):
         if not isinstance(one, str):
             raise bad_type(f"{path}[{at}]", "a string", kind_of(one))
-    return tuple(dict.fromkeys(ids))
+    return {one: f"{path}[{at}]" for at, one in enumerate(ids)}
 
 
 def _text(raw: Json, name: str) -> str | None:

@@ -92,7 +92,7 @@ class VectorStoreFile(Struct, frozen=True, kw_only=True):
     status: FileStatus = "in_progress"
     last_error: LastError | None = None
     chunking_strategy: ChunkingStrategy = ChunkingStrategy()
-    attributes: dict[str, str | float | bool] = {}
+    attributes: dict[str, str | int | float | bool] = {}
 
 
 class FileBatch(Struct, frozen=True, kw_only=True):
@@ -129,7 +129,7 @@ class Found(Struct, frozen=True, kw_only=True):
     file_id: str
     filename: str
     score: float
-    attributes: dict[str, str | float | bool] = {}
+    attributes: dict[str, str | int | float | bool] = {}
     content: tuple[TextPart, ...] = ()
 
 

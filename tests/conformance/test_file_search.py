@@ -65,6 +65,8 @@ async def test_vector_stores_as_the_official_client_has_them(
         renamed = await shelves.update(first.id, name="new", metadata={})
         assert (renamed.name, renamed.metadata) == ("new", {})
         assert renamed.expires_after is not None and renamed.expires_after.days == 2
+        lasting = await shelves.update(first.id, expires_after=None)
+        assert (lasting.name, lasting.expires_after, lasting.expires_at) == ("new", None, None)
         gone = await shelves.delete(first.id)
         assert (gone.deleted, gone.object) == (True, "vector_store.deleted")
         with pytest.raises(openai.NotFoundError):
@@ -129,8 +131,15 @@ async def test_batches_of_files(stores: Store, serve: Serve, client_of: Clients)
         other = await batches.create(store, files=[{"file_id": ids[2], "attributes": {"n": 2}}])
         stopped = await batches.cancel(other.id, vector_store_id=store)
         assert stopped.status == "cancelled" and stopped.file_counts.cancelled == 1
-        with pytest.raises(openai.NotFoundError, match="No such File"):
-            await batches.create(store, file_ids=["file-none"])
+        with pytest.raises(openai.NotFoundError, match="No such File") as unknown:
+            await batches.create(store, files=[{"file_id": ids[0]}, {"file_id": "file-none"}])
+        assert unknown.value.param == "files[1].file_id"
+        twice: Any = [{"file_id": ids[0], "attributes": {"n": n}} for n in (1, 2)]
+        both = await batches.create(store, files=twice)
+        assert both.file_counts.total == 1
+        assert (
+            await client.vector_stores.files.retrieve(ids[0], vector_store_id=store)
+        ).attributes == {"n": 2}
         with pytest.raises(openai.NotFoundError, match="No batch"):
             await batches.retrieve("vsfb_none", vector_store_id=store)
 
@@ -220,6 +229,25 @@ async def test_filters_say_which_files_are_searched(
             {"query": "a", "ranking_options": {"score_threshold": 2}},
             "ranking_options.score_threshold",
         ),
+        ("", {"nmae": "x"}, "nmae"),
+        ("", {"expires_after": {"anchor": "last_active_at", "days": 1, "x": 1}}, "expires_after.x"),
+        ("/vs/search", {"query": "a", "limit": 5}, "limit"),
+        (
+            "/vs/search",
+            {"query": "a", "ranking_options": {"hybrid_search": {"rrf_k": 60}}},
+            "ranking_options.hybrid_search.rrf_k",
+        ),
+        ("/vs/files/f", {}, "attributes"),
+        ("/vs/files", {"file_id": "f", "x": 1}, "x"),
+        (
+            "/vs/file_batches",
+            {
+                "files": [
+                    {"file_id": "f", "chunking_strategy": {"type": "static", "static": {"x": 1}}}
+                ]
+            },
+            "files[0].chunking_strategy.static.x",
+        ),
         ("/vs/files", {}, "file_id"),
         ("/vs/files", {"file_id": "f", "attributes": {"a": []}}, "attributes.a"),
         ("/vs/file_batches", {}, "file_ids"),
@@ -286,6 +314,31 @@ class _Silent:
 
 
 # --- the tool ------------------------------------------------------------------------------------
+
+
+async def test_numbers_stay_what_they_are(stores: Store, serve: Serve, client_of: Clients) -> None:
+    """No count becomes a decimal, wherever it is told."""
+    async with asyncio.timeout(20):
+        server = serve(on=stores)
+        store = await filled(client_of(server.app), fox="red fox")
+        reply = await server.client.post(f"/v1/vector_stores/{store}/search", json={"query": "fox"})
+        assert '"size":7}' in reply.text
+
+
+async def test_only_meaning_counts_for_nothing_where_nobody_reads_it(
+    serve: Serve, wait: Ask, client_of: Clients
+) -> None:
+    server = serve()
+    store = await filled(client_of(server.app), fox="red fox")
+    options = {"hybrid_search": {"embedding_weight": 1, "text_weight": 0}}
+    asked = {"query": "fox", "ranking_options": options}
+    reply = await server.client.post(f"/v1/vector_stores/{store}/search", json=asked)
+    assert reply.status_code == 400
+    assert reply.json()["error"]["param"] == "ranking_options.hybrid_search.text_weight"
+    tool = {"type": "file_search", "vector_store_ids": [store], "ranking_options": options}
+    refused = (await wait(server, tools=[tool])).refused
+    assert refused["param"] == "tools[0].ranking_options.hybrid_search.text_weight"
+
 
 STEPS = [
     called("file_search", {"queries": ["longest fjord"]}),
@@ -388,6 +441,28 @@ async def test_an_unknown_vector_store_is_refused_before_anything_runs(
     tool = {"type": "file_search", "vector_store_ids": ["vs_none"]}
     refused = (await wait(serve(), tools=[tool])).refused
     assert refused["http"] == 404 and "vs_none" in refused["message"]
+    assert refused["param"] == "tools[0].vector_store_ids[0]"
+
+
+async def test_numbers_of_earlier_responses_are_not_used_again(
+    serve: Serve, wait: Ask, client_of: Clients
+) -> None:
+    search = called("file_search", {"queries": ["palms"]})
+    cites = "Palms 【f51】, and as was said 【f1】."
+    server = serve(local(engine([*STEPS, search, cites, *STEPS, search, cites])))
+    store = await searched(server, client_of)
+    for include in ([], ["file_search_call.results"]):
+        asked = {
+            "tools": [{"type": "file_search", "vector_store_ids": [store]}],
+            "include": include,
+        }
+        first = await wait(server, **asked)
+        second = await wait(server, previous_response_id=first.response["id"], **asked)
+        assert "【f51†palm.txt】" in prompts(server)[-1]
+        (part,) = second.output[1]["content"]
+        cited = [note["filename"] for note in part["annotations"]]
+        assert cited == (["palm.txt", "fjord.txt"] if include else ["palm.txt"])
+        assert part["text"] == "Palms, and as was said" + ("." if include else " 【f1】.")
 
 
 async def test_files_that_were_left_unfinished_are_gone_on_with(tmp_path: Path) -> None:

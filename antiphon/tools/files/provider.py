@@ -5,7 +5,7 @@ client, citations in the answer. It does not know how vector stores are searched
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -18,7 +18,7 @@ from antiphon.wire import tools as tl
 from antiphon.wire.faults import empty
 from antiphon.wire.filters import read_filter
 from antiphon.wire.items import FileSearchCall, Item
-from antiphon.wire.vector_requests import Search, read_ranking
+from antiphon.wire.vector_requests import Ranking, Search, read_ranking
 from antiphon.wire.vector_stores import Found
 
 from .citations import of_files
@@ -29,6 +29,8 @@ _RESULTS = "file_search_call.results"
 _MOST_QUERIES = 8
 _LONGEST_QUERY = 4096
 _COUNT = 10
+#: The most passages of a call.
+_MOST = 50
 
 _FUNCTION = tl.Function(
     name="file_search",
@@ -49,8 +51,10 @@ _NOT_OURS = str.maketrans("【】", "〖〗")
 class Shelves(Protocol):
     """What is searched."""
 
-    async def check(self, tenant: str, store_ids: Sequence[str]) -> None:
-        """Raises ``RequestError`` for what cannot be searched."""
+    async def check(
+        self, tenant: str, store_ids: Sequence[str], ranking: Ranking, path: str
+    ) -> None:
+        """Raises ``RequestError`` for what cannot be searched so. ``path``: of what asks for it."""
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], asked: Search
@@ -71,14 +75,15 @@ class FileSearch:
 
     async def admit(self, tool: Any, opening: Opening, path: str) -> None:
         """Raises ``RequestError`` for a vector store that is none of the tenant's."""
-        await self._shelves.check(opening.tenant, tool.vector_store_ids)
+        ranking = _search(tool, (), path).ranking
+        await self._shelves.check(opening.tenant, tool.vector_store_ids, ranking, path)
 
     def lead(self, tool: Any, opening: Opening) -> Item | None:
         return None
 
     @asynccontextmanager
     async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
-        shown = _Shown()
+        shown = _Shown(opening.items)
         call = partial(self._run, tool, shown, _RESULTS in opening.include)
         offer = Offer(tool=_FUNCTION, shell=FileSearchCall(queries=()), call=call)
         yield Toolset(offers=(offer,), notation=of_files(shown.cited))
@@ -86,6 +91,7 @@ class FileSearch:
     async def _run(
         self, tool: Any, shown: _Shown, is_told: bool, arguments: str, context: Context
     ) -> AsyncGenerator[Step | Result, None]:
+        call = shown.begin()
         yield Step("searching")
         queries = _queries(arguments)
         try:
@@ -97,33 +103,51 @@ class FileSearch:
         if is_told:
             fields["results"] = tuple(map(_result, found))
         yield Step("completed")
-        yield Result(text=shown.told(found, context.room // 2), fields=fields)
+        yield Result(text=shown.told(call, found, context.room // 2), fields=fields)
 
 
 class _Shown:
-    """What the model was shown in one response, by number."""
+    """What the model was shown, by number: those of a call begin where those of the call before
+    could end, so that no number of an earlier response means something else in this one."""
 
-    def __init__(self) -> None:
-        self._files: list[tuple[str, str]] = []
+    def __init__(self, items: Sequence[Item]) -> None:
+        before = (item for item in items if isinstance(item, FileSearchCall))
+        #: (file id, filename) of the passages of each call.
+        self._calls = [list(_told_of(call)) for call in before]
+
+    def begin(self) -> int:
+        """The place of the call that begins now."""
+        self._calls.append([])
+        return len(self._calls) - 1
 
     def cited(self, number: int) -> tuple[str, str] | None:
         """(file id, filename)."""
-        return self._files[number - 1] if 1 <= number <= len(self._files) else None
+        call, at = divmod(number - 1, _MOST)
+        files = self._calls[call] if 0 <= call < len(self._calls) else []
+        return files[at] if at < len(files) else None
 
-    def told(self, found: Sequence[Found], room: int) -> str:
+    def told(self, call: int, found: Sequence[Found], room: int) -> str:
         """As many of them as there is room for, the best in any case."""
         said: list[str] = []
         size = 0
-        for one in found:
+        for at, one in enumerate(found):
             text = "\n".join(part.text.strip() for part in one.content).translate(_NOT_OURS)
             name = " ".join(one.filename.translate(_NOT_OURS).split())
-            entry = f"【f{len(self._files) + 1}†{name}】\n{text}"
+            entry = f"【f{call * _MOST + at + 1}†{name}】\n{text}"
             size += len(entry) + 2
             if said and size > room:
                 break
             said.append(entry)
-            self._files.append((one.file_id, one.filename))
+            self._calls[call].append((one.file_id, one.filename))
         return "\n\n".join(said) or "Nothing was found. Try other words."
+
+
+def _told_of(call: FileSearchCall) -> Iterator[tuple[str, str] | None]:
+    """The files of an earlier call, as far as its item tells."""
+    for one in call.results or ():
+        file_id, filename = one.get("file_id"), one.get("filename")
+        known = isinstance(file_id, str) and isinstance(filename, str)
+        yield (str(file_id), str(filename)) if known else None
 
 
 def _search(tool: Any, queries: tuple[str, ...], path: str) -> Search:
