@@ -302,7 +302,7 @@ class Reading:
             for part in raw.get("content") or ():
                 for annotation in (part or {}).get("annotations") or ():
                     self._annotate(told, annotation)
-        if raw.get("status") == "incomplete":
+        if raw.get("status") == "incomplete" and self._written.open != "other":
             return  # it stays open, for the end to say why
         if told.call is not None:
             told.call.end()

@@ -22,7 +22,8 @@ from antiphon.wire.response import Response
 from tests.golden import story
 
 Json = dict[str, Any]
-STORIES = sorted(story.FOLDER.glob("*.txt"))
+#: Those that are told to their end.
+STORIES = sorted(path for path in story.FOLDER.glob("*.txt") if "leaves" not in path.stem)
 
 
 def as_it_is(events: list[Json]) -> Iterable[Json]:
@@ -104,7 +105,8 @@ def plain(response: Json) -> Json:
 @pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
 async def test_what_we_stream_we_can_read(path: Path) -> None:
     told = story.read(path)
-    events = [msgspec.to_builtins(event) for event in await story.play(told, told.chunks)]
+    played = await story.play(told, told.turns)
+    events = [msgspec.to_builtins(event) for event in played.events]
     for way in WAYS:
         _read_back(path, list(way(events)), events[-1]["response"], exact=way is as_it_is)
 

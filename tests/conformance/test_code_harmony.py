@@ -26,7 +26,7 @@ class Turns(Player):
     """Plays a reply a call, and remembers the prompts."""
 
     def __init__(self, *replies: str) -> None:
-        super().__init__((), Letters(gpt_oss.encoding()), end="<|return|>")
+        super().__init__(((),), Letters(gpt_oss.encoding()), end="<|return|>")
         self._replies = list(replies)
         self.prompts: list[str] = []
 

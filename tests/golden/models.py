@@ -64,10 +64,15 @@ _CONTROL = re.compile(r"(<\|[a-z]+\|>)")
 
 
 class Player:
-    """``Engine`` that plays chunks of text. ``!words`` as a chunk fails with these words."""
+    """``Engine`` that plays chunks of text, those of a turn a call; the last turn again and again.
+    ``!words`` as a chunk fails with these words."""
 
     def __init__(
-        self, chunks: Sequence[str], tokenizer: Tokenizer, template: str = "", end: str = END
+        self,
+        turns: Sequence[Sequence[str]],
+        tokenizer: Tokenizer,
+        template: str = "",
+        end: str = END,
     ) -> None:
         self.tokenizer = tokenizer
         self._end = tokenizer.special[end]
@@ -75,12 +80,13 @@ class Player:
             name="scripted", context_size=4096, chat_template=template, fingerprint="bytes"
         )
         self.capabilities = Capabilities(max_logprobs=5, constraints=True, seed=True)
-        self._chunks = chunks
+        self._turns = list(turns)
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         left = sampling.max_tokens
         yield Chunk(cached_tokens=0)
-        for text in self._chunks:
+        chunks = self._turns.pop(0) if len(self._turns) > 1 else self._turns[0]
+        for text in chunks:
             if text.startswith("!"):
                 raise BackendError(text[1:])
             ids = self.tokenizer.encode(text, special=True)[:left]
@@ -116,14 +122,14 @@ class Letters(HarmonyTokenizer):
         ]
 
 
-def backend(model: str, chunks: Sequence[str]) -> Local:
-    """The model of a story, about to say ``chunks``."""
+def backend(model: str, turns: Sequence[Sequence[str]]) -> Local:
+    """The model of a story, about to say these."""
     today = lambda: datetime(2026, 1, 1)  # noqa: E731
     if model == "harmony":
-        engine = Player(chunks, Letters(gpt_oss.encoding()), end="<|return|>")
+        engine = Player(turns, Letters(gpt_oss.encoding()), end="<|return|>")
         return Local(engine, gpt_oss.dialect(today=today))
     template, special, reasoning, tools = MODELS[model]
-    engine = Player(chunks, ByteTokenizer(special), template)
+    engine = Player(turns, ByteTokenizer(special), template)
     dialect = Dialect(
         engine.card,
         engine.tokenizer,

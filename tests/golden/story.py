@@ -1,14 +1,17 @@
-"""A golden: one file a story. Request, chunks of the model, events, response.
+"""A golden: one file a story. Request, chunks of the model, events, response. Between turns of the
+model stands a line of its own. Code and commands are lines for boxes that isolate nothing: what
+they say is told in ``tests/conformance/boxes.py``, and at ``wait`` the client leaves.
 
 The events are one line each, so that a diff in review is the change of behaviour.
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,15 +19,22 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.runs.service import Policy, Service
+from antiphon.sandbox.base import Limits, Outcome, Told
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.grammar import check
+from antiphon.testing.sandbox import FakeBox, FakeSandbox
+from antiphon.tools.code_interpreter import CodeInterpreter
+from antiphon.tools.shell import Shell
 from antiphon.wire import events as ev
 from antiphon.wire.decode import create_response
 from antiphon.wire.response import Response
+from tests.conformance.boxes import containers
+from tests.conformance.boxes import play as line
 from tests.golden.models import backend
-from tests.runs.served import events_of
+from tests.runs.served import Heard
 
 RULE = "----------"
+TURN = "\n==========\n"
 FOLDER = Path(__file__).parent / "stories"
 #: Between chunks; control tokens have it too.
 _BORDER = re.compile(r"(?<!<)\|(?!>)")
@@ -36,7 +46,7 @@ class Story(Struct):
     path: Path
     model: str
     request: str
-    chunks: list[str]
+    turns: list[list[str]]
     events: str
     response: str
 
@@ -64,18 +74,29 @@ class Served(Struct):
 def read(path: Path) -> Story:
     sections = path.read_text().split(f"{RULE}\n")
     head, request = sections[0].split("\n", 1)
-    chunks = _BORDER.split(sections[1].removesuffix("\n")) if sections[1].strip("\n") else []
+    said = sections[1].removesuffix("\n")
+    turns = [_BORDER.split(turn) if turn.strip("\n") else [] for turn in said.split(TURN)]
     events, response = (*sections[2:], "", "")[:2]
-    return Story(path, head.removeprefix("# "), request, chunks, events, response)
+    return Story(path, head.removeprefix("# "), request, turns, events, response)
 
 
-async def play(story: Story, chunks: Sequence[str]) -> list[ev.Event]:
-    """The events of the story's request when the model says ``chunks``."""
+class Played(Struct):
+    """What came of a story."""
+
+    events: list[ev.Event]
+    response: Response
+
+
+async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
+    """What comes of the story's request when the model says these."""
     numbers = itertools.count(1)
+    held = containers(_Leaving())
     service = Service(
-        Served(backend(story.model, chunks)),
+        Served(backend(story.model, turns)),
         MemoryStore(),
         policy=Policy(keepalive_s=0),
+        providers={"code_interpreter": CodeInterpreter(held), "shell": Shell(held)},
+        containers=held,
         clock=lambda: 1000.0,
         ids=lambda prefix: f"{prefix}_{next(numbers)}",
     )
@@ -83,10 +104,45 @@ async def play(story: Story, chunks: Sequence[str]) -> list[ev.Event]:
         json.dumps({"model": "scripted", **json.loads(story.request)}).encode()
     )
     run = await service.create("tenant", request)
-    events = await events_of(run)
+    heard = Heard()
+    driving = asyncio.create_task(run.drive(heard))
+    held._sandbox.leave = driving.cancel  # type: ignore[attr-defined]
+    await asyncio.wait({driving}, timeout=20)
     await service.drain(5)
-    check(events)
-    return events
+    check(heard.events)
+    return Played(heard.events, run.response)
+
+
+class _Box(FakeBox):
+    def __init__(self, leave: Callable[[], object]) -> None:
+        super().__init__(line, Limits())
+        self._leave = leave
+
+    async def python(self, code: str, *, timeout_s: float, most: int) -> Outcome:
+        await self._wait(code)
+        return await super().python(code, timeout_s=timeout_s, most=most)
+
+    async def command(
+        self, command: str, *, timeout_s: float, most: int, told: Told | None = None
+    ) -> Outcome:
+        await self._wait(command)
+        return await super().command(command, timeout_s=timeout_s, most=most, told=told)
+
+    async def _wait(self, text: str) -> None:
+        if text == "wait":
+            self._leave()
+            await asyncio.Event().wait()
+
+
+class _Leaving(FakeSandbox):
+    """Boxes in which the client may leave."""
+
+    def __init__(self) -> None:
+        super().__init__(line)
+        self.leave: Callable[[], object] = lambda: None
+
+    async def open(self, limits: Limits) -> FakeBox:
+        return _Box(lambda: self.leave())
 
 
 def told(events: Sequence[ev.Event]) -> str:
@@ -120,7 +176,7 @@ def _said(event: ev.Event) -> list[str]:
             return [str(part.__struct_config__.tag)]
         case ev.Error(code=code, message=message):
             return [code, json.dumps(message)]
-    for field in ("delta", "text", "arguments", "input", "refusal"):
+    for field in ("delta", "text", "arguments", "input", "refusal", "code", "command", "output"):
         if hasattr(event, field):
             count = len(getattr(event, "logprobs", ()))
             shown = json.dumps(getattr(event, field), ensure_ascii=False)
@@ -128,11 +184,6 @@ def _said(event: ev.Event) -> list[str]:
     if (response := getattr(event, "response", None)) is not None:
         return [response.status]
     return []
-
-
-def final(events: Sequence[ev.Event]) -> Response:
-    response: Response = events[-1].response  # type: ignore[attr-defined]
-    return response
 
 
 def shown(response: Response) -> str:
@@ -144,9 +195,9 @@ def shown(response: Response) -> str:
     )
 
 
-def write(story: Story, events: Sequence[ev.Event]) -> None:
-    chunks = "|".join(story.chunks)
+def write(story: Story, played: Played) -> None:
+    turns = TURN.join("|".join(chunks) for chunks in story.turns)
     story.path.write_text(
-        f"# {story.model}\n{story.request}{RULE}\n{chunks}\n{RULE}\n{told(events)}{RULE}\n"
-        f"{shown(final(events))}\n"
+        f"# {story.model}\n{story.request}{RULE}\n{turns}\n{RULE}\n{told(played.events)}{RULE}\n"
+        f"{shown(played.response)}\n"
     )
