@@ -21,6 +21,7 @@ MAY: dict[str, set[str]] = {
     "__init__": set(),
     # the way of a request
     "wire": {"errors"},
+    "words": set(),
     "compat": {"errors", "wire"},
     "stream": {"errors", "wire"},
     "dialects": {*ROOTS, "wire", "stream"},
@@ -41,8 +42,9 @@ MAY: dict[str, set[str]] = {
         "sandbox",
         "upstream",
         "address",
+        "words",
     },
-    "store": {"errors", "wire"},
+    "store": {"errors", "wire", "words"},
     "webhooks": {"errors", "address", "store"},
     "attachments": {"errors", "address", "sandbox"},
     "retrieval": {"errors", "embeddings", "store"},
@@ -57,6 +59,7 @@ MAY: dict[str, set[str]] = {
         "tools",
         "store",
         "attachments",
+        "words",
     },
     "http": {*ROOTS, "wire", "stream", "compat", "runs", "__init__"},
     # around it

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from msgspec import Struct
@@ -15,12 +14,12 @@ from antiphon.store.vectors import Entry, Hit, Vectors
 from antiphon.wire.filters import matches
 from antiphon.wire.vector_requests import Ranking, Search
 from antiphon.wire.vector_stores import Found, TextPart
+from antiphon.words import asked as words_asked
 
 from .embeddings import Embeddings
 
 __all__ = ["Searcher"]
 
-_WORD = re.compile(r"\w+")
 _MOST_WORDS = 64
 #: How many of each ranking are fused.
 _RANKED = 100
@@ -91,7 +90,7 @@ class Searcher:
         ranking: Ranking,
     ) -> Mapping[_Place, float]:
         """Of one query. Without vectors, its words are all there is."""
-        words = list(dict.fromkeys(_WORD.findall(query)))[:_MOST_WORDS]
+        words = words_asked(query)[:_MOST_WORDS]
         by_words, by_meaning = [], []
         for where in places:
             files = where.files.keys()

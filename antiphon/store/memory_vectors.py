@@ -10,6 +10,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from msgspec import Struct, field
 
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
+from antiphon.words import indexed
 
 from .vectors import Chunk, Entry, Held, Hit, Mark, Matrix, Work
 
@@ -197,7 +198,7 @@ class MemoryVectors:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(text.lower())
+    return _WORD.findall(indexed(text).lower())
 
 
 def _bm25(counts: Sequence[Counter[str]], words: Collection[str]) -> list[float]:

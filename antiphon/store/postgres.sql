@@ -368,7 +368,8 @@ WHERE store = $1 AND id = $2 AND status = 'in_progress' RETURNING seq
 UPDATE vector_files SET body = $4 WHERE store = $1 AND id = $2 AND status = $3 RETURNING seq
 
 -- put_chunk
-INSERT INTO chunks (store, file, start, text) VALUES ($1, $2, $3, $4) RETURNING seq
+INSERT INTO chunks (store, file, start, text, indexed) VALUES ($1, $2, $3, $4, $5)
+RETURNING seq
 
 -- put_vector
 INSERT INTO chunk_vectors (chunk, store, file, model, vector) VALUES ($1, $2, $3, $4, $5)

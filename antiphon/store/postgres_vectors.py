@@ -4,10 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 
+from msgspec.structs import replace
+
 from antiphon.wire.vector_stores import FileBatch, VectorStore
 
 from .cluster import Cluster, Transaction, key
-from .rows import batch_in_of, encode, entry_of, entry_row, held_of, vector_store_of
+from .rows import (
+    batch_in_of,
+    chunk_row,
+    encode,
+    entry_of,
+    entry_row,
+    held_of,
+    vector_store_of,
+)
 from .vectors import Chunk, Entry, Held, Hit, Mark, Matrix, Work
 
 __all__ = ["PostgresVectors"]
@@ -60,8 +70,8 @@ class PostgresVectors:
             file = found[0][0]
             for chunk in chunks:
                 # U+0000 stands in no text of PostgreSQL.
-                text = chunk.text.replace("\0", " ")
-                number = await inside.value("put_chunk", row, file, chunk.start, text)
+                kept = replace(chunk, text=chunk.text.replace("\0", " "))
+                number = await inside.value("put_chunk", row, file, *chunk_row(kept))
                 if chunk.vector is not None:
                     await inside.rows("put_vector", number, row, file, model, chunk.vector)
             return True

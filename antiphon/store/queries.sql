@@ -243,7 +243,7 @@ UPDATE vector_files SET status = ?, bytes = ?, body = ? WHERE store = ? AND id =
 UPDATE vector_files SET body = ? WHERE store = ? AND id = ? AND status = ?
 
 -- put_chunk
-INSERT INTO chunks (store, file, start, text) VALUES (?, ?, ?, ?)
+INSERT INTO chunks (store, file, start, text, indexed) VALUES (?, ?, ?, ?, ?)
 
 -- put_vector
 INSERT INTO chunk_vectors (chunk, store, file, model, vector) VALUES (?, ?, ?, ?, ?)

@@ -16,14 +16,16 @@ from antiphon.wire.items import Item
 from antiphon.wire.response import Response
 from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
+from antiphon.words import indexed
 
 from .base import StoredResponse, TurnTokens
 from .runs import Batch, Claim, Job
-from .vectors import Entry, Held
+from .vectors import Chunk, Entry, Held
 
 __all__ = [
     "batch_in_of",
     "batch_of",
+    "chunk_row",
     "claim_of",
     "conversation_of",
     "encode",
@@ -131,6 +133,12 @@ def entry_row(entry: Entry) -> tuple[Any, ...]:
 def entry_of(row: Row) -> Entry:
     """Of a body."""
     return _decode_entry(row[0])
+
+
+def chunk_row(chunk: Chunk) -> tuple[int, str, str | None]:
+    """start, text, and the text as it is indexed where that is another one."""
+    words = indexed(chunk.text)
+    return chunk.start, chunk.text, None if words == chunk.text else words
 
 
 def batch_in_of(row: Row) -> FileBatch:

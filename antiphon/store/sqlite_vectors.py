@@ -10,6 +10,7 @@ from antiphon.wire.vector_stores import FileBatch, VectorStore
 from .database import Database
 from .rows import (
     batch_in_of,
+    chunk_row,
     encode,
     entry_of,
     entry_row,
@@ -78,7 +79,7 @@ class SqliteVectors:
             id, _, status, size, body = entry_row(entry)
             connection.execute(self._queries["change_vector_file"], (status, size, body, row, id))
             for chunk in chunks:
-                kept = (row, file, chunk.start, chunk.text)
+                kept = (row, file, *chunk_row(chunk))
                 number = connection.execute(self._queries["put_chunk"], kept).lastrowid
                 if chunk.vector is not None:
                     vector = (number, row, file, model, chunk.vector)

@@ -85,6 +85,9 @@ async def finds_chunks_by_their_words(store: Store) -> None:
     assert await _found(vectors, "fox", limit=1) == "b: a fox and a fox"
     assert await _found(vectors, "brackets") == 'b: quotes " and (brackets) AND *'
     assert await _found(vectors, "wolf") == "" == await _found(vectors)
+    await _settled(vectors, "a", "最长的峡湾是松恩峡湾。")
+    assert await _found(vectors, "峡湾", "冰川") == "a: 最长的峡湾是松恩峡湾。"
+    assert await _found(vectors, "冰川") == "" == await _found(vectors, "whale")
 
 
 async def keeps_what_is_found_apart(store: Store) -> None:

@@ -16,6 +16,8 @@ from typing import TypeVar
 from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
+from antiphon.words import asked as words_asked
+from antiphon.words import indexed
 
 from .browser import Asked
 from .page import Found, Page, unlinked
@@ -24,32 +26,50 @@ __all__ = ["Document", "Index"]
 
 _T = TypeVar("_T")
 
-_SCHEMA = """
+#: ``source``: the folder or file a page was read from. The last two: title and text as they are
+#: indexed, where that is not what they are.
+_PAGES = """
 CREATE TABLE IF NOT EXISTS pages (
     id INTEGER PRIMARY KEY, url TEXT NOT NULL UNIQUE, title TEXT NOT NULL, text TEXT NOT NULL,
-    links TEXT NOT NULL, source TEXT NOT NULL DEFAULT ''
+    links TEXT NOT NULL, source TEXT NOT NULL DEFAULT '', indexed_title TEXT, indexed_text TEXT
 );
+"""
+_WORDS = """
 CREATE VIRTUAL TABLE IF NOT EXISTS words USING fts5 (
     title, text, content='pages', content_rowid='id', tokenize='porter unicode61'
 );
-CREATE TRIGGER IF NOT EXISTS added AFTER INSERT ON pages BEGIN
-    INSERT INTO words (rowid, title, text) VALUES (new.id, new.title, new.text);
+DROP TRIGGER IF EXISTS added;
+DROP TRIGGER IF EXISTS removed;
+CREATE TRIGGER added AFTER INSERT ON pages BEGIN
+    INSERT INTO words (rowid, title, text) VALUES (
+        new.id, coalesce(new.indexed_title, new.title), coalesce(new.indexed_text, new.text)
+    );
 END;
-CREATE TRIGGER IF NOT EXISTS removed AFTER DELETE ON pages BEGIN
-    INSERT INTO words (words, rowid, title, text)
-    VALUES ('delete', old.id, old.title, old.text);
+CREATE TRIGGER removed AFTER DELETE ON pages BEGIN
+    INSERT INTO words (words, rowid, title, text) VALUES (
+        'delete', old.id,
+        coalesce(old.indexed_title, old.title), coalesce(old.indexed_text, old.text)
+    );
 END;
 """
+#: Columns that indexes of earlier versions lack.
+_LATER = {
+    "source": "TEXT NOT NULL DEFAULT ''",
+    "indexed_title": "TEXT",
+    "indexed_text": "TEXT",
+}
 _SEARCH = """
-SELECT url, pages.title, snippet(words, 1, '', '', ' … ', 40)
-FROM words JOIN pages ON id = words.rowid
+SELECT url, pages.title, pages.text FROM words JOIN pages ON id = words.rowid
 WHERE words MATCH ? AND rank MATCH 'bm25(3.0, 1.0)' ORDER BY rank
 """
 _PAGE = """
 SELECT url, title, text, links FROM pages WHERE url IN (?1, ?2, ?3) ORDER BY url = ?1 DESC LIMIT 1
 """
-_WORD = re.compile(r"\w+")
 _MOST_WORDS = 64
+#: Characters of what is shown of a page that was found, and how many of them before a hit.
+_SHOWN, _BEFORE = 300, 60
+#: How many places of words are looked at.
+_HITS = 1000
 
 
 class Document(Struct, frozen=True, kw_only=True):
@@ -70,23 +90,35 @@ class Index:
             if path != ":memory:":
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, check_same_thread=False)
-            self._database.executescript(_SCHEMA)
+            self._database.executescript(_PAGES)
             self._grow()
+            self._database.executescript(_WORDS)
         except (OSError, sqlite3.Error) as error:
             raise SetupError(f"The index {path} cannot be used: {error}") from None
         self._lock = Lock()
 
     def _grow(self) -> None:
-        """Indexes of earlier versions did not know where their pages came from."""
         columns = {row[1] for row in self._database.execute("PRAGMA table_info(pages)")}
-        if "source" not in columns:
-            self._database.execute("ALTER TABLE pages ADD COLUMN source TEXT NOT NULL DEFAULT ''")
+        for name, kind in _LATER.items():
+            if name not in columns:
+                self._database.execute(f"ALTER TABLE pages ADD COLUMN {name} {kind}")
 
     async def add(self, documents: Iterable[Document], source: str = "") -> int:
         """Keep them; one of the same URL is replaced. ``source``: the folder or file they were read
         from. Returns how many there were."""
         rows = [
-            (each.url, each.title, each.text, "\n".join(each.links), source) for each in documents
+            (
+                each.url,
+                each.title,
+                each.text,
+                "\n".join(each.links),
+                source,
+                *(
+                    None if indexed(said) == said else indexed(said)
+                    for said in (each.title, each.text)
+                ),
+            )
+            for each in documents
         ]
 
         def write() -> int:
@@ -95,7 +127,8 @@ class Index:
                     "DELETE FROM pages WHERE url = ?", [(row[0],) for row in rows]
                 )
                 self._database.executemany(
-                    "INSERT INTO pages (url, title, text, links, source) VALUES (?, ?, ?, ?, ?)",
+                    "INSERT INTO pages (url, title, text, links, source, indexed_title,"
+                    " indexed_text) VALUES (?, ?, ?, ?, ?, ?, ?)",
                     rows,
                 )
             return len(rows)
@@ -140,13 +173,16 @@ class Index:
         )
 
     async def search(self, query: str, asked: Asked) -> tuple[Found, ...]:
-        words = [f'"{word}"' for word in dict.fromkeys(_WORD.findall(query))][:_MOST_WORDS]
+        words = words_asked(query)[:_MOST_WORDS]
 
         def read() -> list[Found]:
-            rows = self._database.execute(_SEARCH, (" OR ".join(words),))
+            rows = self._database.execute(_SEARCH, (" OR ".join(f'"{word}"' for word in words),))
             allowed = (row for row in rows if asked.allows(row[0]))
             best = islice(allowed, asked.count)
-            return [Found(url=url, title=title, text=unlinked(text)) for url, title, text in best]
+            return [
+                Found(url=url, title=title, text=_shown(unlinked(text), words))
+                for url, title, text in best
+            ]
 
         found = await self._with(read) if words else []
         if not found and not await self.count():
@@ -177,3 +213,20 @@ class Index:
                 return work()
 
         return await asyncio.to_thread(locked)
+
+
+def _shown(text: str, words: list[str]) -> str:
+    """What a page says where most of the words stand together."""
+    # Endings differ: "fjords" is found by "fjord".
+    stems = [re.escape(word[: max(3, len(word) - 2)]) for word in words]
+    places = [hit.start() for hit in islice(re.finditer("|".join(stems), text, re.I), _HITS)]
+    best, most = 0, 0
+    for at, place in enumerate(places):
+        near = {text[p : p + 3].lower() for p in places[at:] if p < place + _SHOWN - _BEFORE}
+        if len(near) > most:
+            best, most = place, len(near)
+    start = max(0, best - _BEFORE)
+    start = 0 if start == 0 else max(text.find(" ", start, best), start - 1) + 1
+    end = start + _SHOWN
+    end = len(text) if end >= len(text) else max(text.rfind(" ", best, end), best + 1)
+    return f"{'… ' if start else ''}{text[start:end].strip()}{' …' if end < len(text) else ''}"

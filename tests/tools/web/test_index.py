@@ -134,6 +134,32 @@ async def test_what_is_allowed_is_found_behind_what_is_not() -> None:
     assert len(await index.search("fjord", Asked(count=3))) == 3
 
 
+async def test_what_is_written_without_blanks_is_found_and_removed() -> None:
+    index = Index(":memory:")
+    text = "挪威有许多峡湾。" * 50 + "最长的是松恩峡湾,长二百零五公里。" + "别的都短。" * 50
+    await index.add([Document(url="https://a.example/1", title="挪威的峡湾", text=text)])
+    (one,) = await index.search("最长的峡湾", Asked())
+    assert one.url == "https://a.example/1" and len(one.text) < 400
+    assert await found(index, "冰川") == []
+    await index.remove("")
+    await index.add([Document(url="u", title="t", text="x")])
+    assert await found(index, "峡湾") == []
+
+
+async def test_a_page_is_shown_where_most_of_the_question_stands() -> None:
+    index = Index(":memory:")
+    text = (
+        "Fjords. "
+        + "Filler words. " * 300
+        + "The longest fjord is the Sognefjord. "
+        + "More. " * 300
+    )
+    await index.add([Document(url="u", title="t", text=text)])
+    (one,) = await index.search("longest fjord", Asked())
+    assert "The longest fjord is the Sognefjord." in one.text and len(one.text) < 320
+    assert one.text.startswith("… ") and one.text.endswith(" …")
+
+
 @pytest.mark.parametrize("url", ["https://a.example/x#part", "https://a.example/x/"])
 async def test_a_page_is_found_by_what_means_the_same(url: str) -> None:
     index = Index(":memory:")

@@ -1,0 +1,40 @@
+"""Words: as they are indexed, and as they are asked for."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.words import asked, indexed
+
+TEXTS = [
+    ("最长的峡湾是松恩峡湾。", ["峡湾", "最长的峡湾", "湾"], ["冰川"]),
+    ("東京タワーは333mです", ["東京", "タワー", "333m"], ["京都"]),
+    ("피오르드는 좁다", ["피오르드", "좁다"], ["빙하"]),
+    ("GPT模型很快", ["GPT", "模型", "gpt"], ["模糊"]),
+    ("Fjords are narrow.", ["fjords"], ["lakes"]),
+]
+
+
+@pytest.mark.parametrize(("text", "found", "missed"), TEXTS)
+def test_what_is_written_without_blanks_is_found(
+    text: str, found: list[str], missed: list[str]
+) -> None:
+    there = {word.lower() for word in asked(indexed(text))} | set(indexed(text).lower().split())
+    for question in found:
+        assert there & {word.lower() for word in asked(question)}, question
+    for question in missed:
+        assert not there & set(asked(question)), question
+
+
+@given(st.text(st.characters(max_codepoint=0x2E7F)))
+def test_other_texts_are_indexed_as_they_are(text: str) -> None:
+    assert indexed(text) == text
+
+
+@given(st.text(st.sampled_from("峡湾タ한a1 。-"), max_size=20))
+def test_every_word_asked_for_is_in_the_text_it_was_taken_from(text: str) -> None:
+    there = asked(indexed(text))
+    assert set(asked(text)) <= {*there, *indexed(text).split()}
+    assert len(asked(text)) == len(set(asked(text)))
