@@ -227,6 +227,9 @@ def _policy(settings: Settings) -> Policy:
         max_files_bytes=settings.max_files_bytes or None,
         file_search=settings.file_search,
         file_search_embeddings=settings.file_search_embeddings,
+        mcp_labels={
+            name: each.tool for name, each in settings.mcp_servers.items() if each.tool is not None
+        },
         bounds=Bounds(
             turns=settings.max_turns,
             seconds=settings.max_tools_s or None,

@@ -217,6 +217,10 @@ class McpServer(Struct, frozen=True, kw_only=True):
         ),
     ] = {}
     command: Annotated[str, declare("In place of a URL: what starts it on this machine.")] = ""
+    tool: Annotated[
+        Literal["code_interpreter", "shell", "web_search"] | None,
+        declare("In place of both: the tool of this server that is meant by the name."),
+    ] = None
     args: Annotated[tuple[str, ...], declare("Arguments of the command.")] = ()
     env: Annotated[
         dict[str, str],
@@ -712,9 +716,10 @@ def load(
 
 
 def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> McpServer:
-    """The server with what stands in the environment. It is one thing: a URL or a command."""
-    if bool(server.url) == bool(server.command):
-        raise SetupError(f"mcp_servers.{name} must have either a url or a command")
+    """The server with what stands in the environment. It is one thing: a URL, a command or a tool
+    of this server."""
+    if [bool(server.url), bool(server.command), server.tool is not None].count(True) != 1:
+        raise SetupError(f"mcp_servers.{name} must have either a url, a command or a tool")
 
     def filled(field: str, pairs: Mapping[str, str]) -> dict[str, str]:
         for key, value in pairs.items():

@@ -164,7 +164,7 @@ async def _mcp(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
         from antiphon.tools.mcp.pool import Pool
         from antiphon.tools.mcp.servers import Servers
     except ImportError:
-        if settings.mcp_servers:
+        if any(each.tool is None for each in settings.mcp_servers.values()):
             raise SetupError('MCP servers need an extra: pip install "antiphon[mcp]".') from None
         yield {}
         return
@@ -178,6 +178,7 @@ async def _mcp(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
             env=each.env,
         )
         for name, each in settings.mcp_servers.items()
+        if each.tool is None
     }
     pool = Pool(
         connect_s=settings.mcp_connect_s, call_s=settings.mcp_call_s, idle_s=settings.mcp_idle_s

@@ -62,7 +62,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     ends of background responses are to be told. ``summary_model``: who summarises thinking; None:
     the model that thought. ``max_files_bytes``: of all files of a tenant. ``file_search``: vector
     stores can be searched in responses; ``file_search_embeddings``: the model that makes their
-    vectors; None: there are none."""
+    vectors; None: there are none. ``mcp_labels``: label → the tool of this server it stands for."""
 
     keepalive_s: float = 15.0
     patience_s: float = 3.0
@@ -76,6 +76,7 @@ class Policy(Struct, frozen=True, kw_only=True):
     max_files_bytes: int | None = None
     file_search: bool = True
     file_search_embeddings: str | None = None
+    mcp_labels: Mapping[str, str] = {}
     lease: Lease = Lease()
     bounds: Bounds = Bounds()
     reraise: bool = False

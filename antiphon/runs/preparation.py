@@ -28,7 +28,7 @@ from antiphon.wire.items import InputText, Item, ItemBase, Message
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
 
-from .asked import echo, hidden, options, visible_tools
+from .asked import Visible, echo, hidden, options, visible_tools
 from .attachments import Attachments
 from .background import Ready
 from .chains import Chains
@@ -37,6 +37,7 @@ from .context import Context, assemble, history
 from .conversations import Conversations
 from .inspected import Inspected
 from .journal import Entry, Journal
+from .labels import stood_for
 from .layers import Layers
 from .lines import encoded
 from .models import Models, Policy, ServedModel
@@ -127,16 +128,15 @@ class Preparer:
     ) -> Prepared:
         """``lead``: what the request's stored prompt says. Raises ``RequestError`` for whatever
         cannot be honoured."""
-        tools = visible_tools(
-            request, self._policy.unavailable_tools, self._providers, tools_of(model.backend)
-        )
+        meant = stood_for(request, self._policy.mcp_labels)
+        tools = self._visible(meant, model)
         context = replace(await self._context(tenant, request, model, recent), lead=lead)
         opening = Opening(tenant=tenant, response_id=response_id, items=context.conversation.items)
         for hosted in tools.hosted:
             if isinstance(hosted.provider, Admitting):
                 await hosted.provider.admit(hosted.tool, opening, hosted.path)
         backend = self._attachments.ahead_of(model.backend, tenant, len(lead))
-        asked = options(request, tools.tools)
+        asked = options(meant, tools.tools)
         if tools.hosted:  # what there is to choose is known once they are open
             asked = replace(asked, tool_choice="auto")
         question = Question(context=context, backend=backend, options=asked)
@@ -149,7 +149,7 @@ class Preparer:
         if not context.recalled.triggered:
             reply = self._layers.around(
                 reply,
-                request,
+                meant,
                 question,
                 model,
                 tools=tools,
@@ -185,13 +185,16 @@ class Preparer:
         if asked.conversation is not None:
             await self._conversations.retrieve(tenant, asked.conversation.id)
         model = self._models.find(asked.model)
-        tools = visible_tools(
-            asked, self._policy.unavailable_tools, self._providers, tools_of(model.backend)
-        )
+        asked = stood_for(asked, self._policy.mcp_labels)
+        tools = self._visible(asked, model)
         context = await self._context(tenant, asked, model)
         backend = self._attachments.ahead_of(model.backend, tenant)
         reply = await backend.prepare(context.conversation, options(asked, tools.tools))
         return reply.input_tokens
+
+    def _visible(self, request: CreateResponse, model: ServedModel) -> Visible:
+        unavailable, upstream = self._policy.unavailable_tools, tools_of(model.backend)
+        return visible_tools(request, unavailable, self._providers, upstream)
 
     def run(self, tenant: str, prepared: Prepared, release: Callable[[], Awaitable[None]]) -> Run:
         """The run of a reader who waits for it."""

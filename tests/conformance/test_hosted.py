@@ -206,7 +206,9 @@ async def test_it_works_over_backends_without_tokens(serve: Serve, ask: Ask) -> 
     assert kinds == ["mcp_list_tools", "reasoning", "mcp_call", "message"]
 
 
-def namespaced(scripts: Any) -> Any:
+def namespaced(scripts: Any, namespace: str = "dice") -> Any:
+    from msgspec.structs import replace
+
     from antiphon.backends.scripted import Scripted
     from antiphon.stream.deltas import Open
 
@@ -216,7 +218,7 @@ def namespaced(scripts: Any) -> Any:
         done = any(isinstance(item, it.FunctionCallOutput) for item in conversation.items)
         script = scripts[1 if done else 0]
         return [
-            Open(it.FunctionCall(call_id="", name="roll", arguments="", namespace="dice"))
+            Open(replace(delta.item, namespace=namespace))
             if isinstance(delta, Open) and isinstance(delta.item, it.FunctionCall)
             else delta
             for delta in script

@@ -1,0 +1,61 @@
+"""MCP labels that an operator lets stand for tools of this server: clients of other servers ask in
+that way for code and searches. It knows no MCP.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from antiphon.errors import InvalidRequest
+from antiphon.wire import tools as tl
+from antiphon.wire.request import CreateResponse
+
+__all__ = ["stood_for"]
+
+_TOOLS: Mapping[str, tl.Tool] = {
+    "code_interpreter": tl.CodeInterpreter(container={"type": "auto"}),
+    "shell": tl.Shell(environment={"type": "container_auto"}),
+    "web_search": tl.WebSearch(),
+}
+
+
+def stood_for(request: CreateResponse, labels: Mapping[str, str]) -> CreateResponse:
+    """The request with the tools that its labels stand for; what it says of a URL is of no use.
+    ``labels``: label → type of a tool. Raises ``InvalidRequest`` for what only a server can do."""
+    if not labels:
+        return request
+    tools = tuple(_tool(tool, labels, f"tools[{at}]") for at, tool in enumerate(request.tools))
+    if tools == request.tools:
+        return request
+    return replace(request, tools=tools, tool_choice=_choice(request.tool_choice, labels))
+
+
+def _tool(tool: tl.Tool, labels: Mapping[str, str], path: str) -> tl.Tool:
+    kind = labels.get(tool.server_label) if isinstance(tool, tl.Mcp) else None
+    if kind is None or not isinstance(tool, tl.Mcp):
+        return tool
+    asked = {
+        "require_approval": tool.require_approval not in (UNSET, "never"),
+        "allowed_tools": tool.allowed_tools is not UNSET,
+    }
+    for field in (field for field, is_given in asked.items() if is_given):
+        raise InvalidRequest(
+            f"'{tool.server_label}' stands for {kind} of this server, which knows no '{field}'.",
+            param=f"{path}.{field}",
+            code="unsupported_parameter",
+        )
+    return _TOOLS[kind]
+
+
+def _choice(choice: Any, labels: Mapping[str, str]) -> Any:
+    if not isinstance(choice, tl.Choice):
+        return choice
+    if choice.type == "mcp" and choice.server_label in labels:
+        return tl.Choice(type=labels[str(choice.server_label)])
+    if choice.tools:
+        return replace(choice, tools=tuple(_choice(one, labels) for one in choice.tools))
+    return choice

@@ -1,0 +1,98 @@
+"""``include``: every value adds what it names, and what is not named is not told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from antiphon.tools.web.index import Document, Index
+from antiphon.tools.web.provider import WebSearch
+from antiphon.wire.request import INCLUDES
+from tests.conformance.boxes import containers, with_code
+from tests.conformance.conftest import Serve
+from tests.conformance.served import Ask, engine, local
+from tests.conformance.test_file_search import searched
+from tests.conformance.test_files import Clients, client_of
+from tests.conformance.test_tool_search import called
+
+__all__ = ["client_of"]
+
+SEARCH = [called("browser__search", {"query": "fjord"}), "Well."]
+FILES = [called("file_search", {"queries": ["longest fjord"]}), "Well."]
+CODE = [called("python", {"input": "say hello"}), "Well."]
+PICTURE = "data:image/gif;base64,R0lGODlhAQABAIAAAAAAAP///yH5BAEAAAAALAAAAAABAAEAAAIBRAA7"
+
+#: Value → what the model says, and where what it names stands.
+NAMED: dict[str, tuple[list[str], Callable[[Any], Any]]] = {
+    "web_search_call.action.sources": (SEARCH, lambda a: a.output[0]["action"].get("sources")),
+    "web_search_call.results": (SEARCH, lambda a: a.output[0].get("results")),
+    "file_search_call.results": (FILES, lambda a: a.output[0]["results"]),
+    "code_interpreter_call.outputs": (CODE, lambda a: a.output[0]["outputs"]),
+    "reasoning.encrypted_content": (
+        ["<think>\nHm.\n</think>\n\nWell."],
+        lambda a: a.output[0].get("encrypted_content"),
+    ),
+    "message.output_text.logprobs": (
+        ["Well."],
+        lambda a: a.output[0]["content"][0].get("logprobs"),
+    ),
+}
+#: What these name is the client's own, and always told where input is listed.
+OWN = ("message.input_image.image_url", "computer_call_output.output.image_url")
+
+
+def test_every_value_is_one_of_these() -> None:
+    assert set(INCLUDES) == {*NAMED, *OWN}
+
+
+@pytest.mark.requirement("D-65")
+@pytest.mark.parametrize("value", NAMED)
+async def test_it_adds_what_it_names(
+    serve: Serve, ask: Ask, client_of: Clients, value: str
+) -> None:
+    script, found = NAMED[value]
+    index = Index(":memory:")
+    await index.add([Document(url="https://a.example/", title="A", text="A fjord.")])
+    held = with_code(containers())
+    held["providers"]["web_search"] = WebSearch(index, is_external=False)
+    server = serve(local(engine(script * 2)), **held)
+    tools: list[Any] = [
+        {"type": "web_search"},
+        {"type": "code_interpreter", "container": {"type": "auto"}},
+    ]
+    if value.startswith("file"):
+        store = await searched(server, client_of)
+        tools = [{"type": "file_search", "vector_store_ids": [store]}]
+    with_it = await ask(server, tools=tools, include=[value], store=True)
+    without = await ask(server, tools=tools, store=True)
+    assert found(with_it) and not found(without)
+    others = [each for each, (words, _) in NAMED.items() if words == script and each != value]
+    assert not any(NAMED[each][1](with_it) for each in others)
+    await index.close()
+
+
+@pytest.mark.requirement("D-65")
+@pytest.mark.parametrize("include", [[], list(OWN)])
+async def test_images_of_the_input_are_listed_as_they_came(
+    serve: Serve, wait: Ask, include: list[str]
+) -> None:
+    message = {
+        "role": "user",
+        "content": [{"type": "input_image", "image_url": PICTURE, "detail": "auto"}],
+    }
+    call = {"type": "computer_call", "call_id": "call_1", "actions": [{"type": "screenshot"}]}
+    output = {
+        "type": "computer_call_output",
+        "call_id": "call_1",
+        "output": {"type": "computer_screenshot", "image_url": PICTURE},
+    }
+    server = serve(["Well."])
+    answer = await wait(server, input=[message, call, output], include=include)
+    listed = await server.get(
+        f"responses/{answer.ended['id']}/input_items", include=include, order="asc"
+    )
+    told, _, shot = listed.json()["data"]
+    assert told["content"][0]["image_url"] == PICTURE
+    assert shot["output"]["image_url"] == PICTURE

@@ -1,0 +1,110 @@
+"""MCP labels that stand for tools of this server, and tools that are there for every model."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.runs.labels import stood_for
+from antiphon.tools.web.index import Document, Index
+from antiphon.tools.web.provider import WebSearch
+from antiphon.wire.decode import create_response
+from tests.conformance.boxes import containers, with_code
+from tests.conformance.conftest import Serve
+from tests.conformance.scripts import call, said
+from tests.conformance.served import Ask, engine, local
+from tests.conformance.test_hosted import namespaced
+from tests.conformance.test_tool_search import called, prompts
+from tests.golden.models import MODELS
+
+LABELS = {"code_interpreter": "code_interpreter", "container": "shell", "browser": "web_search"}
+
+
+def labelled(label: str, **more: Any) -> dict[str, Any]:
+    return {
+        "type": "mcp",
+        "server_label": label,
+        "server_url": "http://localhost:8888",
+        "require_approval": "never",
+        **more,
+    }
+
+
+@pytest.mark.requirement("VO-3")
+@pytest.mark.parametrize("forced", [True, False])
+async def test_a_label_stands_for_a_tool_of_the_server(
+    serve: Serve, ask: Ask, forced: bool
+) -> None:
+    played = engine([called("python", {"input": "say hello"}), "It said hello."])
+    server = serve(local(played), mcp_labels=LABELS, **with_code(containers()))
+    chosen = {"tool_choice": {"type": "mcp", "server_label": "code_interpreter"}} if forced else {}
+    answer = await ask(server, tools=[labelled("code_interpreter")], **chosen)
+    ran, _ = answer.output
+    assert (ran["type"], ran["code"]) == ("code_interpreter_call", "say hello")
+    assert answer.text == "It said hello." and "hello" in prompts(server)[1]
+    assert answer.ended["tools"][0]["type"] == "mcp"  # as it was asked for
+    constraint = played.requests[0][1].constraint
+    assert (constraint is not None and constraint.needed) == forced
+
+
+async def test_other_labels_are_servers(serve: Serve, wait: Ask) -> None:
+    server = serve(mcp_labels=LABELS)
+    answer = await wait(server, tools=[labelled("elsewhere"), labelled("browser")])
+    assert answer.headers["x-antiphon-ignored-tools"] == "mcp, web_search"
+
+
+@pytest.mark.parametrize(
+    ("field", "value"), [("require_approval", "always"), ("allowed_tools", ["search"])]
+)
+async def test_what_only_a_server_can_do_is_refused(
+    serve: Serve, wait: Ask, field: str, value: Any
+) -> None:
+    server = serve(mcp_labels=LABELS, **with_code(containers()))
+    asked = labelled("code_interpreter", **{field: value})
+    refused = (await wait(server, tools=[asked])).refused
+    assert (refused["http"], refused["param"]) == (400, f"tools[0].{field}")
+
+
+def test_choices_of_several_tools_follow() -> None:
+    request = create_response(
+        b"""{"model": "m", "input": "hi", "tools": [
+            {"type": "mcp", "server_label": "browser", "server_url": "http://x/"},
+            {"type": "function", "name": "f"}],
+            "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [
+                {"type": "mcp", "server_label": "browser"}, {"type": "function", "name": "f"}]}}"""
+    )
+    choice: Any = stood_for(request, LABELS).tool_choice
+    assert [one.type for one in choice.tools] == ["web_search", "function"]
+    assert stood_for(request, {}) is request
+
+
+# --- every model ---------------------------------------------------------------------------------
+
+
+async def _searching() -> WebSearch:
+    index = Index(":memory:")
+    await index.add([Document(url="https://a.example/", title="A", text="A fjord.")])
+    return WebSearch(index, is_external=False)
+
+
+@pytest.mark.requirement("VO-7")
+@pytest.mark.parametrize("model", sorted(MODELS))
+async def test_tools_of_the_server_are_there_for_every_model(
+    serve: Serve, wait: Ask, model: str
+) -> None:
+    """By the template's own way to show tools, or in words."""
+    server = serve(
+        local(engine(["I know."], model), model), providers={"web_search": await _searching()}
+    )
+    answer = await wait(server, tools=[{"type": "web_search"}])
+    assert "x-antiphon-ignored-tools" not in answer.headers
+    assert '"browser__search"' in prompts(server)[0]
+
+
+@pytest.mark.requirement("VO-7")
+async def test_tools_of_the_server_are_there_for_upstreams(serve: Serve, wait: Ask) -> None:
+    scripts = [call('{"query": "fjord"}', name="search"), said("So it is.")]
+    server = serve(namespaced(scripts, "browser"), providers={"web_search": await _searching()})
+    answer = await wait(server, tools=[{"type": "web_search"}])
+    assert answer.output[0]["action"]["query"] == "fjord" and answer.text == "So it is."
