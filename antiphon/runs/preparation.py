@@ -128,8 +128,7 @@ class Preparer:
     ) -> Prepared:
         """``lead``: what the request's stored prompt says. Raises ``RequestError`` for whatever
         cannot be honoured."""
-        meant = stood_for(request, self._policy.mcp_labels)
-        tools = self._visible(meant, model)
+        meant, tools = self._meant(request, model)
         context = replace(await self._context(tenant, request, model, recent), lead=lead)
         opening = Opening(tenant=tenant, response_id=response_id, items=context.conversation.items)
         for hosted in tools.hosted:
@@ -185,16 +184,16 @@ class Preparer:
         if asked.conversation is not None:
             await self._conversations.retrieve(tenant, asked.conversation.id)
         model = self._models.find(asked.model)
-        asked = stood_for(asked, self._policy.mcp_labels)
-        tools = self._visible(asked, model)
+        asked, tools = self._meant(asked, model)
         context = await self._context(tenant, asked, model)
         backend = self._attachments.ahead_of(model.backend, tenant)
         reply = await backend.prepare(context.conversation, options(asked, tools.tools))
         return reply.input_tokens
 
-    def _visible(self, request: CreateResponse, model: ServedModel) -> Visible:
-        unavailable, upstream = self._policy.unavailable_tools, tools_of(model.backend)
-        return visible_tools(request, unavailable, self._providers, upstream)
+    def _meant(self, asked: CreateResponse, model: ServedModel) -> tuple[CreateResponse, Visible]:
+        policy, upstream = self._policy, tools_of(model.backend)
+        meant = stood_for(asked, policy.mcp_labels)
+        return meant, visible_tools(meant, policy.unavailable_tools, self._providers, upstream)
 
     def run(self, tenant: str, prepared: Prepared, release: Callable[[], Awaitable[None]]) -> Run:
         """The run of a reader who waits for it."""
