@@ -9,11 +9,11 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.conversation import Options
-from antiphon.tools.base import Offer, Provider, Toolset
+from antiphon.tools.base import Admitting, Offer, Opening, Provider, Toolset
 from antiphon.tools.citations import Citations
 from antiphon.wire import tools as tl
 
-__all__ = ["Hosted", "covers", "named_in", "reader_of", "with_tools"]
+__all__ = ["Hosted", "admitted", "covers", "named_in", "reader_of", "with_tools"]
 
 
 class Hosted(Struct, frozen=True):
@@ -24,6 +24,13 @@ class Hosted(Struct, frozen=True):
     tool: tl.Tool
     provider: Provider
     path: str
+
+
+async def admitted(hosted: Sequence[Hosted], opening: Opening) -> None:
+    """Raises ``RequestError`` for tools that name what is none of the tenant's."""
+    for each in hosted:
+        if isinstance(each.provider, Admitting):
+            await each.provider.admit(each.tool, opening, each.path)
 
 
 def with_tools(options: Options, hosted: Sequence[Hosted], toolsets: Sequence[Toolset]) -> Options:

@@ -23,7 +23,7 @@ from antiphon.store.runs import Batch, Claim, Job, Letter
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
-from antiphon.tools.base import Admitting, Opening, Provider
+from antiphon.tools.base import Opening, Provider
 from antiphon.wire.items import InputText, Item, ItemBase, Message
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
@@ -41,6 +41,7 @@ from .labels import stood_for
 from .layers import Layers
 from .lines import encoded
 from .models import Models, Policy, ServedModel
+from .offered import admitted
 from .prompts import Prompts
 from .recall import recall
 from .recent import Recent
@@ -131,9 +132,7 @@ class Preparer:
         meant, tools = self._meant(request, model)
         context = replace(await self._context(tenant, request, model, recent), lead=lead)
         opening = Opening(tenant=tenant, response_id=response_id, items=context.conversation.items)
-        for hosted in tools.hosted:
-            if isinstance(hosted.provider, Admitting):
-                await hosted.provider.admit(hosted.tool, opening, hosted.path)
+        await admitted(tools.hosted, opening)
         backend = self._attachments.ahead_of(model.backend, tenant, len(lead))
         asked = options(meant, tools.tools)
         if tools.hosted:  # what there is to choose is known once they are open
