@@ -354,12 +354,11 @@ class Preparer:
         self, tenant: str, request: CreateResponse
     ) -> Callable[[StoredResponse], Awaitable[None]]:
         """How the response is kept: what failed is no part of a conversation."""
-        within = request.conversation
+        within = request.conversation.id if request.conversation is not None else None
 
         def save(stored: StoredResponse) -> Awaitable[None]:
-            if within is None or stored.response.status not in ("completed", "incomplete"):
-                return self._store.save(tenant, stored)
-            return self._store.save(tenant, stored, conversation=within.id)
+            is_said = stored.response.status in ("completed", "incomplete")
+            return self._store.save(tenant, stored, conversation=within if is_said else None)
 
         return save
 
