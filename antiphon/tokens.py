@@ -28,12 +28,14 @@ class Constraint(Struct, frozen=True):
     One language for all: a JSON schema is ``start: %json {…}``, a regex ``start: /…/``. Engines
     that do not speak it apply ``llguidance`` masks. Unless it is ``needed`` it only makes the reply
     better: engines without grammars leave it out. ``schema``: where JSON of this schema, and
-    nothing else, is a way to obey: for engines that know schemas alone.
+    nothing else, is a way to obey: for engines that know schemas alone. ``partial``: more was asked
+    for than a grammar can hold to, so that an answer that obeys is still to be judged.
     """
 
     lark: str
     needed: bool = True
     schema: Mapping[str, Any] | None = None
+    partial: bool = False
 
 
 class Image(Struct, frozen=True):

@@ -13,6 +13,7 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterator
+from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -61,23 +62,27 @@ def collection() -> dict[str, dict[str, Any]]:
 
 
 class Tried(Struct, frozen=True):
-    """Of one schema: what was refused, or the seconds it took to compile."""
+    """Of one schema: what was refused, or the seconds it took to compile, and whether all of it is
+    enforced."""
 
     refused: str | None
     seconds: float
+    whole: bool = False
 
 
 def _tried(schema: dict[str, Any]) -> Tried:
-    from antiphon.dialects.schemas import check_schema
+    from antiphon.backends.judge_worker import main
+    from antiphon.dialects.schemas import is_enforced
     from antiphon.errors import InvalidRequest
 
     known = {key: value for key, value in schema.items() if key != "$schema"}
     begun = time.perf_counter()
     try:
-        check_schema(json.dumps(known), "text.format.schema")
+        whole = is_enforced(known, "text.format.schema", strict=False)
     except InvalidRequest as refused:
         return Tried(refused.message, time.perf_counter() - begun)
-    return Tried(None, time.perf_counter() - begun)
+    seconds = time.perf_counter() - begun
+    return Tried(None if whole else main(schema, None).get("schema"), seconds, whole)
 
 
 def schemas() -> Iterator[Line]:
@@ -91,6 +96,11 @@ def schemas() -> Iterator[Line]:
         value=len(accepted) / len(every),
         unit="share",
         note="refused: " + ", ".join(f"{reason} {count}" for reason, count in why.most_common(5)),
+    )
+    yield Line(
+        what="schemas: of these, enforced whole; the others are judged when they are written",
+        value=sum(tried[name].whole for name in accepted) / len(accepted),
+        unit="share",
     )
     yield Line(
         what="schemas: time to compile one",
@@ -135,9 +145,10 @@ async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
 
 
 async def answer(backend: Any, schema: dict[str, Any], *, most: int = MOST) -> str | None:
-    """What the model writes for a schema; None for an answer that was cut."""
+    """What the model writes for a schema; None for an answer that was cut, or stayed wrong."""
     from antiphon.backends.base import singly
     from antiphon.conversation import Conversation, Options
+    from antiphon.errors import RunError
     from antiphon.stream.deltas import Finish, Text
     from antiphon.wire.items import InputText, Message
     from antiphon.wire.response import JsonSchemaFormat, TextConfig
@@ -155,11 +166,12 @@ async def answer(backend: Any, schema: dict[str, Any], *, most: int = MOST) -> s
         ),
     )
     said, whole = "", False
-    async for delta in singly(reply.deltas()):
-        if isinstance(delta, Text):
-            said += delta.text
-        elif isinstance(delta, Finish):
-            whole = delta.reason == "stop"
+    with suppress(RunError):
+        async for delta in singly(reply.deltas()):
+            if isinstance(delta, Text):
+                said += delta.text
+            elif isinstance(delta, Finish):
+                whole = delta.reason == "stop"
     return said if whole else None
 
 

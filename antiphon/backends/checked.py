@@ -1,7 +1,8 @@
-"""Answers of a given form from models that nothing holds to it: they are told, their answer is held
-back until it is checked, and they are asked again where it is wrong.
+"""Answers of a given form from models that nothing holds to all of it: they are told, their answer
+is held back until it is checked, and they are asked again where it is wrong.
 
-For engines and upstreams without grammars. It knows no engine and no wire.
+For engines and upstreams without grammars, and for schemas that say more than a grammar can. It
+knows no engine and no wire.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from antiphon.conversation import Begun, Conversation, Options
-from antiphon.dialects.schemas import check_schema, check_strict
+from antiphon.dialects.schemas import check_strict, is_enforced, lenient
 from antiphon.errors import CannotContinue, RunError, SetupError
 from antiphon.stream.deltas import Delta, Finish, Open, Sampled, Text
 from antiphon.wire.extensions import Guide
@@ -26,20 +27,23 @@ from antiphon.wire.response import (
 )
 
 from .base import Reply, added, may_be_refused, singly
+from .judge import Judge
 
 __all__ = ["Checked", "Form", "form_of"]
 
 #: How often a model is asked, the first time included.
 _ATTEMPTS = 3
 _AGAIN = "That answer does not have the right form: {fault} Answer again, and say nothing else."
+_PATH = "text.format.schema"
 _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 
 
 class Form:
-    """What an answer must look like: a grammar in llguidance's Lark. Raises ``InvalidRequest`` for
-    one that cannot be read, ``SetupError`` without llguidance."""
+    """What an answer must look like: a grammar in llguidance's Lark, and for JSON a judge of what
+    it leaves open. Raises ``InvalidRequest`` for one that cannot be read, ``SetupError`` without
+    llguidance."""
 
-    def __init__(self, lark: str, *, is_json: bool) -> None:
+    def __init__(self, lark: str, *, is_json: bool, judge: Judge | None = None) -> None:
         try:
             import llguidance
         except ImportError:
@@ -48,18 +52,23 @@ class Form:
         self._matcher = llguidance.LLMatcher
         self._bytes = llguidance.LLTokenizer("byte")
         self._is_json = is_json
+        self._judge = judge
 
-    def read(self, text: str) -> str:
+    async def read(self, text: str) -> str:
         """The answer in ``text``: JSON is found between fences and words. Raises ``ValueError``
         that says what is wrong."""
-        for candidate in self._candidates(text):
-            if self._obeys(candidate):
-                return candidate
-        raise ValueError(
+        fault: str | None = (
             "it is not the JSON that was asked for."
             if self._is_json
             else "it does not match the grammar that was given."
         )
+        for candidate in self._candidates(text):
+            if self._obeys(candidate):
+                fault = None if self._judge is None else await self._judge.fault(candidate)
+                if fault is None:
+                    return candidate
+                break
+        raise ValueError(fault)
 
     def _candidates(self, text: str) -> Iterator[str]:
         yield text
@@ -82,18 +91,20 @@ class Form:
         return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
 
 
-def form_of(options: Options) -> Form | None:
+async def form_of(options: Options) -> Form | None:
     """The form of the answer that a request asks for, if any. Raises ``InvalidRequest``."""
     match options.text.format:
         case JsonObjectFormat():
             return Form('start: %json {"type": "object"}', is_json=True)
         case JsonSchemaFormat(schema=schema, strict=strict):
             if strict:
-                check_strict(schema, "text.format.schema")
+                check_strict(schema, _PATH)
             known = {key: value for key, value in schema.items() if key != "$schema"}
-            text = json.dumps(known, ensure_ascii=False)
-            check_schema(text, "text.format.schema")
-            return Form(f"start: %json {text}", is_json=True)
+            if is_enforced(known, _PATH, strict=bool(strict)):
+                return Form(f"start: %json {json.dumps(known)}", is_json=True)
+            judge = Judge(schema, _PATH)
+            await judge.check()
+            return Form(f"start: %json {json.dumps(lenient(known))}", is_json=True, judge=judge)
     return None if options.guide is None else _guided(options.guide)
 
 
@@ -164,7 +175,7 @@ class Checked:
                     continue
                 if answer and not isinstance(delta, Text):
                     is_cut = isinstance(delta, Finish) and delta.reason != "stop"
-                    for each in answer if is_cut else self._right(answer):
+                    for each in answer if is_cut else await self._right(answer):
                         yield each
                     answer = []
                 if isinstance(delta, Finish):
@@ -177,12 +188,12 @@ class Checked:
                 else:
                     yield delta
 
-    def _right(self, answer: list[Delta]) -> list[Delta]:
+    async def _right(self, answer: list[Delta]) -> list[Delta]:
         """The message as it is to be said; nothing, and ``_fault``, if it is wrong."""
         opened, *texts = answer
         self._said = "".join(text.text for text in texts if isinstance(text, Text))
         try:
-            right = self._form.read(self._said)
+            right = await self._form.read(self._said)
         except ValueError as fault:
             self._fault = str(fault)
             return []

@@ -72,7 +72,7 @@ class Elsewhere(ABC):
         kind of server does not know."""
         shown = self.shown(conversation, options)
         reply = UpstreamReply(self, conversation, options, shown)
-        form = None if self.holds(options, shown) else form_of(options)
+        form = None if self.holds(options, shown) else await form_of(options)
         if form is None:
             return reply
 

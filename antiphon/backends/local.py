@@ -91,19 +91,22 @@ class Local:
         engine or the model cannot do, and where the conversation is too long."""
         check_options(options, self._engine.capabilities)
         rendered, dropped, besides = await self._rendered(conversation, options)
-        if self._can_hold_to(rendered.constraint):
-            return self._reply(rendered, dropped, options, besides)
-        needed = rendered.constraint is not None and rendered.constraint.needed
-        reply = self._reply(_freed(rendered), dropped, options, besides)
-        if not needed:
+        constraint = rendered.constraint
+        holds = self._can_hold_to(constraint)
+        held = rendered if holds else _freed(rendered)
+        reply = self._reply(held, dropped, options, besides)
+        if constraint is None or not constraint.needed or (holds and not constraint.partial):
             return reply
-        form = None if options.tools and options.tool_choice != "none" else form_of(options)
+        if not holds and options.tools and options.tool_choice != "none":
+            raise cannot_constrain(options)
+        form = await form_of(options)
         if form is None:
             raise cannot_constrain(options)
 
         async def again(corrected: Conversation) -> Reply:
             rendered, dropped, besides = await self._rendered(corrected, options)
-            return self._reply(_freed(rendered), dropped, options, besides)
+            held = rendered if holds else _freed(rendered)
+            return self._reply(held, dropped, options, besides)
 
         return Checked(reply, form, conversation, again)
 

@@ -29,11 +29,13 @@ from .schemas import (
     closed_form,
     definitions_of,
     grammar_fault,
+    is_enforced,
+    lenient,
     strict_form,
 )
 from .tools import Shown, ShownTool
 
-__all__ = ["Grammarian", "guide_lark"]
+__all__ = ["Grammarian", "guide_lark", "is_partial"]
 
 #: One way to write JSON: a small model would else put blanks until its tokens run out.
 _LAYOUT = {"whitespace_flexible": False}
@@ -88,10 +90,12 @@ class Grammarian:
         before = "" if thought else self._thinking(rules, thinking)
         start = f"{before}{rules.add('body', body)}"
         alone = not (shown.required or shown.callable or (thinking and not thought))
+        partial = is_partial(schema)
         return Constraint(
             lark=f"start: {start}\n{rules.text()}",
             needed=needed,
-            schema=_unguided(schema) if alone and schema is not None else None,
+            schema=_unguided(schema) if alone and schema is not None and not partial else None,
+            partial=partial,
         )
 
     def _must_hold(self, shown: Shown) -> bool:
@@ -163,20 +167,27 @@ class Grammarian:
                 if strict:
                     check_strict(schema, path)
                 guided = self._guided(schema)
-                self._check(guided, path)
-                return guided
+                return guided if self._holds(guided, path, strict) else lenient(guided)
         return None
 
-    def _guided(self, schema: Mapping[str, Any], *, lenient: bool = False) -> dict[str, Any]:
+    def _guided(self, schema: Mapping[str, Any]) -> dict[str, Any]:
         """The schema with what llguidance is told about it, and not by its author. Which edition it
         claims to be of does not matter, and might be one that cannot be looked up."""
         said = {key: value for key, value in schema.items() if key != "$schema"}
         item, key = self.separators
         layout = {**_LAYOUT, "item_separator": item, "key_separator": key}
-        return {**said, "x-guidance": {**layout, "lenient": lenient}}
+        return {**said, "x-guidance": layout}
 
     def _check(self, schema: Mapping[str, Any], path: str) -> None:
         self._valid(json.dumps(schema), path)
+
+    def _holds(self, schema: Mapping[str, Any], path: str, strict: bool) -> bool:
+        """``is_enforced``, remembered where all of it is."""
+        try:
+            self._check(schema, path)
+        except InvalidRequest:
+            return is_enforced(schema, path, strict=strict)
+        return True
 
     # --- calls -----------------------------------------------------------------------------------
 
@@ -267,7 +278,9 @@ class Grammarian:
         """The schema of a tool as it is enforced. Unless it is strict, keywords that cannot be
         enforced are passed over; unless the call is forced as well, so is the whole schema."""
         form = strict_form if tool.strict else closed_form if tool.strict is None else dict
-        schema = self._guided({"type": "object", **form(tool.schema)}, lenient=not tool.strict)
+        schema = self._guided({"type": "object", **form(tool.schema)})
+        if not tool.strict:
+            schema = lenient(schema)
         try:
             self._check(schema, tool.path)
         except InvalidRequest:
@@ -311,6 +324,11 @@ def _written(rules: Rules, prefix: str, grammar: tl.Grammar | Guide, escapes: Es
         raise Unwritable(re.sub(rf"\b{prefix}_[rt]_", "", why))
     rules.own.append(own)
     return start
+
+
+def is_partial(schema: Mapping[str, Any] | None) -> bool:
+    """Whether a schema is held to in part only."""
+    return schema is not None and bool(schema["x-guidance"].get("lenient"))
 
 
 def _unguided(schema: Mapping[str, Any]) -> dict[str, Any]:

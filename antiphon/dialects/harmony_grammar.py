@@ -12,6 +12,7 @@ from antiphon.conversation import Options
 from antiphon.tokens import Constraint, Tokenizer
 
 from .constraints import Grammarian as Base
+from .constraints import is_partial
 from .formats import TOOLS
 from .harmony_messages import FUNCTIONS, PYTHON, natives
 from .harmony_parser import CONTROLS, Kind
@@ -58,7 +59,8 @@ class Grammarian(Base):
             start = "answer"
         else:
             start = f"{self._before(rules, begun, thought)}{self._ends(rules, shown)}"
-        return Constraint(lark=f"start: {start}\n{rules.text()}", needed=needed)
+        lark = f"start: {start}\n{rules.text()}"
+        return Constraint(lark, needed=needed, partial=is_partial(schema))
 
     def _before(self, rules: Rules, begun: Kind | None, thought: bool) -> str:
         """The messages before the one that counts."""

@@ -8,17 +8,21 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
 from typing import Any
 
 from antiphon.errors import InvalidRequest
 
 __all__ = [
+    "can_judge",
     "check_schema",
     "check_strict",
     "closed_form",
     "definitions_of",
     "grammar_fault",
+    "is_enforced",
     "keywords_of",
+    "lenient",
     "object_forms",
     "strict_form",
     "types_of",
@@ -41,8 +45,22 @@ def grammar_fault(lark: str) -> str | None:
     return _first_line(fault) if fault else None
 
 
+def _place(schema: Any, keywords: set[str], path: str) -> str | None:
+    """Where one of the keywords stands first."""
+    if not isinstance(schema, Mapping):
+        return None
+    if keywords & schema.keys():
+        return path
+    places = (_place(inner, keywords, f"{path}.{where}") for where, inner in _inner(schema))
+    return next((place for place in places if place is not None), None)
+
+
 def _first_line(fault: str) -> str:
-    line = fault.strip().splitlines()[0]
+    lines = fault.strip().splitlines()
+    line = lines[0]
+    if line.endswith(":"):  # why stands behind a drawing of where
+        why = next((each for each in lines[1:] if each.startswith("error: ")), "")
+        line = f"{line} {why.removeprefix('error: ')}"
     for _ in range(2):
         line = _PREFIX.sub("", line)
     return line[:200]
@@ -50,7 +68,7 @@ def _first_line(fault: str) -> str:
 
 def check_schema(text: str, path: str) -> None:
     """``text`` is a schema as JSON, ``path`` where the request has it. Raises ``InvalidRequest``
-    if it cannot be enforced."""
+    if it cannot be enforced, with the path of a keyword that is not known."""
     fault = grammar_fault(f"start: %json {text}")
     if fault is None:
         return
@@ -58,7 +76,50 @@ def check_schema(text: str, path: str) -> None:
     if unknown is not None:
         names = unknown.group(1).replace('"', "'")
         fault = f"the keyword {names} is not supported."
+        path = _place(json.loads(text), set(re.findall("'([^']*)'", names)), path) or path
     raise InvalidRequest(f"Invalid schema: {fault}", param=path, code="invalid_json_schema")
+
+
+def can_judge() -> bool:
+    """There is a validator for what a grammar cannot hold a model to."""
+    return find_spec("jsonschema_rs") is not None
+
+
+def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
+    """Whether a grammar holds a model to all of a schema. False: to some of it, and a validator can
+    judge the rest; not so where it is ``strict``. Raises ``InvalidRequest``."""
+    try:
+        check_schema(json.dumps(schema), path)
+    except InvalidRequest:
+        if strict or not can_judge():
+            raise
+        check_schema(json.dumps(lenient(schema)), path)
+        return False
+    return True
+
+
+def lenient(schema: Schema) -> dict[str, Any]:
+    """The schema as a grammar that passes over what it cannot hold to."""
+    told = schema.get("x-guidance") or {}
+    kept = {key: _without_lookaround(key, inner) for key, inner in schema.items()}
+    return {**kept, "x-guidance": {**told, "lenient": True, "coerce_one_of": True}}
+
+
+_LOOKAROUND = re.compile(r"\(\?<?[=!]|\\[bB]")
+_VALUES = ("const", "enum", "default", "examples")
+
+
+def _without_lookaround(key: str, value: Any) -> Any:
+    """Without the patterns that no grammar knows; ``key``: where the value stands."""
+    if isinstance(value, list):
+        return [_without_lookaround(key, inner) for inner in value]
+    if not isinstance(value, Mapping) or key in _VALUES:
+        return value
+    return {
+        key: _without_lookaround(key, inner)
+        for key, inner in value.items()
+        if not (key == "pattern" and isinstance(inner, str) and _LOOKAROUND.search(inner))
+    }
 
 
 def check_strict(schema: Schema, path: str) -> None:

@@ -109,11 +109,33 @@ async def test_calls_cannot_be_checked_so(options: Any) -> None:
 
 
 async def test_a_schema_nobody_can_check_is_refused() -> None:
-    format = JsonSchemaFormat(
-        name="n", schema={"type": "object", "dependentRequired": {"a": ["b"]}}
-    )
+    format = JsonSchemaFormat(name="n", schema={"type": "object", "$ref": "file:///etc/passwd"})
     with pytest.raises(InvalidRequest) as caught:
         await told("{}", text=TextConfig(format=format))
+    assert caught.value.param == "text.format.schema"
+
+
+LETTERS = {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True}
+
+
+@pytest.mark.requirement("VN-43")
+@pytest.mark.parametrize("grammars", [True, False])
+async def test_what_a_grammar_cannot_hold_to_is_judged(grammars: bool) -> None:
+    format = JsonSchemaFormat(name="n", schema=LETTERS)
+    played = engine('["a", "a"]', '["b", "a"]', capabilities=Capabilities(constraints=grammars))
+    backend = Local(played, Dialect(played.card, played.tokenizer))
+    options = Options(text=TextConfig(format=format))
+    reply = await backend.prepare(Conversation((user("?"),)), options)
+    assert text([delta async for delta in singly(reply.deltas())]) == '["b", "a"]'
+    held = [sampling.constraint is not None for _, sampling in played.requests]
+    assert held == [grammars, grammars]
+    assert "non-unique" in played.text(played.requests[1][0])
+
+
+async def test_a_schema_that_cannot_even_be_judged_by_is_refused() -> None:
+    schema = {"type": "array", "uniqueItems": True, "not": {"$ref": "#/$defs/nowhere"}}
+    with pytest.raises(InvalidRequest) as caught:
+        await told("[]", text=TextConfig(format=JsonSchemaFormat(name="n", schema=schema)))
     assert caught.value.param == "text.format.schema"
 
 

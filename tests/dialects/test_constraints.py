@@ -172,15 +172,45 @@ def test_strict_schemas_say_all(value: Any, word: str) -> None:
     ("value", "word"),
     [
         ({"type": "objekt"}, "objekt"),
-        ({"type": "array", "uniqueItems": True, "items": STRING}, "uniqueItems"),
-        ({"type": "object", "properties": {"a": {"not": STRING}}}, "not"),
         ({"$ref": "#/$defs/nowhere"}, "nowhere"),
-        ({"type": "string", "pattern": "("}, ""),
+        ({"type": "string", "pattern": "("}, "unclosed group"),
     ],
 )
-def test_schemas_that_cannot_be_enforced_are_refused_by_keyword(value: Any, word: str) -> None:
+def test_schemas_that_nothing_can_be_held_to_are_refused(value: Any, word: str) -> None:
     error = refused(text=schema(value, strict=False))
     assert (error.code, error.param) == ("invalid_json_schema", "text.format.schema")
+    assert word in error.message
+
+
+UNIQUE = {"type": "array", "uniqueItems": True, "items": STRING}
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (closed(a=UNIQUE), '{"a": ["x", "y"]}'),
+        (closed(a={"not": STRING}), '{"a": 1}'),
+        (closed(a={"oneOf": [STRING, {"type": "integer"}, {"minimum": 3}]}), '{"a": 2}'),
+        (closed(a={"type": "string", "pattern": "^(?!x)"}), '{"a": "y"}'),
+        (
+            closed(a={"enum": [{"pattern": "(?=x)"}]}, b=UNIQUE),
+            '{"a": {"pattern": "(?=x)"}, "b": []}',
+        ),
+        ({**closed(a=STRING), "if": {}, "then": {"required": ["a"]}}, '{"a": "x"}'),
+    ],
+)
+def test_what_a_grammar_cannot_hold_to_is_left_to_be_judged(value: Any, written: str) -> None:
+    maker, _ = grammarian("hermes")
+    text = schema(value, strict=False)
+    constraint = maker.constraint(Options(text=text), shown_tools(Options(), ()), False)
+    assert constraint is not None and constraint.partial and constraint.schema is None
+    assert held(text=text).may_write(written) and not held(text=text).may_begin('{"b"')
+
+
+@pytest.mark.parametrize(("value", "word"), [(UNIQUE, "uniqueItems"), ({"not": STRING}, "not")])
+def test_strict_schemas_are_held_to_whole_or_refused_by_keyword(value: Any, word: str) -> None:
+    error = refused(text=schema(closed(a=value)))
+    assert (error.code, error.param) == ("invalid_json_schema", "text.format.schema.properties.a")
     assert word in error.message
 
 
@@ -365,7 +395,8 @@ def test_keywords_that_cannot_be_enforced_are_passed_over_unless_strict() -> Non
     assert loose.may_write(call("f", '{"a": ["x", "x"]}'))
     assert not loose.may_write(call("f", '{"a": "x"}'))
     error = refused(tools=(Function(name="f", parameters=odd, strict=True),))
-    assert "uniqueItems" in error.message and error.param == "tools[0].parameters"
+    assert "uniqueItems" in error.message
+    assert error.param == "tools[0].parameters.properties.a"
 
 
 def test_a_schema_that_is_none_does_not_stop_a_free_answer() -> None:

@@ -11,6 +11,7 @@ from antiphon.dialects.schemas import (
     check_strict,
     closed_form,
     grammar_fault,
+    is_enforced,
     strict_form,
     types_of,
 )
@@ -87,3 +88,23 @@ def test_faults_are_one_short_line() -> None:
 )
 def test_types(schema: Any, types: set[str]) -> None:
     assert types_of(schema) == types
+
+
+def test_the_rest_is_left_to_a_validator_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unique = {"type": "array", "uniqueItems": True}
+    assert is_enforced(CLOSED, "p", strict=False) and not is_enforced(unique, "p", strict=False)
+    with pytest.raises(InvalidRequest, match="uniqueItems"):
+        is_enforced(unique, "p", strict=True)
+    monkeypatch.setattr("antiphon.dialects.schemas.can_judge", lambda: False)
+    with pytest.raises(InvalidRequest, match="uniqueItems"):
+        is_enforced(unique, "p", strict=False)
+
+
+def test_a_keyword_that_is_not_known_is_told_with_its_place() -> None:
+    inner = {"anyOf": [{"type": "string"}, {"type": "array", "contains": {}}]}
+    with pytest.raises(InvalidRequest) as refused:
+        is_enforced({"type": "object", "properties": {"a": inner}}, "p", strict=True)
+    assert refused.value.param == "p.properties.a.anyOf[1]"
+    assert "'contains'" in refused.value.message
