@@ -10,7 +10,6 @@ import platform
 import shutil
 import subprocess
 import sys
-import tempfile
 from asyncio.subprocess import Process
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
@@ -137,7 +136,6 @@ class Bubblewrap:
         self._ready: deque[AgentBox] = deque()
         self._filling: asyncio.Task[None] | None = None
         self._is_closed = False
-        self._root: Path | None = None
 
     async def check(self) -> str:
         """Which Python a box has. Raises ``SetupError`` with one line if none can be opened here:
@@ -172,25 +170,15 @@ class Bubblewrap:
                 await self._filling
         while self._ready:
             await self._ready.pop().close()
-        if self._root is not None:
-            await asyncio.to_thread(shutil.rmtree, self._root, ignore_errors=True)
 
     async def _fill(self) -> None:
         with suppress(ToolError):
             while len(self._ready) < self._pool:
                 self._ready.append(await self._start(self._usual))
 
-    def _shelf(self) -> Shelf:
-        """A folder for what a box is only to read. Raises ``OSError``."""
-        is_root = os.geteuid() == 0
-        if self._root is None:  # where others can be, too
-            self._root = Path(tempfile.mkdtemp(prefix="antiphon-", dir="/tmp" if is_root else None))
-            self._root.chmod(0o711)
-        return Shelf.open(self._root, _UID if is_root else None)
-
     async def _start(self, limits: Limits) -> AgentBox:
         try:
-            shelf = self._shelf()
+            shelf = Shelf.open(_UID if os.geteuid() == 0 else None)
         except OSError as error:
             raise ToolError(f"The sandbox has no folder: {error.strerror}") from None
         try:

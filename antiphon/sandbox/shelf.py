@@ -25,9 +25,11 @@ class Shelf:
         self._sizes: dict[str, int] = {}
 
     @classmethod
-    def open(cls, root: Path, owner: int | None) -> Shelf:
-        """``owner``: the user the box runs as, if it is another one. Raises ``OSError``."""
-        shelf = cls(Path(tempfile.mkdtemp(dir=root)))
+    def open(cls, owner: int | None) -> Shelf:
+        """``owner``: the user the box runs as, if it is another one, who must find the way there.
+        Raises ``OSError``."""
+        root = None if owner is None else "/tmp"
+        shelf = cls(Path(tempfile.mkdtemp(prefix="antiphon-box-", dir=root)))
         shelf._folder.chmod(0o711)
         shelf.shown.mkdir(mode=0o700)
         if owner is not None:
