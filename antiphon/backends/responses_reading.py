@@ -50,6 +50,8 @@ _TEXTS: Mapping[str, tuple[str, Channel]] = {
     "response.code_interpreter_call_code.delta": ("code_interpreter_call", "text"),
     "response.mcp_call_arguments.delta": ("mcp_call", "text"),
 }
+#: What a preview of an image tells besides.
+_OF_PREVIEWS = ("size", "quality", "background", "output_format")
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _CUT: Mapping[str, Reason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
@@ -70,6 +72,12 @@ class _Event(Struct):
     code: str | None = None
     message: str | None = None
     object: str | None = None
+    partial_image_b64: Any = None
+    partial_image_index: Any = None
+    size: Any = None
+    quality: Any = None
+    background: Any = None
+    output_format: Any = None
 
 
 _decode = msgspec.json.Decoder(_Event).decode
@@ -217,7 +225,7 @@ class Reading:
         elif event.type == "response.output_item.done":
             self._close(told)
         else:
-            self._step(told, event.type)
+            self._step(told, event)
 
     def _open(self, told: _Told) -> None:
         told.opened = True
@@ -280,15 +288,29 @@ class Reading:
             told.annotated += 1
             self._written.out.append(Annotate(annotation))
 
-    def _step(self, told: _Told, event: str) -> None:
+    def _step(self, told: _Told, event: _Event) -> None:
         """A step of a hosted tool: ``response.web_search_call.searching``."""
-        name = event.removeprefix(f"response.{told.tag}.")
+        name = event.type.removeprefix(f"response.{told.tag}.")
+        if name == "partial_image":
+            self._preview(told, event)
+            return
         kind = next(
             (kind for cls, kind in KINDS.items() if cls.__struct_config__.tag == told.tag), None
         )
         if kind is not None and name in kind.progress and name not in told.steps:
             told.steps.add(name)
             self._written.out.append(Progress(name))
+
+    def _preview(self, told: _Told, event: _Event) -> None:
+        """Of an image that the upstream is making."""
+        image, index = event.partial_image_b64, event.partial_image_index
+        is_making = told.steps & {"generating", "completed"} == {"generating"}
+        if not is_making or not isinstance(image, str) or not isinstance(index, int):
+            return
+        given = {name: getattr(event, name) for name in _OF_PREVIEWS}
+        fields: dict[str, Any] = {n: each for n, each in given.items() if isinstance(each, str)}
+        fields |= {"partial_image_b64": image, "partial_image_index": index}
+        self._written.out.append(Progress("partial_image", fields=fields))
 
     # --- what is done -----------------------------------------------------------------------------
 

@@ -1,6 +1,7 @@
 """A golden: one file a story. Request, chunks of the model, events, response. Between turns of the
 model stands a line of its own. Code and commands are lines for boxes that isolate nothing: what
-they say is told in ``tests/conformance/boxes.py``, and at ``wait`` the client leaves.
+they say is told in ``tests/conformance/boxes.py``. Images are painted as it is told in
+``tests/tools/images/painter.py``. At ``wait`` the client leaves.
 
 The events are one line each, so that a diff in review is the change of behaviour.
 """
@@ -32,6 +33,7 @@ from tests.conformance.boxes import containers
 from tests.conformance.boxes import play as line
 from tests.golden.models import backend
 from tests.runs.served import Heard
+from tests.tools.images.painter import Painter, provider
 
 RULE = "----------"
 TURN = "\n==========\n"
@@ -90,12 +92,16 @@ class Played(Struct):
 async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
     """What comes of the story's request when the model says these."""
     numbers = itertools.count(1)
-    held = containers(_Leaving())
+    held, painter = containers(_Leaving()), Painter()
     service = Service(
         Served(backend(story.model, turns)),
         MemoryStore(),
         policy=Policy(keepalive_s=0),
-        providers={"code_interpreter": CodeInterpreter(held), "shell": Shell(held)},
+        providers={
+            "code_interpreter": CodeInterpreter(held),
+            "shell": Shell(held),
+            "image_generation": provider(painter),
+        },
         containers=held,
         clock=lambda: 1000.0,
         ids=lambda prefix: f"{prefix}_{next(numbers)}",
@@ -106,7 +112,7 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
     run = await service.create("tenant", request)
     heard = Heard()
     driving = asyncio.create_task(run.drive(heard))
-    held._sandbox.leave = driving.cancel  # type: ignore[attr-defined]
+    held._sandbox.leave = painter.leave = driving.cancel  # type: ignore[attr-defined]
     await asyncio.wait({driving}, timeout=20)
     await service.drain(5)
     check(heard.events)
@@ -174,6 +180,8 @@ def _said(event: ev.Event) -> list[str]:
             return [fact for fact in facts if fact]
         case ev.ContentPartAdded(part=part) | ev.ContentPartDone(part=part):
             return [str(part.__struct_config__.tag)]
+        case ev.ImageGenerationCallPartialImage(partial_image_index=index, size=size):
+            return [str(index), str(size)]
         case ev.Error(code=code, message=message):
             return [code, json.dumps(message)]
     for field in ("delta", "text", "arguments", "input", "refusal", "code", "command", "output"):

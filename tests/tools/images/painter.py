@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from antiphon.errors import BackendError
@@ -30,8 +30,9 @@ def painted(width: int = 2, height: int = 3, color: tuple[int, int, int] = (200,
 
 
 class Painter:
-    """``orders``: what it was asked; ``left``: how many went before their image; ``more``: previews
-    beyond those that are wanted."""
+    """What is ``moderated``, ``broken`` or ``slow`` fails, ``hang`` takes for ever, and at ``wait``
+    the client leaves. ``orders``: what it was asked; ``left``: how many went before their image;
+    ``more``: previews beyond those that are wanted."""
 
     def __init__(self, *, edits: bool = True, masks: bool = True, more: int = 0) -> None:
         self.more = more
@@ -40,6 +41,8 @@ class Painter:
         self.orders: list[Order] = []
         self.left = 0
         self.waiting = asyncio.Event()
+        #: What a client does that leaves.
+        self.leave: Callable[[], object] = lambda: None
 
     def check(self, wish: Wish) -> None:
         if wish.complexity is not None:
@@ -63,7 +66,11 @@ class Painter:
             raise BackendError("This is against the rules.", code=code)
         if "broken" in prompt:
             raise BackendError("The upstream failed.")
-        if "hang" in prompt:
+        if "slow" in prompt:
+            raise TimeoutError
+        if "wait" in prompt:
+            self.leave()
+        if "hang" in prompt or "wait" in prompt:
             self.waiting.set()
             await asyncio.Event().wait()
         await asyncio.sleep(0)
