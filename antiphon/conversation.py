@@ -5,17 +5,17 @@ Immutable. Assembled from the request and the store by ``runs``; it knows neithe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from msgspec import Struct
 
 from antiphon.wire.extensions import Guide
-from antiphon.wire.items import Item
+from antiphon.wire.items import Item, Program, ProgramOutput
 from antiphon.wire.response import ReasoningConfig, TextConfig
 from antiphon.wire.tools import Tool, ToolChoice
 
-__all__ = ["Begun", "Conversation", "Kept", "Options"]
+__all__ = ["Begun", "Conversation", "Kept", "Options", "open_programs", "program_of"]
 
 
 class Begun(Struct, frozen=True):
@@ -91,3 +91,25 @@ class Options(Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     trace: Mapping[str, str] = {}
     extra: Mapping[str, Any] = {}
+
+
+def program_of(item: Item) -> str | None:
+    """The ``call_id`` of the program that made a call, or that its output goes to; None if that is
+    the model. The model sees neither."""
+    caller = getattr(item, "caller", None)
+    if not isinstance(caller, dict) or caller.get("type") != "program":
+        return None
+    found = caller.get("caller_id")
+    return found if isinstance(found, str) else None
+
+
+def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:
+    """Programs that were handed out to be run and are not over: they wait for the client, or were
+    interrupted."""
+    known = tuple(items)
+    over = {item.call_id for item in known if isinstance(item, ProgramOutput)}
+    return tuple(
+        item
+        for item in known
+        if isinstance(item, Program) and item.fingerprint and item.call_id not in over
+    )

@@ -85,7 +85,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
         stack.push_async_callback(models.close)
         _check_embeddings(settings.file_search_embeddings, models)
         documents = Documents(await stack.enter_async_context(open_reader(settings, log)))
-        containers, providers = await _tools(stack, settings, store, fetcher, documents, log)
+        containers, providers = await _tools(stack, settings, store, seal, fetcher, documents, log)
         service = Service(
             models,
             store,
@@ -144,6 +144,7 @@ async def _tools(
     stack: AsyncExitStack,
     settings: Settings,
     store: Store,
+    seal: Seal,
     fetcher: Fetcher | None,
     documents: Documents,
     log: Any,
@@ -160,6 +161,8 @@ async def _tools(
         fetcher=fetcher,
         containers=containers,
         uploads=uploads,
+        seal=seal,
+        clock=_clock,
     )
     return containers, await stack.enter_async_context(open_tools(means))
 

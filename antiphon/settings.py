@@ -469,6 +469,24 @@ class Settings(Struct, frozen=True, kw_only=True):
     code_s: Annotated[float, _tools("Seconds that code of one call may run.", gt=0)] = 60
     max_containers: Annotated[int, _tools("Containers of a tenant at a time.", ge=1)] = 16
 
+    programs: Annotated[
+        bool,
+        _tools(
+            "Let models write programs that call tools (`programmatic_tool_calling`), where the"
+            " extra `programs` is installed. They run inside WebAssembly, whatever `sandbox` says."
+        ),
+    ] = True
+    program_s: Annotated[
+        float,
+        _tools(
+            "Seconds that a program may compute at a stretch. It may wait for its calls as long as"
+            " a tool may take.",
+            gt=0,
+        ),
+    ] = 5
+    program_memory_mb: Annotated[int, _tools("MiB of memory of a program.", ge=8, le=2048)] = 64
+    max_program_calls: Annotated[int, _tools("Calls of tools that a program may make.", ge=1)] = 128
+
     web_search: Annotated[
         Literal["index", "ddgs", "exa", "tavily", "brave", "you", "searxng", "off"],
         _tools(

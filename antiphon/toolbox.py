@@ -19,6 +19,7 @@ from antiphon.address import network
 from antiphon.attachments.documents import Documents, Reader
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import SetupError
+from antiphon.seal import Seal
 from antiphon.settings import Settings
 from antiphon.tools.base import Provider
 from antiphon.tools.container import Rules, Uploads
@@ -33,13 +34,16 @@ _log = structlog.get_logger(__name__)
 
 class Means(Struct, frozen=True, kw_only=True):
     """What tools are made with. ``fetcher``: None where nothing may be fetched;
-    ``containers``: None where no code is run; ``uploads``: what clients keep here."""
+    ``containers``: None where no code is run; ``uploads``: what clients keep here; ``seal``: for
+    what they carry, if they may carry anything. ``clock`` gives unix seconds."""
 
     settings: Settings
+    clock: Callable[[], float]
     documents: Documents = field(default_factory=Documents)
     fetcher: Fetcher | None = None
     containers: Containers | None = None
     uploads: Uploads | None = None
+    seal: Seal | None = None
 
 
 @asynccontextmanager
@@ -258,6 +262,28 @@ async def _diffusers(means: Means) -> Maker:
 
 
 @asynccontextmanager
+async def _programs(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+    """On by default, its extra is not."""
+    from antiphon.sandbox.javascript import JavaScript
+    from antiphon.tools.programs import Programs
+
+    settings = means.settings
+    if not settings.programs or means.seal is None or not JavaScript.is_here():
+        yield {}
+        return
+    javascript = JavaScript(
+        step_s=settings.program_s, memory_bytes=settings.program_memory_mb << 20
+    )
+    programs = Programs(
+        javascript, means.seal, clock=means.clock, most_calls=settings.max_program_calls
+    )
+    try:
+        yield {"programmatic_tool_calling": programs}
+    finally:
+        javascript.close()
+
+
+@asynccontextmanager
 async def _clients(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
     """What clients run needs nothing here; of the shell the request says who does."""
     from antiphon.tools.client import CLIENT_TOOLS
@@ -272,6 +298,7 @@ PROVIDERS: Mapping[str, Opener] = {
     "mcp": _mcp,
     "code_interpreter": _code_interpreter,
     "image_generation": _image_generation,
+    "programs": _programs,
     "client": _clients,
 }
 _GROUP = "antiphon.tools"

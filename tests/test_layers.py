@@ -43,6 +43,7 @@ MAY: dict[str, set[str]] = {
         "upstream",
         "address",
         "words",
+        "seal",
     },
     "store": {"errors", "wire", "words"},
     "webhooks": {"errors", "address", "store"},
@@ -74,7 +75,7 @@ MAY: dict[str, set[str]] = {
     "chat": {"errors"},
     "sources": {"errors", "pull"},
     "embedders": {*ROOTS, "backends", "embeddings", "pull", "settings", "sources"},
-    "toolbox": {"errors", "address", "settings", "attachments", "sandbox", "tools"},
+    "toolbox": {"errors", "address", "seal", "settings", "attachments", "sandbox", "tools"},
     "factories": {
         *ROOTS,
         "embedders",

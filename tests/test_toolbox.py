@@ -25,7 +25,7 @@ ALWAYS = {"mcp", "local_shell", "shell", "apply_patch", "computer", "computer_us
 
 async def types(**settings: Any) -> set[str]:
     """Besides those that need nothing set."""
-    async with open_tools(Means(settings=Settings(**settings))) as found:
+    async with open_tools(Means(settings=Settings(**settings), clock=float)) as found:
         return set(found) - ALWAYS
 
 
@@ -88,7 +88,7 @@ async def containers(log: Log, **settings: Any) -> bool:
     async with opened as held:
         if held is None:
             return False
-        async with open_tools(Means(settings=Settings(), containers=held)) as found:
+        async with open_tools(Means(settings=Settings(), clock=float, containers=held)) as found:
             return "code_interpreter" in found
 
 

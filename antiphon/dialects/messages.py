@@ -14,6 +14,7 @@ from urllib.parse import unquote_to_bytes
 
 from msgspec import UNSET, to_builtins
 
+from antiphon.conversation import program_of
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.tools import Tool
@@ -133,7 +134,7 @@ CALLS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, Any]]] = {
     it.ShellCall: lambda i: ("shell", i.action),
     it.ApplyPatchCall: lambda i: ("apply_patch", i.operation),
     it.ToolSearchCall: lambda i: ("tool_search", i.arguments),
-    it.Program: lambda i: ("program", {"code": i.code}),
+    it.Program: lambda i: ("program", {"input": i.code}),
 }
 
 #: Item type → the text of a result. Hosted tools carry theirs in the item of the call.
@@ -201,6 +202,8 @@ class Builder:
         self.reader = _Reader(unreadable, pictures)
         self._names: dict[str, str] = {}
         self._asked: dict[str, it.McpApprovalRequest] = {}
+        #: Calls of programs, by their ids.
+        self._hidden: set[str] = set()
 
     def message(self, item: it.Message) -> None:
         """What somebody said."""
@@ -228,6 +231,10 @@ class Builder:
     def _add(self, item: it.Item, path: str) -> None:
         kind = type(item)
         self.reader.path = path
+        call_id = getattr(item, "call_id", None)
+        if program_of(item) is not None or call_id in self._hidden:  # the model is told of neither
+            self._hidden.add(call_id or item.id)
+            return
         if kind in UNREADABLE:
             raise InvalidRequest(
                 f"Items of type '{kind.__struct_config__.tag}' are not supported by this server.",

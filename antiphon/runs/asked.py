@@ -6,19 +6,20 @@ Each request field is honoured here, refused by name here, or listed as an echo 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import Options
+from antiphon.conversation import Options, open_programs
 from antiphon.errors import InvalidRequest
 from antiphon.tools import search
 from antiphon.tools.base import Offer, Provider
+from antiphon.tools.callers import by_the_model, check_callers, for_programs
 from antiphon.tools.client import CLIENT_TOOLS
 from antiphon.wire import tools as tl
-from antiphon.wire.items import ItemBase, Reasoning
+from antiphon.wire.items import Item, ItemBase, Reasoning
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import (
     JsonSchemaFormat,
@@ -30,8 +31,9 @@ from antiphon.wire.response import (
 
 from .offered import Hosted
 
-__all__ = ["Visible", "completed", "echo", "hidden", "options", "visible_tools"]
+__all__ = ["Visible", "admit_programs", "completed", "echo", "hidden", "options", "visible_tools"]
 
+_PROGRAMS = "programmatic_tool_calling"
 _SHOWN = (tl.Function, tl.Custom, tl.Namespace)
 _LOGPROBS = "message.output_text.logprobs"
 
@@ -58,12 +60,14 @@ def completed(
 
 class Visible(Struct, frozen=True):
     """The tools the model is to see, the types of those nobody here can run, and what becomes of
-    calls that are not plain functions of the client."""
+    calls that are not plain functions of the client. ``programs``: what programs of the model may
+    have the client run; None where the model can write none here."""
 
     tools: tuple[tl.Tool, ...]
     ignored: tuple[str, ...]
     offers: tuple[Offer, ...] = ()
     hosted: tuple[Hosted, ...] = ()
+    programs: tuple[Offer, ...] | None = None
 
 
 def visible_tools(
@@ -77,7 +81,7 @@ def visible_tools(
     and report it) or ``refuse``. A choice that forces one is always refused. ``providers``: tool
     type → who brings it. ``upstream``: types of tools that the model's upstream runs itself, where
     nobody here does. Raises ``InvalidRequest``."""
-    offers = _offers(request.tools)
+    check_callers(request.tools, request.tool_choice)
     # An upstream may have been trained to what clients run by their names.
     native = upstream & CLIENT_TOOLS.keys()
     providers = {name: each for name, each in providers.items() if name not in native}
@@ -87,6 +91,9 @@ def visible_tools(
         for t in request.tools
         if isinstance(t, _SHOWN) or str(t.__struct_config__.tag) in upstream
     )
+    if _PROGRAMS not in upstream:  # which then is told who may call what
+        shown = by_the_model(shown)
+    offers = _offers(by_the_model(request.tools))
     if offers:
         shown = (*search.shown(shown), *(offer.tool for offer in offers))
     types = [str(tool.__struct_config__.tag) for tool in request.tools]
@@ -119,7 +126,23 @@ def visible_tools(
             param="tool_choice",
             code="unsupported_tool",
         )
-    return Visible(shown, ignored, offers, tuple(hosted))
+    programs = None
+    if any(each.type == _PROGRAMS for each in hosted):
+        programs = for_programs(request.tools)
+    return Visible(shown, ignored, offers, tuple(hosted), programs)
+
+
+def admit_programs(items: Sequence[Item], tools: Visible) -> None:
+    """Raises ``InvalidRequest`` where a program of the conversation should go on, and the request
+    has no tool for it."""
+    going = open_programs(items)
+    types = {each.type for each in tools.hosted}
+    if going and _PROGRAMS not in {*types, *(t.__struct_config__.tag for t in tools.tools)}:
+        raise InvalidRequest(
+            f"The program {going[0].call_id} cannot go on without a tool of type '{_PROGRAMS}'.",
+            param="tools",
+            code="invalid_value",
+        )
 
 
 def _offers(tools: tuple[tl.Tool, ...]) -> tuple[Offer, ...]:

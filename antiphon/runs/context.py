@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import Conversation, Kept
+from antiphon.conversation import Conversation, Kept, open_programs, program_of
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.store.base import Store, StoredResponse
 from antiphon.stream.kinds import KINDS
@@ -188,24 +188,36 @@ _ANSWERS: Mapping[type[it.ItemBase], tuple[type[it.ItemBase], str]] = {
     it.ShellCallOutput: (it.ShellCall, "shell call"),
     it.ApplyPatchCallOutput: (it.ApplyPatchCall, "apply patch call"),
 }
+#: The same of calls that programs make: without them a program cannot go on.
+_PROGRAMS_ANSWERS: Mapping[type[it.ItemBase], tuple[type[it.ItemBase], str]] = {
+    **_ANSWERS,
+    it.ShellCallOutput: (it.ShellCall, "shell call"),
+    it.ApplyPatchCallOutput: (it.ApplyPatchCall, "apply patch call"),
+}
 
 
 def check_pairs(items: Iterable[it.Item], *, waiting: bool = False) -> None:
     """Every output has its call and, unless calls may be ``waiting``, every call its output, in
-    whatever order they come.
+    whatever order they come. Calls of a program that is over need none.
 
     The messages are those of OpenAI's API, which clients match on.
     """
+    items = tuple(items)
+    going = {program.call_id for program in open_programs(items)}
     calls: dict[str, str] = {}
     outputs: dict[str, str] = {}
-    names = dict(_ANSWERS.values())
+    over: set[str] = set()
     for item in items:
         call_id = getattr(item, "call_id", None)
-        if not call_id or _program(item) or getattr(item, "status", None) == "incomplete":
+        if not call_id or getattr(item, "status", None) == "incomplete":
             continue  # a call that a limit cut was never handed out to be run
-        if (name := names.get(type(item))) is not None:
+        program = program_of(item)
+        answers = _ANSWERS if program is None else _PROGRAMS_ANSWERS
+        if (name := dict(answers.values()).get(type(item))) is not None:
             calls[call_id] = name
-        elif (answer := _ANSWERS.get(type(item))) is not None:
+            if program is not None and program not in going:
+                over.add(call_id)
+        elif (answer := answers.get(type(item))) is not None:
             outputs[call_id] = answer[1]
     for call_id, name in outputs.items():
         if call_id not in calls:
@@ -213,14 +225,8 @@ def check_pairs(items: Iterable[it.Item], *, waiting: bool = False) -> None:
                 f"No tool call found for {name} output with call_id {call_id}.", param="input"
             )
     for call_id, name in calls.items():
-        if call_id not in outputs and not waiting:
+        if call_id not in outputs and call_id not in over and not waiting:
             raise InvalidRequest(f"No tool output found for {name} {call_id}.", param="input")
-
-
-def _program(item: it.Item) -> bool:
-    """A call made by a program is answered to the program, not to the conversation."""
-    caller = getattr(item, "caller", None)
-    return isinstance(caller, dict) and caller.get("type") == "program"
 
 
 def _kept(chain: tuple[StoredResponse, ...]) -> Kept | None:

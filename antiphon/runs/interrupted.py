@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from antiphon.conversation import Begun
+from antiphon.conversation import Begun, open_programs, program_of
 from antiphon.stream.deltas import Close, Delta
 from antiphon.wire import items as it
 
@@ -28,6 +28,7 @@ _RUN_HERE = (
     it.ShellCallOutput,
     it.ToolSearchCall,
     it.ToolSearchOutput,
+    it.ProgramOutput,
 )
 _CAN_FAIL = (
     it.McpCall,
@@ -41,7 +42,9 @@ _CAN_FAIL = (
 def is_between(begun: Begun) -> bool:
     """Interrupted while tools ran, or before the model heard of it."""
     last = begun.open or begun.items[-1:]
-    return any(isinstance(item, _RUN_HERE) for item in last)
+    if any(isinstance(item, _RUN_HERE) or program_of(item) is not None for item in last):
+        return True
+    return bool(open_programs(begun.items))
 
 
 def failed(begun: Begun) -> tuple[tuple[Delta, ...], tuple[it.Item, ...]]:
@@ -52,5 +55,7 @@ def failed(begun: Begun) -> tuple[tuple[Delta, ...], tuple[it.Item, ...]]:
         told = error_fields(item, _INTERRUPTED)
         status = "failed" if isinstance(item, _CAN_FAIL) else "incomplete"
         out.append(Close(told, item.id, status))
-        items.append(replace(item, status=status, **told))
+        if "status" in item.__struct_fields__:
+            told = {**told, "status": status}
+        items.append(replace(item, **told))
     return tuple(out), tuple(items)

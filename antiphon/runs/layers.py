@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Reply
+from antiphon.tools.callers import by_the_model
 from antiphon.wire.request import CreateResponse
 
 from .asked import Visible
@@ -52,7 +53,8 @@ class Layers(Struct, frozen=True, kw_only=True):
                     options=replace(question.options, tool_choice=request.tool_choice or "auto"),
                     offers=tools.offers,
                     hosted=tools.hosted,
-                    declared=request.tools,
+                    declared=by_the_model(request.tools),
+                    programs=tools.programs,
                     include=frozenset(request.include or ()),
                     ask=question.backend.prepare,
                     bounds=replace(self.policy.bounds, calls=request.max_tool_calls),

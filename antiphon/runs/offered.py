@@ -9,11 +9,12 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.conversation import Options
-from antiphon.tools.base import Admitting, Offer, Opening, Provider, Toolset
+from antiphon.tools.base import Admitting, Composing, Offer, Opening, Provider, Toolset
+from antiphon.tools.callers import callers_of
 from antiphon.tools.citations import Citations
 from antiphon.wire import tools as tl
 
-__all__ = ["Hosted", "admitted", "covers", "named_in", "reader_of", "with_tools"]
+__all__ = ["Hosted", "admitted", "composed", "covers", "named_in", "reader_of", "with_tools"]
 
 
 class Hosted(Struct, frozen=True):
@@ -31,6 +32,30 @@ async def admitted(hosted: Sequence[Hosted], opening: Opening) -> None:
     for each in hosted:
         if isinstance(each.provider, Admitting):
             await each.provider.admit(each.tool, opening, each.path)
+
+
+def composed(
+    hosted: Sequence[Hosted],
+    toolsets: Sequence[Toolset],
+    own: Sequence[Offer],
+    opening: Opening,
+) -> list[Toolset]:
+    """The toolsets as the model may use them: what only programs may call is offered to those that
+    call others, with what the client runs for programs (``own``)."""
+    pairs = list(zip(hosted, toolsets, strict=True))
+    called = [offer for each, found in pairs if _is_called(each) for offer in found.offers]
+    out = []
+    for each, toolset in pairs:
+        if isinstance(each.provider, Composing):
+            toolset = each.provider.compose((*own, *called), opening)
+        elif "direct" not in callers_of(each.tool):
+            toolset = replace(toolset, offers=())
+        out.append(toolset)
+    return out
+
+
+def _is_called(hosted: Hosted) -> bool:
+    return "programmatic" in callers_of(hosted.tool)
 
 
 def with_tools(options: Options, hosted: Sequence[Hosted], toolsets: Sequence[Toolset]) -> Options:

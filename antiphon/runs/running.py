@@ -5,8 +5,9 @@ result that failed. It knows no model and no particular tool.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
+from functools import partial
 from typing import Any, Literal
 
 import structlog
@@ -16,12 +17,12 @@ from msgspec.structs import replace
 from antiphon.errors import ToolError
 from antiphon.stream.deltas import Close, Delta, Open, Progress
 from antiphon.stream.kinds import KINDS
-from antiphon.tools.base import Context, Next, Result
+from antiphon.tools.base import Context, Next, Result, Wanted
 from antiphon.wire import items as it
 
 from .turn import Called
 
-__all__ = ["Bounds", "Place", "error_fields", "room", "run_all"]
+__all__ = ["Bounds", "Budget", "Place", "error_fields", "room", "run_all"]
 
 _log = structlog.get_logger(__name__)
 
@@ -47,15 +48,33 @@ class Bounds(Struct, frozen=True, kw_only=True):
     at_end: Literal["answer", "incomplete"] = "answer"
 
 
+class Budget:
+    """How many more calls of tools that run here a response may make; None: any number."""
+
+    def __init__(self, left: int | None) -> None:
+        self.left = left
+
+    def take(self, calls: int = 1) -> bool:
+        """False, and nothing taken, if there are not so many."""
+        if self.left is None:
+            return True
+        if self.left < calls:
+            return False
+        self.left -= calls
+        return True
+
+
 class Place(Struct, frozen=True, kw_only=True):
     """For which response calls run, how many bytes the model can still be told of each, how many
-    run at a time, and how many seconds each may take."""
+    run at a time, how many seconds each may take, and what they may call themselves."""
 
     tenant: str
     response_id: str
     room: int
     side_by_side: int
     call_s: float
+    budget: Budget
+    ids: Callable[[str], str]
 
 
 _News = asyncio.Queue[Delta | None]
@@ -63,75 +82,118 @@ _News = asyncio.Queue[Delta | None]
 
 async def run_all(calls: Sequence[Called], place: Place) -> AsyncGenerator[Delta, None]:
     """Run them; what they do, as it happens. Closing this stops them."""
-    news: _News = asyncio.Queue()
-    places = asyncio.Semaphore(place.side_by_side)
-    tasks = [asyncio.create_task(_run(call, place, news, places)) for call in calls]
+    work = _Work(place)
+    tasks = [asyncio.create_task(work.to_the_end(call)) for call in calls]
     try:
         left = len(tasks)
         while left:
-            delta = await news.get()
+            delta = await work.news.get()
             if delta is None:
                 left -= 1
             else:
                 yield delta
+            work.news.task_done()
     finally:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def _run(call: Called, place: Place, news: _News, places: asyncio.Semaphore) -> None:
-    try:
-        async with places:
-            result = call.result = await _result(call, place, news)
-        following = call.following
-        if result.failed and "failed" in KINDS[type(following or call.offer.shell)].progress:
-            news.put_nowait(Progress("failed", call.key))
-        if result.failed and not result.fields:
-            fields = error_fields(following or call.offer.shell, result.text)
-            result = replace(result, fields=fields)
-        failure = call.offer.failure if following is None else "incomplete"
-        status = failure if result.failed else "completed"
-        news.put_nowait(Close(result.fields, call.key, status, result.used))
-        if following is not None and not result.failed:
-            call.result = replace(result, items=(replace(following, **result.fields),))
-        for item in result.items:
-            news.put_nowait(Open(item))
-            news.put_nowait(Close())
-    finally:
-        news.put_nowait(None)
+class _Work:
+    """The calls of one turn, and those that they make."""
 
+    def __init__(self, place: Place) -> None:
+        self.news: _News = asyncio.Queue()
+        self._place = place
+        self._places = asyncio.Semaphore(place.side_by_side)
 
-async def _result(call: Called, place: Place, news: _News) -> Result:
-    run = call.offer.call
-    assert run is not None
-    context = Context(
-        tenant=place.tenant,
-        response_id=place.response_id,
-        call_id=call.call_id,
-        room=place.room,
-    )
-    try:
-        async with (
-            asyncio.timeout(place.call_s),
-            aclosing(run(call.arguments, context)) as steps,
-        ):
-            async for step in steps:
-                if isinstance(step, Result):
-                    return step
-                if isinstance(step, Next):
-                    news.put_nowait(Close(step.fields, call.key))
-                    news.put_nowait(Open(step.item, call.follow(step.item)))
-                elif step.name != "failed":  # as every failure is, once
-                    news.put_nowait(Progress(step.name, call.key, step.fields))
-    except TimeoutError:
-        return Result(text="The tool took too long and was stopped.", failed=True)
-    except ToolError as error:
-        return Result(text=error.message, failed=True)
-    except Exception:
-        _log.exception("a tool failed", response=place.response_id, tool=call.offer.tool.name)
-        return Result(text="The tool failed.", failed=True)
-    return Result(text="The tool gave no result.", failed=True)
+    async def to_the_end(self, call: Called) -> None:
+        """Run it and say that there is no more to come of it."""
+        try:
+            await self._run(call)
+        finally:
+            self.news.put_nowait(None)
+
+    async def _run(self, call: Called) -> None:
+        if call.offer.apart is not None:  # it takes no place: it waits for calls that do
+            call.result = result = await self._apart(call, call.offer.apart)
+        else:
+            async with self._places:
+                result = await self._result(call)
+            following = call.following
+            told_by = following or call.offer.shell
+            if result.failed and "failed" in KINDS[type(told_by)].progress:
+                self.news.put_nowait(Progress("failed", call.key))
+            if result.failed and not result.fields:
+                result = replace(result, fields=error_fields(told_by, result.text))
+            items = tuple(call.named(item) for item in result.items)
+            call.result = result = replace(result, items=items)
+            self.news.put_nowait(Close(result.fields, call.key, call.status, result.used))
+            if following is not None and not result.failed:
+                call.result = replace(result, items=(replace(following, **result.fields),))
+        for number, item in enumerate(result.items):
+            key = f"{call.key} {number}"
+            self.news.put_nowait(Open(item, key))
+            self.news.put_nowait(Close({}, key, getattr(item, "status", "completed")))
+
+    async def _apart(self, call: Called, broken: Callable[[str, str], it.Item]) -> Result:
+        result = await self._result(call)
+        if result.failed and not result.items:
+            return replace(result, items=(broken(call.call_id, result.text),))
+        return result
+
+    async def _result(self, call: Called) -> Result:
+        run, place = call.offer.call, self._place
+        assert run is not None
+        context = Context(
+            tenant=place.tenant,
+            response_id=place.response_id,
+            call_id=call.call_id,
+            room=place.room,
+            caller=None if call.caller is None else call.caller.get("caller_id"),
+            ask=partial(self._ask, call),
+        )
+        try:
+            async with (
+                asyncio.timeout(place.call_s),
+                aclosing(run(call.arguments, context)) as steps,
+            ):
+                async for step in steps:
+                    if isinstance(step, Result):
+                        return step
+                    if isinstance(step, Next):
+                        self.news.put_nowait(Close(step.fields, call.key))
+                        self.news.put_nowait(Open(*call.follow(step.item)))
+                    elif step.name != "failed":  # as every failure is, once
+                        self.news.put_nowait(Progress(step.name, call.key, step.fields))
+        except TimeoutError:
+            return Result(text="The tool took too long and was stopped.", failed=True)
+        except ToolError as error:
+            return Result(text=error.message, failed=True)
+        except Exception:
+            _log.exception("a tool failed", response=place.response_id, tool=call.offer.tool.name)
+            return Result(text="The tool failed.", failed=True)
+        return Result(text="The tool gave no result.", failed=True)
+
+    async def _ask(self, caller: Called, wanted: Sequence[Wanted]) -> Sequence[tuple[it.Item, ...]]:
+        """Calls that a call makes. They are told of, in their order, before any of them runs: one
+        that nobody was told of could be made again after an interruption."""
+        name = {"type": "program", "caller_id": caller.call_id}
+        calls: list[Called | None] = []
+        for each in wanted:
+            if each.offer.call is not None and not self._place.budget.take():
+                calls.append(None)
+                continue
+            call = Called.made(each.offer, each.arguments, self._place.ids("call"), name)
+            calls.append(call)
+            for delta in call.said():
+                self.news.put_nowait(delta)
+        await self.news.join()
+        async with asyncio.TaskGroup() as group:
+            for made in calls:
+                if made is not None and made.offer.call is not None:
+                    group.create_task(self._run(made))
+        return [() if made is None else made.outcome for made in calls]
 
 
 def error_fields(item: it.Item, why: str) -> Mapping[str, Any]:

@@ -19,22 +19,40 @@ from antiphon.tools.citations import Citations
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-__all__ = ["Called", "Turn", "said_of"]
+__all__ = ["DIRECT", "Called", "Turn", "said_of"]
 
 #: What clients run: a turn with one of these ends the response.
 _CLIENTS = (it.FunctionCall, it.CustomToolCall)
 
 
+#: Items that tell who made the call only where a program did: OpenAI's have no such field.
+_UNTOLD = (it.McpCall, it.CodeInterpreterCall)
+
+#: Who made a call, where programs make some: the model.
+DIRECT: Mapping[str, str] = {"type": "direct"}
+
+
 class Called:
     """A call of an offered tool. ``ignored``: one too many, or ``refused`` in these words, of which
-    nobody but the model is told."""
+    nobody but the model is told. ``caller``: who made it, where that is told; of a program's call
+    the model is not."""
 
     def __init__(
-        self, offer: Offer, shell: it.Item, call_id: str, *, ignored: bool, refused: str = ""
+        self,
+        offer: Offer,
+        shell: it.Item,
+        call_id: str,
+        *,
+        ignored: bool = False,
+        refused: str = "",
+        caller: Mapping[str, str] | None = None,
     ) -> None:
         self.offer = offer
         self.key = self.call_id = call_id
         self.ignored = ignored
+        self.caller = caller
+        #: It is in the conversation already.
+        self.stands = False
         self.refused = bool(refused)
         self.result: Result | None = Result(text=refused, failed=True) if refused else None
         #: The item that its output has become.
@@ -43,37 +61,95 @@ class Called:
         self._text: list[str] = []
 
     @classmethod
-    def allowed(cls, first: First, call_id: str) -> Called:
-        """A call that a client has allowed."""
-        tool = first.offer.tool
-        namespace = first.offer.namespace or UNSET
+    def made(
+        cls, offer: Offer, arguments: str, call_id: str, caller: Mapping[str, str] | None = None
+    ) -> Called:
+        """A call that the model does not write now: a client has allowed it, or a program made
+        it."""
+        tool = offer.tool
+        namespace = offer.namespace or UNSET
         shell: it.Item = (
             it.CustomToolCall(call_id=call_id, name=tool.name, input="", namespace=namespace)
             if isinstance(tool, tl.Custom)
             else it.FunctionCall(call_id=call_id, name=tool.name, arguments="", namespace=namespace)
         )
-        call = cls(first.offer, shell, call_id, ignored=False)
-        call.write(Text(first.arguments))
+        call = cls(offer, shell, call_id, caller=caller)
+        call.write(Text(arguments))
+        return call
+
+    @classmethod
+    def first(cls, first: First, ids: Callable[[str], str]) -> Called:
+        """One that is run before the model is asked."""
+        call = cls.made(first.offer, first.arguments, first.call_id or ids("call"))
+        call.stands = first.call_id is not None
         return call
 
     def said(self) -> tuple[Delta, ...]:
-        """All of it at once."""
-        text = (Text(self.arguments),) if self.offer.streamed and self._text else ()
-        return (*self.begun(), *text, Close())
+        """All of it at once; nothing of one that has been said."""
+        if self.stands:
+            return ()
+        text = (Text(self.arguments),) if self.offer.streamed and self.arguments else ()
+        return (*self.begun(), *text, *self.over())
 
     def begun(self) -> tuple[Delta, ...]:
         """Its item, and that work on it has begun."""
-        shell = self.offer.shell
-        if "call_id" in shell.__struct_fields__:
-            shell = replace(shell, call_id=self.call_id)
+        shell = self.shown
         steps = KINDS[type(shell)].progress
         told = (Progress("in_progress", self.key),) if "in_progress" in steps else ()
         return (Open(shell, self.key), *told)
 
-    def follow(self, item: it.Item) -> str:
-        """From now on it is told by this item; by which key."""
-        self.following, self.key = item, f"{self.key}+"
-        return self.key
+    def follow(self, item: it.Item) -> tuple[it.Item, str]:
+        """From now on it is told by this item, made in the name of who made it; by which key."""
+        self.following, self.key = self.named(item), f"{self.key}+"
+        return self.following, self.key
+
+    def named(self, item: it.Item) -> it.Item:
+        """The item, with who made the call."""
+        if self.caller is None or "caller" not in item.__struct_fields__:
+            return item
+        if self.caller == DIRECT and isinstance(item, _UNTOLD):
+            return item
+        return replace(item, caller=dict(self.caller))
+
+    def over(self) -> tuple[Delta, ...]:
+        """All of it has been said. One that runs here goes on as an item, unless what comes of it
+        is another one."""
+        offer = self.offer
+        if offer.call is not None and offer.apart is None:
+            return (Close(),)
+        fields = offer.read(self.arguments)
+        steps = (Progress(step.name, self.key, step.fields) for step in offer.steps(fields))
+        return (*steps, Close(fields, self.key))
+
+    @property
+    def shown(self) -> it.Item:
+        """Its item as it begins."""
+        shell = self.offer.shell
+        if "call_id" in shell.__struct_fields__:
+            shell = replace(shell, call_id=self.call_id)
+        return self.named(shell)
+
+    @property
+    def outcome(self) -> tuple[it.Item, ...]:
+        """Its item as it ended, and those that follow it; a client's as it was said."""
+        result = self.result
+        if result is None:
+            return (replace(self.shown, **self.offer.read(self.arguments)),)
+        if self.following is not None:
+            return (self.shown, replace(self.following, **result.fields))
+        return (replace(self.shown, **result.fields, status=self.status), *result.items)
+
+    @property
+    def waits(self) -> bool:
+        """It goes on when the client has answered."""
+        return self.result is not None and self.result.waiting
+
+    @property
+    def status(self) -> str:
+        """How the item ended that tells of it now."""
+        if self.result is None or not self.result.failed:
+            return "completed"
+        return self.offer.failure if self.following is None else "incomplete"
 
     def write(self, delta: Text) -> None:
         self._text.append(delta.text)
@@ -149,14 +225,15 @@ def said_of(
     calls: Sequence[Called], told: Callable[[Called], Sequence[it.Item]]
 ) -> tuple[it.Item, ...]:
     """Calls, and what the model is told of them."""
-    said = (call.item() for call in calls)
+    said = (call.item() for call in calls if not call.stands)
     return (*said, *(item for call in calls for item in told(call)))
 
 
 class Turn:
     """``allowed``: how many more calls may run; None: any number. ``refuses``: why a call of that
     name and namespace cannot be; "": it can. ``begun``: the item that was being written when the
-    turn was interrupted. ``reader``: makes what reads a message."""
+    turn was interrupted. ``reader``: makes what reads a message. ``caller``: what its calls say
+    of who made them."""
 
     def __init__(
         self,
@@ -167,7 +244,9 @@ class Turn:
         refuses: Callable[[str, str | None], str] = lambda name, namespace: "",
         begun: it.Item | None = None,
         reader: Callable[[], Citations] | None = None,
+        caller: Mapping[str, str] | None = None,
     ) -> None:
+        self._caller = caller
         self._reader = reader
         self._offers = offers
         self._ids = ids
@@ -247,11 +326,14 @@ class Turn:
             self.awaits_client |= isinstance(item, _CLIENTS)
             self._open = _Spoken(item, self._reader)
             self._said.append(self._open)
+            if self._caller is not None and isinstance(item, _CLIENTS):
+                return (replace(delta, item=replace(item, caller=dict(self._caller))),)
             return (delta,)
         ignored = offer.call is not None and self._allowed == 0
         if offer.call is not None and self._allowed:
             self._allowed -= 1
-        self._open = call = Called(offer, item, self._ids("call"), ignored=ignored)
+        call_id = self._ids("call")
+        self._open = call = Called(offer, item, call_id, ignored=ignored, caller=self._caller)
         self._said.append(call)
         if ignored:
             return ()
@@ -264,9 +346,5 @@ class Turn:
             return now.end()
         if now is None or now.ignored:
             return ()
-        if now.offer.call is not None:
-            return (Close(),)
-        self.awaits_client = True
-        fields = now.offer.read(now.arguments)
-        steps = (Progress(step.name, now.key, step.fields) for step in now.offer.steps(fields))
-        return (*steps, Close(fields, now.key))
+        self.awaits_client |= now.offer.call is None
+        return now.over()

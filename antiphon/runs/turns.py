@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import Reply, added
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import InvalidRequest, ToolError
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Prompted
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Prompted, Reason
 from antiphon.tools.base import Offer, Opening, Toolset
 from antiphon.tools.citations import Citations
 from antiphon.tools.told import trimmed
@@ -30,9 +30,9 @@ from antiphon.wire.response import Usage
 
 from .around import Around
 from .interrupted import failed, is_between
-from .offered import Hosted, covers, named_in, reader_of, with_tools
-from .running import Bounds, Place, room, run_all
-from .turn import Called, Turn, said_of
+from .offered import Hosted, composed, covers, named_in, reader_of, with_tools
+from .running import Bounds, Budget, Place, room, run_all
+from .turn import DIRECT, Called, Turn, said_of
 
 __all__ = ["Turns", "Work"]
 
@@ -49,7 +49,8 @@ _ENOUGH = "No more calls are possible now. Answer with what you have."
 
 class Work(Struct, frozen=True, kw_only=True):
     """What the turns are about. ``ask`` prepares the reply to a conversation; ``declared``: the
-    tools as the request has them."""
+    tools that the request has for the model; ``programs``: those that the client runs for programs
+    of the model, where it may write some."""
 
     conversation: Conversation
     options: Options
@@ -61,6 +62,7 @@ class Work(Struct, frozen=True, kw_only=True):
     response_id: str
     hosted: tuple[Hosted, ...] = ()
     declared: tuple[tl.Tool, ...] = ()
+    programs: tuple[Offer, ...] | None = None
     include: frozenset[str] = frozenset()
     context_size: int | None = None
 
@@ -75,10 +77,11 @@ class Turns(Around):
         self._offers = {(o.tool.name, o.namespace): o for o in work.offers}
         self._conversation = work.conversation
         self._options = work.options
-        self._allowed = work.bounds.calls
+        self._budget = Budget(work.bounds.calls)
         self._begun: Begun | None = None
         self._reader: Callable[[], Citations] | None = None
-        self._is_over = False
+        #: Why the reply ended before the model was asked.
+        self._ended: Reason | None = None
         self._began = 0.0
         #: Bytes the model can be told of each call of the last turn.
         self._room = 0
@@ -105,8 +108,8 @@ class Turns(Around):
             async with aclosing(self._start(toolsets, begun)) as started:
                 async for known in started:
                     yield known
-            if self._is_over:
-                yield (self._end("length"),)
+            if self._ended is not None:
+                yield (self._end(self._ended),)
                 return
             said = None if begun is None or is_between(begun) else next(iter(begun.open), None)
             async with aclosing(self._all(said)) as turns:
@@ -120,17 +123,18 @@ class Turns(Around):
             turn = Turn(
                 self._offers,
                 self._work.ids,
-                allowed=0 if is_last else self._allowed,
+                allowed=0 if is_last else self._budget.left,
                 refuses=self._refuses,
                 begun=said,
                 reader=self._reader,
+                caller=None if self._work.programs is None else DIRECT,
             )
             said = None
             async with aclosing(self._turn(turn)) as deltas:
                 async for known in deltas:
                     yield known
             finish = turn.finish
-            if finish is None or finish.reason != "stop" or turn.awaits_client or not turn.calls:
+            if finish is None or finish.reason != "stop" or not turn.calls or _awaits_client(turn):
                 yield (self._end("stop" if finish is None else finish.reason),)
                 return
             if is_last or self._has_to_end(turn):
@@ -172,13 +176,7 @@ class Turns(Around):
         self, stack: AsyncExitStack, toolsets: list[Toolset], *, anew: bool
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Open the tools. Those that lead the output are told of, unless they have been."""
-        work = self._work
-        opening = Opening(
-            tenant=work.tenant,
-            response_id=work.response_id,
-            items=work.conversation.items,
-            include=work.include,
-        )
+        work, opening = self._work, self._opening()
         for hosted in work.hosted:
             lead = hosted.provider.lead(hosted.tool, opening) if anew else None
             key = work.ids("lead") if lead is not None else ""
@@ -195,33 +193,48 @@ class Turns(Around):
                 yield (Progress(step, key), Close(toolset.fields, key))
             toolsets.append(toolset)
 
+    def _opening(self) -> Opening:
+        work = self._work
+        return Opening(
+            tenant=work.tenant,
+            response_id=work.response_id,
+            items=work.conversation.items,
+            include=work.include,
+        )
+
     async def _start(
         self, toolsets: Sequence[Toolset], begun: Begun | None
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
         """The reply of the first turn, once it is known what there is to call."""
+        within = begun is not None and not is_between(begun)
+        if begun is not None and not within:
+            yield self._failed(begun)
+        opening = replace(self._opening(), items=self._conversation.items)
+        toolsets = composed(self._work.hosted, toolsets, self._work.programs or (), opening)
         offered = tuple(offer for toolset in toolsets for offer in toolset.offers)
         self._offers.update({(o.tool.name, o.namespace): o for o in offered})
         self._reader = reader_of(toolsets)
         self._options = with_tools(self._options, self._work.hosted, toolsets)
-        if begun is not None and not is_between(begun):
+        if begun is not None and within:
             if offered:
                 self._now = await self._work.ask(self._work.conversation, self._options)
             self._now = self._now.resumed(begun)
             return
-        calls: list[Called] = []
-        if begun is not None:
-            yield self._failed(begun)
-        else:
-            first = [each for toolset in toolsets for each in toolset.first]
-            calls = [Called.allowed(each, self._work.ids("call")) for each in first]
-            for call in calls:
-                yield call.said()
-            async with aclosing(run_all(calls, self._place(calls))) as steps:
-                async for step in steps:
-                    yield (step,)
-        if begun is not None or calls or offered:
-            prompted = await self._next(partial(said_of, calls), first=begun is None)
-            self._is_over = prompted is None
+        first = [each for toolset in toolsets for each in toolset.first]
+        going = [each for each in first if each.call_id is not None]
+        calls = [Called.first(each, self._work.ids) for each in (first if begun is None else going)]
+        for call in calls:
+            if out := call.said():
+                yield out
+        async with aclosing(run_all(calls, self._place(calls))) as steps:
+            async for step in steps:
+                yield (step,)
+        if any(call.waits for call in calls):
+            self._ended = "stop"
+        elif begun is not None or calls or offered:
+            afresh = begun is None and not going  # what a choice demanded has been done otherwise
+            prompted = await self._next(partial(said_of, calls), first=afresh)
+            self._ended = "length" if prompted is None else None
             if prompted:
                 yield prompted
 
@@ -235,8 +248,7 @@ class Turns(Around):
             return
         self.used.append(turn.finish.usage)
         calls = [call for call in turn.calls if not call.ignored]
-        if self._allowed is not None:
-            self._allowed -= len(calls)
+        self._budget.take(len(calls))
         if turn.finish.reason == "stop" and calls:
             async with aclosing(run_all(calls, self._place(calls))) as steps:
                 async for step in steps:
@@ -298,7 +310,7 @@ class Turns(Around):
         if most is not None:
             spent = sum(usage.output_tokens for usage in self.used)
             changed["max_output_tokens"] = max(0, most - spent)
-        if self._must_answer or self._allowed == 0:
+        if self._must_answer or self._budget.left == 0:
             changed["tool_choice"] = self._clients(choice)
         return replace(options, **changed)
 
@@ -322,6 +334,8 @@ class Turns(Around):
             room=self._room,
             side_by_side=work.bounds.side_by_side,
             call_s=max(0.0, min(work.bounds.call_s, self._left_s)),
+            budget=self._budget,
+            ids=work.ids,
         )
 
     def _refuses(self, name: str, namespace: str | None) -> str:
@@ -378,3 +392,8 @@ class Turns(Around):
 
 def _now() -> float:
     return asyncio.get_running_loop().time()
+
+
+def _awaits_client(turn: Turn) -> bool:
+    """The client has to answer a call of the model, or of a program of it."""
+    return turn.awaits_client or any(call.waits for call in turn.calls)

@@ -36,12 +36,14 @@ class Stem(Struct, frozen=True, kw_only=True):
 
 class Kind(Struct, frozen=True, kw_only=True):
     """A row: id prefix, texts by channel, progress events by name. ``unfinished``: fields of an
-    item that did not complete, for kinds that have no status ``incomplete``."""
+    item that did not complete, for kinds that have no status ``incomplete``. ``begins``: it may
+    have a status while it is open."""
 
     prefix: str
     stems: Mapping[Channel, Stem] = {}
     progress: Mapping[str, type[ev.Event]] = {}
     unfinished: Mapping[str, Any] = {}
+    begins: bool = True
 
 
 _ANSWER = Stem(
@@ -192,7 +194,7 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
     it.ToolSearchOutput: Kind(prefix="tso"),
     it.AdditionalTools: Kind(prefix="adt"),
     it.Program: Kind(prefix="prg"),
-    it.ProgramOutput: Kind(prefix="prgo"),
+    it.ProgramOutput: Kind(prefix="prgo", begins=False),
     # Only ever sent by clients; the prefix serves the ids they are stored under.
     it.CompactionTrigger: Kind(prefix="cmpt"),
     it.ConfigurationUpdate: Kind(prefix="cfgu"),

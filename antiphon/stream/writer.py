@@ -316,7 +316,7 @@ class ResponseWriter:
         given: dict[str, Any] = {"id": shell.id or self._ids(kind.prefix)}
         if getattr(shell, "call_id", None) == "":
             given["call_id"] = self._ids("call")
-        if "status" in shell.__struct_fields__:
+        if kind.begins and "status" in shell.__struct_fields__:
             given["status"] = "in_progress"
         shell = replace(shell, **given)
         index = len(self._items)

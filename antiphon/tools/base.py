@@ -4,12 +4,13 @@ it. It knows no model, no run and no HTTP.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable, Iterable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Any, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from antiphon.errors import ToolError
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Item
 
@@ -17,7 +18,9 @@ from .citations import Naming, Notation
 
 __all__ = [
     "Admitting",
+    "Ask",
     "Call",
+    "Composing",
     "Context",
     "First",
     "Next",
@@ -27,17 +30,38 @@ __all__ = [
     "Result",
     "Step",
     "Toolset",
+    "Wanted",
 ]
+
+
+class Wanted(Struct, frozen=True):
+    """A call that another call makes."""
+
+    offer: Offer
+    arguments: str
+
+
+#: Makes calls side by side. Of each, what is in the output afterwards: the call, and what came of
+#: it if that is an item apart. One that the client has to run stands alone; one that may not be
+#: made leaves nothing.
+Ask = Callable[[Sequence[Wanted]], Awaitable[Sequence[tuple[Item, ...]]]]
+
+
+async def _nobody(wanted: Sequence[Wanted]) -> Sequence[tuple[Item, ...]]:
+    raise ToolError("Nothing can be called from here.")
 
 
 class Context(Struct, frozen=True, kw_only=True):
     """For whom a tool works. ``room``: about how many bytes of text the model can still be told of
-    this call (``trimmed``)."""
+    this call (``trimmed``). ``caller``: the call that made this one; None: the model. All that such
+    a caller is to know of it must be in its items. ``ask``: makes calls in the name of this one."""
 
     tenant: str
     response_id: str
     call_id: str
     room: int
+    caller: str | None = None
+    ask: Ask = _nobody
 
 
 class Step(Struct, frozen=True):
@@ -60,7 +84,8 @@ class Result(Struct, frozen=True, kw_only=True):
     """The work is done. ``text`` is what the model is told; ``fields`` are of the call's item.
 
     ``items`` follow the call in the output, and tell the model in place of the text. ``used``:
-    what the call cost, as ``tool_usage`` of the response tells it.
+    what the call cost, as ``tool_usage`` of the response tells it. ``waiting``: the client has
+    calls to answer first; another response goes on with it.
     """
 
     text: str = ""
@@ -68,6 +93,7 @@ class Result(Struct, frozen=True, kw_only=True):
     failed: bool = False
     items: tuple[Item, ...] = ()
     used: Mapping[str, Any] = {}
+    waiting: bool = False
 
 
 #: Runs one call: its arguments as the model wrote them (of a custom tool: its input), and for whom.
@@ -83,7 +109,9 @@ class Offer(Struct, frozen=True, kw_only=True):
     ``shell``: the call as it begins on the wire. ``streamed``: what the model writes is the text of
     that item. ``call`` runs it; None: the client does, and ``read`` makes the item's fields of what
     the model wrote, of which ``steps`` are told. ``namespace`` tells functions of the same name
-    apart.
+    apart. With ``apart`` what comes of a call is another item, and the call's own is over when it
+    has been said, with what ``read`` makes of it; it gives the item of a call, by its id, that
+    failed, and why.
     """
 
     tool: tl.Function | tl.Custom
@@ -95,13 +123,16 @@ class Offer(Struct, frozen=True, kw_only=True):
     #: The status of the item of a call that failed.
     failure: str = "failed"
     namespace: str | None = None
+    apart: Callable[[str, str], Item] | None = None
 
 
 class First(Struct, frozen=True, kw_only=True):
-    """A call to be run before the model is asked: what a client has allowed."""
+    """A call to be run before the model is asked: what a client has allowed, or one that stands in
+    the conversation under this ``call_id`` and goes on."""
 
     offer: Offer
     arguments: str
+    call_id: str | None = None
 
 
 class Toolset(Struct, frozen=True, kw_only=True):
@@ -142,6 +173,14 @@ class Provider(Protocol):
         """What the request's tool comes to, for as long as its response is worked on. It is entered
         and left by one task, which may be cancelled; what needs a task of its own has one. Raises
         ``ToolError``: then the response goes on without it."""
+
+
+@runtime_checkable
+class Composing(Protocol):
+    """A provider whose tool calls other tools."""
+
+    def compose(self, offers: Sequence[Offer], opening: Opening) -> Toolset:
+        """What it offers, once it is known what it can call."""
 
 
 @runtime_checkable

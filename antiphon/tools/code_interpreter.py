@@ -109,7 +109,8 @@ class _Work:
         except NotFound as error:
             raise ToolError(error.message) from None
         self._made.update((file.path, file) for file in made)
-        outputs = await self._outputs(outcome) if self._with_outputs else None
+        shown = self._with_outputs or context.caller is not None
+        outputs = await self._outputs(outcome) if shown else None
         failed = outcome.ended not in ("done", "raised")
         if not failed:
             yield Step("completed")

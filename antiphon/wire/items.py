@@ -191,12 +191,15 @@ class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):
 
 
 class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpreter_call"):
+    """``caller``, here and in ``McpCall``, is ours: only calls that a program made have it."""
+
     container_id: str
     code: str | None = None
     outputs: tuple[Json, ...] | None = None
     status: Literal["in_progress", "interpreting", "completed", "incomplete", "failed"] = (
         "completed"
     )
+    caller: Json | UnsetType = UNSET
 
 
 class ImageGenerationCall(ItemBase, frozen=True, kw_only=True, tag="image_generation_call"):
@@ -304,6 +307,7 @@ class McpCall(ItemBase, frozen=True, kw_only=True, tag="mcp_call"):
     output: str | None = None
     error: Any | None = None
     approval_request_id: str | UnsetType = UNSET
+    caller: Json | UnsetType = UNSET
 
 
 class ToolSearchCall(ItemBase, frozen=True, kw_only=True, tag="tool_search_call"):
@@ -350,6 +354,8 @@ class ItemReference(ItemBase, frozen=True, kw_only=True, tag="item_reference"):
 
 
 class Program(ItemBase, frozen=True, kw_only=True, tag="program"):
+    """``code`` is JavaScript. Calls that it makes name it as their ``caller``."""
+
     call_id: _CallId
     code: str
     fingerprint: str

@@ -14,6 +14,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, field
 __all__ = [
     "HOSTED_CHOICES",
     "ApplyPatch",
+    "Callers",
     "Choice",
     "CodeInterpreter",
     "Computer",
@@ -42,6 +43,9 @@ __all__ = [
 
 Json = dict[str, Any]
 
+#: Who may call a tool: the model itself, programs that it writes. Nothing said: the model.
+Callers = Annotated[tuple[Literal["direct", "programmatic"], ...], Meta(min_length=1)]
+
 
 class ToolBase(Struct, frozen=True, kw_only=True, tag_field="type"):
     """What every tool has: its ``type``."""
@@ -57,7 +61,7 @@ class Function(ToolBase, frozen=True, kw_only=True, tag="function"):
     output_schema: Json | UnsetType = UNSET
     async_: bool | UnsetType = field(default=UNSET, name="async")
     defer_loading: bool | UnsetType = UNSET
-    allowed_callers: tuple[str, ...] | UnsetType = UNSET
+    allowed_callers: Callers | UnsetType = UNSET
 
 
 class TextFormat(Struct, frozen=True, kw_only=True, tag_field="type", tag="text"):
@@ -82,7 +86,7 @@ class Custom(ToolBase, frozen=True, kw_only=True, tag="custom"):
     format: CustomFormat | UnsetType = UNSET
     async_: bool | UnsetType = field(default=UNSET, name="async")
     defer_loading: bool | UnsetType = UNSET
-    allowed_callers: tuple[str, ...] | UnsetType = UNSET
+    allowed_callers: Callers | UnsetType = UNSET
 
 
 class Namespace(ToolBase, frozen=True, kw_only=True, tag="namespace"):
@@ -134,7 +138,7 @@ class FileSearch(ToolBase, frozen=True, kw_only=True, tag="file_search"):
 
 class CodeInterpreter(ToolBase, frozen=True, kw_only=True, tag="code_interpreter"):
     container: str | Json
-    allowed_callers: tuple[str, ...] | UnsetType = UNSET
+    allowed_callers: Callers | UnsetType = UNSET
 
 
 class ImageGeneration(ToolBase, frozen=True, kw_only=True, tag="image_generation"):
@@ -168,7 +172,7 @@ class Mcp(ToolBase, frozen=True, kw_only=True, tag="mcp"):
     require_approval: str | Json | UnsetType = UNSET
     server_description: str | UnsetType = UNSET
     defer_loading: bool | UnsetType = UNSET
-    allowed_callers: tuple[str, ...] | UnsetType = UNSET
+    allowed_callers: Callers | UnsetType = UNSET
 
 
 class Computer(ToolBase, frozen=True, kw_only=True, tag="computer"):
@@ -187,11 +191,11 @@ class LocalShell(ToolBase, frozen=True, kw_only=True, tag="local_shell"):
 
 class Shell(ToolBase, frozen=True, kw_only=True, tag="shell"):
     environment: Json | UnsetType = UNSET
-    allowed_callers: tuple[str, ...] | UnsetType = UNSET
+    allowed_callers: Callers | UnsetType = UNSET
 
 
 class ApplyPatch(ToolBase, frozen=True, kw_only=True, tag="apply_patch"):
-    allowed_callers: tuple[str, ...] | UnsetType = UNSET
+    allowed_callers: Callers | UnsetType = UNSET
 
 
 class ProgrammaticToolCalling(ToolBase, frozen=True, kw_only=True, tag="programmatic_tool_calling"):

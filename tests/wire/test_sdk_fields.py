@@ -43,6 +43,10 @@ OURS = {
     ("custom_tool_call_output", "name"): "sent by clients that mirror function_call_output",
     ("web_search_call", "results"): "filled by include web_search_call.results",
     ("local_shell_call_output", "call_id"): "sent by clients that mirror the other outputs",
+    **{
+        (tag, "caller"): "where a program made the call: it goes on by it"
+        for tag in ("mcp_call", "code_interpreter_call")
+    },
     ("error", "error"): "the nested form, which OpenAI's servers send",
     ("response", "store"): "Open Responses demands it",
     ("response", "presence_penalty"): "Open Responses demands it",

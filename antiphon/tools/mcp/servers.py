@@ -59,8 +59,6 @@ class Servers:
     def check(self, tool: Mcp, path: str) -> None:
         check_label(tool.server_label, f"{path}.server_label")
         wishes(tool, path)
-        if tool.allowed_callers is not UNSET and "direct" not in tool.allowed_callers:
-            raise _refused(f"{path}.allowed_callers", "Nobody but the model calls tools here.")
         self._server(tool, path)
 
     def lead(self, tool: Mcp, opening: Opening) -> it.Item | None:

@@ -382,7 +382,6 @@ async def test_what_was_allowed_is_run_once(servers: Servers, toys: Toys) -> Non
         ({"headers": {"a\nb": "c"}}, "headers"),
         ({"headers": {"a": "c\r\nd: e"}}, "headers"),
         ({"authorization": "a\nb"}, "headers"),
-        ({"allowed_callers": ("programmatic",)}, "allowed_callers"),
     ],
 )
 async def test_what_is_refused(servers: Servers, given: Any, param: str) -> None:

@@ -1,0 +1,87 @@
+"""Functions as TypeScript declares them: how a model that writes programs is told what it can call.
+It knows JSON schemas and nothing of tools.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+__all__ = ["access", "declared", "typed"]
+
+_NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
+_PLAIN = {
+    "string": "string",
+    "number": "number",
+    "integer": "number",
+    "boolean": "boolean",
+    "null": "null",
+}
+#: Deeper schemas are of no help to whoever calls.
+_DEEP = 6
+
+
+def declared(path: Sequence[str], about: str, taken: str, given: str) -> str:
+    """A function behind ``tools``, with what it is for above it."""
+    lines = [f"// {line.strip()}" for line in about.splitlines() if line.strip()]
+    return "\n".join([*lines, f"tools{access(path)}({taken}): Promise<{given}>"])
+
+
+def access(path: Sequence[str]) -> str:
+    """How a property is written: ``.name``, or ``["a-name"]``."""
+    return "".join(f".{name}" if _NAME.match(name) else f"[{json.dumps(name)}]" for name in path)
+
+
+def typed(schema: Any, depth: int = 0) -> str:
+    """The type of a schema; what it does not say is ``unknown``."""
+    if not isinstance(schema, Mapping) or depth > _DEEP:
+        return "unknown"
+    if "const" in schema:
+        return _literal(schema["const"])
+    if isinstance(schema.get("enum"), list):
+        return " | ".join(map(_literal, schema["enum"])) or "never"
+    for name, sign in (("anyOf", " | "), ("oneOf", " | "), ("allOf", " & ")):
+        if isinstance(schema.get(name), list):
+            return sign.join(_within(each, depth) for each in schema[name])
+    kind = schema.get("type")
+    if isinstance(kind, list):
+        return " | ".join(_within({**schema, "type": each}, depth) for each in kind)
+    if kind == "array":
+        return f"{_within(schema.get('items'), depth)}[]"
+    if kind == "object" or "properties" in schema:
+        return _object(schema, depth)
+    return _PLAIN.get(str(kind), "unknown")
+
+
+def _within(schema: Any, depth: int) -> str:
+    text = typed(schema, depth + 1)
+    return f"({text})" if " | " in text or " & " in text else text
+
+
+def _object(schema: Mapping[str, Any], depth: int) -> str:
+    properties = schema.get("properties")
+    if not isinstance(properties, Mapping) or not properties:
+        return f"Record<string, {typed(schema.get('additionalProperties'), depth + 1)}>"
+    required = schema.get("required")
+    needed = set(required) if isinstance(required, list) else set()
+    fields = (
+        f"{name if _NAME.match(name) else json.dumps(name)}{'' if name in needed else '?'}:"
+        f" {typed(each, depth + 1)}{_about(each)}"
+        for name, each in properties.items()
+    )
+    return f"{{ {'; '.join(fields)} }}"
+
+
+def _about(schema: Any) -> str:
+    """What is said of a field, if it is short."""
+    about = schema.get("description") if isinstance(schema, Mapping) else None
+    if not isinstance(about, str) or not about.strip():
+        return ""
+    line = " ".join(about.replace("*/", "").split())
+    return f" /* {line if len(line) <= 200 else line[:199] + '…'} */"
+
+
+def _literal(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
