@@ -297,7 +297,7 @@ def test_what_nobody_can_do_is_refused_by_path(item: it.Item) -> None:
                 it.ProgramOutput(call_id="c", result="1"),
             ],
             "program",
-            {"code": "f()"},
+            {"input": "f()"},
             "1",
         ),
         (

@@ -1,0 +1,310 @@
+"""Turns in which programs run: calls side by side, interruptions, and whoever leaves."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from antiphon.backends.base import singly
+from antiphon.backends.scripted import Scripted
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.errors import ToolError
+from antiphon.runs.offered import Hosted
+from antiphon.runs.running import Bounds
+from antiphon.runs.turns import Turns, Work
+from antiphon.sandbox.javascript import JavaScript
+from antiphon.seal import Key, Seal
+from antiphon.stream.deltas import Close, Delta, Finish, Open
+from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
+from antiphon.tools.callers import for_programs
+from antiphon.tools.programs import Programs
+from antiphon.wire import items as it
+from antiphon.wire import tools as tl
+from tests.conformance.scripts import custom, finish, said
+
+ONLY = ("programmatic",)
+PROGRAMS = tl.ProgrammaticToolCalling()
+SERVER = tl.Mcp(server_label="s", server_url="https://example.org", allowed_callers=ONLY)
+STOCK = tl.Function(name="stock", allowed_callers=ONLY)
+
+
+class Look:
+    """``Provider`` of one function, ``s.look``; ``run`` runs it."""
+
+    def __init__(self, run: Any) -> None:
+        self._run = run
+
+    def check(self, tool: Any, path: str) -> None: ...
+
+    def lead(self, tool: Any, opening: Opening) -> it.Item | None:
+        return None
+
+    @asynccontextmanager
+    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+        function = tl.Function(name="look", parameters={"type": "object"})
+        shell = it.McpCall(server_label="s", name="look", arguments="", status="in_progress")
+        offer = Offer(tool=function, shell=shell, call=self._run, streamed=True, namespace="s")
+        yield Toolset(offers=(offer,))
+
+
+@pytest.fixture(scope="module")
+def javascript() -> Iterator[JavaScript]:
+    javascript = JavaScript(step_s=5)
+    yield javascript
+    javascript.close()
+
+
+def program(code: str) -> list[Delta]:
+    return custom(code, name="program")
+
+
+class Told:
+    """Turns over scripts, and what came of them."""
+
+    def __init__(self, javascript: JavaScript, *scripts: Any, run: Any, **bounds: Any) -> None:
+        #: The first one is for the prompt that is checked before the tools are open.
+        self.backend = Scripted([said("never"), *scripts])
+        numbers = itertools.count(1)
+        self.programs = Programs(javascript, Seal([Key.of(bytes(32))]), clock=lambda: 1.0)
+        self.work = Work(
+            conversation=Conversation(
+                (it.Message(role="user", content=(it.InputText(text="hi"),)),)
+            ),
+            options=Options(),
+            offers=(),
+            hosted=(
+                Hosted("mcp", SERVER, Look(run), "tools[0]"),
+                Hosted("programmatic_tool_calling", PROGRAMS, self.programs, "tools[1]"),
+            ),
+            programs=for_programs([STOCK]),
+            ask=self.backend.prepare,
+            bounds=Bounds(**bounds),
+            ids=lambda prefix: f"{prefix}_{next(numbers)}",
+            tenant="t",
+            response_id="resp_1",
+        )
+        self.deltas: list[Delta] = []
+
+    async def turns(self) -> Turns:
+        reply = await self.backend.prepare(self.work.conversation, self.work.options)
+        return Turns(reply, self.work)
+
+    async def all(self, begun: Begun | None = None) -> Told:
+        reply = await self.turns()
+        async with asyncio.timeout(10):
+            deltas = (reply if begun is None else reply.resumed(begun)).deltas()
+            self.deltas = [delta async for delta in singly(deltas)]
+        return self
+
+    @property
+    def opened(self) -> list[it.Item]:
+        return [delta.item for delta in self.deltas if isinstance(delta, Open)]
+
+    @property
+    def kinds(self) -> list[str]:
+        return [str(item.__struct_config__.tag) for item in self.opened]
+
+    @property
+    def output(self) -> it.ProgramOutput:
+        (found,) = [item for item in self.opened if isinstance(item, it.ProgramOutput)]
+        return found
+
+    def written(self, code: str, call_id: str = "call_p") -> it.Program:
+        """The program as it stands in a conversation."""
+        composed = self.programs.compose((), Opening(tenant="t", response_id="r", items=()))
+        return it.Program(id="prg_1", call_id=call_id, **composed.offers[0].read(code))
+
+
+async def echo(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    text = f"seen {arguments}"
+    yield Result(text=text, fields={"output": text})
+
+
+async def fails(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    raise ToolError("Nobody is there.")
+    yield Result()
+
+
+async def test_calls_of_a_program_run_side_by_side(javascript: JavaScript) -> None:
+    both = asyncio.Barrier(2)
+
+    async def meet(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        assert context.caller is not None
+        await both.wait()
+        yield Result(fields={"output": arguments})
+
+    code = "text(await Promise.all([tools.s.look({n: 1}), tools.s.look({n: 2})]))"
+    told = await Told(javascript, program(code), said("Done."), run=meet).all()
+    assert told.kinds == ["program", "mcp_call", "mcp_call", "program_output", "message"]
+    assert json.loads(told.output.result) == ['{"n":1}', '{"n":2}']
+
+
+async def test_no_more_of_them_at_a_time_than_of_a_turn(javascript: JavaScript) -> None:
+    running = most = 0
+
+    async def counts(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        running -= 1
+        yield Result(fields={"output": arguments})
+
+    code = "await Promise.all([1, 2, 3, 4, 5].map(n => tools.s.look({n})))"
+    calls = [*program(code), *program(code)]
+    told = Told(javascript, [*calls, finish()], said("Done."), run=counts, side_by_side=2)
+    await told.all()
+    assert most == 2 and told.kinds.count("program_output") == 2
+
+
+async def test_a_call_that_fails_is_thrown_and_can_be_caught(javascript: JavaScript) -> None:
+    code = "try { await tools.s.look({}) } catch (e) { text('caught: ' + e.message) }"
+    told = await Told(javascript, program(code), said("Done."), run=fails).all()
+    assert told.output.result == "caught: Nobody is there."
+    assert told.output.status == "completed"
+
+
+async def test_a_program_takes_no_longer_than_a_call_may(javascript: JavaScript) -> None:
+    async def hangs(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        await asyncio.Event().wait()
+        yield Result()
+
+    code = "await tools.s.look({})"
+    told = await Told(javascript, program(code), said("Hm."), run=hangs, call_s=0.2).all()
+    assert told.output.status == "incomplete" and "took too long" in told.output.result
+    assert told.kinds[-1] == "message"
+
+
+async def test_what_puts_out_too_much_is_cut(javascript: JavaScript) -> None:
+    code = "text('x'.repeat(1e6))"
+    told = await Told(javascript, program(code), said("Hm."), run=echo).all()
+    assert "characters left out" in told.output.result and len(told.output.result) < 40_000
+
+
+@pytest.mark.parametrize("code", ["await tools.s.look({})", "for (;;) {}"])
+async def test_whoever_leaves_stops_it(javascript: JavaScript, code: str) -> None:
+    stopped, begun = asyncio.Event(), asyncio.Event()
+
+    async def hangs(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        begun.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        yield Result()
+
+    told = Told(javascript, program(code), said("Hm."), run=hangs)
+    reply = await told.turns()
+
+    async def read() -> None:
+        async with aclosing(reply.deltas()) as deltas:
+            async for known in deltas:
+                if any(isinstance(delta, Close) for delta in known) and "for" in code:
+                    begun.set()
+
+    reader = asyncio.create_task(read())
+    async with asyncio.timeout(5):
+        await begun.wait()
+        reader.cancel()
+        await asyncio.wait([reader])
+        assert reader.cancelled()
+        if "for" not in code:
+            assert stopped.is_set()
+        else:  # its thread is free again long before its time is over
+            stage = await javascript.advance("return 1", ())
+            assert stage.said == "1"
+
+
+# --- after an interruption -----------------------------------------------------------------------
+
+TWO = "text(await Promise.allSettled([tools.s.look({n: 1}), tools.s.look({n: 2})]))"
+
+
+def called(program: it.Program, **fields: Any) -> it.McpCall:
+    caller = {"type": "program", "caller_id": program.call_id}
+    return it.McpCall(server_label="s", name="look", caller=caller, **fields)
+
+
+def settled(output: it.ProgramOutput) -> Sequence[str]:
+    return [each.get("value", "failed") for each in json.loads(output.result)]
+
+
+async def test_what_was_running_is_not_run_again(javascript: JavaScript) -> None:
+    ran: list[str] = []
+
+    async def counts(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        ran.append(arguments)
+        yield Result(fields={"output": "again"})
+
+    told = Told(javascript, said("Well."), run=counts)
+    written = told.written(TWO)
+    done = called(written, id="mcp_1", arguments='{"n":1}', output="one")
+    running = called(written, id="mcp_2", arguments='{"n":2}', status="in_progress")
+    await told.all(Begun((), (), (written, done), (running,)))
+    assert ran == [] and settled(told.output) == ["one", "failed"]
+    assert told.kinds == ["program_output", "message"]
+    closed = next(delta for delta in told.deltas if isinstance(delta, Close) and delta.key)
+    assert (closed.key, closed.status) == ("mcp_2", "failed")
+
+
+async def test_what_nobody_was_told_of_is_run(javascript: JavaScript) -> None:
+    told = Told(javascript, said("Well."), run=echo)
+    written = told.written(TWO)
+    done = called(written, id="mcp_1", arguments='{"n":1}', output="one")
+    await told.all(Begun((), (), (written, done)))
+    assert settled(told.output) == ["one", 'seen {"n":2}']
+    assert told.kinds == ["mcp_call", "program_output", "message"]
+
+
+async def test_one_that_waits_for_its_client_waits_on(javascript: JavaScript) -> None:
+    told = Told(javascript, said("never"), run=echo)
+    written = told.written("await tools.stock({})")
+    caller = {"type": "program", "caller_id": written.call_id}
+    asked = it.FunctionCall(id="fc_1", call_id="c", name="stock", arguments="{}", caller=caller)
+    await told.all(Begun((), (), (written, asked)))
+    assert told.kinds == [] and isinstance(told.deltas[-1], Finish)
+
+
+async def test_one_that_was_just_written_is_run(javascript: JavaScript) -> None:
+    told = Told(javascript, said("Well."), run=echo)
+    writing = it.FunctionCall(id="fc_1", call_id="c", name="other", arguments="{")
+    await told.all(Begun((), (), (told.written("text(1)"),), (writing,)))
+    assert told.kinds == ["program_output", "message"] and told.output.result == "1"
+    (closed, *_) = [delta for delta in told.deltas if isinstance(delta, Close) and delta.key]
+    assert (closed.key, closed.status) == ("fc_1", "incomplete")
+
+
+async def test_calls_are_told_of_before_they_are_made(javascript: JavaScript) -> None:
+    heard: list[str] = []
+
+    async def looks(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        assert heard.count("mcp_call") == 2
+        yield Result(fields={"output": arguments})
+
+    told = Told(javascript, program(TWO), said("Done."), run=looks)
+    reply = await told.turns()
+    async for delta in singly(reply.deltas()):
+        for _ in range(3):
+            await asyncio.sleep(0)
+        if isinstance(delta, Open):
+            heard.append(str(delta.item.__struct_config__.tag))
+            if isinstance(delta.item, it.ProgramOutput):
+                assert settled(delta.item) == ['{"n":1}', '{"n":2}']
+    assert heard[-1] == "message"
+
+
+def test_a_program_of_somebody_else_is_none_here(javascript: JavaScript) -> None:
+    told = Told(javascript, run=echo)
+    written = told.written("text(1)")
+    told.programs.admit_calls((written,), "t")
+    for wrong, tenant in ((written, "u"), (replace(written, code="text(2)"), "t")):
+        with pytest.raises(Exception, match="cannot go on"):
+            told.programs.admit_calls((wrong,), tenant)
