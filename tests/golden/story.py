@@ -32,6 +32,7 @@ from antiphon.wire.response import Response
 from tests.conformance.boxes import containers
 from tests.conformance.boxes import play as line
 from tests.golden.models import backend
+from tests.golden.programs import programs
 from tests.runs.served import Heard
 from tests.tools.images.painter import Painter, provider
 
@@ -101,6 +102,7 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
             "code_interpreter": CodeInterpreter(held),
             "shell": Shell(held),
             "image_generation": provider(painter),
+            **programs(),
         },
         containers=held,
         clock=lambda: 1000.0,
