@@ -1,0 +1,140 @@
+"""Programs that a model writes, in a real server, through the official client."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from openai import BadRequestError, OpenAI
+
+from antiphon.testing.models import smollm2
+from tests.e2e.server import Server, serving
+
+pytestmark = pytest.mark.model
+
+PIECES = {"x": 1, "y": 2, "z": 39}
+TOOLS: Any = [
+    {
+        "type": "function",
+        "name": "stock",
+        "description": "Pieces in stock.",
+        "parameters": {
+            "type": "object",
+            "properties": {"sku": {"type": "string"}},
+            "required": ["sku"],
+            "additionalProperties": False,
+        },
+        "output_schema": {
+            "type": "object",
+            "properties": {"pieces": {"type": "integer"}},
+            "required": ["pieces"],
+        },
+        "allowed_callers": ["programmatic"],
+        "strict": True,
+    },
+    {"type": "programmatic_tool_calling"},
+]
+CODE = """const [x, y] = await Promise.all([tools.stock({sku: "x"}), tools.stock({sku: "y"})]);
+const z = await tools.stock({sku: "z"});
+text({total: x.pieces + y.pieces + z.pieces});"""
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    pytest.importorskip("xllamacpp")
+    folder = tmp_path_factory.mktemp("programs")
+    call = json.dumps({"name": "program", "arguments": {"input": CODE}})
+    turns = [f"<tool_call>\n{call}\n</tool_call>", "There are 42 pieces."]
+    (folder / "scenes.toml").write_text(
+        f'[[scenes]]\nwhen = "How many"\nturns = {json.dumps(turns)}\n'
+    )
+    model = f'[models.replay]\nengine = "replay"\nsource = "{folder}/scenes.toml"\n'
+    model += f'[models.smollm2]\nsource = "{smollm2()}"\nthreads = 1\ncontext_size = 2048\n'
+    with serving(folder, "program_s = 2", model=model) as server:
+        yield server
+
+
+@pytest.fixture
+def client(server: Server) -> OpenAI:
+    return OpenAI(base_url=server.url, api_key="none", max_retries=0, timeout=60)
+
+
+def asked(client: OpenAI, streamed: bool, **body: Any) -> Any:
+    if not streamed:
+        return client.responses.create(**body)
+    with client.responses.stream(**body) as stream:
+        for _ in stream:
+            pass
+        return stream.get_final_response()
+
+
+def outputs(response: Any) -> list[Any]:
+    """As OpenAI's guide has a client answer."""
+    return [
+        {
+            "type": "function_call_output",
+            "call_id": item.call_id,
+            "output": json.dumps({"pieces": PIECES[json.loads(item.arguments)["sku"]]}),
+            "caller": item.caller.model_dump(),
+        }
+        for item in response.output
+        if item.type == "function_call"
+    ]
+
+
+@pytest.mark.parametrize("streamed", [False, True], ids=["plain", "stream"])
+@pytest.mark.parametrize("stored", [False, True], ids=["stateless", "stored"])
+def test_the_loop_of_a_client(client: OpenAI, streamed: bool, stored: bool) -> None:
+    input: Any = [{"role": "user", "content": "How many pieces are there?"}]
+    body: dict[str, Any] = {"model": "replay", "tools": TOOLS, "store": stored}
+    seen: list[list[str]] = []
+    for _ in range(5):
+        response = asked(client, streamed, **body, input=input)
+        assert response.status == "completed"
+        seen.append([item.type for item in response.output])
+        answers = outputs(response)
+        if not answers:
+            break
+        if stored:
+            body["previous_response_id"], input = response.id, answers
+        else:
+            input += [item.model_dump(exclude_none=True) for item in response.output] + answers
+    assert seen == [
+        ["program", "function_call", "function_call"],
+        ["function_call"],
+        ["program_output", "message"],
+    ]
+    output = response.output[0]
+    assert (output.result, output.status) == ('{"total":42}', "completed")
+    assert response.output_text == "There are 42 pieces."
+
+
+def test_what_a_real_model_must_write_is_run(client: OpenAI) -> None:
+    """Whatever so small a model takes for JavaScript."""
+    response: Any = client.responses.create(
+        model="smollm2",
+        input="How many pieces of x are there?",
+        tools=TOOLS,
+        tool_choice={"type": "programmatic_tool_calling"},
+        temperature=0,
+        max_output_tokens=200,
+        parallel_tool_calls=False,
+    )
+    made = response.output[0]
+    assert made.type == "program" and made.code
+    kinds = [item.type for item in response.output[1:]]
+    if "function_call" not in kinds:
+        assert kinds[0] == "program_output" and kinds[-1] == "message"
+    assert response.tool_choice.type == "programmatic_tool_calling"
+
+
+def test_what_was_not_written_here_does_not_run(client: OpenAI) -> None:
+    program = {"type": "program", "id": "prg_1", "call_id": "call_p", "code": "text(1)"}
+    with pytest.raises(BadRequestError, match="fingerprint"):
+        client.responses.create(
+            model="replay",
+            tools=TOOLS,
+            input=[{"role": "user", "content": "hi"}, {**program, "fingerprint": "mine"}],  # type: ignore[list-item]
+        )
