@@ -1,5 +1,5 @@
-"""What the stories of programs run in, the same each time: a seal that hides nothing, and Python that
-is only played."""
+"""What the stories of programs run in, the same each time: a seal that hides nothing, and Python
+that is only played."""
 
 from __future__ import annotations
 

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import singly
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Begun, Conversation, Options
-from antiphon.errors import ToolError
+from antiphon.errors import InvalidRequest, ToolError
 from antiphon.runs.offered import Hosted
 from antiphon.runs.running import Bounds
 from antiphon.runs.turns import Turns, Work
@@ -301,10 +301,15 @@ async def test_calls_are_told_of_before_they_are_made(javascript: JavaScript) ->
     assert heard[-1] == "message"
 
 
-def test_a_program_of_somebody_else_is_none_here(javascript: JavaScript) -> None:
+async def test_a_program_of_somebody_else_is_none_here(javascript: JavaScript) -> None:
     told = Told(javascript, run=echo)
     written = told.written("text(1)")
-    told.programs.admit_calls((written,), "t")
+
+    async def admitted(program: it.Program, tenant: str) -> None:
+        opening = Opening(tenant=tenant, response_id="r", items=(program,))
+        await told.programs.admit(PROGRAMS, opening, "tools[0]")
+
+    await admitted(written, "t")
     for wrong, tenant in ((written, "u"), (replace(written, code="text(2)"), "t")):
-        with pytest.raises(Exception, match="cannot go on"):
-            told.programs.admit_calls((wrong,), tenant)
+        with pytest.raises(InvalidRequest, match="cannot go on"):
+            await admitted(wrong, tenant)
