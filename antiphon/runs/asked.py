@@ -6,20 +6,20 @@ Each request field is honoured here, refused by name here, or listed as an echo 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import Options, open_programs
+from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
 from antiphon.tools import search
 from antiphon.tools.base import Offer, Provider
 from antiphon.tools.callers import by_the_model, check_callers, for_programs
 from antiphon.tools.client import CLIENT_TOOLS
 from antiphon.wire import tools as tl
-from antiphon.wire.items import Item, ItemBase, Reasoning
+from antiphon.wire.items import ItemBase, Reasoning
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import (
     JsonSchemaFormat,
@@ -31,7 +31,7 @@ from antiphon.wire.response import (
 
 from .offered import Hosted
 
-__all__ = ["Visible", "admit_programs", "completed", "echo", "hidden", "options", "visible_tools"]
+__all__ = ["Visible", "completed", "echo", "hidden", "options", "visible_tools"]
 
 _PROGRAMS = "programmatic_tool_calling"
 _SHOWN = (tl.Function, tl.Custom, tl.Namespace)
@@ -130,19 +130,6 @@ def visible_tools(
     if any(each.type == _PROGRAMS for each in hosted):
         programs = for_programs(request.tools)
     return Visible(shown, ignored, offers, tuple(hosted), programs)
-
-
-def admit_programs(items: Sequence[Item], tools: Visible) -> None:
-    """Raises ``InvalidRequest`` where a program of the conversation should go on, and the request
-    has no tool for it."""
-    going = open_programs(items)
-    types = {each.type for each in tools.hosted}
-    if going and _PROGRAMS not in {*types, *(t.__struct_config__.tag for t in tools.tools)}:
-        raise InvalidRequest(
-            f"The program {going[0].call_id} cannot go on without a tool of type '{_PROGRAMS}'.",
-            param="tools",
-            code="invalid_value",
-        )
 
 
 def _offers(tools: tuple[tl.Tool, ...]) -> tuple[Offer, ...]:

@@ -8,7 +8,8 @@ from functools import partial
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import Options
+from antiphon.conversation import Options, open_programs
+from antiphon.errors import InvalidRequest
 from antiphon.tools.base import Admitting, Composing, Offer, Opening, Provider, Toolset
 from antiphon.tools.callers import callers_of
 from antiphon.tools.citations import Citations
@@ -27,11 +28,21 @@ class Hosted(Struct, frozen=True):
     path: str
 
 
-async def admitted(hosted: Sequence[Hosted], opening: Opening) -> None:
-    """Raises ``RequestError`` for tools that name what is none of the tenant's."""
+async def admitted(hosted: Sequence[Hosted], shown: Sequence[tl.Tool], opening: Opening) -> None:
+    """Raises ``RequestError`` for tools that name what is none of the tenant's, and where a program
+    should go on for which there is no tool, not among those ``shown`` to an upstream either."""
     for each in hosted:
         if isinstance(each.provider, Admitting):
             await each.provider.admit(each.tool, opening, each.path)
+    going = open_programs(opening.items)
+    known = [*(each.tool for each in hosted), *shown]
+    if going and not any(isinstance(tool, tl.ProgrammaticToolCalling) for tool in known):
+        raise InvalidRequest(
+            f"The program {going[0].call_id} cannot go on without a tool of type"
+            " 'programmatic_tool_calling'.",
+            param="tools",
+            code="invalid_value",
+        )
 
 
 def composed(

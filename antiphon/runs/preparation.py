@@ -28,7 +28,7 @@ from antiphon.wire.items import InputText, Item, ItemBase, Message
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
 
-from .asked import Visible, admit_programs, echo, hidden, options, visible_tools
+from .asked import Visible, echo, hidden, options, visible_tools
 from .attachments import Attachments
 from .background import Ready
 from .chains import Chains
@@ -132,8 +132,7 @@ class Preparer:
         meant, tools = self._meant(request, model)
         context = replace(await self._context(tenant, request, model, recent), lead=lead)
         opening = Opening(tenant=tenant, response_id=response_id, items=context.conversation.items)
-        await admitted(tools.hosted, opening)
-        admit_programs(context.recalled.items, tools)
+        await admitted(tools.hosted, tools.tools, opening)
         backend = self._attachments.ahead_of(model.backend, tenant, len(lead))
         asked = options(meant, tools.tools)
         if tools.hosted:  # what there is to choose is known once they are open
