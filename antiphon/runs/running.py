@@ -77,6 +77,9 @@ class Place(Struct, frozen=True, kw_only=True):
     ids: Callable[[str], str]
 
 
+#: Steps that every call comes to, by its result.
+_ENDS = ("completed", "failed")
+
 _News = asyncio.Queue[Delta | None]
 
 
@@ -122,8 +125,9 @@ class _Work:
                 result = await self._result(call)
             following = call.following
             told_by = following or call.offer.shell
-            if result.failed and "failed" in KINDS[type(told_by)].progress:
-                self.news.put_nowait(Progress("failed", call.key))
+            end = "failed" if result.failed else "completed"
+            if end in KINDS[type(told_by)].progress:
+                self.news.put_nowait(Progress(end, call.key))
             if result.failed and not result.fields:
                 result = replace(result, fields=error_fields(told_by, result.text))
             items = tuple(call.named(item) for item in result.items)
@@ -164,7 +168,7 @@ class _Work:
                     if isinstance(step, Next):
                         self.news.put_nowait(Close(step.fields, call.key))
                         self.news.put_nowait(Open(*call.follow(step.item)))
-                    elif step.name != "failed":  # as every failure is, once
+                    elif step.name not in _ENDS:
                         self.news.put_nowait(Progress(step.name, call.key, step.fields))
         except TimeoutError:
             return Result(text="The tool took too long and was stopped.", failed=True)

@@ -12,23 +12,32 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from antiphon.dialects.schemas import check_schema
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.kinds import KINDS
 from antiphon.tools.base import Context, Next, Offer, Opening, Provider, Result, Step, Toolset
 from antiphon.wire import tools as tl
 
+from .tool_wire import on_the_wire
+
 __all__ = ["Trial", "check_tool"]
 
 _SECONDS = 60.0
+#: Bytes a model can be told of a call; and the most that items around them take.
+_ROOM, _AROUND = 10_000, 4_000
+#: Models write anything.
+_GARBAGE = ("", "{", "[1]", '{"a": "\\ud800", "b": "\\u0000"}', "null", '"x"', "{}")
 
 
 class Trial(Struct, frozen=True, kw_only=True):
     """What a provider is tried with. ``tool``: of a request. ``works``, ``fails``: a function's
-    name and arguments that bring a result, or a failure. ``hangs``: one that does not end by
-    itself. ``refused``: tools of a request that must not be taken."""
+    name and arguments that bring a result, or a failure; of what clients run, ``works`` alone.
+    ``hangs``: one that does not end by itself. ``long``: one that says more than any model can be
+    told. ``refused``: tools of a request that must not be taken."""
 
     tool: Any
     works: tuple[str, str]
+    long: tuple[str, str] | None = None
     fails: tuple[str, str] | None = None
     hangs: tuple[str, str] | None = None
     refused: Sequence[Any] = ()
@@ -36,7 +45,8 @@ class Trial(Struct, frozen=True, kw_only=True):
 
 
 async def check_tool(provider: Provider, trial: Trial) -> None:
-    """Opening, offers, calls side by side, failures, giving up, and opening anew."""
+    """Opening, offers, calls side by side, failures, giving up, and opening anew; each call as a
+    client sees it, too. What it is used for leaves nothing that goes on."""
     async with asyncio.timeout(_SECONDS):
         _refuses(provider, trial)
         opening = Opening(tenant=trial.tenant, response_id="resp_check", items=())
@@ -48,8 +58,24 @@ async def check_tool(provider: Provider, trial: Trial) -> None:
             assert not toolset.failed, "it failed to open"
             if lead is not None:
                 msgspec.structs.replace(lead, **dict(toolset.fields))
-            await _calls(toolset, trial)
+            if _offer(toolset, trial.works).call is None:
+                await _is_read(_offer(toolset, trial.works), trial)
+            else:
+                await _calls(toolset, trial)
         await _opens_side_by_side(provider, trial, opening)
+        once = len(asyncio.all_tasks())
+        await _opens_side_by_side(provider, trial, opening)
+        assert len(asyncio.all_tasks()) <= once, "every use leaves something that goes on"
+
+
+async def _is_read(offer: Offer, trial: Trial) -> None:
+    """A client runs it: whatever is written makes an item."""
+    for arguments in (trial.works[1], *_GARBAGE):
+        assert await _wire(offer, trial, arguments), "a call that is no item"
+
+
+async def _wire(offer: Offer, trial: Trial, arguments: str) -> list[Any]:
+    return await on_the_wire(offer, arguments, tenant=trial.tenant, room=_ROOM)
 
 
 def _refuses(provider: Provider, trial: Trial) -> None:
@@ -75,6 +101,7 @@ def _offers_functions(toolset: Toolset) -> None:
         assert type(offer.shell) in KINDS, f"the item of {name} is of no known kind"
         if isinstance(tool, tl.Function) and tool.parameters is not None:
             assert tool.parameters.get("type") == "object", f"{name} takes no object"
+            check_schema(msgspec.json.encode(tool.parameters).decode(), "parameters")
         msgspec.json.encode(tool)
 
 
@@ -82,6 +109,9 @@ async def _calls(toolset: Toolset, trial: Trial) -> None:
     found = await _called(_offer(toolset, trial.works), trial)
     assert not found.failed, f"{trial.works} failed: {found.text}"
     assert found.text or found.items, "a result that tells the model nothing"
+    (first, *_) = await _wire(_offer(toolset, trial.works), trial, trial.works[1])
+    assert first.status == "completed", f"a call that worked is {first.status!r}"
+    assert type(first) is type(_offer(toolset, trial.works).shell), "its item is another one"
     again = [_called(_offer(toolset, trial.works), trial) for _ in range(4)]
     for each in await asyncio.gather(*again):
         assert not each.failed, "it fails side by side with itself"
@@ -89,25 +119,31 @@ async def _calls(toolset: Toolset, trial: Trial) -> None:
         failed = await _called(_offer(toolset, trial.fails), trial, arguments=trial.fails[1])
         assert failed.failed, f"{trial.fails} did not fail"
         assert failed.text, "a failure that tells the model nothing"
-    for garbage in (
-        "",
-        "{",
-        "[1]",
-        '{"a": "\\ud800", "b": "\\u0000"}',
-        "null",
-    ):  # models write anything
+        (first, *_) = await _wire(_offer(toolset, trial.fails), trial, trial.fails[1])
+        wanted = _offer(toolset, trial.fails).failure
+        assert first.status == wanted, f"a call that failed is {first.status!r}"
+    if trial.long is not None:
+        await _keeps_within_its_room(_offer(toolset, trial.long), trial, trial.long[1])
+    for garbage in _GARBAGE:
         offer = _offer(toolset, trial.works)
         await _called(offer, trial, arguments=garbage)
+        await _wire(offer, trial, garbage)
     if trial.hangs is not None:
         await _stops(_offer(toolset, trial.hangs), trial, trial.hangs[1])
         after = await _called(_offer(toolset, trial.works), trial)
         assert not after.failed, "it does not work any more once a call was given up"
 
 
+async def _keeps_within_its_room(offer: Offer, trial: Trial, arguments: str) -> None:
+    """Texts are cut where they are too long; items are told as they are, and later ones too."""
+    items = await _wire(offer, trial, arguments)
+    size = len(msgspec.json.encode(items))
+    assert size <= _ROOM + _AROUND, f"its items take {size} bytes where {_ROOM} can be told"
+
+
 def _offer(toolset: Toolset, named: tuple[str, str]) -> Offer:
     found = [offer for offer in toolset.offers if offer.tool.name == named[0]]
     assert found, f"it does not offer {named[0]!r}"
-    assert found[0].call is not None, f"{named[0]!r} is not run here"
     return found[0]
 
 
@@ -138,6 +174,7 @@ async def _called(offer: Offer, trial: Trial, *, arguments: str | None = None) -
     assert not unknown, f"its item has no {unknown}"
     item = msgspec.structs.replace(shell, **dict(results[0].fields))
     msgspec.json.encode(item)
+    results[0].text.encode()  # half of a pair cannot be told
     return (
         results[0] if shell is offer.shell else msgspec.structs.replace(results[0], items=(item,))
     )
@@ -173,7 +210,8 @@ async def _opens_side_by_side(provider: Provider, trial: Trial, opening: Opening
 
     async def uses() -> None:
         async with provider.open(trial.tool, opening) as toolset:
-            assert not (await _called(_offer(toolset, trial.works), trial)).failed
+            offer = _offer(toolset, trial.works)
+            assert offer.call is None or not (await _called(offer, trial)).failed
 
     held = asyncio.create_task(holds())
     await is_open.wait()
@@ -185,4 +223,4 @@ async def _opens_side_by_side(provider: Provider, trial: Trial, opening: Opening
 
 
 def _context(trial: Trial) -> Context:
-    return Context(tenant=trial.tenant, response_id="resp_check", call_id="call_1", room=10_000)
+    return Context(tenant=trial.tenant, response_id="resp_check", call_id="call_1", room=_ROOM)

@@ -66,7 +66,7 @@ class Context(Struct, frozen=True, kw_only=True):
 
 class Step(Struct, frozen=True):
     """The work has come to a step, by its name in the table of kinds. ``fields``: what its event
-    tells besides."""
+    tells besides. That it is ``completed``, or ``failed``, is told by its result."""
 
     name: str
     fields: Mapping[str, Any] = {}

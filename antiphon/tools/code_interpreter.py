@@ -112,8 +112,6 @@ class _Work:
         shown = self._with_outputs or context.caller is not None
         outputs = await self._outputs(outcome) if shown else None
         failed = outcome.ended not in ("done", "raised")
-        if not failed:
-            yield Step("completed")
         yield Result(text=_told(outcome, made), fields={"outputs": outputs}, failed=failed)
 
     def cited(self, text: str) -> list[Annotation]:

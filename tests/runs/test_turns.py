@@ -108,7 +108,7 @@ async def test_a_call_runs_and_the_model_goes_on() -> None:
     assert told.opened == ["reasoning", "message", "mcp_call", "message"]
     begun = next(d for d in told.deltas if isinstance(d, Open) and d.key)
     steps = [d.name for d in told.deltas if isinstance(d, Progress)]
-    assert steps == ["in_progress", "in_progress"]
+    assert steps == ["in_progress", "in_progress", "completed"]
     (closed,) = told.closed
     assert closed.key == begun.key and closed.status == "completed"
     assert closed.result == {"output": 'seen {"a": 1}'}

@@ -1,11 +1,24 @@
-"""What every tool must do, over those that run code, in real boxes."""
+"""What every tool must do, over those that are here; code in real boxes."""
 
 from __future__ import annotations
 
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from antiphon.errors import RunError
 from antiphon.testing.tool_check import Trial, check_tool
+from antiphon.tools.client import CLIENT_TOOLS
 from antiphon.tools.code_interpreter import CodeInterpreter
+from antiphon.tools.files.provider import FileSearch
 from antiphon.tools.shell import Shell
+from antiphon.tools.web.index import Document, Index
+from antiphon.tools.web.provider import WebSearch
 from antiphon.wire import tools as tl
+from antiphon.wire.vector_requests import Search
+from antiphon.wire.vector_stores import Found, TextPart
 from tests.conformance.boxes import containers
 from tests.sandbox.boxes import SMALL, sandbox
 
@@ -21,6 +34,7 @@ async def test_code_interpreter() -> None:
                 works=("python", "print(6 * 7)"),
                 fails=("python", "import os; os._exit(1)"),
                 hangs=("python", "while True: pass"),
+                long=("python", "print('x' * 10_000_000)"),
                 refused=(
                     tl.CodeInterpreter(container={"type": "manual"}),
                     tl.CodeInterpreter(container={"type": "auto", "skills": [{}]}),
@@ -38,9 +52,76 @@ async def test_a_shell_here() -> None:
                 works=("shell", '{"commands": ["echo 1", "exit 3"]}'),
                 fails=("shell", '{"commands": []}'),
                 hangs=("shell", '{"commands": ["sleep 600"]}'),
+                long=("shell", '{"commands": ["yes | head -c 10000000", "seq 100000"]}'),
                 refused=(
                     tl.Shell(environment={**AUTO, "memory_limit": "64g"}),
                     tl.Shell(environment={**AUTO, "skills": [{"type": "x"}]}),
                 ),
             ),
         )
+
+
+@pytest.mark.parametrize(
+    ("tool", "works"),
+    [
+        (tl.LocalShell(), ("local_shell", '{"command": ["ls"]}')),
+        (tl.Shell(), ("shell", '{"commands": ["ls"]}')),
+        (tl.ApplyPatch(), ("apply_patch", '{"type": "delete_file", "path": "a"}')),
+        (tl.Computer(), ("computer", '{"actions": [{"type": "wait"}]}')),
+        (
+            tl.ComputerUsePreview(display_width=8, display_height=6, environment="browser"),
+            ("computer", '{"action": {"type": "click", "x": 1, "y": 2}}'),
+        ),
+    ],
+)
+async def test_what_clients_run(tool: Any, works: tuple[str, str]) -> None:
+    provider = CLIENT_TOOLS[str(tool.__struct_config__.tag)]
+    await check_tool(provider, Trial(tool=tool, works=works))
+
+
+async def test_web_search() -> None:
+    index = Index(":memory:")
+    text = "A fjord is a narrow inlet.\n" * 2_000
+    await index.add([Document(url="https://a.example/", title="Fjords", text=text)])
+    await check_tool(
+        WebSearch(index, is_external=False),
+        Trial(
+            tool=tl.WebSearch(),
+            works=("search", '{"query": "fjord"}'),
+            fails=("open", '{"id": "https://nowhere.example/"}'),
+            long=("open", '{"id": "https://a.example/", "num_lines": 100000}'),
+            refused=(tl.WebSearch(filters={"domains": []}),),
+        ),
+    )
+    await index.close()
+
+
+class Files:
+    """Of one long file, which is found by any words but one."""
+
+    async def check(self, tenant: str, store_ids: Sequence[str], path: str = "") -> None: ...
+
+    async def search(
+        self, tenant: str, store_ids: Sequence[str], asked: Search
+    ) -> tuple[Found, ...]:
+        if "broken" in asked.queries:
+            raise RunError("The store does not answer.")
+        if "slow" in asked.queries:
+            await asyncio.Event().wait()
+        text = "A fjord. " * (5_000 if "long" in asked.queries else 1)
+        part = TextPart(text=text)
+        return (Found(file_id="file-1", filename="a.txt", score=1.0, content=(part,)),)
+
+
+async def test_file_search() -> None:
+    await check_tool(
+        FileSearch(Files()),
+        Trial(
+            tool=tl.FileSearch(vector_store_ids=("vs_1",)),
+            works=("file_search", '{"queries": ["fjord"]}'),
+            fails=("file_search", '{"queries": ["broken"]}'),
+            hangs=("file_search", '{"queries": ["slow"]}'),
+            long=("file_search", '{"queries": ["long"]}'),
+            refused=(tl.FileSearch(vector_store_ids=()),),
+        ),
+    )

@@ -102,7 +102,6 @@ class FileSearch:
         fields: dict[str, Any] = {"queries": queries}
         if is_told:
             fields["results"] = tuple(map(_result, found))
-        yield Step("completed")
         yield Result(text=shown.told(call, found, context.room // 2), fields=fields)
 
 

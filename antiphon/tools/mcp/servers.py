@@ -167,7 +167,6 @@ class Servers:
         async def call(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
             given = _object(arguments)
             if given is None:
-                yield Step("failed")
                 yield _failed(_INVALID)
                 return
 
@@ -177,15 +176,12 @@ class Servers:
             try:
                 result = await self._pool.ask(context.tenant, server, question)
             except Failure as error:
-                yield Step("failed")
                 yield _failed(error.fault.error)
                 return
             if result.is_error:
-                yield Step("failed")
                 yield _failed(refused_by_tool(result, context.room))
                 return
             text = trimmed(text_of(result), context.room)  # later turns are shown the item
-            yield Step("completed")
             yield Result(text=text, fields={"output": text})
 
         return call
@@ -204,7 +200,6 @@ _ABSENT = {
 
 
 async def _absent(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
-    yield Step("failed")
     yield _failed(_ABSENT)
 
 

@@ -150,7 +150,6 @@ async def _run(
         fields["results"] = tuple(
             {"url": one.url, "title": one.title, "text": one.text} for one in shown.found
         )
-    yield Step("completed")
     yield Result(text=shown.text, fields=fields)
 
 

@@ -15,7 +15,7 @@ from mcp_types import CallToolResult
 
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.base import Context, Opening, Result, Step, Toolset
+from antiphon.tools.base import Context, Opening, Result, Toolset
 from antiphon.tools.mcp.asking import Listed, function_of
 from antiphon.tools.mcp.link import Server
 from antiphon.tools.mcp.pool import Pool
@@ -45,15 +45,14 @@ def opening(*items: it.Item, tenant: str = "t") -> Opening:
 
 
 async def call(found: Toolset, name: str, arguments: str = "{}", tenant: str = "t") -> Result:
-    """The result of a call, its steps being as they must."""
+    """The result of a call, which is all that it tells."""
     run = next(offer.call for offer in found.offers if offer.tool.name == name)
     assert run is not None
     context = Context(tenant=tenant, response_id="resp_1", call_id="call_1", room=10_000)
     async with aclosing(run(arguments, context)) as steps:
         told = [step async for step in steps]
-    step, result = told
+    (result,) = told
     assert isinstance(result, Result)
-    assert step == Step("failed" if result.failed else "completed")
     return result
 
 
@@ -252,6 +251,7 @@ async def test_the_contract(servers: Servers, toys: Toys) -> None:
             works=("add", '{"a": 1, "b": 1}'),
             fails=("fail", "{}"),
             hangs=("hang", "{}"),
+            long=("long", "{}"),
             refused=(Mcp(server_label="toys"), tool("file:///etc/passwd")),
         ),
     )

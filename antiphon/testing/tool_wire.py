@@ -1,0 +1,73 @@
+"""A call of a tool as a client sees it: through a turn, a recorder and the grammar of streams, and
+back as input. For the check of tools."""
+
+from __future__ import annotations
+
+import itertools
+
+import msgspec
+from msgspec import UNSET
+
+from antiphon.runs.recorder import Recorder
+from antiphon.runs.running import Budget, Place, run_all
+from antiphon.runs.turn import Turn
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
+from antiphon.stream.grammar import check
+from antiphon.stream.writer import ResponseWriter
+from antiphon.tools.base import Offer
+from antiphon.wire import tools as tl
+from antiphon.wire.events import Event
+from antiphon.wire.items import CustomToolCall, FunctionCall, Item
+from antiphon.wire.response import Response, Usage
+from antiphon.wire.transcript import read_items
+
+__all__ = ["on_the_wire"]
+
+
+async def on_the_wire(offer: Offer, arguments: str, *, tenant: str, room: int) -> list[Item]:
+    """The items of a call. Raises ``AssertionError`` for those that clients could not send back,
+    ``GrammarError`` for events that may not follow one another."""
+    numbers = itertools.count(1)
+
+    def ids(prefix: str) -> str:
+        return f"{prefix}_{next(numbers)}"
+
+    writer = ResponseWriter(Response(id="resp_check", created_at=1, model="m"), ids=ids)
+    writer.create()
+    writer.begin()
+    recorder = Recorder(writer)
+    turn = Turn({(offer.tool.name, offer.namespace): offer}, ids)
+    for delta in turn.take((*_written(offer, arguments), Finish("stop", Usage()))):
+        recorder.take(delta)
+    calls = [call for call in turn.calls if call.offer.call is not None]
+    place = Place(
+        tenant=tenant,
+        response_id="resp_check",
+        room=room,
+        side_by_side=1,
+        call_s=60,
+        budget=Budget(None),
+        ids=ids,
+    )
+    async for delta in run_all(calls, place):
+        recorder.take(delta)
+    response = writer.settle("completed", at=2, usage=Usage())
+    writer.announce()
+    events: tuple[Event, ...] = writer.take()
+    check(events)
+    encoded = msgspec.json.decode(msgspec.json.encode(response.output))
+    assert list(read_items(encoded, "input")) == list(response.output), (
+        f"what it tells cannot be sent back as it is: {encoded}"
+    )
+    return list(response.output)
+
+
+def _written(offer: Offer, arguments: str) -> tuple[Delta, ...]:
+    """The call as a model writes it."""
+    name, namespace = offer.tool.name, offer.namespace or UNSET
+    shell: Item = (
+        CustomToolCall(call_id="", name=name, input="", namespace=namespace)
+        if isinstance(offer.tool, tl.Custom)
+        else FunctionCall(call_id="", name=name, arguments="", namespace=namespace)
+    )
+    return (Open(shell), Text(arguments), Close())

@@ -1,0 +1,86 @@
+"""The check of tools finds what is wrong with one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from antiphon.errors import GrammarError, RequestError
+from antiphon.testing.tool_check import Trial, check_tool
+from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
+from antiphon.wire.items import McpCall, ShellCallOutput, WebSearchCall
+from antiphon.wire.tools import Function, WebSearch
+
+TRIAL = Trial(tool=WebSearch(), works=("look", "{}"), fails=("look", "fail"), long=("look", "long"))
+
+
+class Tool:
+    """One that is right, but for what a test changes."""
+
+    def __init__(self, **wrong: Any) -> None:
+        self.wrong = wrong
+        self.left: list[asyncio.Task[bool]] = []
+
+    def check(self, tool: Any, path: str) -> None: ...
+
+    def lead(self, tool: Any, opening: Opening) -> None: ...
+
+    @asynccontextmanager
+    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+        if self.wrong.get("leaks"):
+            self.left.append(asyncio.create_task(asyncio.Event().wait()))
+        offer: dict[str, Any] = {
+            "tool": Function(name="look", parameters=self.wrong.get("schema")),
+            "shell": self.wrong.get("shell", WebSearchCall(action={"type": "search"})),
+            "call": self.run,
+            "failure": self.wrong.get("failure", "failed"),
+        }
+        yield Toolset(offers=(Offer(**offer),))
+
+    async def run(self, arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        for step in self.wrong.get("steps", ("searching",)):
+            yield Step(step)
+        if arguments == "fail":
+            yield Result(text="no", failed=True)
+        elif arguments == "long" and self.wrong.get("long"):
+            output = ({"stdout": "x" * 100_000, "stderr": "", "outcome": {"type": "timeout"}},)
+            yield Result(items=(ShellCallOutput(call_id=context.call_id, output=output),))
+        else:
+            yield Result(text=self.wrong.get("text", "seen"), fields=self.wrong.get("fields", {}))
+
+
+async def test_one_that_is_right_passes() -> None:
+    await check_tool(Tool(), TRIAL)
+
+
+@pytest.mark.parametrize(
+    ("wrong", "why"),
+    [
+        ({"steps": ("searching", "searching")}, "may not come"),
+        ({"steps": ("found",)}, "no step"),
+        ({"failure": "sad"}, "cannot be sent back|sad"),
+        ({"fields": {"action": 7}}, "action"),
+        ({"fields": {"colour": "red"}}, "has no"),
+        ({"text": ""}, "tells the model nothing"),
+        ({"text": "\ud800"}, "surrogates"),
+        ({"long": True}, "can be told"),
+        ({"leaks": True}, "goes on"),
+        ({"schema": {"type": "object", "properties": {"a": {"type": "colour"}}}}, "colour"),
+        ({"schema": {"type": "string"}}, "takes no object"),
+    ],
+)
+async def test_it_finds(wrong: Any, why: str) -> None:
+    tool = Tool(**wrong)
+    with pytest.raises((AssertionError, GrammarError, ValueError, RequestError), match=why):
+        await check_tool(tool, TRIAL)
+    for task in tool.left:
+        task.cancel()
+
+
+async def test_the_end_of_a_call_is_told_by_its_result() -> None:
+    shell = McpCall(server_label="", name="", arguments="")
+    await check_tool(Tool(shell=shell, steps=("completed",), fields={"output": "x"}), TRIAL)
