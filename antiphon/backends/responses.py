@@ -16,6 +16,7 @@ from msgspec.structs import replace
 
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.json_text import dump
+from antiphon.dialects.messages import told_of
 from antiphon.dialects.tools import Shown, shown_tools
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
@@ -49,6 +50,12 @@ _PARTICULAR: Mapping[str, tuple[Any, ...]] = {
 }
 #: Tools of the client; what else a request has is run by the upstream.
 _OURS = (Function, Custom, Namespace)
+#: Kinds of items that tools leave behind which run at the upstream or here → their types.
+_HOSTED: Mapping[type[it.ItemBase], str] = {
+    it.ImageGenerationCall: "image_generation",
+    it.CodeInterpreterCall: "code_interpreter",
+    it.FileSearchCall: "file_search",
+}
 #: Kinds of items whose ids servers want to see again.
 _NAMED = (it.Message, it.Reasoning, it.McpCall, it.McpApprovalRequest, it.WebSearchCall)
 
@@ -88,7 +95,7 @@ class Responses(Elsewhere):
         flavour = self.flavour
         body: dict[str, Any] = {
             "model": self._model,
-            "input": list(_items(conversation, shown, flavour, self.upstream.root)),
+            "input": list(self._items(conversation, shown)),
             "stream": True,
             "store": False,
         }
@@ -112,6 +119,18 @@ class Responses(Elsewhere):
         if template := {**self._template, **options.template}:
             body["chat_template_kwargs"] = template
         return _encode({**body, **self._body})
+
+    def _items(self, conversation: Conversation, shown: Shown) -> Iterator[dict[str, Any]]:
+        for item in conversation.items:
+            runs = _HOSTED.get(type(item))
+            if isinstance(item, it.Reasoning):
+                yield from _reasoning(item, self.flavour, self.upstream.root)
+            elif runs is not None and runs not in self.tool_types:
+                yield from map(_plain, _in_words(item, shown))
+            elif self.flavour.native:
+                yield _plain(item)
+            else:
+                yield _plain(_as_function(item, shown))
 
     def reading(
         self, conversation: Conversation, options: Options, shown: Shown, given: int
@@ -185,16 +204,16 @@ def _choice(options: Options, shown: Shown) -> Any:
 # --- the conversation ----------------------------------------------------------------------------
 
 
-def _items(
-    conversation: Conversation, shown: Shown, flavour: Flavour, origin: str
-) -> Iterator[dict[str, Any]]:
-    for item in conversation.items:
-        if isinstance(item, it.Reasoning):
-            yield from _reasoning(item, flavour, origin)
-        elif flavour.native:
-            yield _plain(item)
-        else:
-            yield _plain(_as_function(item, shown))
+def _in_words(item: it.Item, shown: Shown) -> tuple[it.Item, it.Item]:
+    """What ran here, as other models are told of it too: its ids, containers and images name
+    nothing to the upstream."""
+    name, arguments, result = told_of(item)
+    arguments = arguments if isinstance(arguments, str) else dump(arguments)
+    name = shown.name_of(name, getattr(item, "server_label", None))
+    return (
+        it.FunctionCall(call_id=item.id, name=name, arguments=arguments),
+        it.FunctionCallOutput(call_id=item.id, output=result),
+    )
 
 
 def _plain(item: it.Item) -> dict[str, Any]:

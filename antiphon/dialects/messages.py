@@ -31,6 +31,7 @@ __all__ = [
     "Builder",
     "Unreadable",
     "messages_of",
+    "told_of",
     "unfinished",
 ]
 
@@ -160,6 +161,12 @@ SILENT = (it.AdditionalTools, it.McpListTools, it.McpApprovalRequest)
 
 #: Asks for what nobody here can do, or was to be resolved before.
 UNREADABLE = (it.Compaction, it.CompactionTrigger, it.ConfigurationUpdate, it.ItemReference)
+
+
+def told_of(item: it.Item) -> tuple[str, Any, str]:
+    """A call that a server ran, in words: the name, the arguments, and what came of it."""
+    name, arguments = CALLS[type(item)](item)
+    return name, arguments, OUTPUTS[type(item)](item, _Reader("note", None))
 
 
 def messages_of(

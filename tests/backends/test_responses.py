@@ -27,6 +27,7 @@ from antiphon.wire.items import (
     CustomToolCallOutput,
     FunctionCall,
     FunctionCallOutput,
+    ImageGenerationCall,
     InputText,
     Message,
     OutputText,
@@ -218,6 +219,21 @@ async def test_items_as_they_are() -> None:
         "function_call_output",
         "message",
     ]
+
+
+@pytest.mark.parametrize("owner", ["nobody", "openai"])
+@pytest.mark.parametrize("there", [False, True])
+async def test_what_ran_here_is_told_in_words(owner: str, there: bool) -> None:
+    image = ImageGenerationCall(id="ig_1", result="iVBOR", revised_prompt="a cat", size="2x3")
+    more: dict[str, Any] = {"options": {"tools": ["image_generation"]}} if there else {}
+    told = (await asked(conversation=Conversation((image,)), owner=owner, **more))["input"]
+    if there:
+        assert told[0]["type"] == "image_generation_call" and told[0]["result"] == "iVBOR"
+        return
+    call, output = told
+    assert (call["type"], call["name"]) == ("function_call", "image_generation")
+    assert call["arguments"] == '{"prompt": "a cat"}' and call["call_id"] == output["call_id"]
+    assert output["output"] == '{"status": "completed", "size": "2x3"}'
 
 
 # --- what is answered ----------------------------------------------------------------------------
