@@ -57,6 +57,7 @@ async def test_a_question_is_searched_and_its_answer_cites(
     assert opened["action"] == {"type": "open_page", "url": FJORD}
     assert looked["action"] == {"type": "find_in_page", "url": FJORD, "pattern": "longest"}
     assert {item["status"] for item in answer.output} == {"completed"}
+    assert answer.ended["tool_usage"]["web_search"] == {"num_requests": 1}
     (part,) = message["content"]
     assert part["text"] == f"The Sognefjord, of 205 km ([north.example]({FJORD}))."
     (cited,) = part["annotations"]

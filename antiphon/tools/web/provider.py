@@ -150,7 +150,8 @@ async def _run(
         fields["results"] = tuple(
             {"url": one.url, "title": one.title, "text": one.text} for one in shown.found
         )
-    yield Result(text=shown.text, fields=fields)
+    used = {"web_search": {"num_requests": 1}} if action["type"] == "search" else {}
+    yield Result(text=shown.text, fields=fields, used=used)
 
 
 async def _search(browser: Browser, asked: Mapping[str, Any], at: int) -> Shown:
