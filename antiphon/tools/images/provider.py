@@ -161,7 +161,6 @@ class _Work:
             return
         fields = await self._fields(order, made)
         number = self._gallery.add(made.image)
-        yield Step("completed")
         yield Result(
             text=_told(number, made.image),
             fields=fields,

@@ -76,7 +76,7 @@ async def test_what_was_made_is_told() -> None:
     tool = Tool(partial_images=2, quality="low", size="8x6")
     steps = await called(Painter(more=2), tool, '{"prompt": " A cat "}')
     names = [step.name for step in steps[:-1]]
-    assert names == ["generating", "partial_image", "partial_image", "completed"]
+    assert names == ["generating", "partial_image", "partial_image"]
     partial = steps[2].fields
     assert partial["partial_image_index"] == 1 and partial["output_format"] == "png"
     assert image_of(base64.b64decode(partial["partial_image_b64"])) is not None
