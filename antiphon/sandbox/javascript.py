@@ -27,6 +27,8 @@ __all__ = ["Answer", "Asked", "JavaScript", "Stage"]
 _QUICKJS = "qjs-wasi-reactor.wasm"
 #: Of QuickJS: what ``JS_Eval`` gives where the code threw.
 _EXCEPTION = 6
+#: Of QuickJS, too: a job threw, and others may be left.
+_THREW = -2
 _SLOW = "It took too long and was stopped."
 _BROKE = "It broke off: it used too much memory, or calls itself without an end."
 
@@ -156,8 +158,9 @@ class _Machine:
         linker.define_wasi()
         self._exports: Any = linker.instantiate(store, module).exports(store)
         self._call("_initialize")
-        self._runtime = self._call("JS_NewRuntime")
-        self._context = self._call("JS_NewContext", self._runtime)
+        runtime = self._call("JS_NewRuntime")
+        self._call("js_std_init_handlers", runtime)
+        self._context = self._call("JS_NewContext", runtime)
         self._name, _ = self._put("program")
         self._place = self._call("malloc", 4)
 
@@ -173,7 +176,7 @@ class _Machine:
 
     def run_jobs(self) -> None:
         """All that can go on by itself does."""
-        while self._call("JS_ExecutePendingJob", self._runtime, self._place):
+        while self._call("js_std_loop_once", self._context) == _THREW:
             pass
 
     def _put(self, text: str) -> tuple[int, int]:
