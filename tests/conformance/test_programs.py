@@ -74,6 +74,7 @@ TWO = """const [a, b] = await Promise.all([tools.python("say four"), tools.pytho
 text(a.trim() + " and " + b.trim());"""
 
 
+@pytest.mark.requirement("API-PROGRAM")
 async def test_a_program_calls_tools_that_run_here(
     serve: Serve, ask: Ask, on: Mapping[str, Any]
 ) -> None:
@@ -119,6 +120,7 @@ const c = await tools.stock({sku: "z"});
 text({ total: a.pieces + b.pieces + c.pieces });"""
 
 
+@pytest.mark.requirement("API-PROGRAM-CLIENT")
 async def test_the_client_answers_and_the_program_goes_on(
     serve: Serve, wait: Ask, on: Mapping[str, Any], stores: Store
 ) -> None:
@@ -152,6 +154,7 @@ async def test_the_client_answers_and_the_program_goes_on(
     assert '{"pieces": 2}' not in prompts(server)[1], "nor is it told what the calls came to"
 
 
+@pytest.mark.requirement("API-PROGRAM-CLIENT")
 async def test_a_client_may_carry_all_of_it(serve: Serve, wait: Ask, on: Mapping[str, Any]) -> None:
     script = [program(ADDS), "Six.", "You are welcome."]
     server = serve(local(engine(script)), **on)
@@ -192,6 +195,7 @@ async def test_what_ran_here_does_not_run_again(
     assert second.output[1]["result"] == "four 7 five\n"
 
 
+@pytest.mark.requirement("API-PROGRAM-FAILS")
 @pytest.mark.parametrize(
     ("code", "told"),
     [
@@ -218,6 +222,7 @@ async def test_a_program_that_fails_is_told_of(
     assert answer.ended["status"] == "completed" and answer.text == "Hm."
 
 
+@pytest.mark.requirement("API-PROGRAM-CALLERS")
 async def test_calls_of_the_model_say_so(serve: Serve, wait: Ask, on: Mapping[str, Any]) -> None:
     script = [program("text(1)"), called("stock", {"sku": "x"})]
     server = serve(local(engine(script)), **on)
@@ -229,6 +234,7 @@ async def test_calls_of_the_model_say_so(serve: Serve, wait: Ask, on: Mapping[st
     assert "caller" not in answer.output[0]
 
 
+@pytest.mark.requirement("API-PROGRAM-CHOICE")
 async def test_a_choice_forces_a_program(serve: Serve, wait: Ask, on: Mapping[str, Any]) -> None:
     played = engine([program("await tools.stock({sku: 'x'})"), "Done."])
     server = serve(local(played), **on)
@@ -310,6 +316,7 @@ text(a, b, c.status, run.stdout.trim());"""
     assert second.output[2]["result"] == "noted Ann completed hi"
 
 
+@pytest.mark.requirement("API-PROGRAM-CALLERS")
 @pytest.mark.parametrize(
     ("body", "param", "said"),
     [
@@ -345,6 +352,7 @@ async def test_where_none_are_run_they_are_left_out_and_cannot_be_forced(
     assert (refused["http"], refused["param"]) == (400, "tool_choice")
 
 
+@pytest.mark.requirement("API-PROGRAM-FINGERPRINT")
 async def test_what_a_program_waits_for_must_come(
     serve: Serve, wait: Ask, on: Mapping[str, Any]
 ) -> None:
