@@ -15,11 +15,10 @@ from msgspec.structs import replace
 
 from antiphon.backends.adapted import Adapted
 from antiphon.backends.base import Backend, Status
-from antiphon.backends.embedding import Embedding
+from antiphon.backends.embedding import Embedding, LazyEmbedding
 from antiphon.backends.lazy import Lazy
 from antiphon.embedders import EMBEDDERS
-from antiphon.embeddings.base import Embedder
-from antiphon.errors import NotFound, SetupError
+from antiphon.errors import NotFound
 from antiphon.factories import factory
 from antiphon.pull import DEFAULT, DEFAULT_SAMPLING, Progress
 from antiphon.settings import Model, Settings
@@ -64,13 +63,17 @@ class ServedModel(Struct, frozen=True, kw_only=True):
 
     @property
     def _lazy(self) -> Lazy | None:
-        backend = self.backend.inner if isinstance(self.backend, Adapted) else self.backend
+        backend = self.backend
+        if isinstance(backend, Adapted):
+            backend = backend.inner
+        if isinstance(backend, LazyEmbedding):
+            return backend.lazy
         return backend if isinstance(backend, Lazy) else None
 
     @property
-    def embedder(self) -> Embedder | None:
+    def embedding(self) -> Embedding | LazyEmbedding | None:
         """What makes its vectors, if it makes any; then it answers nothing."""
-        return self.backend.embedder if isinstance(self.backend, Embedding) else None
+        return self.backend if isinstance(self.backend, Embedding | LazyEmbedding) else None
 
     @property
     def context_size(self) -> int | None:
@@ -85,7 +88,7 @@ class Catalog:
     def __init__(self, models: tuple[ServedModel, ...], default: str | None = None) -> None:
         self._models = models
         self._by_name = {name: model for model in models for name in (model.name, *model.aliases)}
-        able = (model for model in models if model.embedder is None)
+        able = (model for model in models if model.embedding is None)
         self._default = self._by_name[default] if default is not None else next(able, models[0])
 
     def all(self) -> tuple[ServedModel, ...]:
@@ -147,8 +150,6 @@ async def _backend(
     made = partial(factory(name, model), name, model, settings)
     if model.load == "start" and not model.idle_unload_s:
         return await made(progress)
-    if model.engine in EMBEDDERS:
-        raise SetupError(f"model {name}: models that make embeddings are loaded at the start")
     lazy = Lazy(
         name,
         made,
@@ -157,7 +158,7 @@ async def _backend(
     )
     if model.load == "start":
         await lazy.load()
-    return lazy
+    return LazyEmbedding(name, lazy) if model.engine in EMBEDDERS else lazy
 
 
 def _set(model: Model) -> dict[str, Any]:

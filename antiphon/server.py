@@ -191,7 +191,7 @@ def _check_embeddings(name: str | None, models: Models) -> None:
         return
     check_numbers()
     if not any(
-        name in (model.name, *model.aliases) and model.embedder is not None
+        name in (model.name, *model.aliases) and model.embedding is not None
         for model in models.all()
     ):
         raise SetupError(f"file_search_embeddings: {name!r} is no model that makes embeddings")

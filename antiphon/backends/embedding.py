@@ -1,29 +1,30 @@
-"""A model that makes embeddings, where models that answer are served: it refuses to answer."""
+"""Models that make embeddings, where models that answer are served: they refuse to answer."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
 from typing import Any
 
 from antiphon.conversation import Conversation, Options
 from antiphon.embeddings.base import Embedder
-from antiphon.errors import InvalidRequest
+from antiphon.errors import BackendError, InvalidRequest
 
 from .base import Reply
+from .lazy import Lazy
 
-__all__ = ["Embedding"]
+__all__ = ["Embedding", "LazyEmbedding"]
 
 
-class Embedding:
-    """``Backend`` that answers nothing. It owns its embedder."""
+class _Silent:
+    """Answers nothing."""
 
     context_size: int | None = None
     recommended: Mapping[str, Any] = {}
     sees_images = False
 
-    def __init__(self, name: str, embedder: Embedder) -> None:
+    def __init__(self, name: str) -> None:
         self._name = name
-        self.embedder = embedder
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         raise InvalidRequest(
@@ -33,5 +34,38 @@ class Embedding:
             code="unsupported_model",
         )
 
+
+class Embedding(_Silent):
+    """``Backend`` over an embedder, which it owns."""
+
+    def __init__(self, name: str, embedder: Embedder) -> None:
+        super().__init__(name)
+        self._embedder = embedder
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[Embedder]:
+        """It stays within."""
+        yield self._embedder
+
     async def close(self) -> None:
-        await self.embedder.close()
+        await self._embedder.close()
+
+
+class LazyEmbedding(_Silent):
+    """The same over a backend that is loaded by whoever uses it, and closed when idle."""
+
+    def __init__(self, name: str, lazy: Lazy) -> None:
+        super().__init__(name)
+        self.lazy = lazy
+
+    @asynccontextmanager
+    async def use(self) -> AsyncIterator[Embedder]:
+        """It stays loaded within. Raises ``BackendError`` where it cannot be loaded."""
+        async with self.lazy.use() as backend:
+            if not isinstance(backend, Embedding):
+                raise BackendError(f"The model '{self._name}' makes no embeddings.")
+            async with backend.use() as embedder:
+                yield embedder
+
+    async def close(self) -> None:
+        await self.lazy.close()

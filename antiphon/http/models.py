@@ -41,7 +41,7 @@ class Models:
                 "models": [
                     _catalog_entry(name, model, priority)
                     for priority, (name, model) in enumerate(named, 1)
-                    if model.embedder is None
+                    if model.embedding is None
                 ],
             }
         )

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from antiphon.backends.embedding import Embedding, LazyEmbedding
 from antiphon.embeddings.base import Embedder, Role, Vector, cut
 from antiphon.errors import InvalidRequest
 
@@ -37,27 +38,28 @@ class Embeddings:
         dimensions: int | None = None,
     ) -> Made:
         """Without a name: the first model that can. Raises ``RequestError``, ``BackendError``."""
-        model, embedder = self._find(name)
-        _check(embedder, texts, dimensions)
-        made = await embedder.embed(texts, role)
-        vectors = made.vectors
-        if dimensions is not None and dimensions < embedder.dimensions:
-            vectors = tuple(cut(vector, dimensions) for vector in vectors)
+        model, embedding = self._find(name)
+        async with embedding.use() as embedder:
+            _check(embedder, texts, dimensions)
+            made = await embedder.embed(texts, role)
+            vectors = made.vectors
+            if dimensions is not None and dimensions < embedder.dimensions:
+                vectors = tuple(cut(vector, dimensions) for vector in vectors)
         return Made(model, vectors, made.tokens)
 
-    def _find(self, name: str | None) -> tuple[ServedModel, Embedder]:
+    def _find(self, name: str | None) -> tuple[ServedModel, Embedding | LazyEmbedding]:
         if name is not None:
             model = self._models.find(name)
         else:
-            able = (model for model in self._models.all() if model.embedder is not None)
+            able = (model for model in self._models.all() if model.embedding is not None)
             model = next(able, self._models.find(None))
-        if model.embedder is None:
+        if model.embedding is None:
             raise InvalidRequest(
                 f"The model '{model.name}' does not make embeddings.",
                 param="model",
                 code="unsupported_model",
             )
-        return model, model.embedder
+        return model, model.embedding
 
 
 def _check(

@@ -8,7 +8,7 @@ from typing import Any, Protocol
 from msgspec import Struct
 
 from antiphon.backends.base import Backend, Status
-from antiphon.embeddings.base import Embedder
+from antiphon.backends.embedding import Embedding, LazyEmbedding
 
 from .background import Lease
 from .running import Bounds
@@ -26,7 +26,7 @@ class ServedModel(Protocol):
     @property
     def backend(self) -> Backend: ...
     @property
-    def embedder(self) -> Embedder | None:
+    def embedding(self) -> Embedding | LazyEmbedding | None:
         """What makes its vectors, if it makes any; then it answers nothing."""
 
     @property

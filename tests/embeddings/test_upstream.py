@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -14,6 +15,7 @@ from antiphon.catalog import load as load_catalog
 from antiphon.embeddings.base import Prefixes
 from antiphon.embeddings.upstream import load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.runs.embeddings import Embeddings
 from antiphon.settings import Model, Settings
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.embedder_check import check_embedder
@@ -122,9 +124,39 @@ async def test_it_stands_in_the_settings() -> None:
     async with words() as (url, _):
         model = Model(engine="embeddings", source=url, upstream_model="words")
         catalog = await load_catalog(Settings(models={"m": model}))
-        embedder = catalog.find("m").embedder
-        assert embedder is not None and embedder.dimensions == 256
+        embedding = catalog.find("m").embedding
+        assert embedding is not None
+        async with embedding.use() as embedder:
+            assert embedder.dimensions == 256
         await catalog.close()
     gone = Model(engine="embeddings", source="http://127.0.0.1:9", upstream_model="words")
     with pytest.raises(SetupError, match="model m: The upstream cannot be reached"):
         await load_catalog(Settings(models={"m": gone}))
+
+
+async def test_it_may_be_loaded_by_its_first_request_and_unloaded_when_idle() -> None:
+    async with words() as (url, _):
+        model = Model(
+            engine="embeddings",
+            source=url,
+            upstream_model="words",
+            load="demand",
+            idle_unload_s=0.01,
+        )
+        catalog = await load_catalog(Settings(models={"m": model}))
+        served, embeddings = catalog.find("m"), Embeddings(catalog)
+        assert served.status.value == "unloaded"
+        async with asyncio.timeout(10):
+            one, two = await asyncio.gather(*(embeddings.make("m", [t]) for t in ("cat", "dog")))
+            assert len(one.vectors[0]) == 256 and one.vectors != two.vectors
+            with pytest.raises(InvalidRequest, match="dimensions"):
+                await embeddings.make("m", ["cat"], dimensions=257)
+            while served.status.value != "unloaded":
+                await asyncio.sleep(0.01)
+            assert (await embeddings.make("m", ["cat"])).vectors == one.vectors
+        await catalog.close()
+    gone = Model(engine="embeddings", source="http://127.0.0.1:9", load="demand")
+    catalog = await load_catalog(Settings(models={"m": gone}))
+    with pytest.raises(BackendError, match="m"):
+        await Embeddings(catalog).make("m", ["cat"])
+    await catalog.close()

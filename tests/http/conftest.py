@@ -97,7 +97,7 @@ class FakeModel:
         self.aliases = aliases
         self.context_size = context_size
         self.created = 1700000000
-        self.embedder = None
+        self.embedding = None
         self.status = Status(value="loaded")
 
 
