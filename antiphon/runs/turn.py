@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.conversation import Kept
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Sampled, Text
 from antiphon.stream.kinds import KINDS
-from antiphon.tools.base import Context, First, Offer, Result, Step
+from antiphon.tools.base import Context, First, Offer, Result, Step, Writing
 from antiphon.tools.citations import Citations
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
@@ -57,6 +57,8 @@ class Called:
         self.result: Result | None = Result(text=refused, failed=True) if refused else None
         #: The item that its output has become.
         self.following: it.Item | None = None
+        #: What tells of it as it is written.
+        self.writing = offer.writing() if offer.writing is not None else None
         self._shell = shell
         self._text: list[str] = []
 
@@ -115,11 +117,10 @@ class Called:
         """All of it has been said. One that runs here goes on as an item, unless what comes of it
         is another one."""
         offer = self.offer
+        steps = self.steps(lambda writing: writing.end(self.arguments))
         if offer.call is not None and offer.apart is None:
-            return (Close(),)
-        fields = offer.read(self.arguments)
-        steps = (Progress(step.name, self.key, step.fields) for step in offer.steps(fields))
-        return (*steps, Close(fields, self.key))
+            return (*steps, Close())
+        return (*steps, Close(offer.read(self.arguments), self.key))
 
     @property
     def shown(self) -> it.Item:
@@ -153,6 +154,13 @@ class Called:
 
     def write(self, delta: Text) -> None:
         self._text.append(delta.text)
+
+    def steps(self, tell: Callable[[Writing], Iterable[Step]]) -> tuple[Delta, ...]:
+        """What is told of its being written."""
+        if self.writing is None or self.ignored:
+            return ()
+        steps = tell(self.writing)
+        return tuple(Progress(step.name, self.key, step.fields) for step in steps)
 
     @property
     def arguments(self) -> str:
@@ -298,8 +306,15 @@ class Turn:
                 return (*self._over(), delta)
             case Finish():
                 self.finish = delta
-                return self._open.end() if isinstance(self._open, _Spoken) else ()
+                return self._ended(is_cut=delta.reason != "stop")
         return (delta,)
+
+    def _ended(self, *, is_cut: bool) -> Iterable[Delta]:
+        """What is to be said of the item that the end found open."""
+        if isinstance(self._open, Called):
+            call = self._open
+            return call.steps(lambda w: w.cut() if is_cut else w.end(call.arguments))
+        return self._open.end() if self._open is not None else ()
 
     def _written(self, delta: Text) -> Iterable[Delta]:
         now = self._open
@@ -308,7 +323,9 @@ class Turn:
         now.write(delta)
         if isinstance(now, _Spoken):
             return now.said(delta)
-        return () if now.ignored or not now.offer.streamed else (delta,)
+        if now.ignored or not now.offer.streamed:
+            return now.steps(lambda writing: writing.feed(delta.text))
+        return (delta,)
 
     def _opened(self, delta: Open) -> Iterable[Delta]:
         item = delta.item

@@ -200,6 +200,7 @@ ITEM: Mapping[str, Machine] = {
         ("command", "shell_call_command.delta", "command"),
         ("command", "shell_call_command.done", "open"),
         _END,
+        ("command", "output_item.done", "closed", "antiphon"),
     ),
     "shell_call_output": _machine(
         "api",

@@ -31,6 +31,7 @@ __all__ = [
     "Step",
     "Toolset",
     "Wanted",
+    "Writing",
 ]
 
 
@@ -103,22 +104,35 @@ class Result(Struct, frozen=True, kw_only=True):
 Call = Callable[[str, Context], AsyncGenerator[Step | Next | Result, None]]
 
 
+class Writing(Protocol):
+    """Follows what the model writes of one call, and tells it in steps."""
+
+    def feed(self, text: str) -> Iterable[Step]:
+        """More of it."""
+
+    def end(self, written: str) -> Iterable[Step]:
+        """It is whole: all of it again, since not all that is called is written by a model."""
+
+    def cut(self) -> Iterable[Step]:
+        """It is not, and nothing more comes: what was begun is over."""
+
+
 class Offer(Struct, frozen=True, kw_only=True):
     """A function that the model is shown, and what becomes of a call of it.
 
     ``shell``: the call as it begins on the wire. ``streamed``: what the model writes is the text of
-    that item. ``call`` runs it; None: the client does, and ``read`` makes the item's fields of what
-    the model wrote, of which ``steps`` are told. ``namespace`` tells functions of the same name
-    apart. With ``apart`` what comes of a call is another item, and the call's own is over when it
-    has been said, with what ``read`` makes of it; it gives the item of a call, by its id, that
-    failed, and why.
+    that item; ``writing``: it is told in steps. ``call`` runs it; None: the client does, and
+    ``read`` makes the item's fields of what the model wrote. ``namespace`` tells functions of the
+    same name apart. With ``apart`` what comes of a call is another item, and the call's own is over
+    when it has been said, with what ``read`` makes of it; it gives the item of a call, by its id,
+    that failed, and why.
     """
 
     tool: tl.Function | tl.Custom
     shell: Item
     call: Call | None = None
     read: Callable[[str], Mapping[str, Any]] = lambda arguments: {}
-    steps: Callable[[Mapping[str, Any]], Iterable[Step]] = lambda fields: ()
+    writing: Callable[[], Writing] | None = None
     streamed: bool = False
     #: The status of the item of a call that failed.
     failure: str = "failed"

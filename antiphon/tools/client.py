@@ -4,8 +4,7 @@ function; a call of it is an item of its own kind, and the client brings the out
 
 from __future__ import annotations
 
-import json
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -15,10 +14,12 @@ from msgspec.structs import replace
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-from .base import Offer, Opening, Step, Toolset
+from .base import Offer, Opening, Toolset, Writing
+from .commands import Commands, commands_of
 from .computer import ACTION, actions_of
+from .written import parsed, whole
 
-__all__ = ["CLIENT_TOOLS", "ClientTool", "commands_of", "shell_function", "steps_of"]
+__all__ = ["CLIENT_TOOLS", "ClientTool", "shell_function"]
 
 _TEXT = {"type": "string"}
 _WHOLE = {"type": "integer"}
@@ -31,7 +32,7 @@ class _Row(Struct, frozen=True, kw_only=True):
     function: tl.Function
     shell: it.Item
     read: Callable[[str], Mapping[str, Any]]
-    steps: Callable[[Mapping[str, Any]], Iterable[Step]] = lambda fields: ()
+    writing: Callable[[], Writing] | None = None
     #: What is said to the model of the request's tool besides.
     about: Callable[[Any], str] = lambda tool: ""
 
@@ -54,7 +55,7 @@ class ClientTool:
         about = f"{row.function.description}{row.about(tool)}"
         function = replace(row.function, description=about)
         yield Toolset(
-            offers=(Offer(tool=function, shell=row.shell, read=row.read, steps=row.steps),)
+            offers=(Offer(tool=function, shell=row.shell, read=row.read, writing=row.writing),)
         )
 
 
@@ -70,31 +71,8 @@ def shell_function(about: str) -> tl.Function:
     )
 
 
-def commands_of(written: str) -> Mapping[str, Any]:
-    """The action of a shell call; what is no JSON is one command."""
-    asked = _parsed(written, "commands")
-    commands = asked.get("commands", asked.get("command"))
-    if isinstance(commands, str):
-        commands = [commands]
-    if not isinstance(commands, list):
-        commands = []
-    return {
-        "commands": [each for each in commands if isinstance(each, str)],
-        "timeout_ms": _whole(asked.get("timeout_ms")),
-        "max_output_length": _whole(asked.get("max_output_length")),
-    }
-
-
-def steps_of(fields: Mapping[str, Any]) -> Iterable[Step]:
-    """The commands of a shell call, one after the other."""
-    for at, command in enumerate(fields["action"]["commands"]):
-        yield Step("command.added", {"command_index": at, "command": ""})
-        yield Step("command.delta", {"command_index": at, "delta": command})
-        yield Step("command.done", {"command_index": at, "command": command})
-
-
 def _local_shell(written: str) -> Mapping[str, Any]:
-    asked = _parsed(written, "command")
+    asked = parsed(written, "command")
     command = asked.get("command", [])
     if isinstance(command, str):
         command = ["bash", "-lc", command]
@@ -106,7 +84,7 @@ def _local_shell(written: str) -> Mapping[str, Any]:
         else [],
         "env": environment if isinstance(environment, dict) else {},
     }
-    if (wait := _whole(asked.get("timeout_ms"))) is not None:
+    if (wait := whole(asked.get("timeout_ms"))) is not None:
         action["timeout_ms"] = wait
     for name in ("working_directory", "user"):
         if isinstance(asked.get(name), str):
@@ -115,7 +93,7 @@ def _local_shell(written: str) -> Mapping[str, Any]:
 
 
 def _apply_patch(written: str) -> Mapping[str, Any]:
-    asked = _parsed(written, "diff")
+    asked = parsed(written, "diff")
     kind = asked.get("type")
     operation = {
         "type": kind if kind in _OPERATIONS else "update_file",
@@ -127,31 +105,17 @@ def _apply_patch(written: str) -> Mapping[str, Any]:
 
 
 def _computer(written: str) -> Mapping[str, Any]:
-    return {"actions": tuple(actions_of(_parsed(written, "action")))}
+    return {"actions": tuple(actions_of(parsed(written, "action")))}
 
 
 def _computer_preview(written: str) -> Mapping[str, Any]:
     """The older tool knows one action a call."""
-    return {"action": actions_of(_parsed(written, "action"))[0]}
+    return {"action": actions_of(parsed(written, "action"))[0]}
 
 
 def _display(tool: Any) -> str:
     size = f"{tool.display_width} x {tool.display_height}"
     return f" The screen ({tool.environment}) has {size} pixels; x and y count from its top left."
-
-
-def _parsed(written: str, usual: str) -> dict[str, Any]:
-    """The arguments; what is no object is the value of the ``usual`` one."""
-    try:
-        asked = json.loads(written or "{}")
-    except (ValueError, RecursionError):
-        return {usual: written}
-    return asked if isinstance(asked, dict) else {usual: asked}
-
-
-def _whole(value: Any) -> int | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return int(value) if is_number and 0 <= value < 2**31 else None
 
 
 def _function(name: str, about: str, required: tuple[str, ...], **properties: Any) -> tl.Function:
@@ -175,7 +139,7 @@ _SHELL = _Row(
         environment={"type": "local"},
     ),
     read=lambda written: {"action": commands_of(written)},
-    steps=steps_of,
+    writing=Commands,
 )
 _LOOK = {"type": "screenshot"}
 _SCREEN = "Does something on the user's screen, and shows what it looks like afterwards."

@@ -21,7 +21,8 @@ from antiphon.wire.shape import known
 from antiphon.wire.skills import local_skills
 
 from .base import Context, Next, Offer, Opening, Result, Step, Toolset
-from .client import CLIENT_TOOLS, commands_of, shell_function, steps_of
+from .client import CLIENT_TOOLS, shell_function
+from .commands import Commands, commands_of
 from .container import Container
 from .containers import Containers
 from .skills import Equipped, told, told_local
@@ -112,6 +113,7 @@ class Shell:
                 environment={"type": "container_reference", "container_id": container.id},
             ),
             call=partial(_run, container),
+            writing=Commands,
             failure="incomplete",
         )
         try:
@@ -143,8 +145,6 @@ async def _run(
 ) -> AsyncGenerator[Step | Next | Result, None]:
     """The commands, one after the other; one that does not end is the last."""
     fields = {"action": commands_of(arguments)}
-    for step in steps_of(fields):
-        yield step
     action = fields["action"]
     if not action["commands"]:
         raise ToolError("There is no command.")

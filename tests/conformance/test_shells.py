@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from base64 import b64encode
 from typing import Any
 
@@ -23,6 +24,11 @@ from tests.sandbox.boxes import SMALL, sandbox
 
 CLIENTS = {"providers": {**CLIENT_TOOLS, "shell": Shell(None)}}
 HERE = {"type": "shell", "environment": {"type": "container_auto"}}
+#: Half a surrogate pair wherever a text may stand.
+HALF = (
+    '{"commands": ["a\\ud800"], "command": ["a\\ud800"], "path": "a\\ud800", "diff": "a\\ud800",'
+    ' "action": {"type": "type", "text": "a\\ud800"}}'
+)
 KEPT = {"type": "skill_reference", "skill_id": "skill"}
 
 
@@ -139,22 +145,39 @@ async def test_the_client_runs_it_and_the_model_is_told(
 async def test_its_commands_are_told_one_by_one(serve: Serve, ask: Ask) -> None:
     server = serve(local(engine([called("shell", {"commands": ["ls", "pwd"]})])), **CLIENTS)
     answer = await ask(server, tools=[{"type": "shell"}])
-    steps = [
-        (e["type"].removeprefix("response.shell_call_command."), e["command_index"])
-        for e in answer.events or ()
-        if "shell_call_command" in e["type"]
-    ]
+    told = [e for e in answer.events or () if "shell_call_command" in e["type"]]
     if answer.events:
-        assert steps == [(step, at) for at in (0, 1) for step in ("added", "delta", "done")]
+        for at, command in enumerate(("ls", "pwd")):
+            mine = [e for e in told if e["command_index"] == at]
+            assert [e["type"].rpartition(".")[2] for e in mine] == [
+                "added",
+                *["delta"] * (len(mine) - 2),
+                "done",
+            ]
+            deltas = [e["delta"] for e in mine[1:-1]]
+            assert len(deltas) > 1, "all at once"
+            assert "".join(deltas) == mine[-1]["command"] == command
+
+
+async def test_commands_that_are_cut_are_told_to_their_end(serve: Serve, ask: Ask) -> None:
+    script = [called("shell", {"commands": ["ls", "pwd and so on"]})]
+    server = serve(local(engine(script)), **CLIENTS)
+    limit = script[0].index(" so on")
+    answer = await ask(server, tools=[{"type": "shell"}], max_output_tokens=limit)
+    assert answer.ended["status"] == "incomplete"
+    if answer.events:
+        done = [e["command"] for e in answer.events if e["type"].endswith("command.done")]
+        assert done[0] == "ls" and len(done) == 2 and "pwd and so on".startswith(done[1])
 
 
 @pytest.mark.parametrize("tool", sorted(CLIENT_TOOLS))
-@pytest.mark.parametrize("written", ["", "{", "[1]", '"ls"', '{"commands": 3}', "null"])
+@pytest.mark.parametrize("written", ["", "{", "[1]", '"ls"', '{"commands": 3}', "null", HALF])
 def test_whatever_is_written_makes_an_item(tool: str, written: str) -> None:
     row = CLIENT_TOOLS[tool]._row
     fields = row.read(written)
     assert fields.keys() <= {"action", "actions", "operation"}
-    assert all(step.name.startswith("command.") for step in row.steps(fields))
+    json.dumps(fields, ensure_ascii=False).encode()
+    assert (row.writing is not None) == (tool == "shell")
 
 
 async def test_it_can_be_forced(serve: Serve, wait: Ask) -> None:
