@@ -62,8 +62,11 @@ class Grammarian:
         self._form = tools
         self._reasoning = reasoning
         head = tools.written.first + tools.written.before
-        #: What stands between the messages of a reply, where it consists of such.
-        self._header = tools.written.separator if tools.begins else ""
+        #: What begins a message of a reply, where it consists of such, and what parts two.
+        separator = tools.written.separator
+        frames = () if reasoning is None else reasoning.frames
+        self._header = next((frame for frame in frames if frame in separator), "")
+        self._separator = separator if self._header else ""
         #: The terminal by which calls are told from text, if there is one.
         self._opening = max((t for t in tools.opens if head.startswith(t)), key=len, default="")
         self._valid = lru_cache(maxsize=512)(check_schema)
@@ -253,7 +256,7 @@ class Grammarian:
     def _messages(self, rules: Rules, shown: Shown, parallel: bool) -> str:
         """A reply of several messages, of which some are calls."""
         assert self._reasoning is not None
-        (before, after), header = self._reasoning.answer, self._literal(self._header)
+        (before, after), header = self._reasoning.answer, self._literal(self._separator)
         calls = self._calls(rules, shown, parallel)
         said = rules.add("said", f"{self._literal(before)} {ANYTHING} ({self._literal(after)})?")
         return f"{said} ({header} {calls})? | {calls} ({header} {said})?"

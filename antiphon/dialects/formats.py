@@ -42,6 +42,7 @@ from .formats_shape import (
     Written,
 )
 from .formats_tags import (
+    addressed_tags,
     argument_tags,
     cdata_tags,
     element_tags,
@@ -105,6 +106,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark=r"<\|tool_calls_section_begin\|>",
         ),
         step_tags("step3"),
+        addressed_tags("muse", "atem:"),
         typed_tags("kimi_k3"),
         invoke_tags("minimax_m2", "minimax:tool_call", "", "minimax:tool_call"),
         invoke_tags("dots", "dots_function_call", "", "dots_function_call"),

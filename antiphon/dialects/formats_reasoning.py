@@ -39,6 +39,14 @@ REASONING: Mapping[str, ReasoningFormat] = {
             mark=r"<\|content_thinking\|>",
         ),
         ReasoningFormat(
+            name="muse",
+            open=(" to=self<|message|>",),
+            close=("<|eom|>",),
+            answer=(" to=user<|message|>", "<|eot|>"),
+            frames=("<|start|>assistant",),
+            mark="<atem:function_calls>",
+        ),
+        ReasoningFormat(
             name="kimi_k3",
             open=("<|open|>think<|sep|>",),
             close=("<|close|>think<|sep|>",),

@@ -7,9 +7,10 @@ from collections.abc import Mapping
 
 from msgspec.structs import replace
 
-from .formats_shape import START, ParameterForm, Reads, State, ToolFormat, Written
+from .formats_shape import START, THINKING, ParameterForm, Reads, State, ToolFormat, Written
 
 __all__ = [
+    "addressed_tags",
     "argument_tags",
     "cdata_tags",
     "element_tags",
@@ -352,4 +353,37 @@ def typed_tags(name: str) -> ToolFormat:
             ),
         ),
         mark=r"<\|open\|>",
+    )
+
+
+def addressed_tags(name: str, tag: str) -> ToolFormat:
+    """Muse: every message names its recipient, which the prompt leaves to the reply; a call is one
+    to the tool, with tags for what it is asked."""
+    to, message, section = " to=", "<|message|>", f"<{tag}function_calls>"
+    again = "<|start|>assistant"
+    row = invoke_tags(name, f"{tag}function_calls", tag, mark=f"<{tag}function_calls>")
+    key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
+    to_whom = {f"{to}self{message}": THINKING, f"{to}user{message}": START, to: "header"}
+    closing = f"</{tag}function_calls>"
+    inside = {
+        name: replace(state, on={**state.on, closing: "rest"}) for name, state in row.states.items()
+    }
+    return replace(
+        row,
+        opens={to: "header", section: "calls"},
+        states={
+            "recipient": State(reads="between", on=to_whom),
+            "header": State(reads="header", on={f"{message}{section}": "calls", message: START}),
+            **inside,
+            "rest": State(reads="between", on={f"<|eom|>{again}": "recipient", "<|eot|>": START}),
+        },
+        written=Written(
+            before=f'{to}{{name}}{message}{section}\n<{tag}invoke name="',
+            between='">\n',
+            after=f"</{tag}invoke>\n{closing}",
+            separator=f"<|eom|>{again}",
+            parameter=ParameterForm(
+                before=key, text='">', text_end=end + "\n", json='">', json_end=end + "\n"
+            ),
+        ),
     )

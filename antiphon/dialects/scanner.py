@@ -15,7 +15,7 @@ from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 
 from .calls import Call, ToolShape
 from .detokenize import Detokenizer, Origins, wire_logprob
-from .formats import START, TEXT, THINKING, ReasoningFormat, ToolFormat
+from .formats import START, TEXT, THINKING, Reads, ReasoningFormat, ToolFormat
 from .lexer import QUOTE, Lexer, is_special, without_marks
 from .readers import Reader, reader_for
 from .sink import Sink
@@ -208,11 +208,8 @@ class Parser:
     def _meet(self, terminal: str) -> None:
         """A terminal stands at the beginning of the buffer."""
         lead = self._lexer.states[self._state].leads.get(terminal)
-        if lead is None:  # a special token that means nothing here
-            if self._call is not None and self._call.begun and self._reader is not None:
-                self._spell(self._lexer.plain(terminal))  # who writes code may mean its text
-            else:
-                self._skip(terminal)
+        if lead is None:
+            self._meet_stray(terminal)
             return
         to, is_left = lead
         if terminal == self._lexer.quote and to == self._state:  # for the reader, as one character
@@ -237,6 +234,21 @@ class Parser:
             if not is_left:
                 self._markup.text.append(self._advance(len(terminal)))
             self._enter(to)
+
+    @property
+    def _reads(self) -> Reads:
+        """What the text is in the present state of markup."""
+        state = self._states.get(self._state)
+        return "between" if state is None else state.reads
+
+    def _meet_stray(self, terminal: str) -> None:
+        """A special token that means nothing here."""
+        if self._call is not None and self._call.begun and self._reader is not None:
+            self._spell(self._lexer.plain(terminal))  # who writes code may mean its text
+        elif self._reads == "header" and terminal in self._lexer.states[TEXT].leads:
+            self._fail()  # the end of an answer, whose last word only looked like a header
+        else:
+            self._skip(terminal)
 
     def _spell(self, literal: str) -> None:
         """The special token at the beginning of the buffer is read as the text it looks like."""
@@ -272,13 +284,13 @@ class Parser:
         if call is None or reader is None:
             return True
         reader.leave()
-        is_named = self._states[self._state].reads in _NAMING and reads != "id"
+        is_named = self._reads in _NAMING and reads != "id"
         if is_named and not call.begun and (call.name or reads not in _BETWEEN_CALLS):
             if not call.begin():
                 return False
         if call.begun:
             self._markup.text.clear()
-        has_only_id = self._states[self._state].reads == "id" and not call.name
+        has_only_id = self._reads == "id" and not call.name
         if reads in _BETWEEN_CALLS and not (has_only_id and reads == "name"):
             self._call = self._reader = None
             if call.begun:

@@ -572,6 +572,10 @@ def test_every_way_of_writing_calls_can_be_held(form: str, free: bool) -> None:
     assert answer.may_write("Hello") is free
 
 
+#: What begins an answer, where a reply consists of messages.
+IN_MESSAGES = {"inkling": "<|content_text|>", "muse": " to=user<|message|>"}
+
+
 @pytest.mark.requirement("FM-HELD", "D-57")
 @pytest.mark.parametrize("free", [False, True], ids=["forced", "free"])
 @pytest.mark.parametrize("special", [False, True], ids=["spelled", "special"])
@@ -579,7 +583,7 @@ def test_every_way_of_writing_calls_can_be_held(form: str, free: bool) -> None:
 def test_every_format_can_be_held(form: str, special: bool, free: bool) -> None:
     row = TOOLS[form]
     tokens = tuple(sorted(specials(row))) if special else ()
-    thinks = "inkling" if row.begins else None
+    thinks = form if form in IN_MESSAGES else None
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
     asked: dict[str, Any] = {} if free else {"tool_choice": "required"}
     answer = held(form, special=tokens, thinks=thinks, tools=(tool, CLOCK), **asked)
@@ -589,8 +593,7 @@ def test_every_format_can_be_held(form: str, special: bool, free: bool) -> None:
         assert not answer.may_write(written(row, [("trip", wrong)])), wrong
     if not (row.bare and row.written.parameter and free):  # which is only text
         assert not answer.may_write(written(row, [("trap", {"city": "Oslo", "days": 2})]))
-    text = "<|content_text|>Hello" if row.begins else "Hello"
-    assert answer.may_write(text) is free
+    assert answer.may_write(IN_MESSAGES.get(form, "") + "Hello") is free
 
 
 @pytest.mark.requirement("FM-ROOT")

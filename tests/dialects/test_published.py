@@ -38,6 +38,7 @@ THINKS = {
     "minicpm5": "think",
     "minimax_m3": "minimax_m3",
     "mistral_v11": "mistral",
+    "muse": "muse",
     "solar_open": "solar_open",
     "deepseek_v31": "think",
     "deepseek_v32": "think",
