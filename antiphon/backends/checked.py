@@ -168,7 +168,7 @@ class Checked:
         """One attempt: messages come when they are right. Behind one that is wrong nothing comes,
         not even the end."""
         answer: list[Delta] = []
-        self._fault = ""
+        self._fault, has_answered = "", False
         async with aclosing(singly(reply.deltas())) as deltas:
             async for delta in deltas:
                 if isinstance(delta, Sampled):
@@ -181,9 +181,12 @@ class Checked:
                 if isinstance(delta, Finish):
                     self._used = added(self._used, delta.usage)
                     delta = replace(delta, usage=self._used)
+                    if delta.reason == "stop" and not has_answered:
+                        self._said, self._fault = "", "nothing was said."
                 if self._fault:
                     continue
                 if answer or (isinstance(delta, Open) and isinstance(delta.item, Message)):
+                    has_answered = True
                     answer.append(delta)
                 else:
                     yield delta

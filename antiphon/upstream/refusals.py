@@ -118,7 +118,8 @@ def refusal(status: int, body: bytes) -> BackendError:
 
 def refused(status: int, said: _Said) -> BackendError:
     """The error for a status and what was said with it."""
-    if said.code == TOO_LONG or (status in (400, 413, 422, 500) and _LONG.search(said.message)):
+    path = _path(said.param)
+    if _is_too_long(status, said) and path != "max_output_tokens":
         return BackendError(_TOO_LONG_TEXT, code=TOO_LONG, param="input", lasting=True)
     status = _CODES.get(said.code or "", status)
     if said.code in _MODERATED:
@@ -129,7 +130,6 @@ def refused(status: int, said: _Said) -> BackendError:
     if (ours := _OURS.get(status)) is not None:
         return BackendError(ours[1], code=ours[0], lasting=status != _PASSING)
     if 400 <= status < 500:
-        path = _path(said.param)
         where = f" (its '{said.param[:100]}')" if said.param and path != said.param else ""
         told = said.message[:_MOST_TEXT] or f"it answered {status}"
         return BackendError(
@@ -139,6 +139,12 @@ def refused(status: int, said: _Said) -> BackendError:
             lasting=True,
         )
     return BackendError("The upstream failed.")
+
+
+def _is_too_long(status: int, said: _Said) -> bool:
+    if said.code == TOO_LONG:
+        return True
+    return status in (400, 413, 422, 500) and _LONG.search(said.message) is not None
 
 
 def _path(theirs: str | None) -> str | None:

@@ -1,5 +1,5 @@
-"""``python llama_server.py MODEL``: llama.cpp's own HTTP server with a model, until standard input
-ends. Prints its address."""
+"""``python llama_server.py MODEL [PORT]``: llama.cpp's own HTTP server with a model, until standard
+input ends. Prints its address."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ import sys
 import xllamacpp
 
 
-def serve(model: str) -> None:
+def serve(model: str, port: int = 0) -> None:
     with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
+        probe.bind(("127.0.0.1", port))
         port = probe.getsockname()[1]
     params = xllamacpp.CommonParams()
     params.model.path = model
@@ -27,4 +27,4 @@ def serve(model: str) -> None:
 
 
 if __name__ == "__main__":
-    serve(sys.argv[1])
+    serve(sys.argv[1], *map(int, sys.argv[2:]))

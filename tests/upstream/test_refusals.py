@@ -124,3 +124,14 @@ def test_what_may_pass_is_told_from_what_lasts() -> None:
     lasting = {401: {}, 400: {}, 404: {}, 429: spent}
     assert all(refusal(status, json.dumps(b).encode()).lasting for status, b in lasting.items())
     assert not any(refusal(status, b"").lasting for status in (429, 500, 503))
+
+
+def test_an_answer_that_is_to_be_too_long_is_no_question_that_is() -> None:
+    """vLLM's words."""
+    message = (
+        "max_tokens=5000 cannot be greater than max_model_len=1024. Please request fewer output"
+        " tokens. (parameter=max_tokens, value=5000)"
+    )
+    said = {"message": message, "type": "BadRequestError", "param": "max_tokens", "code": 400}
+    error = refusal(400, json.dumps({"error": said}).encode())
+    assert (error.code, error.param) == ("invalid_prompt", "max_output_tokens")

@@ -1,0 +1,285 @@
+"""Servers as people run them, behind ours: vLLM, transformers serve, llama-server.
+
+Those that are on this machine are started (``make vllm`` makes a vLLM for the CPU); one that runs
+already is named by ``UPSTREAM=http://gpu:8000``, with ``UPSTREAM_TOKENIZER`` if it takes token ids,
+and ``UPSTREAM_MODEL`` if it lists none.
+"""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import os
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import ExitStack
+from typing import Any
+
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+from msgspec import Struct
+
+from antiphon.backends.base import Backend
+from antiphon.backends.connect import chat_completions, responses
+from antiphon.catalog import load as load_catalog
+from antiphon.engines.completions import Completions, load
+from antiphon.http.app import create_app
+from antiphon.logs import open_log
+from antiphon.runs.service import Policy, Service
+from antiphon.settings import Model, Settings
+from antiphon.store.memory import MemoryStore
+from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
+from antiphon.testing.backend_check import Check as BackendCheck
+from antiphon.testing.engine_check import CHECKS, Check
+from tests.engines.tiny import FOLDER
+from tests.upstream.real_servers import SERVERS, Missing, serving
+
+pytestmark = [
+    pytest.mark.engines,
+    pytest.mark.filterwarnings("default"),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+#: Server → the engines that speak to it.
+WAYS = {
+    "named": ("completions", "chat_completions"),
+    "vllm": ("completions", "chat_completions", "responses"),
+    "transformers": ("chat_completions", "responses"),
+    "llama-server": ("completions", "chat_completions", "responses"),
+}
+
+
+class Upstream(Struct, frozen=True, kw_only=True):
+    """A server that runs. ``model``: what it calls its model, where it does not list it.
+    ``tokenizer``: where the model's is; ``tiny``: it serves the tiny model."""
+
+    name: str
+    url: str
+    model: str | None = None
+    tokenizer: str | None = None
+    tiny: bool = True
+
+
+@pytest.fixture(scope="session")
+def started() -> Iterator[Callable[[str], str]]:
+    """The address of a server, which is started once."""
+    running: dict[str, str | Missing] = {}
+    with ExitStack() as stack:
+
+        def start(name: str) -> str:
+            if name not in running:
+                try:
+                    running[name] = stack.enter_context(serving(SERVERS[name]))
+                except Missing as missing:
+                    running[name] = missing
+            found = running[name]
+            if isinstance(found, Missing):
+                pytest.skip(str(found))
+            return found
+
+        yield start
+
+
+@pytest.fixture(scope="module", params=WAYS)
+def upstream(request: pytest.FixtureRequest, started: Callable[[str], str]) -> Upstream:
+    name: str = request.param
+    if name == "named":
+        url = os.environ.get("UPSTREAM")
+        if url is None:
+            pytest.skip("the environment names no UPSTREAM")
+        model, tokenizer = (os.environ.get(f"UPSTREAM_{w}") for w in ("MODEL", "TOKENIZER"))
+        return Upstream(name=name, url=url, model=model, tokenizer=tokenizer, tiny=False)
+    return Upstream(name=name, url=started(name), model=SERVERS[name].model, tokenizer=str(FOLDER))
+
+
+def spoken(upstream: Upstream, engine: str) -> str:
+    if engine not in WAYS[upstream.name]:
+        pytest.skip(f"{upstream.name} does not speak that")
+    if engine == "completions" and upstream.tokenizer is None:
+        pytest.skip("the environment names no UPSTREAM_TOKENIZER")
+    return engine
+
+
+def _options(upstream: Upstream, engine: str) -> dict[str, Any]:
+    if engine != "completions":
+        return {}
+    return {"tokenizer": upstream.tokenizer, "grammars": upstream.name == "vllm"}
+
+
+# --- the contracts -------------------------------------------------------------------------------
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def ids(upstream: Upstream) -> AsyncIterator[Completions]:
+    options = _options(upstream, spoken(upstream, "completions"))
+    loaded = await load("elsewhere", upstream.url, model=upstream.model, options=options)
+    yield loaded
+    await loaded.close()
+
+
+@pytest_asyncio.fixture(
+    scope="module", loop_scope="module", params=["chat_completions", "responses"]
+)
+async def backend(upstream: Upstream, request: pytest.FixtureRequest) -> AsyncIterator[Backend]:
+    make = chat_completions if spoken(upstream, request.param) == "chat_completions" else responses
+    made = await make("elsewhere", upstream.url, model=upstream.model)
+    yield made
+    await made.close()
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+async def test_the_engine_keeps_its_contract(ids: Completions, check: Check) -> None:
+    await check(ids)
+
+
+@pytest.mark.parametrize("check", BACKEND_CHECKS.values(), ids=BACKEND_CHECKS)
+async def test_the_backend_keeps_its_contract(backend: Backend, check: BackendCheck) -> None:
+    for attempts in (2, 1, 0):
+        try:
+            return await check(backend)
+        except AssertionError:
+            # a server that is busy says so little at once
+            if check.__name__ != "streams" or not attempts:
+                raise
+
+
+# --- the whole server before it, as clients see it -----------------------------------------------
+
+_WEATHER: Any = {
+    "type": "function",
+    "name": "get_weather",
+    "description": "Get the weather in a city.",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
+    "strict": False,
+}
+_SIZE: Any = {
+    "format": {
+        "type": "json_schema",
+        "name": "size",
+        "schema": {
+            "type": "object",
+            "properties": {"size": {"enum": [1, 2, 3]}},
+            "required": ["size"],
+            "additionalProperties": False,
+        },
+        "strict": True,
+    }
+}
+#: Who does not hold an answer to a form.
+_FREE = {
+    ("transformers", "chat_completions"),
+    ("transformers", "responses"),
+    ("llama-server", "responses"),
+}
+each_engine = pytest.mark.parametrize("engine", ["completions", "chat_completions", "responses"])
+each_way = pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(upstream: Upstream) -> AsyncIterator[openai.AsyncOpenAI]:
+    """The official client, of a server with one model a way to reach the upstream."""
+    ways = [w for w in WAYS[upstream.name] if w != "completions" or upstream.tokenizer]
+    models = {
+        way: Model(
+            source=upstream.url,
+            engine=way,
+            upstream_model=upstream.model,
+            engine_options=_options(upstream, way),
+            reasoning_format="think" if upstream.tiny and way == "chat_completions" else None,
+        )
+        for way in ways
+    }
+    catalog = await load_catalog(Settings(models=models))
+    store = MemoryStore()
+    service = Service(catalog, store, policy=Policy(), clock=lambda: 0.0, ids=_ids())
+    service.start()
+    app = create_app(service, ids=_ids(), log=open_log(io.StringIO()))
+    transport = httpx.ASGITransport(app)
+    async with httpx.AsyncClient(transport=transport, timeout=120) as over:
+        yield openai.AsyncOpenAI(
+            base_url="http://localhost/v1", api_key="x", max_retries=0, http_client=over
+        )
+    await service.drain(0)
+    await catalog.close()
+    await store.close()
+
+
+def _ids() -> Callable[[str], str]:
+    numbers = itertools.count(1)
+    return lambda prefix: f"{prefix}_{next(numbers)}"
+
+
+async def ask(client: openai.AsyncOpenAI, *, stream: bool, **fields: Any) -> Any:
+    """The response, whichever way it came."""
+    answer = await client.responses.create(stream=stream, temperature=0, **fields)
+    if not stream:
+        return answer
+    events = [event async for event in answer]
+    last = events[-1].response
+    said = [e.delta for e in events if e.type == "response.output_text.delta"]
+    assert "".join(said) == last.output_text
+    return last
+
+
+@each_engine
+@each_way
+async def test_it_calls_a_tool_and_is_told(
+    upstream: Upstream, client: openai.AsyncOpenAI, engine: str, stream: bool
+) -> None:
+    if not upstream.tiny:
+        pytest.skip("only of the tiny model it is known what it does")
+    asked = {"model": spoken(upstream, engine), "tools": [_WEATHER], "max_output_tokens": 200}
+    first = await ask(client, stream=stream, input="What is the weather in Rome?", **asked)
+    (call,) = [item for item in first.output if item.type == "function_call"]
+    assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Rome"})
+    if (upstream.name, engine) != ("vllm", "responses"):  # without a parser it tells nothing apart
+        assert first.output[0].type == "reasoning"
+    told = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 21 °C"}
+    second = await ask(client, stream=stream, input=[told], previous_response_id=first.id, **asked)
+    assert second.status == "completed"
+    if upstream.name != "transformers":  # which keeps what was thought from its model
+        assert second.output_text.endswith("The weather in Rome is sunny, 21 °C.")
+
+
+@each_engine
+async def test_forms_are_held_to(
+    upstream: Upstream, client: openai.AsyncOpenAI, engine: str
+) -> None:
+    if (upstream.name, engine) in _FREE:
+        pytest.skip("it holds to no form, and the model is too small to do so by itself")
+    answer = await ask(
+        client, stream=True, model=spoken(upstream, engine), input="How big is it?", text=_SIZE
+    )
+    assert json.loads(answer.output_text)["size"] in (1, 2, 3)
+
+
+@each_engine
+@each_way
+async def test_too_long_is_told_in_openais_words(
+    upstream: Upstream, client: openai.AsyncOpenAI, engine: str, stream: bool
+) -> None:
+    if upstream.name == "transformers":
+        pytest.skip("it has no bound")
+    engine = spoken(upstream, engine)
+    with pytest.raises(openai.BadRequestError) as raised:
+        await ask(client, stream=stream, model=engine, input="word " * 200_000)
+    assert (raised.value.code, raised.value.param) == ("context_length_exceeded", "input")
+
+
+@each_engine
+@each_way
+async def test_what_it_refuses_is_told_with_its_field(
+    upstream: Upstream, client: openai.AsyncOpenAI, engine: str, stream: bool
+) -> None:
+    if upstream.name != "vllm":
+        pytest.skip("others take whatever is within our bounds")
+    engine = spoken(upstream, engine)
+    with pytest.raises(openai.BadRequestError) as raised:
+        await ask(client, stream=stream, model=engine, input="hi", top_p=0)
+    assert raised.value.param == "top_p" and "top_p must be in" in raised.value.message

@@ -1,0 +1,164 @@
+"""Real servers as people start them: found on this machine, started on the loopback, waited for in
+bounds, stopped in the end. Nothing they start with is fetched."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from tempfile import TemporaryFile
+
+from msgspec import Struct
+
+from tests.engines.tiny import FOLDER, GGUF
+
+__all__ = ["SERVERS", "Missing", "Real", "serving"]
+
+_ROOT = Path(__file__).parents[2]
+#: Seconds that the slowest may take to start: vLLM, on two busy cores.
+_START_S = 240
+_STOP_S = 20
+#: Nobody is told of a test, and nothing is fetched for one.
+_OFFLINE: Mapping[str, str] = {
+    "HF_HUB_OFFLINE": "1",
+    "TRANSFORMERS_OFFLINE": "1",
+    "HF_HUB_DISABLE_TELEMETRY": "1",
+    "DO_NOT_TRACK": "1",
+    "VLLM_NO_USAGE_STATS": "1",
+    "VLLM_HOST_IP": "127.0.0.1",
+    "VLLM_CPU_KVCACHE_SPACE": "1",
+    "OMP_NUM_THREADS": "1",
+}
+
+
+class Missing(Exception):
+    """The server is not on this machine."""
+
+
+class Real(Struct, frozen=True, kw_only=True):
+    """``command``: starts it on a port; raises ``Missing``. ``ready``: where it answers once it can
+    be asked. ``model``: what it calls the tiny model; None: whatever it lists."""
+
+    command: Callable[[int], list[str]]
+    ready: str = "health"
+    model: str | None = None
+
+
+def _program(variable: str, name: str, *places: Path) -> str:
+    """What the environment names, or what is there."""
+    if told := os.environ.get(variable):
+        return told
+    for place in places:
+        if place.is_file():
+            return str(place)
+    if found := shutil.which(name):
+        return found
+    raise Missing(f"no {name} on the path, and {variable} names none")
+
+
+_BESIDE = Path(sys.executable).parent
+
+
+def _vllm(port: int) -> list[str]:
+    return [
+        _program("VLLM", "vllm", _BESIDE / "vllm", _ROOT / ".venv-vllm" / "bin" / "vllm"),
+        *("serve", str(FOLDER), "--host", "127.0.0.1", "--port", str(port)),
+        *("--enforce-eager", "--dtype", "float32", "--block-size", "32"),
+        *("--max-model-len", "1024", "--enable-prompt-tokens-details"),
+        *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
+        *("--structured-outputs-config", '{"backend": "guidance", "disable_any_whitespace": true}'),
+    ]
+
+
+def _transformers(port: int) -> list[str]:
+    return [
+        _program("TRANSFORMERS", "transformers", _BESIDE / "transformers"),
+        *("serve", "--host", "127.0.0.1", "--port", str(port), "--device", "cpu", str(FOLDER)),
+    ]
+
+
+def _llama(port: int) -> list[str]:
+    """llama.cpp's own program, or its server in the Python package."""
+    try:
+        program = _program("LLAMA_SERVER", "llama-server")
+    except Missing:
+        if find_spec("xllamacpp") is None:
+            raise
+        script = Path(__file__).with_name("llama_server.py")
+        return [sys.executable, str(script), str(GGUF), str(port)]
+    return [
+        *(program, "-m", str(GGUF), "--host", "127.0.0.1", "--port", str(port)),
+        *("--jinja", "-c", "4096", "-np", "4", "-t", "1"),
+    ]
+
+
+SERVERS: Mapping[str, Real] = {
+    "vllm": Real(command=_vllm),
+    "transformers": Real(command=_transformers, model=str(FOLDER)),
+    "llama-server": Real(command=_llama),
+}
+
+
+@contextmanager
+def serving(real: Real) -> Iterator[str]:
+    """Its address. Raises ``Missing`` where it is not on this machine."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    with TemporaryFile() as log:
+        command = real.command(port)
+        process = subprocess.Popen(
+            command,
+            stdin=subprocess.PIPE,
+            stdout=log,
+            stderr=log,
+            # its own programs are beside it: vLLM calls ninja
+            env={**os.environ, **_OFFLINE, "PATH": _path(command[0])},
+            start_new_session=True,
+        )
+        try:
+            _wait(process, f"http://127.0.0.1:{port}/{real.ready}", log)
+            yield f"http://127.0.0.1:{port}"
+        finally:
+            _stop(process)
+            if process.stdin is not None:
+                process.stdin.close()
+
+
+def _path(program: str) -> str:
+    return os.pathsep.join((str(Path(program).parent), os.environ.get("PATH", "")))
+
+
+def _wait(process: subprocess.Popen[bytes], url: str, log: object) -> None:
+    until = time.monotonic() + _START_S
+    while process.poll() is None and time.monotonic() < until:
+        try:
+            with urllib.request.urlopen(url, timeout=5):
+                return
+        except (urllib.error.URLError, OSError):
+            time.sleep(0.2)
+    log.seek(0)  # type: ignore[attr-defined]
+    said = log.read().decode("utf-8", "replace")  # type: ignore[attr-defined]
+    raise AssertionError(f"{process.args!r} does not answer:\n{said[-4000:]}")
+
+
+def _stop(process: subprocess.Popen[bytes]) -> None:
+    """All of its processes: engines have children."""
+    for kind in (signal.SIGTERM, signal.SIGKILL):
+        try:
+            os.killpg(process.pid, kind)
+            process.wait(_STOP_S)
+        except ProcessLookupError:
+            return
+        except subprocess.TimeoutExpired:
+            continue
