@@ -17,6 +17,7 @@ TEXTS = [
 ]
 
 
+@pytest.mark.requirement("VS-WORDS")
 @pytest.mark.parametrize(("text", "found", "missed"), TEXTS)
 def test_what_is_written_without_blanks_is_found(
     text: str, found: list[str], missed: list[str]

@@ -205,6 +205,7 @@ async def test_filters_say_which_files_are_searched(
             assert [one.filename for one in page.data] == [f"{name}.txt" for name in names], asked
 
 
+@pytest.mark.requirement("VS-REFUSED")
 @pytest.mark.parametrize(
     ("path", "body", "param"),
     [
@@ -325,6 +326,7 @@ async def test_numbers_stay_what_they_are(stores: Store, serve: Serve, client_of
         assert '"size":7}' in reply.text
 
 
+@pytest.mark.requirement("VS-REFUSED")
 async def test_only_meaning_counts_for_nothing_where_nobody_reads_it(
     serve: Serve, wait: Ask, client_of: Clients
 ) -> None:
@@ -444,6 +446,7 @@ async def test_an_unknown_vector_store_is_refused_before_anything_runs(
     assert refused["param"] == "tools[0].vector_store_ids[0]"
 
 
+@pytest.mark.requirement("FS-NUMBERS")
 async def test_numbers_of_earlier_responses_are_not_used_again(
     serve: Serve, wait: Ask, client_of: Clients
 ) -> None:

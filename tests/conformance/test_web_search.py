@@ -78,6 +78,7 @@ async def test_a_question_is_searched_and_its_answer_cites(
         assert "output_text.delta" in types[at:said]
 
 
+@pytest.mark.requirement("WS-SOURCES")
 async def test_what_was_found_is_told_where_it_is_asked_for(
     serve: Serve, wait: Ask, providers: Any
 ) -> None:
@@ -137,6 +138,7 @@ def told(server: Any) -> str:
     return prompts(server)[-1]
 
 
+@pytest.mark.requirement("WS-CURSORS")
 async def test_cursors_go_on_in_the_next_response(serve: Serve, wait: Ask, providers: Any) -> None:
     second = [
         called("browser__search", {"query": "palms"}),
@@ -153,6 +155,7 @@ async def test_cursors_go_on_in_the_next_response(serve: Serve, wait: Ask, provi
     assert [a["url"] for a in part["annotations"]] == [FJORD, FJORD, FJORD]
 
 
+@pytest.mark.requirement("WS-CURSORS")
 async def test_calls_side_by_side_are_numbered_as_they_stand(
     serve: Serve, wait: Ask, providers: Any
 ) -> None:
@@ -167,10 +170,11 @@ async def test_calls_side_by_side_are_numbered_as_they_stand(
     assert cited["url"] == "https://south.example/palms"
 
 
+@pytest.mark.requirement("WS-REQUEST")
 @pytest.mark.parametrize(
     ("fields", "param"),
     [
-        ({"filters": {"domains": []}}, "filters.domains"),
+        ({"filters": {"domains": ["a"]}}, "filters.domains"),
         ({"filters": {"allowed_domains": "a.example"}}, "filters.allowed_domains"),
         ({"filters": {"allowed_domains": ["a.example", 1]}}, "filters.allowed_domains[1]"),
         ({"filters": {"blocked_domains": ["https://a.example"]}}, "filters.blocked_domains[0]"),
@@ -178,6 +182,10 @@ async def test_calls_side_by_side_are_numbered_as_they_stand(
         ({"search_context_size": "huge"}, "search_context_size"),
         ({"user_location": {"type": "approximate", "country": "Norway"}}, "user_location.country"),
         ({"user_location": {"type": "approximate", "country": ["NO"]}}, "user_location.country"),
+        ({"user_location": {"type": "exact"}}, "user_location.type"),
+        ({"user_location": {"type": "approximate", "city": 5}}, "user_location.city"),
+        ({"user_location": {"type": "approximate", "street": "x"}}, "user_location.street"),
+        ({"search_content_types": ["text", "image"]}, "search_content_types[1]"),
         ({"external_web_access": "no"}, "external_web_access"),
     ],
 )
@@ -188,6 +196,7 @@ async def test_what_is_wrong_is_named(
     assert (refused["http"], refused["param"]) == (400, f"tools[0].{param}")
 
 
+@pytest.mark.requirement("WS-PLAIN")
 async def test_a_page_cannot_speak_for_anybody(serve: Serve, wait: Ask) -> None:
     """What it says stays what a tool said: no turn of its own, no citation, no link."""
     index = Index(":memory:")
@@ -204,6 +213,27 @@ async def test_a_page_cannot_speak_for_anybody(serve: Serve, wait: Ask) -> None:
     for mark, written in (("<|end|>", 2), ("<|im_start|>", 3)):
         as_tokens = [id for id in ids if played.tokenizer.piece(id) == mark.encode()]
         assert len(as_tokens) == text.count(mark) - written > 0, "what a page writes is text"
+
+
+@pytest.mark.requirement("WS-REQUEST")
+async def test_the_model_is_told_where_the_user_is(serve: Serve, wait: Ask, providers: Any) -> None:
+    server = serve(local(engine(["Hi"])), providers=providers)
+    here = {"type": "approximate", "city": "Oslo", "country": "NO", "region": None}
+    await wait(server, tools=[{**TOOL, "user_location": here}])
+    assert "The user is about here: Oslo, NO." in told(server)
+    await wait(server, tools=[{**TOOL, "user_location": None, "filters": None}])
+    assert "about here" not in told(server)
+
+
+async def test_halves_of_signs_are_no_end(serve: Serve, wait: Ask, providers: Any) -> None:
+    calls = [
+        called("browser__search", {"query": "fjord \ud83d"}),
+        called("browser__open", {"id": "https://a.example/\udc00"}),
+        called("browser__find", {"pattern": "\ud83d"}),
+    ]
+    server = serve(local(engine([*calls, "Sorry."])), providers=providers)
+    answer = await wait(server, tools=[TOOL])
+    assert answer.text == "Sorry." and answer.output[0]["action"]["query"] == "fjord ?"
 
 
 async def test_an_empty_index_is_told_of(serve: Serve, wait: Ask) -> None:

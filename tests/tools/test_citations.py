@@ -60,6 +60,7 @@ def read(pieces: list[str]) -> tuple[str, list[Annotation], int]:
     return said, cited, told
 
 
+@pytest.mark.requirement("WS-PLACES")
 @given(st.lists(st.sampled_from(PIECES), max_size=12), st.data())
 @example(["🦊", "【f1】", "【1†L3】"], None)
 def test_what_is_cited_stands_where_it_is_said_to(written: list[str], data: st.DataObject) -> None:
@@ -78,6 +79,7 @@ def test_what_is_cited_stands_where_it_is_said_to(written: list[str], data: st.D
     assert said.count(LINK) == sum(isinstance(each, UrlCitation) for each in cited)
 
 
+@pytest.mark.requirement("WS-PLACES")
 def test_a_file_cited_before_a_page_does_not_move_it() -> None:
     said, cited, _ = read(["🦊 Warm【f1】. ", "Dry【1†L3】 and", " cold 【f1】."])
     assert said == f"🦊 Warm. Dry {LINK} and cold."

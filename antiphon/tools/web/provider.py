@@ -11,18 +11,15 @@ from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any
 
-from msgspec import UNSET
-
-from antiphon.errors import InvalidRequest, ToolError
+from antiphon.errors import ToolError
 from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
 from antiphon.wire import tools as tl
-from antiphon.wire.faults import bad_pattern, bad_type, kind_of
 from antiphon.wire.items import Item, WebSearchCall
-from antiphon.wire.shape import array
 
-from .browser import Asked, Browser, Shown, Source
+from .browser import Browser, Shown, Source
 from .citations import of_pages
 from .page import Page, domain
+from .request import asked_by, check, place
 
 __all__ = ["TYPES", "WebSearch"]
 
@@ -34,14 +31,8 @@ TYPES = (
     "web_search_preview_2025_03_11",
 )
 _NAMESPACE = "browser"
-#: How much is shown: results of a search, characters of a view.
-_SIZES: Mapping[str, tuple[int, int]] = {"low": (5, 2000), "medium": (10, 4000), "high": (20, 8000)}
 _SOURCES, _RESULTS = "web_search_call.action.sources", "web_search_call.results"
 
-_MOST_DOMAINS = 100
-#: A name without scheme and path, as the API has it.
-_DOMAIN = re.compile(r"[^\s/:?#@\[\]]{1,253}")
-_COUNTRY = re.compile(r"[A-Za-z]{2}")
 _NUMBER = re.compile(r"-?\d{1,9}")
 _CURSOR = {"type": "integer", "description": "The number of a page that was shown; the last one."}
 _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
@@ -88,22 +79,7 @@ class WebSearch:
         self._is_external = is_external
 
     def check(self, tool: Any, path: str) -> None:
-        filters = {} if tool.filters is UNSET else tool.filters
-        for name, value in filters.items():
-            where = f"{path}.filters.{name[:64]}"
-            if name not in ("allowed_domains", "blocked_domains"):
-                raise InvalidRequest(
-                    f"Unknown parameter: '{where}'.", param=where, code="unknown_parameter"
-                )
-            for at, one in enumerate(array([] if value is None else value, where, _MOST_DOMAINS)):
-                if not isinstance(one, str):
-                    raise bad_type(f"{where}[{at}]", "a string", kind_of(one))
-                if not _DOMAIN.fullmatch(one):
-                    raise bad_pattern(f"{where}[{at}]", _DOMAIN.pattern)
-        location = {} if tool.user_location is UNSET else tool.user_location or {}
-        country = location.get("country")
-        if country is not None and not (isinstance(country, str) and _COUNTRY.fullmatch(country)):
-            raise bad_pattern(f"{path}.user_location.country", _COUNTRY.pattern)
+        check(tool, path)
 
     def lead(self, tool: Any, opening: Opening) -> Item | None:
         return None
@@ -113,10 +89,10 @@ class WebSearch:
         if self._is_external and tool.external_web_access is False:
             yield Toolset()
             return
-        browser = Browser(self._source, _asked(tool), _before(opening.items))
+        browser = Browser(self._source, asked_by(tool), _before(opening.items))
         offers = tuple(
             Offer(
-                tool=_function(name),
+                tool=_function(name, place(tool)),
                 shell=WebSearchCall(action=dict(_BEGUN[name])),
                 call=partial(_run, browser, step, opening.include),
                 namespace=_NAMESPACE,
@@ -164,6 +140,8 @@ async def _open(browser: Browser, asked: Mapping[str, Any], at: int) -> Shown:
         id = int(id)
     if isinstance(id, bool) or not isinstance(id, int | str) or id == "":
         id = None
+    if isinstance(id, str):
+        id = _plain(id)
     loc, lines = _number(asked, "loc"), _number(asked, "num_lines")
     return await browser.open(
         id,
@@ -200,8 +178,10 @@ def _step_of(call: WebSearchCall) -> Page | None:
     return Page(url=url, title=domain(url)) if isinstance(url, str) and url else None
 
 
-def _function(name: str) -> tl.Function:
+def _function(name: str, place: str) -> tl.Function:
     about, properties, required = _FUNCTIONS[name]
+    if place and name == "search":
+        about = f"{about} The user is about here: {place}."
     return tl.Function(
         name=name,
         description=about,
@@ -213,24 +193,16 @@ def _function(name: str) -> tl.Function:
     )
 
 
-def _asked(tool: Any) -> Asked:
-    size = "medium" if tool.search_context_size is UNSET else tool.search_context_size
-    count, room = _SIZES[size]
-    filters = {} if tool.filters is UNSET else tool.filters
-    return Asked(
-        count=count,
-        room=room,
-        allowed=tuple(filters.get("allowed_domains") or ()),
-        blocked=tuple(filters.get("blocked_domains") or ()),
-        location={} if tool.user_location is UNSET else tool.user_location or {},
-    )
-
-
 def _text(asked: Mapping[str, Any], name: str) -> str:
     value = asked.get(name)
     if not isinstance(value, str) or not value.strip():
         raise ToolError(f"'{name}' is missing.")
-    return value.strip()
+    return _plain(value).strip()
+
+
+def _plain(text: str) -> str:
+    """Models write halves of surrogate pairs, which no wire takes."""
+    return text.encode("utf-8", "replace").decode()
 
 
 def _number(asked: Mapping[str, Any], name: str) -> int | None:

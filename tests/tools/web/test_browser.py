@@ -148,6 +148,7 @@ async def test_hits_are_told_as_long_as_there_is_room() -> None:
     assert len(told) < 600 and "more" in told.splitlines()[-1]
 
 
+@pytest.mark.requirement("WS-CURSORS")
 async def test_steps_are_numbered_also_over_responses_and_failures() -> None:
     earlier = (
         Page(url="", title="", found=(), links=((NORTH, 0),)),
@@ -163,6 +164,7 @@ async def test_steps_are_numbered_also_over_responses_and_failures() -> None:
     assert mine.browser.shown(3) is None and mine.browser.shown(7) is None
 
 
+@pytest.mark.requirement("WS-REQUEST")
 async def test_a_page_that_moved_to_where_it_is_not_allowed_is_not_shown() -> None:
     class Moved(Fixed):
         async def page(self, url: str) -> Page:
@@ -224,6 +226,7 @@ def test_a_line_of_results_cites_the_result() -> None:
     assert (cited.url, cited.title) == ("https://south.example/", "South")
 
 
+@pytest.mark.requirement("WS-PLAIN")
 def test_a_url_cannot_write_into_the_answer() -> None:
     evil = "https://evil.example/a)![x](https://evil.example/b?<c>\nd"
     reader = Citations([of_pages({0: Page.of(evil, "E]v", "x")}.get)])

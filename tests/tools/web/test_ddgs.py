@@ -67,6 +67,7 @@ async def finder(engines: Engines) -> AsyncIterator[Ddgs]:
     await made.close()
 
 
+@pytest.mark.requirement("WS-KEYLESS")
 async def test_what_engines_find_is_read(engines: Engines, finder: Ddgs) -> None:
     found = await finder.find("longest fjord", Asked(count=5))
     first = found[0]
@@ -105,6 +106,7 @@ async def test_what_a_request_does_not_allow_is_not_shown(finder: Ddgs) -> None:
     assert isinstance(browser.shown(0), Page)
 
 
+@pytest.mark.requirement("WS-KEYLESS")
 @pytest.mark.parametrize(
     ("raised", "told"),
     [
@@ -142,6 +144,7 @@ async def test_nothing_found_is_no_failure(engines: Engines, finder: Ddgs) -> No
     assert await finder.find("fjord", Asked()) == ()
 
 
+@pytest.mark.requirement("WS-KEYLESS")
 async def test_engines_that_never_answer_are_not_waited_for(
     engines: Engines, finder: Ddgs, monkeypatch: pytest.MonkeyPatch
 ) -> None:

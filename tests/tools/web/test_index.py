@@ -81,6 +81,7 @@ async def test_what_is_no_index_is_told(tmp_path: Path) -> None:
         await add(index, "https://a.example/", documents=Documents())
 
 
+@pytest.mark.requirement("WS-INDEX")
 async def test_a_folder_added_again_is_as_it_is_now(tmp_path: Path) -> None:
     folder, other = tmp_path / "notes", tmp_path / "other.md"
     folder.mkdir()
@@ -120,6 +121,7 @@ async def test_documents_are_read_too(tmp_path: Path) -> None:
     assert title == "book" and await found(index, "sognefjord") == [url]
 
 
+@pytest.mark.requirement("WS-REQUEST")
 async def test_what_is_allowed_is_found_behind_what_is_not() -> None:
     index = Index(":memory:")
     many = [
@@ -134,6 +136,7 @@ async def test_what_is_allowed_is_found_behind_what_is_not() -> None:
     assert len(await index.search("fjord", Asked(count=3))) == 3
 
 
+@pytest.mark.requirement("VS-WORDS")
 async def test_what_is_written_without_blanks_is_found_and_removed() -> None:
     index = Index(":memory:")
     text = "挪威有许多峡湾。" * 50 + "最长的是松恩峡湾,长二百零五公里。" + "别的都短。" * 50

@@ -1,0 +1,86 @@
+"""What a request says of web_search: checked, and as searches and the model are told it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import UNSET
+
+from antiphon.wire.faults import bad_pattern, bad_type, bad_value, kind_of, too_long
+from antiphon.wire.shape import Json, array, fields_of, known
+
+from .browser import Asked
+
+__all__ = ["asked_by", "check", "place"]
+
+#: How much is shown: results of a search, characters of a view.
+_SIZES: Mapping[str, tuple[int, int]] = {"low": (5, 2000), "medium": (10, 4000), "high": (20, 8000)}
+_MOST_DOMAINS = 100
+#: A name without scheme and path, as the API has it.
+_DOMAIN = re.compile(r"[^\s/:?#@\[\]]{1,253}")
+_COUNTRY = re.compile(r"[A-Za-z]{2}")
+_PLACE = ("city", "region", "country", "timezone")
+_LONGEST = 128
+
+
+def check(tool: Any, path: str) -> None:
+    """Raises ``InvalidRequest``, with the path of what is wrong or cannot be done."""
+    filters = known(_filters(tool), ("allowed_domains", "blocked_domains"), f"{path}.filters")
+    for name, domains in filters.items():
+        _check_domains(domains, f"{path}.filters.{name}")
+    location = known(_location(tool), ("type", *_PLACE), f"{path}.user_location")
+    for name, value in location.items():
+        _check_place(name, value, f"{path}.user_location.{name}")
+    kinds = () if tool.search_content_types is UNSET else tool.search_content_types
+    for at, kind in enumerate(kinds):
+        if kind != "text":
+            raise bad_value(f"{path}.search_content_types[{at}]", kind, ("text",))
+
+
+def _check_domains(domains: Any, path: str) -> None:
+    for at, one in enumerate(array(domains, path, _MOST_DOMAINS)):
+        if not isinstance(one, str):
+            raise bad_type(f"{path}[{at}]", "a string", kind_of(one))
+        if not _DOMAIN.fullmatch(one):
+            raise bad_pattern(f"{path}[{at}]", _DOMAIN.pattern)
+
+
+def _check_place(name: str, value: Any, path: str) -> None:
+    if not isinstance(value, str):
+        raise bad_type(path, "a string", kind_of(value))
+    if len(value) > _LONGEST:
+        raise too_long(path, len(value), _LONGEST)
+    if name == "type" and value != "approximate":
+        raise bad_value(path, value, ("approximate",))
+    if name == "country" and not _COUNTRY.fullmatch(value):
+        raise bad_pattern(path, _COUNTRY.pattern)
+
+
+def asked_by(tool: Any) -> Asked:
+    """As searches are told it."""
+    size = "medium" if tool.search_context_size is UNSET else tool.search_context_size
+    count, room = _SIZES[size]
+    filters = _filters(tool)
+    return Asked(
+        count=count,
+        room=room,
+        allowed=tuple(filters.get("allowed_domains", ())),
+        blocked=tuple(filters.get("blocked_domains", ())),
+        location=_location(tool),
+    )
+
+
+def place(tool: Any) -> str:
+    """Where the user is, in words; nothing if it is not said."""
+    location = _location(tool)
+    return ", ".join(" ".join(location[name].split()) for name in _PLACE if location.get(name))
+
+
+def _filters(tool: Any) -> Json:
+    return fields_of({} if tool.filters is UNSET else tool.filters, "filters")
+
+
+def _location(tool: Any) -> Json:
+    return fields_of({} if tool.user_location is UNSET else tool.user_location, "user_location")
