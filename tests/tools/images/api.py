@@ -48,7 +48,7 @@ class Asked(Struct):
 
 class Studio(Struct):
     """``script``: what becomes of the requests, one after the other, the last one again and again;
-    what is ``forbidden`` is moderated:
+    what is ``forbidden`` is moderated, and ``hang`` in a prompt takes for ever:
     ``paint``, ``url``, ``hang``, ``break``, ``garbage``, ``nothing``, ``moderate``, ``error``, or a
     status."""
 
@@ -75,7 +75,7 @@ class Studio(Struct):
         if isinstance(act, int):
             error = {"message": "No more of this.", "param": "size", "code": None}
             return web.json_response({"error": error}, status=act)
-        if act == "hang":
+        if act == "hang" or "hang" in asked.fields["prompt"]:
             await asyncio.Event().wait()
         if act == "moderate" or "forbidden" in asked.fields["prompt"]:
             return web.json_response(_MODERATED, status=400)

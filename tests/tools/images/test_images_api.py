@@ -13,8 +13,12 @@ from antiphon.address import network
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import BackendError, SetupError
 from antiphon.testing.maker_check import check_maker
+from antiphon.testing.tool_check import Trial, check_tool
 from antiphon.tools.images.base import Made, Order, Partial, Unable, Wish
+from antiphon.tools.images.gallery import Sources
 from antiphon.tools.images.images_api import ImagesApi
+from antiphon.tools.images.provider import ImageGeneration, Rules
+from antiphon.wire.tools import ImageGeneration as Tool
 from tests.attachments.samples import png
 
 from .api import USAGE, Studio, studio
@@ -47,6 +51,19 @@ async def made(over: ImagesApi, **more: Any) -> tuple[list[Partial], Made]:
 async def test_it_keeps_the_contract_of_makers() -> None:
     async with studio() as playing, maker(playing) as over:
         await check_maker(over, Wish(size=(16, 32)), previews=3)
+
+
+async def test_it_keeps_the_contract_of_tools() -> None:
+    trial = Trial(
+        tool=Tool(partial_images=2, size="16x16"),
+        works=("image_generation", '{"prompt": "A cat"}'),
+        fails=("image_generation", '{"prompt": "What is forbidden"}'),
+        hangs=("image_generation", '{"prompt": "hang"}'),
+        refused=(Tool(quality="low"), Tool(size="16")),
+    )
+    rules = Rules(most_pixels=10_000, most_bytes=100_000, at_once=2)
+    async with studio() as playing, maker(playing, without=["quality"]) as over:
+        await check_tool(ImageGeneration(over, Sources(None, None, 100_000), rules), trial)
 
 
 async def test_an_image_is_asked_for_in_json() -> None:
