@@ -15,7 +15,16 @@ from antiphon.tools.callers import callers_of
 from antiphon.tools.citations import Citations
 from antiphon.wire import tools as tl
 
-__all__ = ["Hosted", "admitted", "composed", "covers", "named_in", "reader_of", "with_tools"]
+__all__ = [
+    "Hosted",
+    "admitted",
+    "apart",
+    "composed",
+    "covers",
+    "named_in",
+    "reader_of",
+    "with_tools",
+]
 
 
 class Hosted(Struct, frozen=True):
@@ -43,6 +52,24 @@ async def admitted(hosted: Sequence[Hosted], shown: Sequence[tl.Tool], opening: 
             param="tools",
             code="invalid_value",
         )
+
+
+def apart(toolsets: Sequence[Toolset], shown: Sequence[tl.Tool]) -> list[Toolset]:
+    """The toolsets under names that nothing else has, what the client runs (``shown``) least of
+    all: its own ``python`` is not ours."""
+    taken = {(one.name, one.namespace or None) for tool in shown for one in named_in(tool)}
+    out = []
+    for toolset in toolsets:
+        offers = []
+        for offer in toolset.offers:
+            name = offer.tool.name
+            while (name, offer.namespace) in taken:
+                name = f"{name}_"
+            taken.add((name, offer.namespace))
+            is_free = name == offer.tool.name
+            offers.append(offer if is_free else replace(offer, tool=replace(offer.tool, name=name)))
+        out.append(replace(toolset, offers=tuple(offers)))
+    return out
 
 
 def composed(

@@ -30,7 +30,7 @@ from antiphon.wire.response import Usage
 
 from .around import Around
 from .interrupted import failed, is_between
-from .offered import Hosted, composed, covers, named_in, reader_of, with_tools
+from .offered import Hosted, apart, composed, covers, named_in, reader_of, with_tools
 from .running import Bounds, Budget, Place, room, run_all
 from .turn import DIRECT, Called, Turn, said_of
 
@@ -210,6 +210,7 @@ class Turns(Around):
         if begun is not None and not within:
             yield self._failed(begun)
         opening = replace(self._opening(), items=self._conversation.items)
+        toolsets = apart(toolsets, self._options.tools)
         toolsets = composed(self._work.hosted, toolsets, self._work.programs or (), opening)
         offered = tuple(offer for toolset in toolsets for offer in toolset.offers)
         self._offers.update({(o.tool.name, o.namespace): o for o in offered})

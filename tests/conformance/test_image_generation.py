@@ -131,6 +131,16 @@ async def test_it_can_be_forced(serve: Serve, wait: Ask) -> None:
     assert '"f"' not in first.lark and (second is None or not second.needed)
 
 
+async def test_a_function_of_the_client_keeps_its_name(serve: Serve, wait: Ask) -> None:
+    painter = Painter()
+    script = [called("image_generation_", {"prompt": "A cat"}), called("image_generation", {})]
+    server = serve(local(engine(script)), **over(painter))
+    function = {"type": "function", "name": "image_generation", "parameters": {"type": "object"}}
+    answer = await wait(server, tools=[TOOL, function], tool_choice={"type": "image_generation"})
+    assert [item["type"] for item in answer.output] == ["image_generation_call", "function_call"]
+    assert answer.output[0]["status"] == "completed" and len(painter.orders) == 1
+
+
 # --- images to change ----------------------------------------------------------------------------
 
 
