@@ -109,6 +109,12 @@ def _found(tools: tuple[Tool, ...]) -> str:
     return "\n".join([*spaces_of(tools), *map(_dump, definitions_of(tools))])
 
 
+def _ran(item: it.CodeInterpreterCall) -> str:
+    """What code wrote, if the client asked to be told; its pictures are files in the container."""
+    told = [str(each.get("logs", "[picture]")) for each in item.outputs or ()]
+    return "\n".join(told) or _dump(_given(item, "status"))
+
+
 def _given(item: Any, *fields: str) -> dict[str, Any]:
     """Those of the fields that have a value."""
     values = {field: getattr(item, field) for field in fields}
@@ -151,7 +157,7 @@ OUTPUTS: Mapping[type[it.ItemBase], Callable[[Any, _Reader], str]] = {
     it.McpCall: lambda i, _: i.output or "" if i.error is None else f"Error: {_dump(i.error)}",
     it.WebSearchCall: lambda i, _: _dump(_given(i, "status", "results")),
     it.FileSearchCall: lambda i, _: _dump(_given(i, "status", "results")),
-    it.CodeInterpreterCall: lambda i, _: _dump(_given(i, "status", "outputs")),
+    it.CodeInterpreterCall: lambda i, _: _ran(i),
     it.ImageGenerationCall: lambda i, _: _dump(_given(i, "status", "action", "size", "error")),
 }
 

@@ -129,7 +129,9 @@ class _Work:
             if end in KINDS[type(told_by)].progress:
                 self.news.put_nowait(Progress(end, call.key))
             if result.failed and not result.fields:
-                result = replace(result, fields=error_fields(told_by, result.text))
+                asked = {} if following is not None else call.offer.read(call.arguments)
+                fields = {**asked, **error_fields(told_by, result.text)}
+                result = replace(result, fields=fields)
             items = tuple(call.named(item) for item in result.items)
             call.result = result = replace(result, items=items)
             self.news.put_nowait(Close(result.fields, call.key, call.status, result.used))

@@ -121,11 +121,11 @@ class Offer(Struct, frozen=True, kw_only=True):
     """A function that the model is shown, and what becomes of a call of it.
 
     ``shell``: the call as it begins on the wire. ``streamed``: what the model writes is the text of
-    that item; ``writing``: it is told in steps. ``call`` runs it; None: the client does, and
-    ``read`` makes the item's fields of what the model wrote. ``namespace`` tells functions of the
-    same name apart. With ``apart`` what comes of a call is another item, and the call's own is over
-    when it has been said, with what ``read`` makes of it; it gives the item of a call, by its id,
-    that failed, and why.
+    that item; ``writing``: it is told in steps. ``call`` runs it; None: the client does. ``read``
+    makes the item's fields of what the model wrote: of what the client runs, and of a call that
+    failed. ``namespace`` tells functions of the same name apart. With ``apart`` what comes of a
+    call is another item, and the call's own is over when it has been said, with what ``read`` makes
+    of it; it gives the item of a call, by its id, that failed, and why.
     """
 
     tool: tl.Function | tl.Custom

@@ -276,3 +276,25 @@ async def test_code_runs_in_a_real_sandbox(serve: Serve, wait: Ask) -> None:
         (cited,) = message["content"][0]["annotations"]
         assert cited["filename"] == "x.txt"
         assert isinstance(server.service._preparer._providers["code_interpreter"], CodeInterpreter)
+
+
+async def test_later_turns_are_shown_what_code_wrote_and_no_pictures(
+    serve: Serve, wait: Ask
+) -> None:
+    """A picture is a file in the container; as text it would fill the prompt."""
+    script = [called("python", {"input": "show dot.png"}), "Done.", "It is there."]
+    server = serve(local(engine(script)), **with_code(containers()))
+    asked: dict[str, Any] = {
+        "tools": [{"type": "code_interpreter", "container": {"type": "auto"}}],
+        "include": ["code_interpreter_call.outputs"],
+    }
+    first = await wait(server, **asked)
+    (picture,) = first.output[0]["outputs"]
+    assert picture["url"].startswith("data:image/png;base64,")
+    await wait(server, **asked, input=[*_said(first), {"role": "user", "content": "And?"}])
+    told = prompts(server)[-1]
+    assert "[picture]" in told and "base64" not in told
+
+
+def _said(answer: Any) -> list[Any]:
+    return [{"role": "user", "content": "Draw!"}, *answer.output]

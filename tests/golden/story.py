@@ -1,7 +1,8 @@
 """A golden: one file a story. Request, chunks of the model, events, response. Between turns of the
 model stands a line of its own. Code and commands are lines for boxes that isolate nothing: what
 they say is told in ``tests/conformance/boxes.py``. Images are painted as it is told in
-``tests/tools/images/painter.py``. At ``wait`` the client leaves.
+``tests/tools/images/painter.py``, searches and MCP in ``tooled``. At ``wait`` the client leaves.
+A model that is ``late`` gets tools whose calls may take no time.
 
 The events are one line each, so that a diff in review is the change of behaviour.
 """
@@ -19,6 +20,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
+from antiphon.runs.running import Bounds
 from antiphon.runs.service import Policy, Service
 from antiphon.sandbox.base import Limits, Outcome, Told
 from antiphon.store.memory import MemoryStore
@@ -33,6 +35,7 @@ from tests.conformance.boxes import containers
 from tests.conformance.boxes import play as line
 from tests.golden.models import backend
 from tests.golden.programs import programs
+from tests.golden.tooled import Words
 from tests.runs.served import Heard
 from tests.tools.images.painter import Painter, provider
 
@@ -93,16 +96,18 @@ class Played(Struct):
 async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
     """What comes of the story's request when the model says these."""
     numbers = itertools.count(1)
-    held, painter = containers(_Leaving()), Painter()
+    held, painter, words = containers(_Leaving()), Painter(), Words()
+    model, _, late = story.model.partition(" ")
     service = Service(
-        Served(backend(story.model, turns)),
+        Served(backend(model, turns)),
         MemoryStore(),
-        policy=Policy(keepalive_s=0),
+        policy=Policy(keepalive_s=0, bounds=Bounds(call_s=0.05 if late else 60)),
         providers={
             "code_interpreter": CodeInterpreter(held),
             "shell": Shell(held),
             "image_generation": provider(painter),
             **programs(),
+            **words.providers(),
         },
         containers=held,
         clock=lambda: 1000.0,
@@ -114,7 +119,7 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
     run = await service.create("tenant", request)
     heard = Heard()
     driving = asyncio.create_task(run.drive(heard))
-    held._sandbox.leave = painter.leave = driving.cancel  # type: ignore[attr-defined]
+    held._sandbox.leave = painter.leave = words.leave = driving.cancel  # type: ignore[attr-defined]
     await asyncio.wait({driving}, timeout=20)
     await service.drain(5)
     check(heard.events)

@@ -99,7 +99,7 @@ async def test_web_search() -> None:
 class Files:
     """Of one long file, which is found by any words but one."""
 
-    async def check(self, tenant: str, store_ids: Sequence[str], path: str = "") -> None: ...
+    async def check(self, *named: object) -> None: ...
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], asked: Search

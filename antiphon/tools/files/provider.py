@@ -5,7 +5,7 @@ client, citations in the answer. It does not know how vector stores are searched
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Protocol
@@ -85,7 +85,7 @@ class FileSearch:
     async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
         shown = _Shown(opening.items)
         call = partial(self._run, tool, shown, _RESULTS in opening.include)
-        offer = Offer(tool=_FUNCTION, shell=FileSearchCall(queries=()), call=call)
+        offer = Offer(tool=_FUNCTION, shell=FileSearchCall(queries=()), call=call, read=_wanted)
         yield Toolset(offers=(offer,), notation=of_files(shown.cited))
 
     async def _run(
@@ -159,6 +159,14 @@ def _search(tool: Any, queries: tuple[str, ...], path: str) -> Search:
         filter=read_filter(filters, f"{path}.filters") if filters else None,
         ranking=read_ranking(options or {}, f"{path}.ranking_options"),
     )
+
+
+def _wanted(arguments: str) -> Mapping[str, Any]:
+    """What was to be searched for, of which nothing came."""
+    try:
+        return {"queries": _queries(arguments)}
+    except ToolError:
+        return {}
 
 
 def _queries(arguments: str) -> tuple[str, ...]:

@@ -95,6 +95,7 @@ class WebSearch:
                 tool=_function(name, place(tool)),
                 shell=WebSearchCall(action=dict(_BEGUN[name])),
                 call=partial(_run, browser, step, opening.include),
+                read=partial(_wanted, name),
                 namespace=_NAMESPACE,
             )
             for name, step in _STEPS.items()
@@ -111,11 +112,8 @@ async def _run(
 ) -> AsyncGenerator[Step | Result, None]:
     at = browser.begin()
     yield Step("searching")
-    try:
-        asked = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        asked = None
-    if not isinstance(asked, dict):
+    asked = _parsed(arguments)
+    if asked is None:
         raise ToolError("The arguments are not a JSON object.")
     shown = await step(browser, asked, at)
     action = dict(shown.action)
@@ -128,6 +126,29 @@ async def _run(
         )
     used = {"web_search": {"num_requests": 1}} if action["type"] == "search" else {}
     yield Result(text=shown.text, fields=fields, used=used)
+
+
+def _wanted(name: str, arguments: str) -> Mapping[str, Any]:
+    """What a call was to do, of which nothing came."""
+    action = dict(_BEGUN[name])
+    asked = _parsed(arguments) or {}
+    if name == "search" and isinstance(query := asked.get("query"), str):
+        action |= {"query": query, "queries": [query]}
+    elif name == "find" and isinstance(pattern := asked.get("pattern"), str):
+        action["pattern"] = pattern
+    elif name == "open" and isinstance(url := asked.get("id"), str):
+        action["url"] = url
+    return {"action": action}
+
+
+def _parsed(arguments: str) -> Mapping[str, Any] | None:
+    """What no wire takes, such as half of a surrogate pair, is no argument."""
+    try:
+        asked = json.loads(arguments or "{}")
+        json.dumps(asked, ensure_ascii=False).encode()
+    except (ValueError, RecursionError):
+        return None
+    return asked if isinstance(asked, dict) else None
 
 
 async def _search(browser: Browser, asked: Mapping[str, Any], at: int) -> Shown:

@@ -1,0 +1,109 @@
+"""The tools of stories: web_search, file_search and mcp as they are, over sources that do what a
+word says. ``slow`` never ends, ``broken`` fails; at ``wait`` the client leaves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
+
+from antiphon.errors import RunError, ToolError
+from antiphon.tools.base import Provider
+from antiphon.tools.files.provider import FileSearch
+from antiphon.tools.mcp.link import Server
+from antiphon.tools.mcp.servers import Servers
+from antiphon.tools.web.browser import Asked
+from antiphon.tools.web.page import Found, Page
+from antiphon.tools.web.provider import WebSearch
+from antiphon.wire.vector_requests import Search
+from antiphon.wire.vector_stores import Found as Piece
+from antiphon.wire.vector_stores import TextPart
+
+__all__ = ["Words"]
+
+_URL = "https://north.example/fjords"
+
+
+class Words:
+    """Does what they say. ``leave``: has the client leave."""
+
+    leave: Callable[[], object] = staticmethod(lambda: None)
+
+    async def obey(self, words: str, broken: Exception) -> None:
+        if "wait" in words:
+            self.leave()
+        if "wait" in words or "slow" in words:
+            await asyncio.Event().wait()
+        if "broken" in words:
+            raise broken
+
+    def providers(self) -> dict[str, Provider]:
+        """The tools that do."""
+        pool: Any = _Pool(self)
+        return {
+            "file_search": FileSearch(_Shelves(self)),
+            "web_search": WebSearch(_Pages(self), is_external=False),
+            "mcp": Servers({"home": Server(url="http://home.example/mcp")}, pool),
+        }
+
+
+class _Pages:
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    async def search(self, query: str, asked: Asked) -> tuple[Found, ...]:
+        await self._words.obey(query, ToolError("The search engine does not answer."))
+        return (Found(url=_URL, title="Fjords", text="Narrow inlets."),)
+
+    async def page(self, url: str) -> Page:
+        return Page.of(url, "Fjords", "A fjord is a narrow inlet.")
+
+    async def close(self) -> None: ...
+
+
+class _Shelves:
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    async def check(self, *named: object) -> None: ...
+
+    async def search(
+        self, tenant: str, store_ids: Sequence[str], asked: Search
+    ) -> tuple[Piece, ...]:
+        await self._words.obey(" ".join(asked.queries), RunError("The store does not answer."))
+        part = TextPart(text="A fjord is a narrow inlet.")
+        return (Piece(file_id="file-1", filename="fjords.md", score=1.0, content=(part,)),)
+
+
+class _Pool:
+    """Asks a client of one tool."""
+
+    def __init__(self, words: Words) -> None:
+        self._words = words
+
+    async def ask(self, tenant: str, server: Server, question: Any) -> Any:
+        return await question(self)
+
+    async def close(self) -> None: ...
+
+    async def list_tools(self, cursor: str | None = None) -> ListToolsResult:
+        schema = {"type": "object", "properties": {"word": {"type": "string"}}}
+        return ListToolsResult(tools=[Tool(name="echo", input_schema=schema)])
+
+    async def call_tool(self, name: str, arguments: Mapping[str, Any]) -> CallToolResult:
+        word = str(arguments.get("word"))
+        await self._words.obey(word, RuntimeError("secret"))
+        is_error = word == "refused"
+        return CallToolResult(content=[TextContent(text=word)], is_error=is_error)
+
+
+def _providers() -> dict[str, Provider]:
+    pool: Any = _Pool()
+    return {
+        "file_search": FileSearch(_Shelves()),
+        "web_search": WebSearch(_Pages(), is_external=False),
+        "mcp": Servers({"home": Server(url="http://home.example/mcp")}, pool),
+    }
