@@ -8,7 +8,7 @@ from functools import partial
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import Options, open_programs
+from antiphon.conversation import Options, open_programs, program_of
 from antiphon.errors import InvalidRequest
 from antiphon.tools.base import Admitting, Composing, Offer, Opening, Provider, Toolset
 from antiphon.tools.callers import callers_of
@@ -82,13 +82,17 @@ def composed(
     call others, with what the client runs for programs (``own``)."""
     pairs = list(zip(hosted, toolsets, strict=True))
     called = [offer for each, found in pairs if _is_called(each) for offer in found.offers]
+    theirs = {item.id for item in opening.items if program_of(item) is not None}
+    first = [each for toolset in toolsets for each in toolset.first]
+    allowed = {each.request: each for each in first if each.request in theirs}
     out = []
     for each, toolset in pairs:
         if isinstance(each.provider, Composing):
-            toolset = each.provider.compose((*own, *called), opening)
+            toolset = each.provider.compose((*own, *called), opening, allowed)
         elif "direct" not in callers_of(each.tool):
             toolset = replace(toolset, offers=())
-        out.append(toolset)
+        own_first = tuple(each for each in toolset.first if each.request not in allowed)
+        out.append(replace(toolset, first=own_first))
     return out
 
 

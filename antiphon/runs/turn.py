@@ -26,7 +26,7 @@ _CLIENTS = (it.FunctionCall, it.CustomToolCall)
 
 
 #: Items that tell who made the call only where a program did: OpenAI's have no such field.
-_UNTOLD = (it.McpCall, it.CodeInterpreterCall)
+_UNTOLD = (it.McpCall, it.McpApprovalRequest, it.CodeInterpreterCall)
 
 #: Who made a call, where programs make some: the model.
 DIRECT: Mapping[str, str] = {"type": "direct"}

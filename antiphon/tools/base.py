@@ -141,11 +141,13 @@ class Offer(Struct, frozen=True, kw_only=True):
 
 
 class First(Struct, frozen=True, kw_only=True):
-    """A call to be run before the model is asked: what a client has allowed, or one that stands in
-    the conversation under this ``call_id`` and goes on."""
+    """A call to be run before the model is asked: what a client has allowed, which the item
+    ``request`` asked for, or one that stands in the conversation under this ``call_id`` and goes
+    on."""
 
     offer: Offer
     arguments: str
+    request: str | None = None
     call_id: str | None = None
 
 
@@ -193,8 +195,11 @@ class Provider(Protocol):
 class Composing(Protocol):
     """A provider whose tool calls other tools."""
 
-    def compose(self, offers: Sequence[Offer], opening: Opening) -> Toolset:
-        """What it offers, once it is known what it can call."""
+    def compose(
+        self, offers: Sequence[Offer], opening: Opening, allowed: Mapping[str, First]
+    ) -> Toolset:
+        """What it offers, once it is known what it can call. ``allowed``: what calls of it asked
+        for and the client has allowed, by the items that asked."""
 
 
 @runtime_checkable

@@ -22,11 +22,12 @@ _BROKE = "The call failed."
 _SHELL = "{ stdout: string; stderr: string; outcome: { type: string; exit_code?: number } }[]"
 _PATCH = "{ status: string; output: string }"
 
-#: Items of calls that programs make → what they call, as ``tools`` names it.
+#: Items of calls that programs make → what they call.
 ANSWERED: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, ...]]] = {
     it.FunctionCall: lambda call: _named(call.namespace, call.name),
     it.CustomToolCall: lambda call: _named(call.namespace, call.name),
     it.McpCall: lambda call: (call.server_label, call.name),
+    it.McpApprovalRequest: lambda call: (call.server_label, call.name),
     it.CodeInterpreterCall: lambda call: ("python",),
     it.ShellCall: lambda call: ("shell",),
     it.ApplyPatchCall: lambda call: ("apply_patch",),
@@ -44,6 +45,13 @@ def heard(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> Answer | No
     match made, output:
         case it.McpCall(), _:
             return _mcp(made)
+        case it.McpApprovalRequest(), it.McpCall():
+            return _mcp(output)
+        case it.McpApprovalRequest(), it.McpApprovalResponse(approve=True):
+            return _thrown(_BROKE)
+        case it.McpApprovalRequest(), it.McpApprovalResponse():
+            why = f": {output.reason}" if output.reason else "."
+            return _thrown(f"The user did not allow this call{why}")
         case it.CodeInterpreterCall(), _:
             return _python(made)
         case _, it.FunctionCallOutput() | it.CustomToolCallOutput():

@@ -49,6 +49,14 @@ _NO_MORE = "No more calls of tools are possible in this response."
 _OBJECT = "The argument must be one object."
 
 
+_OUTPUTS = (
+    it.FunctionCallOutput,
+    it.CustomToolCallOutput,
+    it.ShellCallOutput,
+    it.ApplyPatchCallOutput,
+)
+
+
 class _Mark(Struct, frozen=True, array_like=True):
     """What a fingerprint says: a digest of the code, and the time that it is in the program."""
 
@@ -90,15 +98,23 @@ class Programs:
         """Raises ``InvalidRequest`` for a program that should go on and cannot."""
         for program in open_programs(opening.items):
             self._opened(program, opening.tenant)
+            for call in _calls_of(program, opening.items):
+                if len(call) == 1 and isinstance(call[0], it.McpApprovalRequest):
+                    raise InvalidRequest(
+                        f"No approval response found for MCP approval request {call[0].id}.",
+                        param="input",
+                    )
 
-    def compose(self, offers: Sequence[Offer], opening: Opening) -> Toolset:
+    def compose(
+        self, offers: Sequence[Offer], opening: Opening, allowed: Mapping[str, First] = {}
+    ) -> Toolset:
         callable_ = {_path(each): each for each in offers if type(each.shell) in ANSWERED}
         taken = {each.tool.name for each in offers if each.namespace is None}
         name = NAME
         while name in taken:
             name = f"{name}_"
         at = int(self._clock() * 1000)
-        work = _Work(self._javascript, callable_, self._most_calls)
+        work = _Work(self._javascript, callable_, allowed, self._most_calls)
         offer = Offer(
             tool=tl.Custom(name=name, description=_described(callable_)),
             shell=it.Program(call_id="", code="", fingerprint=""),
@@ -151,10 +167,12 @@ class _Work:
         self,
         javascript: JavaScript,
         callable_: Mapping[tuple[str, ...], Offer],
+        allowed: Mapping[str, First],
         most_calls: int,
     ) -> None:
         self._javascript = javascript
         self._callable = callable_
+        self._allowed = allowed
         self._most_calls = most_calls
 
     async def run(
@@ -198,7 +216,10 @@ class _Work:
             arguments = None if offer is None else _arguments(offer, each.argument)
             if offer is None or arguments is None:
                 answers[place] = Answer(json.dumps(_OBJECT), failed=True)
-            elif (call := known.take(each.path)) is not None:
+            elif (call := known.take(offer.shell)) is not None:
+                if (first := self._allowed.get(call[0].id)) is not None:
+                    wanted[place] = Wanted(first.offer, first.arguments)
+                    continue
                 answers[place] = heard(call, offer.tool)
                 waiting |= answers[place] is None
             else:
@@ -218,32 +239,38 @@ class _Known:
     def __init__(self, calls: Sequence[tuple[it.Item, ...]]) -> None:
         self._calls: dict[tuple[str, ...], deque[tuple[it.Item, ...]]] = {}
         for call in calls:
-            self._calls.setdefault(ANSWERED[type(call[0])](call[0]), deque()).append(call)
+            self._calls.setdefault(self._called(call[0]), deque()).append(call)
 
-    def take(self, path: tuple[str, ...]) -> tuple[it.Item, ...] | None:
-        left = self._calls.get(path)
+    def take(self, shell: it.Item) -> tuple[it.Item, ...] | None:
+        """The next call of what has such calls."""
+        left = self._calls.get(self._called(shell))
         return left.popleft() if left else None
+
+    @staticmethod
+    def _called(item: it.Item) -> tuple[str, ...]:
+        return ANSWERED[type(item)](item)
 
 
 def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.Item, ...]]:
-    """The calls that a program made, each with what came of it."""
-    made = [each for each in items if program_of(each) == program.call_id]
-    outputs = {
-        each.call_id: each
-        for each in items
-        if isinstance(
-            each,
-            it.FunctionCallOutput
-            | it.CustomToolCallOutput
-            | it.ShellCallOutput
-            | it.ApplyPatchCallOutput,
-        )
-    }
+    """The calls that a program made, each with what came of it. One that had to be allowed is the
+    request, and what the client said, or the call if it has been made."""
+    came: dict[str, it.Item] = {}
+    asked = {item.id for item in items if isinstance(item, it.McpApprovalRequest)}
+    for item in items:
+        if isinstance(item, _OUTPUTS):
+            came[item.call_id] = item
+        elif isinstance(item, it.McpApprovalResponse):
+            came[item.approval_request_id] = item
+        elif isinstance(item, it.McpCall) and item.approval_request_id in asked:
+            came[item.approval_request_id or ""] = item
     found: list[tuple[it.Item, ...]] = []
-    for each in made:
-        if type(each) in ANSWERED:
-            output = outputs.get(getattr(each, "call_id", ""))
-            found.append((each,) if output is None else (each, output))
+    for item in items:
+        if program_of(item) != program.call_id or type(item) not in ANSWERED:
+            continue
+        if isinstance(item, it.McpCall) and item.approval_request_id in asked:
+            continue
+        name = item.id if isinstance(item, it.McpApprovalRequest) else getattr(item, "call_id", "")
+        found.append((item, came[name]) if name in came else (item,))
     return found
 
 

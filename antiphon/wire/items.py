@@ -191,7 +191,7 @@ class WebSearchCall(ItemBase, frozen=True, kw_only=True, tag="web_search_call"):
 
 
 class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpreter_call"):
-    """``caller``, here and in ``McpCall``, is ours: only calls that a program made have it."""
+    """``caller``, here and in items of MCP, is ours: only calls that a program made have it."""
 
     container_id: str
     code: str | None = None
@@ -291,6 +291,7 @@ class McpApprovalRequest(ItemBase, frozen=True, kw_only=True, tag="mcp_approval_
     server_label: str
     name: str
     arguments: str
+    caller: Json | UnsetType = UNSET
 
 
 class McpApprovalResponse(ItemBase, frozen=True, kw_only=True, tag="mcp_approval_response"):

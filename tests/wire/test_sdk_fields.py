@@ -45,7 +45,7 @@ OURS = {
     ("local_shell_call_output", "call_id"): "sent by clients that mirror the other outputs",
     **{
         (tag, "caller"): "where a program made the call: it goes on by it"
-        for tag in ("mcp_call", "code_interpreter_call")
+        for tag in ("mcp_call", "mcp_approval_request", "code_interpreter_call")
     },
     ("error", "error"): "the nested form, which OpenAI's servers send",
     ("response", "store"): "Open Responses demands it",

@@ -161,7 +161,7 @@ class Servers:
         )
         if tool is None:
             offer = replace(offer, call=_absent)
-        return First(offer=offer, arguments=request.arguments)
+        return First(offer=offer, arguments=request.arguments, request=request.id)
 
     def _call(self, server: Server, name: str) -> Call:
         async def call(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:

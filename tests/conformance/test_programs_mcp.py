@@ -1,0 +1,161 @@
+"""Programs that call tools of MCP servers: allowed by the user, and interrupted."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Mapping
+from typing import Any
+
+import pytest
+
+from antiphon.runs.background import Lease
+from antiphon.sandbox.javascript import JavaScript
+from antiphon.seal import Key, Seal
+from antiphon.store.base import Store
+from antiphon.tools.mcp.pool import Pool
+from antiphon.tools.mcp.servers import Servers
+from antiphon.tools.programs import Programs
+from tests.conformance.conftest import Serve
+from tests.conformance.served import NOW, Ask, Json, engine, local
+from tests.conformance.test_mcp import HERE
+from tests.conformance.test_tool_search import called, prompts
+from tests.tools.mcp.process import Toys, running
+
+PROGRAMS = {"type": "programmatic_tool_calling"}
+
+
+@pytest.fixture(scope="module")
+def toys(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Toys]:
+    with running(tmp_path_factory.mktemp("toys") / "log") as found:
+        yield found
+
+
+@pytest.fixture(scope="module")
+def javascript() -> Iterator[JavaScript]:
+    javascript = JavaScript()
+    yield javascript
+    javascript.close()
+
+
+@pytest.fixture
+async def on(javascript: JavaScript) -> AsyncIterator[Mapping[str, Any]]:
+    servers = Servers({}, Pool(call_s=5), networks=HERE)
+    seal = Seal([Key.of(bytes(32))])
+    programs = Programs(javascript, seal, clock=lambda: NOW)
+    yield {
+        "providers": {"mcp": servers, "programmatic_tool_calling": programs},
+        "seal": seal,
+    }
+    await servers.close()
+
+
+def tools(toys: Toys, **more: Any) -> list[Json]:
+    server = {
+        "type": "mcp",
+        "server_label": "toys",
+        "server_url": toys.url,
+        "require_approval": "never",
+        "allowed_callers": ["programmatic"],
+        **more,
+    }
+    return [server, PROGRAMS]
+
+
+def program(code: str) -> str:
+    return called("program", {"input": code})
+
+
+def kinds(output: list[Json]) -> list[str]:
+    return [item["type"] for item in output]
+
+
+async def test_tools_of_servers_are_called(
+    serve: Serve, ask: Ask, on: Mapping[str, Any], toys: Toys
+) -> None:
+    code = """const sums = await Promise.all([1, 2].map(n => tools.toys.add({a: n, b: 1})));
+try { await tools.toys.fail({}) } catch (e) { text(sums, e.message) }"""
+    server = serve(local(engine([program(code), "Done."])), **on)
+    answer = await ask(server, tools=tools(toys))
+    listed, made, *calls, output, _ = answer.output
+    assert kinds(calls) == ["mcp_call"] * 3 and listed["type"] == "mcp_list_tools"
+    assert [call["output"] for call in calls] == ["2", "3", None]
+    assert {call["caller"]["caller_id"] for call in calls} == {made["call_id"]}
+    assert output["result"].startswith('["2","3"] ') and "broken" in output["result"]
+    before = prompts(server)[0]
+    assert "tools.toys.add(args: { a: number; b: number }): Promise<string>" in before
+    assert "toys__add" not in before
+
+
+@pytest.mark.parametrize("approve", [True, False])
+async def test_a_program_waits_for_its_user(
+    serve: Serve, wait: Ask, on: Mapping[str, Any], toys: Toys, approve: bool
+) -> None:
+    code = """const two = await tools.toys.add({a: 1, b: 1});
+try { text(two, await tools.toys.delete({name: "cellar"})) } catch (e) { text(e.message) }"""
+    before = toys.log.count("delete cellar")
+    added = toys.log.count("add 1 1")
+    server = serve(local(engine([program(code), "So be it.", "As I said."])), **on)
+    asks = tools(toys, require_approval={"never": {"read_only": True}})
+    first = await wait(server, tools=asks)
+    assert kinds(first.output) == [
+        "mcp_list_tools",
+        "program",
+        "mcp_call",
+        "mcp_approval_request",
+    ]
+    request = first.output[-1]
+    assert request["caller"] == first.output[2]["caller"]
+    asked: Json = {"tools": asks, "previous_response_id": first.ended["id"]}
+    refused = (await wait(server, **asked, input="And?")).refused
+    assert request["id"] in refused["message"]
+    answer = {
+        "type": "mcp_approval_response",
+        "approval_request_id": request["id"],
+        "approve": approve,
+    }
+    second = await wait(server, **asked, input=[answer])
+    assert toys.log.count("delete cellar") == before + approve
+    assert toys.log.count("add 1 1") == added + 1, "it does not run again"
+    ran, told = (["mcp_call"], "2 cellar is gone") if approve else ([], "did not allow this call")
+    assert kinds(second.output) == [*ran, "program_output", "message"]
+    if approve:
+        assert second.output[0]["approval_request_id"] == request["id"]
+        assert second.output[0]["caller"] == request["caller"]
+    assert told in second.output[-2]["result"] and told in prompts(server)[1]
+    third = await wait(server, tools=asks, previous_response_id=second.ended["id"], input="And?")
+    assert kinds(third.output) == ["message"]
+    assert toys.log.count("delete cellar") == before + approve
+
+
+async def test_another_process_goes_on_with_a_program(
+    serve: Serve, on: Mapping[str, Any], toys: Toys, stores: Store
+) -> None:
+    """The process dies while a call runs: the program is told, and goes on elsewhere."""
+    code = """const two = await tools.toys.add({a: 20, b: 1});
+try { await tools.toys.hang({name: "program"}) } catch (e) { text(two, e.message) }"""
+    before = toys.log.count("hang program")
+    script = [program(code), "It broke off."]
+    dying = serve(local(engine(script)), on=stores, lease=Lease(lease_s=0.2), **on)
+    queued = await dying.post(tools=tools(toys), background=True, stream=False)
+    async with asyncio.timeout(10):
+        while toys.log.count("hang program") == before:
+            await asyncio.sleep(0.01)
+    await dying.service.drain(0)
+    going_on = serve(local(engine(["It broke off."])), on=stores, **on)
+    async with asyncio.timeout(10):
+        while True:
+            found = (await going_on.get(f"responses/{queued.json()['id']}")).json()
+            if found["status"] not in ("queued", "in_progress"):
+                break
+            await asyncio.sleep(0.01)
+    assert kinds(found["output"]) == [
+        "mcp_list_tools",
+        "program",
+        "mcp_call",
+        "mcp_call",
+        "program_output",
+        "message",
+    ]
+    assert [item["status"] for item in found["output"][2:4]] == ["completed", "failed"]
+    assert found["output"][4]["result"].startswith("21 The server was interrupted")
+    assert toys.log.count("hang program") == before + 1
