@@ -13,6 +13,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TypeVar
 
+import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
@@ -25,6 +26,7 @@ from .page import Found, Page, unlinked
 __all__ = ["Document", "Index"]
 
 _T = TypeVar("_T")
+_log = structlog.get_logger(__name__)
 
 #: ``source``: the folder or file a page was read from. The last two: title and text as they are
 #: indexed, where that is not what they are.
@@ -184,7 +186,7 @@ class Index:
                 for url, title, text in best
             ]
 
-        found = await self._with(read) if words else []
+        found = await self._read(read) if words else []
         if not found and not await self.count():
             raise ToolError("Nothing can be found: the index of this server is empty.")
         return tuple(found)
@@ -193,19 +195,30 @@ class Index:
         plain, _, _ = url.partition("#")
         twin = plain.removesuffix("/") if plain.endswith("/") else f"{plain}/"
 
-        def read() -> Page | None:
-            row = self._database.execute(_PAGE, (url, plain, twin)).fetchone()
-            if row is None:
-                return None
-            return Page.of(row[0], row[1], row[2], tuple(row[3].split("\n")) if row[3] else ())
+        def read() -> tuple[str, str, str, str] | None:
+            row: tuple[str, str, str, str] | None = self._database.execute(
+                _PAGE, (url, plain, twin)
+            ).fetchone()
+            return row
 
-        page = await self._with(read)
-        if page is None:
+        row = await self._read(read)
+        if row is None:
             raise ToolError(f"The page {url} is not in the index.")
-        return page
+        found, title, text, links = row
+        return await asyncio.to_thread(
+            Page.of, found, title, text, tuple(links.split("\n")) if links else ()
+        )
 
     async def close(self) -> None:
         await self._with(self._database.close)
+
+    async def _read(self, work: Callable[[], _T]) -> _T:
+        """For a model. Raises ``ToolError``: another process may be writing just now."""
+        try:
+            return await self._with(work)
+        except sqlite3.Error:
+            _log.exception("the index could not be read")
+            raise ToolError("The index of this server cannot be read now.") from None
 
     async def _with(self, work: Callable[[], _T]) -> _T:
         def locked() -> _T:

@@ -19,6 +19,8 @@ _LINK = re.compile(r"!?\[([^\[\]]*)\]\(([^()\s]+)\)")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _HEADING = re.compile(r"^#\s+(.+)$", re.MULTILINE)
 _HTML = ("text/html", "application/xhtml+xml")
+#: Bytes of markup: it is read in this process.
+_LARGEST = 8 * 2**20
 _NOT_OURS = str.maketrans("【】", "〖〗")
 
 _WHY = {
@@ -36,6 +38,8 @@ async def read(url: str, content: bytes, mime: str, documents: Documents) -> Doc
     """The document in ``content``. Raises ``ToolError`` for what is no text, ``SetupError`` without
     what reads HTML."""
     if mime in _HTML or (not mime and b"<html" in content[:2000].lower()):
+        if len(content) > _LARGEST:
+            raise ToolError(f"{url} is too large to be read.")
         return await asyncio.to_thread(_html, url, content)
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     try:

@@ -189,3 +189,19 @@ async def test_pages_in_other_encodings_are_read() -> None:
     markup = f"<html><head><title>Фьорды</title></head><body><p>{said}</p></body></html>"
     page = await read("u", markup.encode("cp1251"), "text/html", Documents())
     assert page.title == "Фьорды" and "озёрах" in page.text
+
+
+async def test_too_much_markup_is_not_read() -> None:
+    markup = b"<html><body>" + b"<p>x</p>" * 2**20 + b"</body></html>"
+    with pytest.raises(ToolError, match="too large"):
+        await read("u", markup, "text/html", Documents())
+
+
+async def test_an_index_that_cannot_be_read_now_is_a_word_to_the_model(tmp_path: Path) -> None:
+    index = Index(tmp_path / "web.db")
+    await index.add([Document(url="u", title="t", text="x")])
+    index._database.execute("DROP TABLE pages")
+    with pytest.raises(ToolError, match="cannot be read now"):
+        await index.page("u")
+    with pytest.raises(ToolError, match="cannot be read now"):
+        await index.search("x", Asked())
