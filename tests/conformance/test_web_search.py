@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
+from antiphon.backends.local import Local
+from antiphon.testing.engine import ScriptedEngine
 from antiphon.tools.web.index import Document, Index
 from antiphon.tools.web.provider import TYPES, WebSearch
 from antiphon.tools.web.reading import read
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, engine, local
 from tests.conformance.test_tool_search import called, prompts
+from tests.dialects import gpt_oss
 
 TOOL = {"type": "web_search"}
 FJORD = "https://north.example/fjords"
@@ -242,3 +247,47 @@ async def test_an_empty_index_is_told_of(serve: Serve, wait: Ask) -> None:
     answer = await wait(server, tools=[TOOL])
     assert answer.output[0]["status"] == "failed"
     assert "the index of this server is empty" in told(server)
+
+
+class _GptOss(ScriptedEngine):
+    """An engine that plays in the tokens of gpt-oss."""
+
+    def __init__(self, replies: list[str]) -> None:
+        super().__init__(replies, card=replace(gpt_oss.CARD, context_size=20_000))
+        self.tokenizer = gpt_oss.tokenizer()  # type: ignore[assignment]
+
+    def _tokens(self, reply: str, sampling: Any) -> Any:
+        ids = self.tokenizer.encode(reply, special=True)
+        for at, id in enumerate(ids):
+            yield id, "stop" if at == len(ids) - 1 else None
+
+
+@pytest.mark.requirement("GO-12", "D-78")
+async def test_gpt_oss_browses_as_it_was_trained_to(serve: Serve, ask: Ask, providers: Any) -> None:
+    def calls(name: str, **arguments: Any) -> str:
+        return (
+            "<|channel|>analysis<|message|>Look.<|end|><|start|>assistant<|channel|>analysis"
+            f" to=browser.{name} code<|message|>{json.dumps(arguments)}<|call|>"
+        )
+
+    said = "<|channel|>final<|message|>It is the Sognefjord【2†L2】, they say【0†L0】.<|return|>"
+    played = _GptOss(
+        [
+            calls("search", query="longest fjord", topn=5),
+            calls("open", id=0),
+            calls("find", pattern="Sognefjord"),
+            calls("open", id=0, cursor=2),
+            said,
+        ]
+    )
+    server = serve(Local(played, gpt_oss.dialect()), providers=providers)
+    answer = await ask(server, tools=[TOOL])
+    steps = [item["action"]["type"] for item in answer.output if item["type"] == "web_search_call"]
+    assert steps == ["search", "open_page", "find_in_page", "open_page"]
+    (part,) = answer.output[-1]["content"]
+    link = f"([north.example]({FJORD}))"
+    assert part["text"] == f"It is the Sognefjord {link}, they say {link}."
+    assert [note["url"] for note in part["annotations"]] == [FJORD, FJORD]
+    last = played.text(played.requests[-1][0])
+    assert "<|start|>browser.find to=assistant<|channel|>analysis<|message|>[2] Fjords" in last
+    assert "【0†match at L2】" in last and "[3] Fjords" in last
