@@ -7,7 +7,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, Continuing, Reply, Spelling, tools_of
+from antiphon.backends.base import Backend, Continuing, Reply, Spelling, spells, tools_of
 from antiphon.backends.continuation import cannot_continue
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import BackendError
@@ -45,6 +45,10 @@ class Adapted:
         if not isinstance(self.inner, Continuing):
             raise cannot_continue(self._adapter)
         return await self.inner.complete(prompt, replace(options, adapter=self._adapter))
+
+    @property
+    def spells(self) -> bool:
+        return spells(self.inner)
 
     def spell(self, ids: Sequence[int]) -> str:
         if not isinstance(self.inner, Spelling):

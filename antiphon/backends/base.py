@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from msgspec import Struct
 
@@ -23,6 +23,7 @@ __all__ = [
     "added",
     "may_be_refused",
     "singly",
+    "spells",
     "tools_of",
     "used",
 ]
@@ -123,6 +124,11 @@ class Equipped(Protocol):
     @property
     def tool_types(self) -> frozenset[str]:
         """Of tools, as requests name them: ``web_search`` …"""
+
+
+def spells(backend: Backend) -> TypeGuard[Spelling]:
+    """Whether the backend knows its tokens. One around another (``spells``) may have to look."""
+    return isinstance(backend, Spelling) and getattr(backend, "spells", True)
 
 
 def tools_of(backend: Backend) -> frozenset[str]:

@@ -21,6 +21,7 @@ from antiphon.backends.base import (
     Spelling,
     Status,
     may_be_refused,
+    spells,
     tools_of,
 )
 from antiphon.backends.continuation import cannot_continue
@@ -129,6 +130,11 @@ class Lazy:
 
         async with self._used():
             return await self._reply(prepare)
+
+    @property
+    def spells(self) -> bool:
+        """Until it is known: yes."""
+        return self._backend is None or spells(self._backend)
 
     def spell(self, ids: Sequence[int]) -> str:
         """``Spelling``, of a reply that has just been read. Raises ``BackendError`` where its

@@ -9,9 +9,9 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from antiphon.backends.base import Backend, Reply, Spelling
+from antiphon.backends.base import Backend, Reply, Spelling, spells
 from antiphon.conversation import Begun
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, RunError
 from antiphon.stream.deltas import Delta
 from antiphon.wire.response import Usage
 
@@ -19,6 +19,12 @@ from .around import Around
 from .tape import unrolled
 
 __all__ = ["Inspected"]
+
+_FIELD = "enable_response_messages"
+_UNKNOWN = (
+    f"Unsupported parameter: '{_FIELD}' is not supported with this model: its tokens are not known"
+    " here."
+)
 
 
 class Inspected(Around):
@@ -36,15 +42,12 @@ class Inspected(Around):
         clock: Callable[[], float],
         turns: Sequence[Usage] = (),
     ) -> None:
-        if spelled and not isinstance(backend, Spelling):
-            raise InvalidRequest(
-                "Unsupported parameter: 'enable_response_messages' is not supported with this"
-                " model: its tokens are not known here.",
-                param="enable_response_messages",
-                code="unsupported_parameter",
-            )
         super().__init__(reply)
-        self._spelling = backend if spelled and isinstance(backend, Spelling) else None
+        self._spelling: Spelling | None = None
+        if spelled:
+            if not spells(backend):
+                raise InvalidRequest(_UNKNOWN, param=_FIELD, code="unsupported_parameter")
+            self._spelling = backend
         self._timed = timed
         self._clock = clock
         self._turns = turns
@@ -64,9 +67,12 @@ class Inspected(Around):
         self._times.append(self._clock())
 
     def fields(self, sampled: array[int]) -> Mapping[str, Any]:
-        """Fields of the response, once the reply is over. ``sampled``: the ids of its output."""
+        """Fields of the response, once the reply is over. ``sampled``: the ids of its output.
+        Raises ``RunError`` where messages cannot be told after all."""
         said: dict[str, Any] = {}
-        if self._spelling is not None and (kept := self.kept) is not None:
+        if self._spelling is not None:
+            if (kept := self.kept) is None:  # known only now: the model was still being loaded
+                raise RunError(_UNKNOWN, param=_FIELD, code="unsupported_parameter")
             prompt, sampled = unrolled(kept.ids, sampled)
             said["input_messages"] = (_message(self._spelling, prompt),)
             said["output_messages"] = (_message(self._spelling, sampled),)

@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Sequence
 from contextlib import aclosing
 from typing import Any
 
+import httpx
 import pytest
 
 from antiphon import factories
@@ -23,7 +24,7 @@ from antiphon.store.memory import MemoryStore
 from antiphon.stream.deltas import Finish, Text
 from antiphon.testing.backend_check import CHECKS, Check
 from antiphon.wire.items import InputText, Message
-from tests.conformance.served import Server
+from tests.conformance.served import Server, engine, local
 
 STORY = "A boat left the harbour. It was never seen again. The sea was calm."
 TALK = Conversation(items=(Message(role="user", content=(InputText(text="Hello!"),)),))
@@ -297,3 +298,22 @@ async def test_what_the_backend_can_besides() -> None:
             await unable.complete("Once", OPTIONS)
         with pytest.raises(BackendError, match="not known here"):
             unable.spell((1,))
+
+
+@pytest.mark.parametrize("patience_s", [0, 5])
+async def test_messages_are_told_or_refused(patience_s: float) -> None:
+    async def ask(backend: Backend) -> httpx.Response:
+        async def make(progress: Progress) -> Backend:
+            return backend
+
+        server = Server(Lazy("tiny", make, patience_s=patience_s), MemoryStore(), reraise=True)
+        reply = await server.post(enable_response_messages=True)
+        await server.close()
+        return reply
+
+    told = (await ask(local(engine(["Hello"])))).json()
+    assert told["output_messages"][0]["message"].startswith("Hello")
+    refused = await ask(Scripted((STORY,)))
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "unsupported_parameter")
+    assert error["param"] == "enable_response_messages"

@@ -88,11 +88,12 @@ def _transformers(port: int) -> list[str]:
 
 
 def _llama(port: int) -> list[str]:
-    """llama.cpp's own program, or its server in the Python package."""
+    """llama.cpp's own program, or its server in the Python package; in ``make check`` that is left
+    to ``tests/e2e/test_upstreams.py``."""
     try:
         program = _program("LLAMA_SERVER", "llama-server")
     except Missing:
-        if find_spec("xllamacpp") is None:
+        if None in (find_spec("xllamacpp"), find_spec("torch")):
             raise
         script = Path(__file__).with_name("llama_server.py")
         return [sys.executable, str(script), str(GGUF), str(port)]
