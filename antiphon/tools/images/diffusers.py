@@ -19,7 +19,8 @@ from msgspec import Struct, field
 
 from antiphon.errors import BackendError, SetupError, first_line
 
-from .base import Image, Made, Order, Partial, Unable, Wish, image_of
+from .base import Image, Made, Order, Partial, Unable, Wish
+from .encoding import WRITTEN, encoded
 
 __all__ = ["Diffusers", "Options"]
 
@@ -31,7 +32,6 @@ _MULTIPLE = 16
 _EFFORTS: Mapping[str, float] = {"low": 0.5, "medium": 1, "high": 2}
 #: ``input_fidelity`` → how much of an image is made anew, for pipelines that can be told.
 _STRENGTHS: Mapping[str | None, float] = {"high": 0.5, "low": 0.8, None: 0.8}
-_FORMATS = ("png", "jpeg", "webp")
 _PLAIN_ENCODERS = ("AutoencoderKL", "AutoencoderTiny")
 _CALLBACK = "callback_on_step_end"
 
@@ -113,8 +113,8 @@ class Diffusers:
         return self._fills is not None
 
     def check(self, wish: Wish) -> None:
-        if wish.output_format not in _FORMATS:
-            raise Unable("output_format", f"the formats here are {', '.join(_FORMATS)}")
+        if wish.output_format not in WRITTEN:
+            raise Unable("output_format", f"the formats here are {', '.join(WRITTEN)}")
         if wish.background == "transparent":
             raise Unable("background", "this model makes no transparent images")
         if wish.quality is not None and wish.quality not in _EFFORTS:
@@ -184,7 +184,7 @@ class Diffusers:
             raise BackendError(
                 "The image is not fit to be shown.", code="image_content_policy_violation"
             )
-        return Made(image=_encoded(drawn.images[0], order.wish), background="opaque")
+        return Made(image=encoded(drawn.images[0], order.wish), background="opaque")
 
     def _arguments(self, pipeline: Any, order: Order) -> dict[str, Any]:
         wish = order.wish
@@ -254,7 +254,7 @@ class _Watch:
         spread = {round(steps * part / (count + 1)) for part in range(1, count + 1)}
         if step + 1 in spread and step + 1 < steps and "latents" in known:
             preview = self._preview(pipeline, known["latents"])
-            self._tell(Partial(_encoded(preview, self._wish)))
+            self._tell(Partial(encoded(preview, self._wish)))
         return {}
 
     def _preview(self, pipeline: Any, latents: Any) -> Any:
@@ -325,15 +325,3 @@ def _mask(mask: Image, size: tuple[int, int]) -> Any:
     if alpha.getextrema()[0] > 0:
         raise BackendError("The mask is nowhere transparent, so that nothing would change.")
     return alpha.point(lambda value: 0 if value else 255).resize(size)
-
-
-def _encoded(picture: Any, wish: Wish) -> Image:
-    more: dict[str, Any] = {}
-    if wish.output_format != "png":
-        level = 100 if wish.output_compression is None else wish.output_compression
-        more["quality"] = max(1, level) if wish.output_format == "jpeg" else level
-    out = BytesIO()
-    picture.save(out, wish.output_format.upper(), **more)
-    image = image_of(out.getvalue())
-    assert image is not None
-    return image

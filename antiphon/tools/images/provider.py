@@ -11,7 +11,6 @@ from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
 
-import structlog
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
@@ -21,12 +20,11 @@ from antiphon.wire import tools as tl
 from antiphon.wire.items import ImageGenerationCall, Item
 
 from .base import Image, Made, Maker, Order, Partial, Unable, Wish
+from .encoding import rewritten
 from .gallery import Gallery, Sources
 from .wish import action_of, check_mask, refused, wish_of
 
 __all__ = ["NAME", "ImageGeneration", "Rules"]
-
-_log = structlog.get_logger(__name__)
 
 NAME = "image_generation"
 _ABOUT = (
@@ -159,6 +157,8 @@ class _Work:
         except RunError as error:
             yield _failure(error)
             return
+        written = await asyncio.to_thread(rewritten, made.image, self._wish)
+        made = replace(made, image=written)
         fields = await self._fields(order, made)
         number = self._gallery.add(made.image)
         yield Result(

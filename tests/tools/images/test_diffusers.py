@@ -122,12 +122,12 @@ async def test_quality_is_steps_and_formats_are_written(maker: Diffusers) -> Non
 async def test_a_level_of_compression_makes_smaller_files(maker: Diffusers) -> None:
     from PIL import Image as pictures
 
-    from antiphon.tools.images.diffusers import _encoded
+    from antiphon.tools.images.encoding import encoded
 
     noise = pictures.effect_noise((64, 64), 90).convert("RGB")
     for form in ("jpeg", "webp"):
         sizes = [
-            len(_encoded(noise, Wish(output_format=form, output_compression=level)).content)
+            len(encoded(noise, Wish(output_format=form, output_compression=level)).content)
             for level in (0, 50, 100)
         ]
         assert sizes == sorted(sizes) and sizes[0] < sizes[2]

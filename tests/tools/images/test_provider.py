@@ -13,6 +13,7 @@ from antiphon.testing.maker_check import check_maker
 from antiphon.testing.tool_check import Trial, check_tool
 from antiphon.tools.base import Context, Opening, Result, Step
 from antiphon.tools.images.base import Image, Wish, image_of
+from antiphon.tools.images.encoding import rewritten
 from antiphon.wire import items as it
 from antiphon.wire.tools import ImageGeneration as Tool
 from tests.attachments.samples import GIF, data_url, png
@@ -287,3 +288,20 @@ async def test_what_is_not_there_is_refused_before_anything_runs() -> None:
             await over.admit(tool, opening(*items), "tools[1]")
         assert refused.value.param == f"tools[1].{field}"
     await over.admit(Tool(action="edit"), opening(sent(RED)), "tools[1]")
+
+
+@pytest.mark.parametrize("wanted", ["jpeg", "webp"])
+async def test_who_makes_another_format_has_it_rewritten(wanted: str) -> None:
+    tool = Tool(output_format=wanted, output_compression=50, size="16x16")
+    result = (await called(Painter(), tool, '{"prompt": "x"}'))[-1]
+    image = image_of(base64.b64decode(result.fields["result"]))
+    assert image is not None and image.format == wanted == result.fields["output_format"]
+    assert image.size == "16x16"
+
+
+async def test_what_cannot_be_rewritten_is_told_as_it_is() -> None:
+    tool = Tool(output_format="svg")
+    result = (await called(Painter(), tool, '{"prompt": "x"}'))[-1]
+    assert result.fields["output_format"] == "png"
+    broken = Image(b"\x89PNG", "png", 2, 3)
+    assert rewritten(broken, Wish(output_format="webp")) is broken
