@@ -24,6 +24,7 @@ from .formats_families import (
     inkling,
     mistral,
     named_records,
+    plamo,
     python,
     record,
     records,
@@ -81,6 +82,7 @@ TOOLS: Mapping[str, ToolFormat] = {
         invoke_tags(
             "deepseek_v32", f"{_DSML}function_calls", _DSML, "(?s)｜DSML｜.*function_calls"
         ),
+        invoke_tags("deepseek_v41", f"{_DSML} calls", f"{_DSML} ", f"{_DSML} "),
         invoke_tags("deepseek_v4", f"{_DSML}tool_calls", _DSML, _DSML),
         invoke_tags("gigachat35", f"{_GCML}tool_calls", _GCML, _GCML),
         deepseek("deepseek_v3", "(?s)<｜tool▁sep｜>.*```json", typed=True),
@@ -119,6 +121,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             value_end="<|tool_arg:end|>",
         ),
         solar("solar_open"),
+        plamo("plamo3"),
         cdata_tags("minicpm5"),
         element_tags("minimax_m3", "]<]minimax[>["),
         argument_tags(
@@ -142,6 +145,12 @@ TOOLS: Mapping[str, ToolFormat] = {
             ("<tool_call>", "</tool_call>"),
             ("<arg_key>", "<arg_value>"),
             mark="<arg_key>",
+        ),
+        argument_tags(
+            "xing4",
+            ("<tool_call>", "</tool_call>"),
+            ("<param_key>", "<param_value>"),
+            mark="<param_key>",
         ),
         function_records("functionary", r"\{start_tag\}=\{function_name\}"),
         function_tags("seed_oss", "seed:tool_call", "seed:tool_call", lines=False),

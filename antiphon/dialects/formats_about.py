@@ -27,7 +27,8 @@ _SGLANG = "SGLang's parser"
 
 TOOLS_ABOUT: Mapping[str, About] = {
     "deepseek_v32": About("DeepSeek V3.2", "its template", True, ("deepseekv32",)),
-    "deepseek_v4": About("DeepSeek V4", "its template", True, ("deepseekv4", "deepseek_v41")),
+    "deepseek_v41": About("DeepSeek V4.1", _VLLM, False, ("deepseekv41",)),
+    "deepseek_v4": About("DeepSeek V4", "its template", True, ("deepseekv4",)),
     "deepseek_v3": About("DeepSeek V3, R1", "vLLM's template", True, ("deepseekv3",)),
     "deepseek_v31": About("DeepSeek V3.1", "its template", True, ("deepseekv31",)),
     "kimi_k2": About("Kimi K2", "its template", True),
@@ -43,7 +44,7 @@ TOOLS_ABOUT: Mapping[str, About] = {
     "longcat_2": About("LongCat, the later ones", "what it writes"),
     "longcat": About("LongCat Flash", _VLLM),
     "hy_v3": About("Hunyuan 3, as published", "its template", True, ("hunyuan",)),
-    "hy_v4": About("Hunyuan 4", "what others read"),
+    "hy_v4": About("Hunyuan 4", _VLLM),
     "hy_v3_plain": About("Hunyuan 3 without a suffix", _VLLM),
     "glm45": About(
         "GLM 4.5, 4.6, 4.7, Ling 3, Spark 2.5, Laguna",
@@ -51,6 +52,8 @@ TOOLS_ABOUT: Mapping[str, About] = {
         True,
         ("glm", "glm4", "glm47", "ling3", "spark25", "poolside_v1"),
     ),
+    "plamo3": About("PLaMo 3", _VLLM),
+    "xing4": About("Xing 4", "what others read"),
     "functionary": About("Functionary 3.1, functions of Llama 3.1", "its template", True),
     "seed_oss": About("Seed OSS", "its template", True),
     "qwen3_coder": About(
@@ -82,7 +85,7 @@ TOOLS_ABOUT: Mapping[str, About] = {
         "Hermes, Qwen 2.5, Qwen 3, Granite 4, ERNIE 4.5, and models without tools of their own",
         "the template of Qwen 3",
         True,
-        ("qwen", "qwen25", "qwen3", "granite4", "ernie45"),
+        ("qwen", "qwen25", "qwen3", "granite4", "ernie45", "trinity"),
     ),
     "nemotron_json": About("Nemotron Nano v2", "its template", True),
     "granite_20b_fc": About(
@@ -110,12 +113,13 @@ REASONING_ABOUT: Mapping[str, About] = {
     "inkling": About("Inkling", f"{_VLLM} and {_SGLANG}"),
     "kimi_k3": About("Kimi K3", "its template", True),
     "muse": About("Muse Glimmer", "its template", True, ("muse_glimmer",)),
+    "plamo3": About("PLaMo 3", _VLLM),
     "minimax_m3": About("MiniMax M3", "its template", True),
     "apertus": About("Apertus", "its template", True),
     "solar_open2": About("Solar Open 2", _VLLM),
     "solar_open": About("Solar Open", "its template", True),
     "hy_v3": About("Hunyuan 3, as published", "its template", True),
-    "hy_v4": About("Hunyuan 4", "what others read"),
+    "hy_v4": About("Hunyuan 4", _VLLM),
     "longcat": About("LongCat Flash Thinking", "what it writes"),
     "ernie45": About("ERNIE 4.5 Thinking, Granite 3.3", "its template", True),
     "granite": About("Granite 3.2", "its template", True),

@@ -13,6 +13,7 @@ __all__ = [
     "inkling",
     "mistral",
     "named_records",
+    "plamo",
     "python",
     "record",
     "records",
@@ -273,4 +274,37 @@ def function_records(name: str, mark: str) -> ToolFormat:
         },
         written=Written(before=opening, between=">", after=closing, separator=""),
         mark=mark,
+    )
+
+
+def plamo(name: str) -> ToolFormat:
+    """PLaMo: everything stands between tokens of its own."""
+
+    def pair(what: str) -> tuple[str, str]:
+        return f"<|plamo:begin_{what}:plamo|>", f"<|plamo:end_{what}:plamo|>"
+
+    first, last = pair("tool_requests")
+    begin, end = pair("tool_request")
+    named, name_end = pair("tool_name")
+    given, given_end = pair("tool_arguments")
+    given += "<|plamo:constrain|>json<|plamo:msg|>"
+    ends = dict.fromkeys((first, begin, given_end, end), "calls") | {named: "name", last: START}
+    return ToolFormat(
+        name=name,
+        opens={first: "calls", begin: "calls"},
+        states={
+            "calls": State(reads="between", on=ends),
+            "name": State(reads="name", on=ends | {name_end: "named"}),
+            "named": State(reads="filler", on=ends | {given: "arguments"}),
+            "arguments": State(reads="json", on=ends, then="calls"),
+        },
+        written=Written(
+            first=first,
+            before=begin + named,
+            between=name_end + given,
+            after=given_end + end,
+            separator="",
+            last=last,
+        ),
+        mark="begin_tool_requests:plamo",
     )

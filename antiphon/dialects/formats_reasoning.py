@@ -47,6 +47,12 @@ REASONING: Mapping[str, ReasoningFormat] = {
             mark="<atem:function_calls>",
         ),
         ReasoningFormat(
+            name="plamo3",
+            open=("<|plamo:begin_think:plamo|>",),
+            close=("<|plamo:end_think:plamo|>",),
+            mark="begin_think:plamo",
+        ),
+        ReasoningFormat(
             name="kimi_k3",
             open=("<|open|>think<|sep|>",),
             close=("<|close|>think<|sep|>",),
