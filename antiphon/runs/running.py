@@ -128,10 +128,10 @@ class _Work:
             end = "failed" if result.failed else "completed"
             if end in KINDS[type(told_by)].progress:
                 self.news.put_nowait(Progress(end, call.key))
-            if result.failed and not result.fields:
-                asked = {} if following is not None else call.offer.read(call.arguments)
-                fields = {**asked, **error_fields(told_by, result.text)}
-                result = replace(result, fields=fields)
+            # of one that follows it is kept how far that came
+            if result.failed and not result.fields and following is None:
+                why = error_fields(told_by, result.text)
+                result = replace(result, fields={**call.offer.read(call.arguments), **why})
             items = tuple(call.named(item) for item in result.items)
             call.result = result = replace(result, items=items)
             self.news.put_nowait(Close(result.fields, call.key, call.status, result.used))
@@ -211,7 +211,7 @@ def error_fields(item: it.Item, why: str) -> Mapping[str, Any]:
         return {"error": {"type": "server_error", "code": code, "message": why, "param": None}}
     if isinstance(item, it.ShellCallOutput):
         outcome = {"type": "exit", "exit_code": 1}
-        return {"output": ({"stdout": "", "stderr": why, "outcome": outcome},)}
+        return {"output": (*item.output, {"stdout": "", "stderr": why, "outcome": outcome})}
     return {"error": why} if isinstance(item, it.McpListTools) else {}
 
 

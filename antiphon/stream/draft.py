@@ -51,7 +51,7 @@ class PartDraft:
 class Draft:
     """The shell of an item and what has been written into it."""
 
-    __slots__ = ("fields", "item_id", "parts", "shell", "whole")
+    __slots__ = ("fields", "gathered", "item_id", "parts", "shell", "whole")
 
     def __init__(self, shell: Item) -> None:
         self.shell = shell
@@ -59,6 +59,12 @@ class Draft:
         self.fields: frozenset[str] = frozenset(shell.__struct_fields__)
         self.parts: dict[str, list[PartDraft]] = {}
         self.whole: PartDraft | None = None
+        #: Fields that grow, as far as they have.
+        self.gathered: dict[str, tuple[Any, ...]] = {}
+
+    def gather(self, field: str, more: tuple[Any, ...]) -> None:
+        """More of a field."""
+        self.gathered[field] = (*self.gathered.get(field, ()), *more)
 
     def begin(self, stem: Stem) -> PartDraft:
         """A new text of this kind begins; returns where to write it."""
@@ -72,11 +78,10 @@ class Draft:
 
     def item(self, status: str, **result: Any) -> Item:
         """The item as it stands now. ``result`` fills further fields (a tool's outcome)."""
-        changed: dict[str, Any] = {
-            name: tuple(part.part() for part in parts) for name, parts in self.parts.items()
-        }
+        changed: dict[str, Any] = dict(self.gathered)
+        changed |= {name: tuple(part.part() for part in made) for name, made in self.parts.items()}
         if self.whole is not None:
             changed[self.whole.stem.field] = self.whole.text()
         if "status" in self.fields:
             changed["status"] = status
-        return replace(self.shell, **changed, **result)
+        return replace(self.shell, **(changed | result))

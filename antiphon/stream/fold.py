@@ -70,6 +70,9 @@ class Fold:
 
     def _text(self, index: int, draft: Draft, event: ev.Event) -> None:
         kind = self._kinds[type(draft.shell)]
+        if (field := kind.gathered.get(type(event))) is not None:
+            draft.gather(field, getattr(event, field))
+            return
         for stem in kind.stems.values():
             if type(event) is stem.part_added and _is_of(stem, event):
                 self.writing[index] = draft.begin(stem)

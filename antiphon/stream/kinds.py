@@ -37,13 +37,15 @@ class Stem(Struct, frozen=True, kw_only=True):
 class Kind(Struct, frozen=True, kw_only=True):
     """A row: id prefix, texts by channel, progress events by name. ``unfinished``: fields of an
     item that did not complete, for kinds that have no status ``incomplete``. ``begins``: it may
-    have a status while it is open."""
+    have a status while it is open. ``gathered``: events that bring more of a field of the item,
+    with its name."""
 
     prefix: str
     stems: Mapping[Channel, Stem] = {}
     progress: Mapping[str, type[ev.Event]] = {}
     unfinished: Mapping[str, Any] = {}
     begins: bool = True
+    gathered: Mapping[type[ev.Event], str] = {}
 
 
 _ANSWER = Stem(
@@ -179,6 +181,7 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
             "output.delta": ev.ShellCallOutputContentDelta,
             "output.done": ev.ShellCallOutputContentDone,
         },
+        gathered={ev.ShellCallOutputContentDone: "output"},
     ),
     it.FunctionCallOutput: Kind(prefix="fco"),
     it.CustomToolCallOutput: Kind(prefix="ctco"),

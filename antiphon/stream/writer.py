@@ -95,6 +95,8 @@ class ItemWriter:
     def progress(self, name: str, **fields: Any) -> None:
         """Report a step of the tool behind this item, by its name in the table of kinds."""
         event = self._kind.progress[name]
+        if (field := self._kind.gathered.get(event)) is not None:
+            self._draft.gather(field, fields[field])
         if "item_id" not in event.__struct_fields__:
             self._out.emit(event, output_index=self.index, **fields)
         else:

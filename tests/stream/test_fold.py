@@ -59,3 +59,30 @@ def test_events_of_an_item_nobody_announced_change_nothing() -> None:
         )
     )
     assert folded.response == snapshot
+
+
+def test_what_a_shell_has_done_is_shown_and_kept_where_it_breaks_off() -> None:
+    writer = begun()
+    item = writer.open(it.ShellCallOutput(call_id="call_1", output=()))
+    chunks = [
+        {"stdout": text, "stderr": "", "outcome": {"type": "exit", "exit_code": 0}}
+        for text in ("one", "two")
+    ]
+    for at, chunk in enumerate(chunks):
+        item.progress("output.delta", command_index=at, delta={"stdout": chunk["stdout"]})
+        item.progress("output.done", command_index=at, output=(chunk,))
+    log = writer.take()
+    (shown,) = fold(log).output
+    assert isinstance(shown, it.ShellCallOutput)
+    assert shown.output == tuple(chunks) and fold(log) == writer.response
+    broken = item.close("incomplete")
+    assert isinstance(broken, it.ShellCallOutput) and broken.output == tuple(chunks)
+
+
+def test_what_a_shell_says_at_its_end_is_all_of_it() -> None:
+    writer = begun()
+    item = writer.open(it.ShellCallOutput(call_id="call_1", output=()))
+    chunk = {"stdout": "", "stderr": "", "outcome": {"type": "timeout"}}
+    item.progress("output.done", command_index=0, output=(chunk,))
+    done = item.close(output=(chunk,))
+    assert isinstance(done, it.ShellCallOutput) and done.output == (chunk,)
