@@ -113,6 +113,7 @@ class Shell:
                 environment={"type": "container_reference", "container_id": container.id},
             ),
             call=partial(_run, container),
+            read=_action,
             writing=Commands,
             failure="incomplete",
         )
@@ -144,7 +145,7 @@ async def _run(
     container: Container, arguments: str, context: Context
 ) -> AsyncGenerator[Step | Next | Result, None]:
     """The commands, one after the other; one that does not end is the last."""
-    fields = {"action": commands_of(arguments)}
+    fields = _action(arguments)
     action = fields["action"]
     if not action["commands"]:
         raise ToolError("There is no command.")
@@ -175,6 +176,11 @@ async def _run(
         if outcome.ended not in ("done", "raised"):
             break
     yield Result(fields={"output": tuple(outputs)})
+
+
+def _action(written: str) -> Mapping[str, Any]:
+    """What the call was to do."""
+    return {"action": commands_of(written)}
 
 
 async def _heard(

@@ -429,6 +429,7 @@ async def test_a_skill_that_goes_before_it_is_used_fails_the_call(serve: Serve, 
     tool = {"type": "shell", "environment": {"type": "container_auto", "skills": [KEPT]}}
     answer = await wait(server, tools=[tool])
     assert answer.output[0]["status"] == "incomplete"
+    assert answer.output[0]["action"]["commands"] == ["say hi"]
     assert "Skill with id 'skill' not found" in prompts(server)[1]
 
 
