@@ -103,17 +103,21 @@ class JavaScript:
         config.epoch_interruption = True
         engine = Engine(config)  # one a program: to raise its epoch stops what runs in it
         given = json.dumps([code, paths, [[a.value, a.failed] for a in answers], at])
+        left = threading.Event()
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._advance, engine, given
+                self._threads, self._advance, engine, given, left
             )
         finally:
+            left.set()
             engine.increment_epoch()
 
     # --- in a thread -----------------------------------------------------------------------------
 
-    def _advance(self, engine: wasmtime.Engine, given: str) -> Stage:
+    def _advance(self, engine: wasmtime.Engine, given: str, left: threading.Event) -> Stage:
         machine = _Machine(engine, self._module(engine), self._memory_bytes)
+        if left.is_set():  # before there was an epoch that could end
+            return Stage(error=_SLOW)
         timer = threading.Timer(self._step_s, engine.increment_epoch)
         timer.start()
         try:

@@ -48,7 +48,7 @@ def program(code: str) -> str:
 
 @pytest.fixture(scope="module")
 def javascript() -> Iterator[JavaScript]:
-    javascript = JavaScript(step_s=1)
+    javascript = JavaScript(step_s=2)
     yield javascript
     javascript.close()
 
