@@ -117,6 +117,12 @@ class Entry(Outlet):
         if self._lost:
             raise Left
 
+    async def kept(self) -> None:
+        while (self._events or self._in_flight) and not self._lost:
+            await self._changed()
+        if self._lost:
+            raise Left
+
     async def end(self, events: tuple[Event, ...], stored: StoredResponse) -> None:
         while self._in_flight and not self._lost:
             await self._changed()

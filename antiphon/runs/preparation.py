@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Reply, tools_of
-from antiphon.conversation import Begun, Kept
+from antiphon.conversation import Kept
 from antiphon.errors import CannotContinue, RequestError, RunError
 from antiphon.seal import Seal
 from antiphon.store.base import Store, StoredResponse
@@ -36,6 +36,7 @@ from .compaction import Question, answer, compact
 from .context import Context, assemble, history
 from .conversations import Conversations
 from .inspected import Inspected
+from .interrupted import is_between
 from .journal import Entry, Journal
 from .labels import stood_for
 from .layers import Layers
@@ -46,12 +47,11 @@ from .prompts import Prompts
 from .recall import recall
 from .recent import Recent
 from .recorder import Besides, Recorder
-from .restored import Broken, prompt_ids, restored
+from .restored import Broken, begun_of, prompt_ids, restored
 from .run import Left, Run, Work
 from .sealed import Sealed
 from .summaries import broke_off
 from .supervisor import Supervisor
-from .tape import unrolled
 
 __all__ = ["Prepared", "Preparer"]
 
@@ -325,12 +325,10 @@ class Preparer:
         )
         reply = prepared.reply
         if job.prompt or tokens or begun:
-            prompt, sampled = unrolled(prompt_ids(job), tokens)
-            done = tuple(log.items[at] for at in sorted(log.items))
-            still = tuple(log.open[at].item("in_progress") for at in sorted(log.open))
-            reply = reply.resumed(Begun(tuple(prompt), tuple(sampled), done, still))
-        if begun and not tokens:
-            raise CannotContinue("this model does not tell its tokens")
+            left = begun_of(job, tokens, log)
+            reply = reply.resumed(left)
+            if begun and not tokens and not is_between(left):
+                raise CannotContinue("this model does not tell its tokens")
         return reply, prepared.context.kept
 
     def _work(

@@ -17,6 +17,7 @@ from antiphon.stream.deltas import (
     Close,
     Delta,
     Finish,
+    Keep,
     Open,
     Progress,
     Prompted,
@@ -88,6 +89,8 @@ class Recorder:
             self._item = _Unheard()  # for all we know, it was interrupted in one of those
         self._last: Item | None = next(reversed(out.items), None)
         self.sampled = array("I") if sampled is None else sampled
+        #: What is recorded has to last before any more is.
+        self.keeps = False
         self.reason: Reason | None = None
         self.usage: Usage | None = None
         #: What hosted tools used.
@@ -110,13 +113,20 @@ class Recorder:
             case Progress():
                 item = self._calls[delta.key] if delta.key else self._open_item()
                 item.progress(delta.name, **delta.fields)
-            case Prompted():
-                prompted(self.sampled, self._prompt, delta.ids)
+            case Prompted() | Keep():
+                self._between(delta)
             case Finish():
                 self.reason, self.usage = delta.reason, delta.usage
                 self._close("completed" if delta.reason == "stop" else "incomplete")
                 for key in list(self._calls):
                     self._last = self._calls.pop(key).close("incomplete")
+
+    def _between(self, delta: Prompted | Keep) -> None:
+        """Turns of the model."""
+        if isinstance(delta, Keep):
+            self.keeps = True
+        else:
+            prompted(self.sampled, self._prompt, delta.ids)
 
     @property
     def cut(self) -> bool:

@@ -16,8 +16,9 @@ from antiphon.stream.kinds import Kind
 from antiphon.wire.items import ItemBase
 
 from .lines import decoded
+from .tape import unrolled
 
-__all__ = ["Broken", "prompt_ids", "restored"]
+__all__ = ["Broken", "begun_of", "prompt_ids", "restored"]
 
 
 def restored(
@@ -30,6 +31,14 @@ def restored(
     for batch in batches:
         tokens.frombytes(batch.tokens)
     return log, tokens, batches[-1].last + 1
+
+
+def begun_of(job: Job, tokens: array[int], log: Fold) -> Begun:
+    """Where the run was interrupted."""
+    prompt, sampled = unrolled(prompt_ids(job), tokens)
+    done = tuple(log.items[at] for at in sorted(log.items))
+    still = tuple(log.open[at].item("in_progress") for at in sorted(log.open))
+    return Begun(tuple(prompt), tuple(sampled), done, still)
 
 
 def prompt_ids(job: Job) -> array[int]:

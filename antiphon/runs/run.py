@@ -57,6 +57,9 @@ class Outlet:
     async def write(self, events: tuple[Event, ...]) -> None:
         """Pass them on. Never called twice at a time."""
 
+    async def kept(self) -> None:
+        """Until what was written is kept, if anything is."""
+
     async def end(self, events: tuple[Event, ...], stored: StoredResponse) -> None:
         """Pass the last ones on, the terminal event among them."""
         await self.write(events)
@@ -209,7 +212,8 @@ class Run:
 
     async def _reply(self) -> None:
         writer, write = self._writer, self._outlet.write
-        room, take = self._outlet.room, self.recorder.take
+        room, recorder = self._outlet.room, self.recorder
+        take = recorder.take
         try:
             async with (
                 asyncio.timeout(self._work.timeout_s),
@@ -229,6 +233,9 @@ class Run:
                         self._writing = True
                         await write(writer.take())
                         self._writing = False
+                    if recorder.keeps:
+                        recorder.keeps = False
+                        await self._outlet.kept()
         except TimeoutError:
             raise Timeout("The response took longer than this server allows.") from None
 

@@ -15,7 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import ToolError
-from antiphon.stream.deltas import Close, Delta, Open, Progress
+from antiphon.stream.deltas import Close, Delta, Keep, Open, Progress
 from antiphon.stream.kinds import KINDS
 from antiphon.tools.base import Context, Next, Result, Wanted
 from antiphon.wire import items as it
@@ -84,7 +84,10 @@ _News = asyncio.Queue[Delta | None]
 
 
 async def run_all(calls: Sequence[Called], place: Place) -> AsyncGenerator[Delta, None]:
-    """Run them; what they do, as it happens. Closing this stops them."""
+    """Run them; what they do, as it happens. Closing this stops them. That they were called is kept
+    before."""
+    if calls:
+        yield Keep()
     work = _Work(place)
     tasks = [asyncio.create_task(work.to_the_end(call)) for call in calls]
     try:
@@ -194,6 +197,7 @@ class _Work:
             calls.append(call)
             for delta in call.said():
                 self.news.put_nowait(delta)
+        self.news.put_nowait(Keep())
         await self.news.join()
         async with asyncio.TaskGroup() as group:
             for made in calls:

@@ -20,6 +20,7 @@ __all__ = [
     "Close",
     "Delta",
     "Finish",
+    "Keep",
     "Open",
     "Progress",
     "Prompted",
@@ -95,6 +96,10 @@ class Prompted(Struct, frozen=True):
     ids: tuple[int, ...]
 
 
+class Keep(Struct, frozen=True):
+    """What comes next cannot be undone: what was said so far is to last before it happens."""
+
+
 class Finish(Struct, frozen=True):
     """The reply is over. An item open here was cut: it is closed with the matching status."""
 
@@ -102,4 +107,4 @@ class Finish(Struct, frozen=True):
     usage: Usage
 
 
-Delta = Open | Text | Annotate | Progress | Close | Sampled | Prompted | Finish
+Delta = Open | Text | Annotate | Progress | Close | Sampled | Prompted | Keep | Finish

@@ -15,6 +15,7 @@ from antiphon.stream.deltas import (
     Close,
     Delta,
     Finish,
+    Keep,
     Open,
     Progress,
     Prompted,
@@ -68,7 +69,7 @@ class Reading(Struct):
                 self._open(delta).closed = True
             case Sampled(ids):
                 self.sampled += ids
-            case Prompted():
+            case Prompted() | Keep():
                 raise AssertionError("a reply answers one prompt")
             case Finish(reason):
                 is_open = bool(self.items) and not self.items[-1].closed

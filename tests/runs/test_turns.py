@@ -17,7 +17,7 @@ from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.runs.running import Bounds
 from antiphon.runs.turns import Turns, Work
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Text
+from antiphon.stream.deltas import Close, Delta, Finish, Keep, Open, Progress, Text
 from antiphon.tools.base import Context, Offer, Result, Step
 from antiphon.wire import items as it
 from antiphon.wire.tools import Choice, Custom, Function
@@ -462,3 +462,21 @@ async def test_within_a_turn_it_goes_on_from_the_tokens() -> None:
 
 def _asking(work: Work, ask: Callable[..., Any]) -> Work:
     return replace(work, ask=ask)
+
+
+async def test_what_is_called_is_kept_before_it_runs() -> None:
+    """A crash behind that finds the call open, and does not make it again."""
+    ran: list[str] = []
+
+    async def notes(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        ran.append(arguments)
+        yield Result(text="done")
+
+    turns = await Told(look("1"), said("x"), run=notes).turns()
+    kept = False
+    async with asyncio.timeout(10), aclosing(singly(turns.deltas())) as deltas:
+        async for delta in deltas:
+            if isinstance(delta, Keep):
+                assert ran == [] and not kept
+                kept = True
+    assert kept and ran == ["1"]

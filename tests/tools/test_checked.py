@@ -90,7 +90,7 @@ async def test_web_search() -> None:
             works=("search", '{"query": "fjord"}'),
             fails=("open", '{"id": "https://nowhere.example/"}'),
             long=("open", '{"id": "https://a.example/", "num_lines": 100000}'),
-            refused=(tl.WebSearch(filters={"domains": []}),),
+            refused=(tl.WebSearch(filters={"allowed_domains": ["a b"]}),),
         ),
     )
     await index.close()
