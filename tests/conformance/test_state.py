@@ -205,7 +205,9 @@ async def test_who_hears_of_the_end_can_already_build_on_it(serve: Serve) -> Non
     order: list[str] = []
 
     class Slow(MemoryStore):
-        async def save(self, tenant: str, stored: StoredResponse) -> None:
+        async def save(
+            self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
+        ) -> None:
             await asyncio.sleep(0)
             await super().save(tenant, stored)
             order.append("kept")
@@ -239,7 +241,9 @@ async def _spoken(server: Server, send: Any) -> None:
 @pytest.mark.requirement("API-STORE-FAILS")
 async def test_what_cannot_be_kept_has_failed(serve: Serve, ask: Ask) -> None:
     class Full(MemoryStore):
-        async def save(self, tenant: str, stored: StoredResponse) -> None:
+        async def save(
+            self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
+        ) -> None:
             raise RunError("The store could not be written.")
 
     server = serve(on=Full())

@@ -141,7 +141,9 @@ async def test_it_is_kept_before_it_is_announced() -> None:
     order: list[str] = []
 
     class Watched(MemoryStore):
-        async def save(self, tenant: str, stored: StoredResponse) -> None:
+        async def save(
+            self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
+        ) -> None:
             await asyncio.sleep(0)
             await super().save(tenant, stored)
             order.append("saved")
@@ -156,7 +158,9 @@ async def test_it_is_kept_before_it_is_announced() -> None:
 
 async def test_a_store_that_fails_fails_the_response() -> None:
     class Full(MemoryStore):
-        async def save(self, tenant: str, stored: StoredResponse) -> None:
+        async def save(
+            self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
+        ) -> None:
             raise RunError("The store could not be written.")
 
     events = await events_of(await create(service(Scripted(["Hello"]), Full())))
