@@ -28,6 +28,15 @@ turns = [
 ]
 
 [[scenes]]
+when = "Draw for ever"
+turns = [
+'''<tool_call>
+{"name": "image_generation", "arguments": {"prompt": "hang"}}
+</tool_call>''',
+'''It did not work.''',
+]
+
+[[scenes]]
 when = "Make it green"
 turns = [
 '''<tool_call>
@@ -49,13 +58,24 @@ async def served(folder: Path, url: str, model: str = "") -> AsyncIterator[Async
         'image_generation_key = "sk-images"\nimage_generation_model = "paints"\n'
     )
     model = model or f'[models.replay]\nengine = "replay"\nsource = "{folder}/scenes.toml"\n'
-    server = serving(folder / "server", settings, model=model)
+    server = serving(folder / "server", f"lease_s = 1\n{settings}", model=model)
     running = await asyncio.to_thread(server.__enter__)
     try:
         async with AsyncOpenAI(base_url=running.url, api_key="x", max_retries=0) as client:
+            client.kill = running.kill  # type: ignore[attr-defined]
             yield client
     finally:
         await asyncio.to_thread(server.__exit__, None, None, None)
+
+
+async def ended(client: AsyncOpenAI, response_id: str) -> Any:
+    async with (
+        asyncio.timeout(30),
+        await client.responses.retrieve(response_id, stream=True) as events,
+    ):
+        async for _ in events:
+            pass
+    return await client.responses.retrieve(response_id)
 
 
 def shown(response: Any) -> bytes:
@@ -88,10 +108,7 @@ async def test_images_are_made_and_changed(tmp_path: Path) -> None:
         ]
 
         queued = await client.responses.create(**asked, background=True)
-        async with asyncio.timeout(20):
-            while queued.status in ("queued", "in_progress"):
-                queued = await client.responses.retrieve(queued.id)
-        assert shown(queued) == RED
+        assert shown(await ended(client, queued.id)) == RED
 
         await _changes(client, playing, plain)
 
@@ -113,6 +130,31 @@ async def _changes(client: AsyncOpenAI, playing: Studio, before: Any) -> None:
         changed = await client.responses.create(tools=[TOOL], **way)
         assert shown(changed) == GREEN and changed.output_text == "Greener now."
         assert [file[3] for file in playing.asked[-1].files] == [RED]
+
+
+@pytest.mark.requirement("API-IMAGE-GENERATION-FAILS")
+async def test_an_image_that_was_being_made_when_the_server_died_has_failed(
+    tmp_path: Path,
+) -> None:
+    async with studio() as playing:
+        async with served(tmp_path, playing.url) as client:
+            asked: Any = {"input": "Draw for ever", "tools": [TOOL], "background": True}
+            queued = await client.responses.create(**asked)
+            events = await client.responses.retrieve(queued.id, stream=True)
+            async with asyncio.timeout(20):
+                async for event in events:
+                    if event.type == "response.image_generation_call.generating":
+                        break
+            await asyncio.to_thread(client.kill)  # type: ignore[attr-defined]
+        async with served(tmp_path, playing.url) as client:
+            response = await ended(client, queued.id)
+        image = response.output[0]
+        assert (image.status, image.result) == (
+            "failed",
+            "",
+        ) and "interrupted" in image.error.message
+        assert response.status == "completed" and response.output_text == "It did not work."
+        assert len(playing.asked) <= 1  # it is not made again
 
 
 @pytest.mark.model
