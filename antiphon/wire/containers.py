@@ -10,6 +10,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
+from antiphon.errors import InvalidRequest
+
 from .body import DEFAULT_LIMITS, Limits, parse
 from .faults import bad_value, kind_of, missing
 from .shape import converted, known
@@ -119,6 +121,7 @@ def auto(raw: Mapping[str, Any], path: str, type: str = "auto") -> Auto:
         raise bad_value(f"{path}.type", str(raw.get("type", kind_of(None))), (type,))
     names = {*Auto.__struct_fields__, "type"} - ({"skills"} if type == "auto" else set())
     given = known(raw, names, path)
+    _check_policy(given.get("network_policy"), f"{path}.network_policy")
     skills = shell_skills(given.pop("skills", []), f"{path}.skills")
     return replace(converted(given, Auto, path), skills=skills)
 
@@ -129,6 +132,7 @@ def create_container(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CreateCont
     if "name" not in raw:
         raise missing("name")
     given = known(raw, CreateContainer.__struct_fields__, "")
+    _check_policy(given.get("network_policy"), "network_policy")
     skills = shell_skills(given.pop("skills", []), "skills")
     return replace(converted(given, CreateContainer, ""), skills=skills)
 
@@ -139,6 +143,17 @@ def file_reference(body: bytes, limits: Limits = DEFAULT_LIMITS) -> str:
     if "file_id" not in raw:
         raise missing("file_id")
     return converted(raw, _Reference, "").file_id
+
+
+def _check_policy(raw: Any, path: str) -> None:
+    """Nothing is reached from a container, whatever else is asked of it."""
+    if isinstance(raw, Mapping) and raw.get("type") == "allowlist":
+        raise InvalidRequest(
+            "Containers of this server have no network: only a policy of type 'disabled' can be"
+            " honoured.",
+            param=f"{path}.type",
+            code="unsupported_value",
+        )
 
 
 class _Reference(Struct, frozen=True):

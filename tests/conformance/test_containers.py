@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidRequest, NotFound
+from antiphon.tools.code_interpreter import CodeInterpreter
 from antiphon.tools.shell import Shell
 from antiphon.wire.containers import Auto
 from tests.conformance.boxes import Clock, containers, with_code
 from tests.conformance.conftest import Serve
-from tests.conformance.served import Server, engine, local
+from tests.conformance.served import Ask, Server, engine, local
 from tests.conformance.test_shells import HERE
 from tests.conformance.test_tool_search import called
 
@@ -106,6 +107,8 @@ async def test_what_nobody_uses_expires(serve: Serve) -> None:
         ({"name": "x", "memory_limit": "3g"}, "memory_limit"),
         ({"name": "x", "file_ids": ["a"] * 51}, "file_ids"),
         ({"name": "x", "network_policy": {"type": "allowlist"}}, "network_policy.type"),
+        ({"name": "x", "network_policy": {"type": "open"}}, "network_policy.type"),
+        ({"name": "x", "network_policy": "disabled"}, "network_policy"),
         ({"name": "x", "skills": [{"type": "inline"}]}, "skills[0].name"),
         ({"name": "x", "expires_after": {"anchor": "now", "minutes": 1}}, "expires_after.anchor"),
         (
@@ -180,3 +183,27 @@ async def test_where_no_code_is_run_there_are_none(serve: Serve) -> None:
     answer = await serve().client.get(URL)
     assert answer.status_code == 404
     assert answer.json()["error"]["code"] == "containers_disabled"
+
+
+@pytest.mark.requirement("API-NETWORK-POLICY")
+async def test_a_policy_without_a_network_is_honoured_and_another_one_refused(
+    serve: Serve, wait: Ask
+) -> None:
+    held = containers()
+    providers = {"code_interpreter": CodeInterpreter(held), "shell": Shell(held)}
+    server = serve("Fine.", providers=providers, containers=held)
+    none, some = {"type": "disabled"}, {"type": "allowlist", "allowed_domains": ["x.org"]}
+    shown = await made(server, network_policy=none)
+    assert shown["network_policy"] == none
+    refused = await server.client.post(URL, json={"name": "x", "network_policy": some})
+    assert refused.json()["error"]["param"] == "network_policy.type"
+    for tool, place, kind in (
+        ("code_interpreter", "container", "auto"),
+        ("shell", "environment", "container_auto"),
+    ):
+        asked = {"type": tool, place: {"type": kind, "network_policy": none}}
+        assert (await wait(server, tools=[asked])).text == "Fine."
+        asked = {"type": tool, place: {"type": kind, "network_policy": some}}
+        error = (await wait(server, tools=[asked])).refused
+        assert (error["http"], error["param"]) == (400, f"tools[0].{place}.network_policy.type")
+        assert "have no network" in error["message"]
