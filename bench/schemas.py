@@ -72,13 +72,12 @@ class Tried(Struct, frozen=True):
 
 def _tried(schema: dict[str, Any]) -> Tried:
     from antiphon.backends.judge_worker import main
-    from antiphon.dialects.schemas import is_enforced
+    from antiphon.dialects.schemas import bare, is_enforced
     from antiphon.errors import InvalidRequest
 
-    known = {key: value for key, value in schema.items() if key != "$schema"}
     begun = time.perf_counter()
     try:
-        whole = is_enforced(known, "text.format.schema", strict=False)
+        whole = is_enforced(bare(schema), "text.format.schema", strict=False)
     except InvalidRequest as refused:
         return Tried(refused.message, time.perf_counter() - begun)
     seconds = time.perf_counter() - begun

@@ -15,7 +15,7 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from antiphon.conversation import Begun, Conversation, Options
-from antiphon.dialects.schemas import check_strict, is_enforced, lenient
+from antiphon.dialects.schemas import bare, check_strict, is_enforced, lenient
 from antiphon.errors import CannotContinue, RunError, SetupError
 from antiphon.stream.deltas import Delta, Finish, Open, Sampled, Text
 from antiphon.wire.extensions import Guide
@@ -99,7 +99,7 @@ async def form_of(options: Options) -> Form | None:
         case JsonSchemaFormat(schema=schema, strict=strict):
             if strict:
                 check_strict(schema, _PATH)
-            known = {key: value for key, value in schema.items() if key != "$schema"}
+            known = bare(schema)
             if is_enforced(known, _PATH, strict=bool(strict)):
                 return Form(f"start: %json {json.dumps(known)}", is_json=True)
             judge = Judge(schema, _PATH)

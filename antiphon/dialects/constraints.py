@@ -24,6 +24,7 @@ from .formats import ReasoningFormat, ToolFormat
 from .parameters import Parameters, json_rule
 from .rules import ANYTHING, Rules, Spelling
 from .schemas import (
+    bare,
     check_schema,
     check_strict,
     closed_form,
@@ -174,12 +175,10 @@ class Grammarian:
         return None
 
     def _guided(self, schema: Mapping[str, Any]) -> dict[str, Any]:
-        """The schema with what llguidance is told about it, and not by its author. Which edition it
-        claims to be of does not matter, and might be one that cannot be looked up."""
-        said = {key: value for key, value in schema.items() if key != "$schema"}
+        """The schema with what llguidance is told about it, and not by its author."""
         item, key = self.separators
         layout = {**_LAYOUT, "item_separator": item, "key_separator": key}
-        return {**said, "x-guidance": layout}
+        return {**bare(schema), "x-guidance": layout}
 
     def _check(self, schema: Mapping[str, Any], path: str) -> None:
         self._valid(json.dumps(schema), path)

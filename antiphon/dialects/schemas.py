@@ -14,6 +14,7 @@ from typing import Any
 from antiphon.errors import InvalidRequest
 
 __all__ = [
+    "bare",
     "can_judge",
     "check_schema",
     "check_strict",
@@ -80,6 +81,12 @@ def check_schema(text: str, path: str) -> None:
     raise InvalidRequest(f"Invalid schema: {fault}", param=path, code="invalid_json_schema")
 
 
+def bare(schema: Schema) -> dict[str, Any]:
+    """The schema without what its author says of its edition, which may be one that cannot be
+    looked up, and to those who write grammars."""
+    return {key: value for key, value in schema.items() if key not in ("$schema", "x-guidance")}
+
+
 def can_judge() -> bool:
     """There is a validator for what a grammar cannot hold a model to."""
     return find_spec("jsonschema_rs") is not None
@@ -101,8 +108,10 @@ def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
 def lenient(schema: Schema) -> dict[str, Any]:
     """The schema as a grammar that passes over what it cannot hold to."""
     told = schema.get("x-guidance") or {}
-    kept = {key: _without_lookaround(key, inner) for key, inner in schema.items()}
-    return {**kept, "x-guidance": {**told, "lenient": True, "coerce_one_of": True}}
+    return {
+        **_without_lookaround("", schema),
+        "x-guidance": {**told, "lenient": True, "coerce_one_of": True},
+    }
 
 
 _LOOKAROUND = re.compile(r"\(\?<?[=!]|\\[bB]")

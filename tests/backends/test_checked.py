@@ -132,6 +132,13 @@ async def test_what_a_grammar_cannot_hold_to_is_judged(grammars: bool) -> None:
     assert "non-unique" in played.text(played.requests[1][0])
 
 
+async def test_a_schema_says_nothing_to_those_who_write_grammars() -> None:
+    for said in ({"lenient": True}, 5, None):
+        format = JsonSchemaFormat(name="n", schema={**LETTERS, "x-guidance": said})
+        deltas, _ = await told('["a", "a"]', '["b"]', text=TextConfig(format=format))
+        assert text(deltas) == '["b"]'
+
+
 async def test_a_schema_that_cannot_even_be_judged_by_is_refused() -> None:
     schema = {"type": "array", "uniqueItems": True, "not": {"$ref": "#/$defs/nowhere"}}
     with pytest.raises(InvalidRequest) as caught:

@@ -192,6 +192,7 @@ UNIQUE = {"type": "array", "uniqueItems": True, "items": STRING}
         (closed(a={"not": STRING}), '{"a": 1}'),
         (closed(a={"oneOf": [STRING, {"type": "integer"}, {"minimum": 3}]}), '{"a": 2}'),
         (closed(a={"type": "string", "pattern": "^(?!x)"}), '{"a": "y"}'),
+        ({"type": "string", "pattern": "^(?!x)"}, '"y"'),
         (
             closed(a={"enum": [{"pattern": "(?=x)"}]}, b=UNIQUE),
             '{"a": {"pattern": "(?=x)"}, "b": []}',

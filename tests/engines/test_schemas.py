@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.backends.local import Local
 from antiphon.dialects.chat import Dialect
-from antiphon.dialects.schemas import is_enforced
+from antiphon.dialects.schemas import bare, is_enforced
 from antiphon.engines.llama import LlamaEngine
 from antiphon.errors import InvalidRequest
 from bench.schemas import answer, collection, obeys
@@ -24,21 +24,17 @@ _NAMED = re.compile(
 
 def _is_whole(schema: dict[str, Any]) -> bool:
     try:
-        return is_enforced(_known(schema), _PATH, strict=True)
+        return is_enforced(bare(schema), _PATH, strict=True)
     except InvalidRequest:
         return False
 
 
 def _refusal(schema: dict[str, Any]) -> InvalidRequest | None:
     try:
-        is_enforced(_known(schema), _PATH, strict=False)
+        is_enforced(bare(schema), _PATH, strict=False)
     except InvalidRequest as refused:
         return refused
     return None
-
-
-def _known(schema: dict[str, Any]) -> dict[str, Any]:
-    return {key: value for key, value in schema.items() if key != "$schema"}
 
 
 @pytest.mark.requirement("VN-43")
