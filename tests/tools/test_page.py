@@ -1,0 +1,24 @@
+"""The tool that docs/tools.md shows is one."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+from antiphon.testing.tool_check import Trial, check_tool
+from antiphon.wire.tools import WebSearch
+
+PAGE = Path(__file__).parents[2] / "docs" / "tools.md"
+
+
+async def test_the_example_is_a_tool(tmp_path: Path) -> None:
+    (tmp_path / "a.md").write_text("A page.")
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    (code,) = (block for block in blocks if "class Pages" in block)
+    names: dict[str, Any] = {}
+    exec(code, names)
+    trial = Trial(
+        tool=WebSearch(), works=("look", '{"name": "a.md"}'), fails=("look", '{"name": "b"}')
+    )
+    await check_tool(names["Pages"](tmp_path), trial)
