@@ -8,6 +8,7 @@ import {
   computerTool,
   fileSearchTool,
   hostedMcpTool,
+  imageGenerationTool,
   run as ask,
   setDefaultModelProvider,
   setTracingDisabled,
@@ -75,6 +76,16 @@ async function code() {
   const died = await ask(agent, "Code that ends Python");
   assert.equal(died.finalOutput, "It is over.");
   assert.equal(calls(died)[0].status, "failed");
+}
+
+async function images() {
+  const pictures = imageGenerationTool({ size: "16x16", partialImages: 1 });
+  const done = await asked("Draw a cat", pictures);
+  assert.ok(calls(done)[0].output.startsWith("iVBOR") || calls(done)[0].providerData.result);
+  assert.equal(done.finalOutput, "There it is.");
+  const agent = new Agent({ name: "a", model: MODEL, tools: [pictures] });
+  const more = [...done.history, { role: "user", content: "Make it green" }];
+  assert.equal((await ask(agent, more)).finalOutput, "Greener now.");
 }
 
 async function mcp() {
@@ -191,6 +202,7 @@ await run(
   aWebSearch,
   aFileSearch,
   code,
+  images,
   mcp,
   aShellThere,
   aShellOfOurs,

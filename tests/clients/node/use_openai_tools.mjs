@@ -56,6 +56,18 @@ async function code() {
   assert.equal(await content.text(), "hi");
 }
 
+async function images() {
+  const tool = { type: "image_generation", size: "16x16", partial_images: 2 };
+  const [made, message] = (await streamed("Draw a cat", tool)).output;
+  assert.ok(made.result.startsWith("iVBOR"));
+  assert.equal(made.revised_prompt, "A small cat");
+  assert.equal(message.content[0].text, "There it is.");
+  const named = { type: "image_generation_call", id: made.id };
+  const again = [named, { role: "user", content: "Make it green" }];
+  const [changed] = (await streamed(again, tool)).output;
+  assert.equal(changed.action, "edit");
+}
+
 async function mcp() {
   const tool = { type: "mcp", server_label: "toys", require_approval: "never" };
   const [listed, call] = (await streamed("What is the sum of two and three?", tool)).output;
@@ -70,4 +82,4 @@ async function aShell() {
   assert.equal(output.output[1].stdout, "2\n");
 }
 
-await run(aWebSearch, aFileSearch, code, mcp, aShell);
+await run(aWebSearch, aFileSearch, code, images, mcp, aShell);
