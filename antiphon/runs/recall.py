@@ -14,6 +14,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.conversation import open_programs, program_of
 from antiphon.errors import InvalidRequest
 from antiphon.seal import SealBroken
 from antiphon.wire import items as it
@@ -99,7 +100,12 @@ class Recalled(Struct, frozen=True, kw_only=True):
         stays, in which calls are that wait for their output."""
         items = (*(self.past.rest if self.past is not None else ()), *self.after)
         start = _tail(items, rest)
-        waiting = tuple(item for item in items[:start] if _waits(item, items))
+        going = {program.call_id for program in open_programs(items)}
+        waiting = tuple(
+            item
+            for item in items[:start]
+            if _waits(item, items) or program_of(item) in going  # it is run again by them
+        )
         return items[:start], (*waiting, *items[start:])
 
 
@@ -221,14 +227,22 @@ def _unanswered_left_out(
     rest: tuple[it.Item, ...], after: tuple[it.Item, ...]
 ) -> tuple[it.Item, ...]:
     """A call that waited when its conversation was compacted is shown with its output, or not at
-    all; nor where the client sends it itself."""
-    answered = _answered((*rest, *after))
-    there = {_awaited(item) for item in after}
-    return tuple(
-        item
-        for item in rest
-        if (id := _awaited(item)) is None or (id in answered and id not in there)
-    )
+    all; nor where the client sends it itself. A program that waited stays with its calls, if it can
+    go on."""
+    items = (*rest, *after)
+    answered = _answered(items)
+    there = {id for item in after for id in (_awaited(item), item.id) if id}
+    stuck = {program_of(item) for item in items if _waits(item, items)}
+    going = {program.call_id: program.call_id not in stuck for program in open_programs(items)}
+
+    def stays(item: it.Item) -> bool:
+        id = _awaited(item)
+        if id in there or item.id in there:
+            return False
+        program = item.call_id if isinstance(item, it.Program) else program_of(item)
+        return going.get(program or "", id is None or id in answered)
+
+    return tuple(item for item in rest if stays(item))
 
 
 def _tail(items: Sequence[it.Item], room: int) -> int:

@@ -178,13 +178,13 @@ text(here.trim(), there.pieces, await tools.python("say five"));"""
 
 
 async def test_what_ran_here_does_not_run_again(
-    serve: Serve, wait: Ask, on: Mapping[str, Any]
+    serve: Serve, ask: Ask, on: Mapping[str, Any]
 ) -> None:
     server = serve(local(engine([program(MIXED), "Done."])), **on)
     tools = [stock(), PYTHON, PROGRAMS]
-    first = await wait(server, tools=tools)
+    first = await ask(server, tools=tools)
     assert kinds(first.output) == ["program", "code_interpreter_call", "function_call"]
-    second = await wait(
+    second = await ask(
         server,
         tools=tools,
         previous_response_id=first.ended["id"],

@@ -136,3 +136,36 @@ def test_pictures_make_way_where_the_item_would_grow_too_long() -> None:
     for given_, kept in ((message, (text,)), (small, small.content)):
         past = SEALED.open_past(SEALED.past(Past(said=(given_,), summary="s")))
         assert past.said[0].content == kept  # type: ignore[union-attr]
+
+
+CALLER = {"type": "program", "caller_id": "p"}
+PROGRAM: list[it.Item] = [
+    said("user", "x" * 4000),
+    it.Program(id="prg", call_id="p", code="…", fingerprint="f"),
+    it.McpCall(id="m", server_label="s", name="f", arguments="{}", output="done", caller=CALLER),
+    it.FunctionCall(id="f1", call_id="c1", name="g", arguments="{}", caller=CALLER),
+    it.FunctionCallOutput(id="o1", call_id="c1", output="one", caller=CALLER),
+    it.FunctionCall(id="f2", call_id="c2", name="g", arguments="{}", caller=CALLER),
+]
+ANSWER = it.FunctionCallOutput(id="o2", call_id="c2", output="two", caller=CALLER)
+
+
+def test_a_program_that_waits_outlives_a_compaction_with_its_calls() -> None:
+    compacted = shown(PROGRAM).compacted("In short.")
+    past = compacted.past
+    assert past is not None and list(past.rest) == PROGRAM[1:]
+    sealed = it.Compaction(id="cmp", encrypted_content=SEALED.past(past))
+    later = shown([*PROGRAM, sealed, ANSWER])
+    assert list(later.items)[-6:] == [*PROGRAM[1:], ANSWER]
+    check_pairs(later.items)
+    replayed = shown([sealed, *PROGRAM[1:], ANSWER])
+    assert [item.id for item in replayed.items].count("m") == 1
+
+
+def test_a_program_that_nobody_answers_is_gone_with_its_calls() -> None:
+    past = shown(PROGRAM).compacted("In short.").past
+    assert past is not None
+    sealed = it.Compaction(id="cmp", encrypted_content=SEALED.past(past))
+    later = shown([sealed, said("user", "Never mind.")]).items
+    assert all(isinstance(item, it.Message) for item in later)
+    check_pairs(later)
