@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.conversation import Conversation, Options
+from antiphon.conversation import Conversation, Options, open_programs, program_of
 from antiphon.dialects.json_text import dump
 from antiphon.dialects.messages import told_of
 from antiphon.dialects.tools import Shown, shown_tools
@@ -56,6 +56,7 @@ _HOSTED: Mapping[type[it.ItemBase], str] = {
     it.CodeInterpreterCall: "code_interpreter",
     it.FileSearchCall: "file_search",
 }
+_PROGRAMS = "programmatic_tool_calling"
 #: Kinds of items whose ids servers want to see again.
 _NAMED = (it.Message, it.Reasoning, it.McpCall, it.McpApprovalRequest, it.WebSearchCall)
 
@@ -121,7 +122,8 @@ class Responses(Elsewhere):
         return _encode({**body, **self._body})
 
     def _items(self, conversation: Conversation, shown: Shown) -> Iterator[dict[str, Any]]:
-        for item in conversation.items:
+        items = conversation.items
+        for item in items if _PROGRAMS in self.tool_types else _without_programs(items):
             runs = _HOSTED.get(type(item))
             if isinstance(item, it.Reasoning):
                 yield from _reasoning(item, self.flavour, self.upstream.root)
@@ -202,6 +204,23 @@ def _choice(options: Options, shown: Shown) -> Any:
 
 
 # --- the conversation ----------------------------------------------------------------------------
+
+
+def _without_programs(items: Sequence[it.Item]) -> Iterator[it.Item]:
+    """Programs that ran here as the calls that the model made of them. What they called it is not
+    told, nor of one that is not over."""
+    going = {program.call_id for program in open_programs(items)}
+    theirs = {getattr(each, "call_id", each.id) for each in items if program_of(each) is not None}
+    for item in items:
+        match item:
+            case it.Program():
+                if item.call_id not in going and item.fingerprint:
+                    yield it.CustomToolCall(call_id=item.call_id, name="program", input=item.code)
+            case it.ProgramOutput():
+                yield it.CustomToolCallOutput(call_id=item.call_id, output=item.result)
+            case _ if program_of(item) is None and getattr(item, "call_id", "-") not in theirs:
+                is_told = getattr(item, "caller", UNSET) is not UNSET
+                yield replace(item, caller=UNSET) if is_told else item
 
 
 def _in_words(item: it.Item, shown: Shown) -> tuple[it.Item, it.Item]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 import uvicorn
+from msgspec.structs import replace
 
 from antiphon.backends.base import singly
 from antiphon.backends.connect import responses
@@ -29,8 +30,11 @@ from antiphon.wire.items import (
     FunctionCallOutput,
     ImageGenerationCall,
     InputText,
+    McpCall,
     Message,
     OutputText,
+    Program,
+    ProgramOutput,
     Reasoning,
     ReasoningText,
 )
@@ -237,6 +241,39 @@ async def test_what_ran_here_is_told_in_words(owner: str, there: bool) -> None:
 
 
 # --- what is answered ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_programs_that_ran_here_are_calls_of_the_model(there: bool) -> None:
+    more: dict[str, Any] = {"options": {"tools": ["programmatic_tool_calling"]}} if there else {}
+    caller = {"type": "program", "caller_id": "p"}
+    program = Program(id="prg_1", call_id="p", code="text(1)", fingerprint="f")
+    items = (
+        Message(id="m", role="user", content=(InputText(text="hi"),)),
+        program,
+        FunctionCall(id="fc_1", call_id="c", name="look", arguments="{}", caller=caller),
+        McpCall(id="mcp_1", server_label="s", name="f", arguments="{}", caller=caller),
+        FunctionCallOutput(id="fco_1", call_id="c", output="seen", caller=caller),
+        ProgramOutput(id="prgo_1", call_id="p", result="1"),
+        FunctionCall(
+            id="fc_2", call_id="d", name="look", arguments="{}", caller={"type": "direct"}
+        ),
+        FunctionCallOutput(id="fco_2", call_id="d", output="seen"),
+        replace(program, id="prg_2", call_id="q"),
+    )
+    told = (await asked(conversation=Conversation(items), owner="openai", **more))["input"]
+    types = [item["type"] for item in told]
+    if there:
+        assert types == [str(item.__struct_config__.tag) for item in items]
+        return
+    assert types == [
+        "message",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "function_call",
+        "function_call_output",
+    ]
+    assert "caller" not in str(told)
 
 
 async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
