@@ -200,7 +200,7 @@ class _Spoken:
         self._shell = shell
         self._text: dict[str, list[str]] = {}
         reads = reader if isinstance(shell, it.Message) else None
-        self._citations = None if reads is None else reads()
+        self._citations = None if reads is None else reads().behind(_last_text(shell))
 
     def write(self, delta: Text) -> None:
         self._text.setdefault(delta.channel, []).append(delta.text)
@@ -227,6 +227,12 @@ class _Spoken:
             before = () if shell.content is UNSET or shell.content is None else shell.content
             return replace(shell, content=(*before, it.ReasoningText(text=text)))
         return shell
+
+
+def _last_text(shell: it.Item) -> str:
+    """What has been said of the part that is written."""
+    part = shell.content[-1] if isinstance(shell, it.Message) and shell.content else None
+    return part.text if isinstance(part, it.OutputText) else ""
 
 
 def said_of(
@@ -260,7 +266,7 @@ class Turn:
         self._ids = ids
         self._allowed = allowed
         self._refuses = refuses
-        self._open: Called | _Spoken | None = None if begun is None else _Spoken(begun)
+        self._open: Called | _Spoken | None = None if begun is None else _Spoken(begun, reader)
         self._said: list[Called | _Spoken] = [] if self._open is None else [self._open]
         self._sampled = array("I")
         #: The client has to answer a call.

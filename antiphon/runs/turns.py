@@ -199,6 +199,7 @@ class Turns(Around):
             tenant=work.tenant,
             response_id=work.response_id,
             items=work.conversation.items,
+            begun=self._conversation.items[len(work.conversation.items) :],
             include=work.include,
         )
 

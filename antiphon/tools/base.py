@@ -165,12 +165,14 @@ class Toolset(Struct, frozen=True, kw_only=True):
 
 
 class Opening(Struct, frozen=True, kw_only=True):
-    """For which response a tool is opened. ``items``: what came before; ``include``: what the
-    request wants to be told besides."""
+    """For which response a tool is opened. ``items``: what came before; ``begun``: what the
+    response had done when it was interrupted; ``include``: what the request wants to be told
+    besides."""
 
     tenant: str
     response_id: str
     items: tuple[Item, ...]
+    begun: tuple[Item, ...] = ()
     include: frozenset[str] = frozenset()
 
 

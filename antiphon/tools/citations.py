@@ -58,6 +58,13 @@ class Citations:
         self._at = 0
         self._last = " "
 
+    def behind(self, said: str) -> Citations:
+        """The same, for a message of which so much has been said."""
+        self._at += len(said)
+        self._last = said[-1:] or self._last
+        self._said.append(said)
+        return self
+
     def feed(self, delta: Text) -> Iterable[Delta]:
         """What is to be said of it now."""
         self._logprobs += delta.logprobs

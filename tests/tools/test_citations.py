@@ -9,12 +9,13 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from antiphon.stream.deltas import Annotate, Text
+from antiphon.runs.turn import Turn
+from antiphon.stream.deltas import Annotate, Close, Text
 from antiphon.tools.citations import Citations
 from antiphon.tools.files.citations import of_files
 from antiphon.tools.web.citations import of_pages
 from antiphon.tools.web.page import Page
-from antiphon.wire.items import Logprob
+from antiphon.wire.items import Logprob, Message, OutputText
 from antiphon.wire.parts import Annotation, FileCitation, UrlCitation
 
 URL = "https://north.example/a?b=(c)"
@@ -96,3 +97,12 @@ def test_a_mark_is_said_in_one_piece(mark: str) -> None:
     assert not [out for sign in mark[:-1] for out in reader.feed(Text(sign))]
     said = list(reader.feed(Text(mark[-1])))
     assert [type(each) for each in said] == ([Text, Annotate] if "f" not in mark else [Annotate])
+
+
+def test_a_message_that_was_interrupted_is_cited_behind_what_it_said() -> None:
+    begun = Message(role="assistant", content=(OutputText(text="So 🦊"),), status="in_progress")
+    turn = Turn({}, lambda prefix: f"{prefix}_1", begun=begun, reader=lambda: Citations(NOTATIONS))
+    text, noted, _ = turn.take([Text("【1†L3】"), Close()])
+    assert isinstance(text, Text) and text.text == f" {LINK}"
+    assert isinstance(noted, Annotate) and isinstance(noted.annotation, UrlCitation)
+    assert noted.annotation.start_index == len("So 🦊 ")

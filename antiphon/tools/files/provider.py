@@ -83,7 +83,7 @@ class FileSearch:
 
     @asynccontextmanager
     async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
-        shown = _Shown(opening.items)
+        shown = _Shown((*opening.items, *opening.begun))
         call = partial(self._run, tool, shown, _RESULTS in opening.include)
         offer = Offer(tool=_FUNCTION, shell=FileSearchCall(queries=()), call=call, read=_wanted)
         yield Toolset(offers=(offer,), notation=of_files(shown.cited))

@@ -89,7 +89,7 @@ class WebSearch:
         if self._is_external and tool.external_web_access is False:
             yield Toolset()
             return
-        browser = Browser(self._source, asked_by(tool), _before(opening.items))
+        browser = Browser(self._source, asked_by(tool), _before((*opening.items, *opening.begun)))
         offers = tuple(
             Offer(
                 tool=_function(name, place(tool)),
@@ -142,10 +142,10 @@ def _wanted(name: str, arguments: str) -> Mapping[str, Any]:
 
 
 def _parsed(arguments: str) -> Mapping[str, Any] | None:
-    """What no wire takes, such as half of a surrogate pair, is no argument."""
+    """Models write halves of surrogate pairs, which no wire takes: they are replaced."""
     try:
-        asked = json.loads(arguments or "{}")
-        json.dumps(asked, ensure_ascii=False).encode()
+        said = json.dumps(json.loads(arguments or "{}"), ensure_ascii=False)
+        asked = json.loads(said.encode("utf-8", "replace"))
     except (ValueError, RecursionError):
         return None
     return asked if isinstance(asked, dict) else None
@@ -161,8 +161,6 @@ async def _open(browser: Browser, asked: Mapping[str, Any], at: int) -> Shown:
         id = int(id)
     if isinstance(id, bool) or not isinstance(id, int | str) or id == "":
         id = None
-    if isinstance(id, str):
-        id = _plain(id)
     loc, lines = _number(asked, "loc"), _number(asked, "num_lines")
     return await browser.open(
         id,
@@ -218,12 +216,7 @@ def _text(asked: Mapping[str, Any], name: str) -> str:
     value = asked.get(name)
     if not isinstance(value, str) or not value.strip():
         raise ToolError(f"'{name}' is missing.")
-    return _plain(value).strip()
-
-
-def _plain(text: str) -> str:
-    """Models write halves of surrogate pairs, which no wire takes."""
-    return text.encode("utf-8", "replace").decode()
+    return value.strip()
 
 
 def _number(asked: Mapping[str, Any], name: str) -> int | None:

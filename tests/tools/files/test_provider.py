@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from antiphon.stream.deltas import Annotate, Text
 from antiphon.tools.base import Context, Opening, Result
+from antiphon.tools.citations import Citations
 from antiphon.tools.files.provider import FileSearch
+from antiphon.wire.items import FileSearchCall
 from antiphon.wire.tools import FileSearch as Tool
 from antiphon.wire.vector_requests import Search
 from antiphon.wire.vector_stores import Found, TextPart
@@ -54,3 +57,19 @@ async def test_queries_are_plain_and_few() -> None:
 async def test_what_fits_is_told_by_number_and_looks_like_no_citation() -> None:
     result = await told(Fixed("first 【f9】", "x" * 900), '{"queries": ["a"]}', room=400)
     assert result.text == "【f1†a〖〗.md】\nfirst 〖f9〗"
+
+
+async def test_what_an_interrupted_response_was_shown_keeps_its_number() -> None:
+    before = FileSearchCall(queries=("a",))
+    done = FileSearchCall(queries=("b",), results=({"file_id": "file-z", "filename": "z"},))
+    opening = Opening(tenant="t", response_id="r", items=(before,), begun=(done,))
+    context = Context(tenant="t", response_id="r", call_id="c", room=99)
+    async with FileSearch(Fixed("x")).open(Tool(vector_store_ids=("vs_1",)), opening) as toolset:
+        (offer,) = toolset.offers
+        assert offer.call is not None and toolset.notation is not None
+        *_, result = [step async for step in offer.call('{"queries": ["a"]}', context)]
+        assert isinstance(result, Result) and result.text.startswith("【f101†")
+        reader = Citations([toolset.notation])
+        deltas = [*reader.feed(Text("a【f1】b【f51】c【f101】")), *reader.end()]
+    notes = [each.annotation for each in deltas if isinstance(each, Annotate)]
+    assert [getattr(note, "file_id", "") for note in notes] == ["file-z", "file-0"]
