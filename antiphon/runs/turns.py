@@ -194,13 +194,12 @@ class Turns(Around):
             toolsets.append(toolset)
 
     def _opening(self) -> Opening:
-        work = self._work
         return Opening(
-            tenant=work.tenant,
-            response_id=work.response_id,
-            items=work.conversation.items,
-            begun=self._conversation.items[len(work.conversation.items) :],
-            include=work.include,
+            tenant=self._work.tenant,
+            response_id=self._work.response_id,
+            items=self._work.conversation.items,
+            begun=self._conversation.items[len(self._work.conversation.items) :],
+            include=self._work.include,
         )
 
     async def _start(
