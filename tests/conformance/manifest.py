@@ -65,10 +65,17 @@ def proofs() -> dict[str, list[str]]:
 
 
 def _marked(tree: ast.Module) -> Iterator[tuple[str, str]]:
+    """Tests and the rows they prove: by a mark of their own, or of their whole module."""
+    of_all = [
+        node.value
+        for node in tree.body
+        if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark"
+    ]
     for node in ast.walk(tree):
         if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
             continue
-        for mark in node.decorator_list:
+        is_test = node.name.startswith("test_")
+        for mark in [*node.decorator_list, *(of_all if is_test else ())]:
             if isinstance(mark, ast.Call) and ast.unparse(mark.func).endswith("mark.requirement"):
                 yield from ((node.name, ast.literal_eval(arg)) for arg in mark.args)
 
