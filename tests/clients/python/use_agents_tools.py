@@ -18,6 +18,7 @@ from agents import (
     ModelSettings,
     OpenAIResponsesModel,
     OpenAIResponsesWSModel,
+    ProgrammaticToolCallingTool,
     Runner,
     ShellCallOutcome,
     ShellCommandOutput,
@@ -32,6 +33,7 @@ from agents import (
 )
 from checks import MODEL, PICTURE, run
 from openai import AsyncOpenAI
+from pydantic import BaseModel
 
 set_tracing_disabled(True)
 client = AsyncOpenAI(max_retries=0)
@@ -238,6 +240,24 @@ async def a_search_for_tools():
     assert done.final_output == "The garden is wet." and watered == [3, 3]
 
 
+async def programs():
+    class Stock(BaseModel):
+        pieces: int
+
+    @function_tool(allowed_callers=["programmatic"])
+    def stock(sku: str) -> Stock:
+        """Pieces in stock."""
+        return Stock(pieces={"x": 1, "y": 41}[sku])
+
+    for stored in (True, False):
+        done = await asked(
+            "How many pieces are in stock?", stock, ProgrammaticToolCallingTool(), store=stored
+        )
+        assert done.final_output == "There are 42."
+        kinds = [item.raw_item.type for item in done.new_items if hasattr(item.raw_item, "type")]
+        assert kinds == ["program", "function_call", "function_call", "program_output", "message"]
+
+
 async def tools_of_both_in_one_turn():
     @function_tool
     def get_weather(city: str) -> str:
@@ -262,5 +282,6 @@ run(
     patches,
     a_screen,
     a_search_for_tools,
+    programs,
     tools_of_both_in_one_turn,
 )
