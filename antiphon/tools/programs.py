@@ -202,7 +202,7 @@ class _Work:
             result=trimmed("\n".join(lines), context.room),
             status="incomplete" if stage.error is not None else "completed",
         )
-        yield Result(items=(output,))
+        yield Result(text=output.result, failed=stage.error is not None, items=(output,))
 
     async def _answered(
         self, asked: Sequence[Asked], known: _Known, context: Context
