@@ -15,7 +15,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -81,22 +81,31 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
     from antiphon.catalog import Catalog, ServedModel
     from antiphon.runs.background import Lease
     from antiphon.store import open_store
-    from antiphon.stream.deltas import Close, Delta, Open, Text
+    from antiphon.stream.deltas import Close, Delta, Open, Sampled, Text
     from antiphon.wire.items import Message
 
-    class Clock:
+    class Clock(Sequence[tuple[Delta, ...]]):
         """A script that is written while it is played."""
 
-        def __iter__(self) -> Iterator[Delta]:
-            yield Open(Message(role="assistant", content=()))
-            for _ in range(words):
-                yield Text(f"{time.monotonic():.6f} ")
-            yield Close()
+        def __len__(self) -> int:
+            return words + 2
+
+        def __getitem__(self, at: Any) -> Any:
+            if isinstance(at, slice):
+                return [self[each] for each in range(*at.indices(len(self)))]
+            if at == len(self):
+                raise IndexError
+            said: Delta = Text(f"{time.monotonic():.6f} ")
+            if at == 0:
+                said = Open(Message(role="assistant", content=()))
+            elif at == words + 1:
+                said = Close()
+            return (Sampled((at,)), said)
 
     class Telling(Scripted):
         async def prepare(self, conversation: Any, options: Any) -> Any:
             reply = await super().prepare(conversation, options)
-            reply._deltas = _numbered(Clock())
+            reply._steps = Clock()
             return reply
 
     backend = Telling([()], wait_s=wait_s)
@@ -104,14 +113,6 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
     store = await open_store(store_url)
     await _serve(models, store, lease=Lease(lease_s=1.0, places=places), unique=True)
     await store.close()
-
-
-def _numbered(deltas: Any) -> Iterator[Any]:
-    from antiphon.stream.deltas import Sampled
-
-    for number, delta in enumerate(deltas):
-        yield Sampled((number,))
-        yield delta
 
 
 async def _serve(

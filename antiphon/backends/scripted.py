@@ -20,6 +20,12 @@ __all__ = ["Script", "Scripted", "ScriptedReply"]
 #: run (``RequestError``) or when the reply begins (``RunError``).
 Script = str | Sequence[Delta] | RequestError | RunError
 
+#: What becomes known at one time, one after the other.
+Steps = Sequence[tuple[Delta, ...]]
+
+#: A script as it is played.
+_Played = Steps | RequestError | RunError
+
 #: Requests a backend remembers; it may serve for days.
 _REMEMBERED = 1000
 
@@ -45,6 +51,8 @@ class Scripted:
     ) -> None:
         self.context_size = context_size
         self._tokens = tokens
+        #: What is played for each script, made once.
+        self._played: dict[int, _Played] = {}
         self.recommended: Mapping[str, Any] = {}
         self._scripts = scripts
         self._wait_s = wait_s
@@ -59,73 +67,85 @@ class Scripted:
 
     async def prepare(self, conversation: Conversation, options: Options) -> ScriptedReply:
         self.requests.append((conversation, options))
-        script = self._script(conversation, options)
+        played = self._next(conversation, options)
         self._count += 1
-        if isinstance(script, RequestError):
-            raise script
-        deltas = _said(script) if isinstance(script, str) else script
-        if self._tokens and not isinstance(deltas, RunError):
-            deltas = _numbered(deltas)
-        return ScriptedReply(self, deltas, _words(conversation), self._wait_s)
+        if isinstance(played, RequestError):
+            raise played
+        return ScriptedReply(self, played, _words(conversation), self._wait_s)
 
-    def _script(self, conversation: Conversation, options: Options) -> Script:
+    def _next(self, conversation: Conversation, options: Options) -> _Played:
         if callable(self._scripts):
-            return self._scripts(conversation, options)
-        return self._scripts[self._count % len(self._scripts)]
+            return self._made(self._scripts(conversation, options))
+        at = self._count % len(self._scripts)
+        if at not in self._played:
+            self._played[at] = self._made(self._scripts[at])
+        return self._played[at]
+
+    def _made(self, script: Script) -> _Played:
+        if isinstance(script, RequestError | RunError):
+            return script
+        deltas = _said(script) if isinstance(script, str) else script
+        return _steps(_numbered(deltas) if self._tokens else deltas)
 
     async def close(self) -> None:
         self.closed = True
 
 
 class ScriptedReply:
-    """``Reply`` of a script."""
+    """``Reply`` of a script, step by step."""
 
     kept = None
     dropped: tuple[str, ...] = ()
 
     def __init__(
-        self,
-        backend: Scripted,
-        deltas: Iterable[Delta] | RunError,
-        input_tokens: int,
-        wait_s: float,
+        self, backend: Scripted, steps: Steps | RunError, input_tokens: int, wait_s: float
     ) -> None:
         self._backend = backend
-        self._deltas = deltas
+        self._steps = steps
         self._wait_s = wait_s
         self._said = 0
         self.input_tokens = input_tokens
 
     def resumed(self, begun: Begun) -> ScriptedReply:
-        deltas = () if isinstance(self._deltas, RunError) else tuple(self._deltas)
+        steps = () if isinstance(self._steps, RunError) else self._steps
         sampled = len(begun.sampled)
-        if sampled and not any(isinstance(delta, Sampled) for delta in deltas):
+        if sampled and not any(isinstance(delta, Sampled) for step in steps for delta in step):
             raise CannotContinue("it was played without tokens")
-        rest = ScriptedReply(self._backend, deltas[2 * sampled :], self.input_tokens, self._wait_s)
-        rest._said = sum(isinstance(delta, Text) for delta in deltas[: 2 * sampled])
+        rest = ScriptedReply(self._backend, steps[sampled:], self.input_tokens, self._wait_s)
+        rest._said = _texts(steps[:sampled])
         return rest if sampled else self
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        if isinstance(self._deltas, RunError):
-            raise self._deltas
-        words = self._said
-        ended = False
-        sampled: tuple[Delta, ...] = ()
+        if isinstance(self._steps, RunError):
+            raise self._steps
+        step: tuple[Delta, ...] = (Close(),)
         try:
-            for delta in self._deltas:
-                if isinstance(delta, Sampled):
-                    sampled = (delta,)
-                    continue
+            for step in self._steps:  # and no more: what is measured is the server around it
                 await asyncio.sleep(self._wait_s)
-                words += isinstance(delta, Text)
-                ended = isinstance(delta, Finish)
-                yield (*sampled, delta) if sampled else (delta,)
-                sampled = ()
-            if not ended:
-                ended = True
-                yield (*sampled, Finish("stop", _usage(self.input_tokens, words)))
+                yield step
+            if not isinstance(step[-1], Finish):
+                words = self._said + _texts(self._steps)
+                step = (Finish("stop", _usage(self.input_tokens, words)),)
+                yield step
         finally:
-            self._backend.aborted += not ended
+            self._backend.aborted += not isinstance(step[-1], Finish)
+
+
+def _steps(deltas: Iterable[Delta]) -> Steps:
+    """What becomes known at one time: each delta with the ids sampled behind it."""
+    steps: list[tuple[Delta, ...]] = []
+    sampled: tuple[Delta, ...] = ()
+    for delta in deltas:
+        if isinstance(delta, Sampled):
+            sampled = (delta,)
+        else:
+            steps.append((*sampled, delta))
+            sampled = ()
+    return [*steps, sampled] if sampled else steps
+
+
+def _texts(steps: Steps) -> int:
+    return sum(isinstance(delta, Text) for step in steps for delta in step)
 
 
 def _said(text: str) -> list[Delta]:
