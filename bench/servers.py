@@ -105,7 +105,7 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
     class Telling(Scripted):
         async def prepare(self, conversation: Any, options: Any) -> Any:
             reply = await super().prepare(conversation, options)
-            reply._steps = Clock()
+            reply._steps, reply._words = Clock(), words
             return reply
 
     backend = Telling([()], wait_s=wait_s)

@@ -23,8 +23,8 @@ Script = str | Sequence[Delta] | RequestError | RunError
 #: What becomes known at one time, one after the other.
 Steps = Sequence[tuple[Delta, ...]]
 
-#: A script as it is played.
-_Played = Steps | RequestError | RunError
+#: A script as it is played, and how many words that are.
+_Played = tuple[Steps | RunError, int] | RequestError
 
 #: Requests a backend remembers; it may serve for days.
 _REMEMBERED = 1000
@@ -71,7 +71,8 @@ class Scripted:
         self._count += 1
         if isinstance(played, RequestError):
             raise played
-        return ScriptedReply(self, played, _words(conversation), self._wait_s)
+        steps, words = played
+        return ScriptedReply(self, steps, _words(conversation), words, self._wait_s)
 
     def _next(self, conversation: Conversation, options: Options) -> _Played:
         if callable(self._scripts):
@@ -82,10 +83,13 @@ class Scripted:
         return self._played[at]
 
     def _made(self, script: Script) -> _Played:
-        if isinstance(script, RequestError | RunError):
+        if isinstance(script, RequestError):
             return script
+        if isinstance(script, RunError):
+            return script, 0
         deltas = _said(script) if isinstance(script, str) else script
-        return _steps(_numbered(deltas) if self._tokens else deltas)
+        words = sum(isinstance(delta, Text) for delta in deltas)
+        return _steps(_numbered(deltas) if self._tokens else deltas), words
 
     async def close(self) -> None:
         self.closed = True
@@ -98,12 +102,17 @@ class ScriptedReply:
     dropped: tuple[str, ...] = ()
 
     def __init__(
-        self, backend: Scripted, steps: Steps | RunError, input_tokens: int, wait_s: float
+        self,
+        backend: Scripted,
+        steps: Steps | RunError,
+        input_tokens: int,
+        words: int,
+        wait_s: float,
     ) -> None:
         self._backend = backend
         self._steps = steps
+        self._words = words
         self._wait_s = wait_s
-        self._said = 0
         self.input_tokens = input_tokens
 
     def resumed(self, begun: Begun) -> ScriptedReply:
@@ -111,9 +120,11 @@ class ScriptedReply:
         sampled = len(begun.sampled)
         if sampled and not any(isinstance(delta, Sampled) for step in steps for delta in step):
             raise CannotContinue("it was played without tokens")
-        rest = ScriptedReply(self._backend, steps[sampled:], self.input_tokens, self._wait_s)
-        rest._said = _texts(steps[:sampled])
-        return rest if sampled else self
+        if not sampled:
+            return self
+        return ScriptedReply(
+            self._backend, steps[sampled:], self.input_tokens, self._words, self._wait_s
+        )
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         if isinstance(self._steps, RunError):
@@ -124,8 +135,7 @@ class ScriptedReply:
                 await asyncio.sleep(self._wait_s)
                 yield step
             if not isinstance(step[-1], Finish):
-                words = self._said + _texts(self._steps)
-                step = (Finish("stop", _usage(self.input_tokens, words)),)
+                step = (Finish("stop", _usage(self.input_tokens, self._words)),)
                 yield step
         finally:
             self._backend.aborted += not isinstance(step[-1], Finish)
@@ -142,10 +152,6 @@ def _steps(deltas: Iterable[Delta]) -> Steps:
             steps.append((*sampled, delta))
             sampled = ()
     return [*steps, sampled] if sampled else steps
-
-
-def _texts(steps: Steps) -> int:
-    return sum(isinstance(delta, Text) for step in steps for delta in step)
 
 
 def _said(text: str) -> list[Delta]:

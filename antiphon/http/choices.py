@@ -21,15 +21,16 @@ from antiphon.wire.events import Event
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import InputTokensDetails, Response, Usage
 
-from . import bodies, sse
+from . import bodies
 from .errors import failure_reply
-from .exchange import ClientLeft, Exchange, exchange_of
+from .exchange import Exchange, exchange_of
 from .gate import Gate
 from .guard import Limits
 from .metrics import Metrics, Observed
 from .presence import Presence
 from .replies import json_reply
 from .responses import account
+from .stream import Stream
 
 if TYPE_CHECKING:
     from antiphon.runs.run import Run
@@ -84,12 +85,13 @@ class Choices(Generic[_A]):
         exchange = exchange_of(scope)
         body = await bodies.read(scope, receive, self._limits.max_body_bytes)
         asked = self._read(body, self._limits.body)
+        stream = Stream(scope, send)
         async with Presence(receive), self._gate.slot(exchange.tenant):
             runs = await self._runs(exchange.tenant, asked)
             exchange.model, exchange.response_id = runs[0].response.model, runs[0].id
             try:
                 if asked.stream:
-                    await self._stream(exchange, asked, runs, send)
+                    await self._tell(exchange, asked, runs, stream)
                 else:
                     await _together(self._driven(exchange, run, _unheard) for run in runs)
             except RunError as error:
@@ -97,7 +99,7 @@ class Choices(Generic[_A]):
                 raise
         exchange.usage = _total(runs)
         if asked.stream:
-            return await send({"type": "http.response.body", "body": sse.DONE})
+            return await stream.end()
         responses = [run.response for run in runs]
         failed = next((each for each in responses if each.status == "failed"), None)
         reply = json_reply(asked.answer(responses)) if failed is None else failure_reply(failed)
@@ -111,17 +113,19 @@ class Choices(Generic[_A]):
             asked.paths.name(error)
             raise
 
-    async def _stream(self, exchange: Exchange, asked: _A, runs: Sequence[Run], send: Send) -> None:
-        head = _Head(send)
+    async def _tell(
+        self, exchange: Exchange, asked: _A, runs: Sequence[Run], stream: Stream
+    ) -> None:
         chunks = [asked.chunks(runs[0].response, at) for at in range(len(runs))]
         await _together(
-            self._driven(exchange, run, partial(_Stream, frames, head))
+            self._driven(exchange, run, partial(_Told, frames, stream))
             for run, frames in zip(runs, chunks, strict=True)
         )
         responses = [run.response for run in runs]
         ended = all(response.status != "failed" for response in responses)
         if ended and (last := chunks[0].last(responses)):
-            await send({"type": "http.response.body", "body": last, "more_body": True})
+            if (rest := stream.write(last)) is not None:
+                await rest
 
     async def _driven(
         self, exchange: Exchange, run: Run, outlet: Callable[[Observed], Outlet]
@@ -130,7 +134,7 @@ class Choices(Generic[_A]):
         try:
             await run.drive(outlet(observed))
         finally:
-            account(exchange, observed, run.response, self._metrics, self._clock())
+            account(exchange, observed, run, self._metrics, self._clock())
 
 
 def _total(runs: Iterable[Run]) -> Usage:
@@ -161,38 +165,28 @@ async def _together(drives: Iterable[Coroutine[Any, Any, None]]) -> None:
         await asyncio.wait(tasks)
 
 
-class _Head:
-    """One answer of several runs: it begins with what comes first."""
+class _Told(Outlet):
+    """A run on its way to the reader, in the words of another API. The answer of several runs
+    begins with what comes first."""
 
-    def __init__(self, send: Send) -> None:
-        self._send = send
-        self.begun = False
-
-    async def send(self, body: bytes) -> None:
-        if not self.begun:
-            self.begun = True
-            headers = [*sse.HEADERS]
-            await self._send({"type": "http.response.start", "status": 200, "headers": headers})
-        if body:
-            await self._send({"type": "http.response.body", "body": body, "more_body": True})
-
-
-class _Stream(Outlet):
-    """A run on its way to the reader, in the words of another API."""
-
-    def __init__(self, frames: Frames, head: _Head, observed: Observed) -> None:
+    def __init__(self, frames: Frames, stream: Stream, observed: Observed) -> None:
         self._frames = frames
-        self._head = head
+        self._stream = stream
         self._observed = observed
 
     @property
     def begun(self) -> bool:  # type: ignore[override]
-        return self._head.begun
+        return self._stream.begun
 
-    async def write(self, events: tuple[Event, ...]) -> None:
-        self._observed.saw(events)
+    def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
+        if self._observed.first is None:
+            self._observed.saw(events)
         body = self._frames.frames(events)
-        try:
-            await self._head.send(body)
-        except OSError:
-            raise ClientLeft from None
+        if not self._stream.begun:
+            return self._begin(body)
+        return self._stream.write(body) if body else None
+
+    async def _begin(self, body: bytes) -> None:
+        await self._stream.begin()
+        if body and (rest := self._stream.write(body)) is not None:
+            await rest

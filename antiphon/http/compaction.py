@@ -57,7 +57,7 @@ class Compact:
             try:
                 response = await run.drive()
             finally:
-                account(exchange, observed, run.response, self._metrics, self._clock())
+                account(exchange, observed, run, self._metrics, self._clock())
         failed = response.status == "failed"
         reply = failure_reply(response) if failed else json_reply(asked.result)
         await reply(scope, receive, send)

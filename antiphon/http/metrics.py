@@ -29,23 +29,21 @@ _END_TO_END = (0.1, 0.3, 0.8, 1.5, 2.5, 5, 10, 20, 40, 60, 120, 300, 600, 1800)
 
 
 class Observed:
-    """One run as it passes. ``saw`` costs a set lookup per event until the first token, then an
-    addition per batch."""
+    """One run as it passes. ``saw`` is to be called until there is a ``first`` token; a run that is
+    not ``streamed`` is never seen."""
 
-    __slots__ = ("_clock", "events", "first", "started")
+    __slots__ = ("_clock", "first", "started", "streamed")
 
     def __init__(self, started: float, clock: Callable[[], float]) -> None:
         self._clock = clock
         self.started = started
         self.first: float | None = None
-        self.events = 0
+        self.streamed = False
 
     def saw(self, batch: tuple[Event, ...]) -> None:
-        """These went to the client."""
-        self.events += len(batch)
-        if self.first is not None:
-            return
-        if any(type(event) in _DELTAS for event in batch):
+        """These go to the client."""
+        self.streamed = True
+        if self.first is None and any(type(event) in _DELTAS for event in batch):
             self.first = self._clock()
 
 
@@ -129,12 +127,12 @@ class Metrics:
             child = self._http_children[key] = self._http.labels(method, route, status)
         child.inc()
 
-    def ended(self, observed: Observed, response: Response, now: float) -> None:
-        """One response that came to an end of its own."""
+    def ended(self, observed: Observed, response: Response, events: int, now: float) -> None:
+        """One response that came to an end of its own. ``events``: how many it had."""
         of = self._of(response.model)
         self._runs.labels(response.model, response.status).inc()
         of.end_to_end.observe(now - observed.started)
-        of.events.inc(observed.events)
+        of.events.inc(events if observed.streamed else 0)
         if observed.first is not None:
             of.to_first.observe(observed.first - observed.started)
         usage = response.usage

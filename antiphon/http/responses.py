@@ -13,19 +13,18 @@ from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
 from starlette.requests import Request
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest
 from antiphon.runs.run import Outlet
 from antiphon.wire.decode import create_response, input_tokens
 from antiphon.wire.events import Event, Keepalive
 from antiphon.wire.request import INCLUDES, CreateResponse
-from antiphon.wire.response import Response
 
 from . import bodies, repeats, sse
 from .conversations import cut_of
 from .errors import failure_reply
-from .exchange import ClientLeft, Exchange, exchange_of, trace_of
+from .exchange import Exchange, exchange_of, trace_of
 from .gate import Gate
 from .guard import Limits
 from .metrics import Metrics, Observed
@@ -33,6 +32,7 @@ from .presence import Presence
 from .queries import Query
 from .replies import Reply, json_reply
 from .silence import Silence
+from .stream import Stream
 
 if TYPE_CHECKING:
     from antiphon.runs.run import Run
@@ -71,19 +71,20 @@ class Create:
         if request.background or response_id is not None:
             return await self._enqueue(request, response_id, scope, receive, send)
         observed = Observed(exchange.started, self._clock)
+        stream = Stream(scope, send)
         async with Presence(receive), self._gate.slot(exchange.tenant):
             run = await self._service.create(exchange.tenant, request)
             exchange.model, exchange.response_id = run.response.model, run.id
             try:
                 await (
-                    asyncio.create_task(run.drive(_Stream(run, send, observed)))
+                    asyncio.create_task(run.drive(_Told(run, stream, observed)))
                     if request.stream
                     else run.drive()
                 )
             finally:
-                account(exchange, observed, run.response, self._metrics, self._clock())
+                account(exchange, observed, run, self._metrics, self._clock())
         if request.stream:
-            await send(_LAST)
+            await stream.end()
         else:
             await _answer(run)(scope, receive, send)
 
@@ -117,36 +118,39 @@ class Create:
         await reply(scope, receive, send)
 
 
-def account(
-    exchange: Exchange, observed: Observed, response: Response, metrics: Metrics, now: float
-) -> None:
+def account(exchange: Exchange, observed: Observed, run: Run, metrics: Metrics, now: float) -> None:
     """The run of this exchange is over, or was given up."""
-    exchange.usage = response.usage
-    if response.status in ("in_progress", "cancelled"):
-        metrics.abandoned(response.model)
+    exchange.usage = run.response.usage
+    if run.response.status in ("in_progress", "cancelled"):
+        metrics.abandoned(run.response.model)
     else:
-        metrics.ended(observed, response, now)
+        metrics.ended(observed, run.response, run.events, now)
 
 
-class _Stream(Outlet):
+class _Told(Outlet):
     """A run on its way to the reader who drives it: each batch in one write."""
 
-    def __init__(self, run: Run, send: Send, observed: Observed) -> None:
+    def __init__(self, run: Run, stream: Stream, observed: Observed) -> None:
         self._run = run
-        self._send = send
+        self._stream = stream
         self._observed = observed
 
-    async def write(self, events: tuple[Event, ...]) -> None:
-        try:
-            if not self.begun:
-                self.begun = True
-                await self._send(_start(_ignored(self._run.ignored_tools)))
-            self._observed.saw(events)
-            await self._send(
-                {"type": "http.response.body", "body": sse.frames(events), "more_body": True}
-            )
-        except OSError:
-            raise ClientLeft from None
+    @property
+    def begun(self) -> bool:  # type: ignore[override]
+        return self._stream.begun
+
+    def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
+        if self._observed.first is None:
+            return self._begin(events)
+        return self._stream.write(sse.frames(events))
+
+    async def _begin(self, events: tuple[Event, ...]) -> None:
+        """Up to the first token."""
+        if not self.begun:
+            await self._stream.begin(_ignored(self._run.ignored_tools))
+        self._observed.saw(events)
+        if (rest := self._stream.write(sse.frames(events))) is not None:
+            await rest
 
 
 class Followed:
@@ -167,33 +171,27 @@ class Followed:
         self._after = after
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        stream = Stream(scope, send)
         async with Presence(receive), aclosing(self._batches) as batches:
-            await send(_start(self._headers))
-            with Silence(self._keepalive_s, self._keepalive(send)) as silence:
+            await stream.begin(self._headers)
+            with Silence(self._keepalive_s, self._keepalive(stream)) as silence:
                 async for lines in batches:
                     self._after += len(lines)
                     async with silence.broken():
-                        body = sse.framed(lines)
-                        await send({"type": "http.response.body", "body": body, "more_body": True})
-        await send(_LAST)
+                        if (rest := stream.write(sse.framed(lines))) is not None:
+                            await rest
+        await stream.end()
 
-    def _keepalive(self, send: Send) -> Callable[[], Awaitable[None]]:
+    def _keepalive(self, stream: Stream) -> Callable[[], Awaitable[None]]:
         """This reader's own: the log of the run has none. It repeats the last number, so that a
         reader that comes back misses nothing."""
 
         async def say() -> None:
             event = Keepalive(sequence_number=max(0, self._after))
-            body = sse.frames((event,))
-            await send({"type": "http.response.body", "body": body, "more_body": True})
+            if (rest := stream.write(sse.frames((event,)))) is not None:
+                await rest
 
         return say
-
-
-_LAST = {"type": "http.response.body", "body": sse.DONE}
-
-
-def _start(headers: Sequence[tuple[bytes, bytes]] = ()) -> Message:
-    return {"type": "http.response.start", "status": 200, "headers": [*sse.HEADERS, *headers]}
 
 
 def _answer(run: Run) -> Reply:

@@ -190,7 +190,7 @@ class _Connection:
                 if run.response.status in ("in_progress", "cancelled"):
                     socket.metrics.abandoned(run.response.model)
                 else:
-                    socket.metrics.ended(observed, run.response, socket.clock())
+                    socket.metrics.ended(observed, run.response, run.events, socket.clock())
 
     # --- memory ----------------------------------------------------------------------------------
 
@@ -277,7 +277,8 @@ class _Frames(Outlet):
 
     async def write(self, events: tuple[Event, ...]) -> None:
         self.begun = True
-        self._observed.saw(events)
+        if self._observed.first is None:
+            self._observed.saw(events)
         for event in events:
             await self._connection.say(event, self._lane.name)
 

@@ -7,7 +7,7 @@ the strictest of the known parsers asks for. Obfuscation (random padding of delt
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 import msgspec
 
@@ -42,7 +42,9 @@ def framed(lines: Iterable[bytes]) -> bytes:
     return b"".join(pieces)
 
 
-def frames(events: Iterable[Event]) -> bytes:
+def frames(events: Sequence[Event]) -> bytes:
     """The events, one frame each. JSON has no raw line ends, so a frame is two lines."""
-    pieces = [_HEADS[type(event)] + _encode(event) + b"\n\n" for event in events]
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+    if len(events) == 1:  # nearly always
+        event = events[0]
+        return _HEADS[type(event)] + _encode(event) + b"\n\n"
+    return b"".join([_HEADS[type(event)] + _encode(event) + b"\n\n" for event in events])

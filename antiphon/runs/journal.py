@@ -103,7 +103,7 @@ class Entry(Outlet):
         self._change: asyncio.Future[None] | None = None
         self.room = self._has_room
 
-    async def write(self, events: tuple[Event, ...]) -> None:
+    def write(self, events: tuple[Event, ...]) -> None:
         if self._lost:
             raise Left
         self._events.extend(events)

@@ -98,10 +98,10 @@ class Recorder:
 
     def take(self, delta: Delta) -> None:
         """Record the next delta. Raises ``BackendError`` for one that cannot come here."""
-        match delta:  # without fields in the patterns: this runs for every token
-            case Text():
-                item = self._item or self._open_item()
-                item.write(delta.text, delta.logprobs, delta.channel)
+        if isinstance(delta, Text):  # nearly all are
+            item = self._item or self._open_item()
+            return item.write(delta.text, delta.logprobs, delta.channel)
+        match delta:
             case Sampled():
                 self.sampled.extend(delta.ids)
             case Open():

@@ -54,15 +54,18 @@ class Outlet:
     #: Awaited before what the model says next is recorded, if the outlet may lag behind.
     room: Callable[[], Awaitable[None]] | None = None
 
-    async def write(self, events: tuple[Event, ...]) -> None:
-        """Pass them on. Never called twice at a time."""
+    def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
+        """Pass them on. What cannot be done at once is returned, and awaited before the next call:
+        for most tokens there is nothing, and so no coroutine."""
+        return None
 
     async def kept(self) -> None:
         """Until what was written is kept, if anything is."""
 
     async def end(self, events: tuple[Event, ...], stored: StoredResponse) -> None:
         """Pass the last ones on, the terminal event among them."""
-        await self.write(events)
+        if (rest := self.write(events)) is not None:
+            await rest
 
 
 class Work(Struct, frozen=True, kw_only=True):
@@ -97,10 +100,10 @@ class Run:
         "_beat",
         "_driver",
         "_failure",
+        "_heard",
         "_outlet",
         "_over",
         "_patience",
-        "_silent",
         "_supervisor",
         "_work",
         "_writer",
@@ -131,7 +134,8 @@ class Run:
         self._beat: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._answered = False
-        self._silent = False
+        #: The number of the next event when silence was last looked for.
+        self._heard = -1
         self._writing = False
         self._aside: asyncio.Task[None] | None = None
         self._failure: RunError | None = None
@@ -142,6 +146,11 @@ class Run:
         self.chain = past
         #: Hosted tools the request named that nobody here runs.
         self.ignored_tools = ignored_tools
+
+    @property
+    def events(self) -> int:
+        """How many events it has had."""
+        return self._writer.number
 
     async def drive(self, outlet: Outlet | None = None) -> Response:
         """Produce the response; its events go to ``outlet``. To cancel the call is to leave: the
@@ -227,12 +236,10 @@ class Run:
                         take(delta)
                     if writer.pending:
                         # _flush, without a call for every token
-                        self._silent = False
                         if self._aside is not None:
                             await self._aside
-                        self._writing = True
-                        await write(writer.take())
-                        self._writing = False
+                        if (rest := write(writer.take())) is not None:
+                            await self._written(rest)
                     if recorder.keeps:
                         recorder.keeps = False
                         await self._outlet.kept()
@@ -329,11 +336,14 @@ class Run:
     # --- events out ------------------------------------------------------------------------------
 
     async def _flush(self) -> None:
-        self._silent = False
         if self._aside is not None:
             await self._aside
+        if (rest := self._outlet.write(self._writer.take())) is not None:
+            await self._written(rest)
+
+    async def _written(self, rest: Awaitable[None]) -> None:
         self._writing = True
-        await self._outlet.write(self._writer.take())
+        await rest
         self._writing = False
 
     def _beat_later(self) -> None:
@@ -341,10 +351,11 @@ class Run:
         whether anything was said since it last looked."""
         if self._work.keepalive_s <= 0 or self._over:
             return
-        if self._silent and not self._writing and self._aside is None:
-            self._writer.keepalive()
-            self._aside = asyncio.create_task(self._write_aside(self._writer.take()))
-        self._silent = True
+        writer = self._writer
+        if writer.number == self._heard and not self._writing and self._aside is None:
+            writer.keepalive()
+            self._aside = asyncio.create_task(self._write_aside(writer.take()))
+        self._heard = writer.number
         self._beat = asyncio.get_running_loop().call_later(
             self._work.keepalive_s / 2, self._beat_later
         )
@@ -357,7 +368,8 @@ class Run:
     async def _write_aside(self, events: tuple[Event, ...]) -> None:
         """While the driver waits for the model. That a reader left is the driver's to notice."""
         try:
-            await self._outlet.write(events)
+            if (rest := self._outlet.write(events)) is not None:
+                await rest
         except Left:
             pass
         finally:

@@ -33,13 +33,15 @@ class ItemWriter:
     ``seal`` and ``close`` are different moments: a hosted tool works between them.
     """
 
-    __slots__ = ("_draft", "_kind", "_out", "_part", "_sealed", "index", "is_open")
+    __slots__ = ("_channel", "_draft", "_kind", "_out", "_part", "_sealed", "index", "is_open")
 
     def __init__(self, out: ResponseWriter, shell: Item, kind: Kind, index: int) -> None:
         self._out = out
         self._kind = kind
         self._draft = Draft(shell)
         self._part: PartDraft | None = None
+        #: Of the part; None where there is none.
+        self._channel: Channel | None = None
         self._sealed = False
         self.index = index
         self.is_open = True
@@ -66,17 +68,15 @@ class ItemWriter:
         self, text: str, logprobs: tuple[Logprob, ...] = (), channel: Channel = "text"
     ) -> None:
         """More text. A text of another channel closes the part being written and opens its own."""
-        part = self._part
-        if part is None or part.stem is not self._kind.stems.get(channel):
-            part = self._begin(channel)
-        part.texts.append(text)
         # The hot path: one event, its place known since the part began.
-        out = self._out
-        number = out.number
+        part = self._begin(channel) if channel != self._channel else self._part
+        assert part is not None
+        part.texts.append(text)
         if logprobs:
             part.logprobs.extend(logprobs)
-        event = part.delta(number, text, logprobs)
-        out.pending.append(event)
+        out = self._out
+        number = out.number
+        out.pending.append(part.delta(number, text, logprobs))
         out.number = number + 1
 
     def annotate(self, annotation: Annotation) -> None:
@@ -142,11 +142,12 @@ class ItemWriter:
 
     def _place(self, part: PartDraft) -> None:
         self._part = part
+        self._channel = next(c for c, stem in self._kind.stems.items() if stem is part.stem)
         make = _MAKERS[part.stem.index if part.stem.part is not None else None]
         part.delta = make(part.stem, self._draft.item_id, self.index, part.index)
 
     def _end_part(self) -> None:
-        part, self._part = self._part, None
+        part, self._part, self._channel = self._part, None, None
         assert part is not None
         stem = part.stem
         fields: dict[str, Any] = {stem.field: part.text()}

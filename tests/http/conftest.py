@@ -51,6 +51,7 @@ class FakeRun:
         ignored_tools: tuple[str, ...] = (),
     ) -> None:
         self.id = id
+        self.events = 0
         self.left = asyncio.Event()
         self.ignored_tools = ignored_tools
         self._words = words
@@ -65,8 +66,9 @@ class FakeRun:
     async def drive(self, outlet: Outlet | None = None) -> Response:
         try:
             async for batch in self._batches():
-                if outlet is not None:
-                    await outlet.write(batch)
+                self.events += len(batch)
+                if outlet is not None and (rest := outlet.write(batch)) is not None:
+                    await rest
         finally:
             self.left.set()
         return self.response

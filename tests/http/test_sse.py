@@ -22,7 +22,7 @@ def delta(number: int, text: str) -> ev.Event:
 
 @given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
 def test_any_text_comes_out_as_it_went_in(texts: list[str]) -> None:
-    sent = frames(delta(number, text) for number, text in enumerate(texts)) + DONE
+    sent = frames([delta(number, text) for number, text in enumerate(texts)]) + DONE
     heard = list(SSEDecoder().iter_bytes(iter([sent])))
     assert heard.pop().data == "[DONE]"
     assert [json.loads(frame.data)["delta"] for frame in heard] == texts

@@ -1,0 +1,111 @@
+"""Streamed answers: pieces that go straight to the connection, and those that cannot."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from antiphon.http.exchange import ClientLeft
+from antiphon.http.server import _straight
+from antiphon.http.sse import DONE
+from antiphon.http.stream import STRAIGHT, Stream
+
+
+class Connection:
+    """What a server is told, by whichever way."""
+
+    def __init__(self) -> None:
+        self.straight: list[bytes] = []
+        self.sent: list[Any] = []
+        self.lags = False
+        self.gone = False
+
+    def write(self, piece: bytes) -> bool:
+        if not self.lags:
+            self.straight.append(piece)
+        return not self.lags
+
+    async def send(self, message: Any) -> None:
+        if self.gone:
+            raise OSError("gone")
+        self.sent.append(message)
+
+    def stream(self, method: str = "POST", *, offered: bool = True) -> Stream:
+        extensions = {STRAIGHT: {"write": self.write}} if offered else {}
+        return Stream({"method": method, "extensions": extensions}, self.send)
+
+
+async def test_pieces_go_straight_and_head_and_end_by_messages() -> None:
+    here = Connection()
+    stream = here.stream()
+    await stream.begin([(b"x-more", b"1")])
+    assert stream.write(b"a") is None and stream.write(b"b") is None
+    await stream.end()
+    assert here.straight == [b"a", b"b"]
+    assert [message["type"] for message in here.sent] == [
+        "http.response.start",
+        "http.response.body",
+    ]
+    assert (b"x-more", b"1") in here.sent[0]["headers"]
+    assert here.sent[1] == {"type": "http.response.body", "body": DONE}
+
+
+@pytest.mark.parametrize(("method", "offered"), [("POST", False), ("HEAD", True)])
+async def test_elsewhere_they_are_messages(method: str, offered: bool) -> None:
+    here = Connection()
+    rest = here.stream(method, offered=offered).write(b"a")
+    assert rest is not None
+    await rest
+    assert here.sent == [{"type": "http.response.body", "body": b"a", "more_body": True}]
+    assert here.straight == []
+
+
+async def test_who_lags_behind_is_waited_for() -> None:
+    here = Connection()
+    stream = here.stream()
+    here.lags = True
+    rest = stream.write(b"a")
+    assert rest is not None and here.sent == []
+    await rest
+    here.lags = False
+    assert stream.write(b"b") is None
+    assert [message["body"] for message in here.sent] == [b"a"] and here.straight == [b"b"]
+
+
+async def test_a_server_that_says_nobody_is_there_is_believed() -> None:
+    here = Connection()
+    here.gone = True
+    with pytest.raises(ClientLeft):
+        await here.stream().begin()
+
+
+class Socket(asyncio.Transport):
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = b""
+        self.closing = False
+
+    def write(self, data: Any) -> None:
+        self.written += data
+
+    def is_closing(self) -> bool:
+        return self.closing
+
+
+class Flow:
+    write_paused = False
+
+
+def test_a_piece_is_a_chunk_and_nothing_ends_the_body() -> None:
+    socket, flow = Socket(), Flow()
+    write = _straight(socket, flow)  # type: ignore[arg-type]
+    assert write(b"x" * 26)
+    assert socket.written == b"1a\r\n" + b"x" * 26 + b"\r\n"
+    assert not write(b"")  # as a chunk it would be the last
+    flow.write_paused = True
+    assert not write(b"y")
+    flow.write_paused, socket.closing = False, True
+    assert not write(b"y")
+    assert socket.written.count(b"\r\n") == 2
