@@ -139,7 +139,9 @@ class Upstream:
                     async for payloads in batches:
                         begun = True
                         yield payloads
-                return
+                if begun:
+                    return
+                raise _Again(BackendError("The upstream's answer broke off."))
             except _Again as again:
                 attempt += 1
                 wait_s = again.wait_s
@@ -170,13 +172,18 @@ class Upstream:
             if response.content_type == "application/json":  # it was not streamed after all
                 yield [await _whole(response)]
                 return
-            is_empty = True
-            async with aclosing(_batches(response)) as batches:
-                async for payloads in batches:
-                    is_empty = False
+            reader = Payloads()
+            content = response.content
+            while received := await content.readany():
+                if payloads := reader.feed(received):
                     yield payloads
-            if is_empty:
-                raise _Again(BackendError("The upstream's answer broke off."))
+                if reader.done:
+                    break
+            if not reader.done and (payloads := reader.finish()):
+                yield payloads
+            if reader.done:
+                await _drain(response)
+                yield []
         except (aiohttp.ClientError, TimeoutError, OSError, RuntimeError) as error:
             # RuntimeError: the connection was closed on this side
             reason = _why(error)
@@ -230,20 +237,6 @@ def _require() -> None:
         import aiohttp  # noqa: F401
     except ImportError:
         raise SetupError('Upstreams need a package: pip install "antiphon[upstream]"') from None
-
-
-async def _batches(response: aiohttp.ClientResponse) -> AsyncGenerator[list[bytes], None]:
-    """What a stream carries; an empty list last where it said that it is done."""
-    reader = Payloads()
-    while received := await response.content.readany():
-        if payloads := reader.feed(received):
-            yield payloads
-        if reader.done:
-            await _drain(response)
-            yield []
-            return
-    if payloads := reader.finish():
-        yield payloads
 
 
 async def _whole(response: aiohttp.ClientResponse) -> bytes:
