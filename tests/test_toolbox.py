@@ -13,6 +13,7 @@ import pytest
 from antiphon import toolbox
 from antiphon.errors import SetupError
 from antiphon.runs.skills import Skills
+from antiphon.seal import Key, Seal
 from antiphon.settings import Settings
 from antiphon.store.memory import MemoryStore
 from antiphon.toolbox import Means, open_containers, open_tools
@@ -148,3 +149,15 @@ async def test_images_that_cannot_be_made_are_named_at_the_start(
 ) -> None:
     with pytest.raises(SetupError, match=why):
         await types(**settings)
+
+
+async def test_programs_are_there_where_their_extra_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def found(**settings: Any) -> bool:
+        means = Means(settings=Settings(**settings), clock=float, seal=Seal([Key.fresh()]))
+        async with open_tools(means) as providers:
+            return "programmatic_tool_calling" in providers
+
+    assert await found()
+    assert not await found(programs=False)
+    monkeypatch.setattr("antiphon.sandbox.javascript._QUICKJS", "no-such-package")
+    assert not await found()
