@@ -25,6 +25,9 @@ from .exchange import exchange_of, header
 
 __all__ = ["Access", "Bucket", "Guard", "Key", "Limits", "is_local"]
 
+#: As they are written most often: to read an address takes longer than all else here.
+_LOOPBACK = ("127.0.0.1", "::1")
+
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -187,7 +190,11 @@ class Guard:
             return
         host = (header(scope, b"host") or b"").decode("latin-1").lower()
         name = re.sub(r":\d*\Z", "", host).strip("[]")
-        if name in ("", "localhost", *hosts) or name.endswith(".localhost") or _is_address(name):
+        if (
+            name in ("", "localhost", *_LOOPBACK, *hosts)
+            or name.endswith(".localhost")
+            or _is_address(name)
+        ):
             return
         raise InvalidRequest(
             f"This server is not known as {name!r}. Add the name to its allowed hosts, or "
@@ -223,6 +230,8 @@ def _is_loopback(scope: Scope) -> bool:
     client = scope.get("client")
     if client is None:
         return False
+    if client[0] in _LOOPBACK:  # nearly all that are
+        return True
     try:
         return ipaddress.ip_address(client[0]).is_loopback
     except ValueError:
