@@ -20,12 +20,14 @@ __all__ = ["Begun", "Conversation", "Kept", "Options", "open_programs", "program
 
 class Begun(Struct, frozen=True):
     """A reply that was interrupted: the prompt as it was then, and the token ids sampled since; the
-    items that were done by then, and those that were open."""
+    items that were done by then, and those that were open. ``turns``: tokens read and sampled by
+    each turn of the model so far."""
 
     prompt: tuple[int, ...]
     sampled: tuple[int, ...]
     items: tuple[Item, ...] = ()
     open: tuple[Item, ...] = ()
+    turns: tuple[tuple[int, int], ...] = ()
 
 
 class Kept(Struct, frozen=True):

@@ -9,10 +9,11 @@ from msgspec.structs import replace
 from antiphon.conversation import Begun, open_programs, program_of
 from antiphon.stream.deltas import Close, Delta
 from antiphon.wire import items as it
+from antiphon.wire.response import Usage
 
 from .running import error_fields
 
-__all__ = ["failed", "is_between"]
+__all__ = ["calls_of", "failed", "is_between", "turns_of"]
 
 _INTERRUPTED = "The server was interrupted while this ran. It may or may not have been done."
 
@@ -30,6 +31,16 @@ _RUN_HERE = (
     it.ToolSearchOutput,
     it.ProgramOutput,
 )
+#: Those of them that count as calls.
+_CALLS = (
+    it.McpCall,
+    it.WebSearchCall,
+    it.FileSearchCall,
+    it.CodeInterpreterCall,
+    it.ImageGenerationCall,
+    it.ShellCall,
+    it.ToolSearchCall,
+)
 _CAN_FAIL = (
     it.McpCall,
     it.WebSearchCall,
@@ -37,6 +48,20 @@ _CAN_FAIL = (
     it.CodeInterpreterCall,
     it.ImageGenerationCall,
 )
+
+
+def calls_of(begun: Begun) -> int:
+    """Calls of tools that run here."""
+    return sum(isinstance(item, _CALLS) for item in (*begun.items, *begun.open))
+
+
+def turns_of(begun: Begun) -> list[Usage]:
+    """What each turn used that was over."""
+    over = begun.turns if is_between(begun) else begun.turns[:-1]
+    return [
+        Usage(input_tokens=read, output_tokens=said, total_tokens=read + said)
+        for read, said in over
+    ]
 
 
 def is_between(begun: Begun) -> bool:

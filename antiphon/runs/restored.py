@@ -16,7 +16,7 @@ from antiphon.stream.kinds import Kind
 from antiphon.wire.items import ItemBase
 
 from .lines import decoded
-from .tape import unrolled
+from .tape import counted, unrolled
 
 __all__ = ["Broken", "begun_of", "prompt_ids", "restored"]
 
@@ -38,7 +38,8 @@ def begun_of(job: Job, tokens: array[int], log: Fold) -> Begun:
     prompt, sampled = unrolled(prompt_ids(job), tokens)
     done = tuple(log.items[at] for at in sorted(log.items))
     still = tuple(log.open[at].item("in_progress") for at in sorted(log.open))
-    return Begun(tuple(prompt), tuple(sampled), done, still)
+    turns = counted(prompt_ids(job), tokens)
+    return Begun(tuple(prompt), tuple(sampled), done, still, turns)
 
 
 def prompt_ids(job: Job) -> array[int]:

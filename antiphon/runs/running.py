@@ -63,6 +63,10 @@ class Budget:
         self.left -= calls
         return True
 
+    def spend(self, calls: int) -> None:
+        """So many were made."""
+        self.left = None if self.left is None else max(0, self.left - calls)
+
 
 class Place(Struct, frozen=True, kw_only=True):
     """For which response calls run, how many bytes the model can still be told of each, how many

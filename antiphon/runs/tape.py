@@ -8,7 +8,7 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 
-__all__ = ["common", "prompted", "spent", "unrolled"]
+__all__ = ["common", "counted", "prompted", "spent", "unrolled"]
 
 #: No token has this id.
 _MARK = 0xFFFFFFFF
@@ -25,6 +25,12 @@ def unrolled(prompt: Sequence[int], tape: array[int]) -> tuple[Sequence[int], ar
     """The last prompt, and what was sampled after it."""
     *_, last = _turns(prompt, tape)
     return last
+
+
+def counted(prompt: Sequence[int], tape: array[int]) -> tuple[tuple[int, int], ...]:
+    """Tokens read and tokens sampled, of each turn that has sampled any."""
+    turns = _turns(prompt, tape)
+    return tuple((len(read), len(sampled)) for read, sampled in turns if sampled)
 
 
 def spent(prompt: Sequence[int], tape: array[int]) -> tuple[int, int]:

@@ -29,7 +29,7 @@ from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage
 
 from .around import Around
-from .interrupted import failed, is_between
+from .interrupted import calls_of, failed, is_between, turns_of
 from .offered import Hosted, apart, composed, covers, named_in, reader_of, with_tools
 from .running import Bounds, Budget, Place, room, run_all
 from .turn import DIRECT, Called, Turn, said_of
@@ -90,8 +90,10 @@ class Turns(Around):
 
     def resumed(self, begun: Begun) -> Reply:
         """Within a turn, from its tokens. Where tools ran last, from the items: what was running is
-        not run again, but failed."""
+        not run again, but failed. Bounds and usage count what was before."""
         self._begun = begun
+        self.used[:] = turns_of(begun)
+        self._budget.spend(calls_of(begun))
         if begun.items or begun.open:
             items = (*self._conversation.items, *begun.items)
             self._conversation = replace(self._conversation, items=items, kept=None)

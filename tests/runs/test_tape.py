@@ -7,7 +7,7 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.runs.tape import common, prompted, spent, unrolled
+from antiphon.runs.tape import common, counted, prompted, spent, unrolled
 
 IDS = st.lists(st.integers(0, 300_000), max_size=8)
 
@@ -26,6 +26,14 @@ def test_the_last_prompt_and_what_came_after_it(
     assert (list(before), list(after)) == (expected, last)
     read = len(prompt) + sum(len(ids) for _, ids in turns)
     assert spent(prompt, tape) == (read, len(last) + sum(len(sampled) for sampled, _ in turns))
+
+
+def test_turns_are_counted_that_have_said_something() -> None:
+    tape = array("I", [1, 2])
+    prompted(tape, [7, 8, 9], [7, 8, 9, 1, 2, 5])
+    assert counted([7, 8, 9], tape) == ((3, 2),)
+    tape.append(6)
+    assert counted([7, 8, 9], tape) == ((3, 2), (6, 1))
 
 
 def test_a_prompt_that_goes_on_costs_what_it_adds() -> None:

@@ -445,6 +445,18 @@ async def test_what_was_running_is_not_run_again() -> None:
     assert told.opened == ["message"]
 
 
+async def test_bounds_and_usage_count_what_was_before_an_interruption() -> None:
+    done = it.McpCall(id="m", server_label="s", name="look", arguments="{}", output="seen")
+    begun = Begun((1,), (2,), (done,), (), ((10, 4), (16, 4)))
+    told = Told([*said("Well."), finish()], bounds={"turns": 3})
+    told = await _continued(told, begun)
+    last = told.backend.requests[-1][1].tool_choice
+    assert isinstance(last, Choice) and last.tools == (Choice(type="function", name="ask"),)
+    assert told.finish.usage.input_tokens == 10 + 16 + 5
+    told = await _continued(Told(look(), said("x"), bounds={"calls": 1}), begun)
+    assert told.closed == []  # the one call there could be has been made
+
+
 async def test_behind_a_result_the_model_is_asked_with_it() -> None:
     done = it.McpCall(id="m", server_label="s", name="look", arguments="{}", output="seen")
     told = await _continued(Told(look(), said("Well.")), _begun(done=(done,)))
