@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 
 from msgspec import UNSET, Struct
@@ -14,6 +14,7 @@ from antiphon.tools.base import Admitting, Composing, Offer, Opening, Provider, 
 from antiphon.tools.callers import callers_of
 from antiphon.tools.citations import Citations
 from antiphon.wire import tools as tl
+from antiphon.wire.items import AdditionalTools, Item, ToolSearchOutput
 
 __all__ = [
     "Hosted",
@@ -138,6 +139,13 @@ def named_in(tool: tl.Tool) -> list[tl.Choice]:
     if isinstance(tool, tl.Namespace):
         return [_choice(inner, tool.name) for inner in tool.tools]
     return [_choice(tool, None)] if isinstance(tool, tl.Function | tl.Custom) else []
+
+
+def found_in(items: Iterable[Item]) -> Iterator[tl.Tool]:
+    """Tools that a conversation came to on its way."""
+    for item in items:
+        if isinstance(item, ToolSearchOutput | AdditionalTools):
+            yield from item.tools
 
 
 def covers(choice: tl.Choice, named: tl.Choice) -> bool:

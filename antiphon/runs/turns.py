@@ -30,7 +30,7 @@ from antiphon.wire.response import Usage
 
 from .around import Around
 from .interrupted import calls_of, failed, is_between, turns_of
-from .offered import Hosted, apart, composed, covers, named_in, reader_of, with_tools
+from .offered import Hosted, apart, composed, covers, found_in, named_in, reader_of, with_tools
 from .running import Bounds, Budget, Place, room, run_all
 from .turn import DIRECT, Called, Turn, said_of
 
@@ -356,12 +356,7 @@ class Turns(Around):
 
     def _declared(self) -> tuple[tl.Tool, ...]:
         """The tools of the request, those that it came to, and those that were found."""
-        found = (
-            tool
-            for item in self._conversation.items
-            if isinstance(item, it.ToolSearchOutput | it.AdditionalTools)
-            for tool in item.tools
-        )
+        found = found_in(self._conversation.items)
         return (*self._work.declared, *self._options.tools, *found)
 
     def _runs_here(self, tool: tl.Tool) -> bool:
