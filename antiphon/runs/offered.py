@@ -22,6 +22,7 @@ __all__ = [
     "apart",
     "composed",
     "covers",
+    "found_in",
     "named_in",
     "reader_of",
     "with_tools",
