@@ -389,3 +389,14 @@ text(all.map(one => one.status === "fulfilled" ? one.value.trim() : one.reason.m
         "1",
         *["No more calls of tools are possible in this response."] * 2,
     ]
+
+
+async def test_the_model_may_not_call_what_only_programs_may(
+    serve: Serve, wait: Ask, on: Mapping[str, Any]
+) -> None:
+    script = [called("stock", {"sku": "x"}), called("python", {"input": "say hi"}), "I cannot."]
+    server = serve(local(engine(script)), **on)
+    answer = await wait(server, tools=[stock(), PYTHON, PROGRAMS])
+    assert kinds(answer.output) == ["message"] and answer.text == "I cannot."
+    assert "There is no tool 'stock'" in prompts(server)[1]
+    assert "There is no tool 'python'" in prompts(server)[2]
