@@ -18,8 +18,6 @@ from tests.conformance.conftest import Serve
 from tests.conformance.scripts import finish
 from tests.conformance.served import Server
 
-pytestmark = pytest.mark.requirement("API-IDEMPOTENCY")
-
 ANSWER = Open(Message(role="assistant", content=()))
 KEY = {"idempotency-key": "stainless-python-retry-1"}
 
@@ -40,6 +38,7 @@ async def ask(server: Server, key: dict[str, str] = KEY, **body: Any) -> Any:
         return await server.client.post("/v1/responses", json=asked, headers=key)
 
 
+@pytest.mark.requirement("API-IDEMPOTENCY")
 @pytest.mark.parametrize("body", [{}, {"store": False}, {"stream": True}, {"background": True}])
 async def test_a_repeated_request_gets_the_first_answer(
     serve: Serve, stores: Store, body: dict[str, Any]
@@ -57,6 +56,7 @@ async def test_a_repeated_request_gets_the_first_answer(
     assert b"One answer." in first.content
 
 
+@pytest.mark.requirement("API-IDEMPOTENCY")
 async def test_what_is_another_request_is_made(serve: Serve, stores: Store) -> None:
     server = serve(Scripted(["a"]), on=stores)
     one = (await ask(server)).json()["id"]
@@ -70,6 +70,7 @@ async def test_what_is_another_request_is_made(serve: Serve, stores: Store) -> N
     assert (await ask(server)).json()["id"] == one
 
 
+@pytest.mark.requirement("API-IDEMPOTENCY")
 async def test_two_at_once_are_one_run(serve: Serve, stores: Store) -> None:
     waiting = Waiting()
     server = serve(
@@ -88,6 +89,7 @@ async def test_two_at_once_are_one_run(serve: Serve, stores: Store) -> None:
     assert json.loads(last)["response"]["id"] != plain.json()["id"], "another body"
 
 
+@pytest.mark.requirement("API-IDEMPOTENCY")
 async def test_who_hangs_up_finds_the_answer(serve: Serve, stores: Store) -> None:
     waiting = Waiting()
     server = serve(
@@ -105,6 +107,7 @@ async def test_who_hangs_up_finds_the_answer(serve: Serve, stores: Store) -> Non
     assert answer.headers["idempotent-replayed"] == "true"
 
 
+@pytest.mark.requirement("API-IDEMPOTENCY")
 async def test_what_was_refused_can_be_asked_again(serve: Serve, stores: Store) -> None:
     server = serve(Scripted(["a"]), on=stores)
     for _ in range(2):
@@ -113,6 +116,7 @@ async def test_what_was_refused_can_be_asked_again(serve: Serve, stores: Store) 
         assert "idempotent-replayed" not in refused.headers
 
 
+@pytest.mark.requirement("API-IDEMPOTENCY")
 async def test_a_failure_is_an_answer(serve: Serve, stores: Store) -> None:
     server = serve(Breaking([ANSWER, Text("one "), BackendError("It broke.")]), on=stores)
     first, again = await ask(server), await ask(server)
@@ -121,6 +125,7 @@ async def test_a_failure_is_an_answer(serve: Serve, stores: Store) -> None:
 
 
 @pytest.mark.parametrize("key", ["", "x" * 256, "a\tb"])
+@pytest.mark.requirement("API-IDEMPOTENCY")
 async def test_what_is_no_key_is_refused(serve: Serve, key: str) -> None:
     refused = await ask(serve(Scripted(["a"])), {"idempotency-key": key})
     assert refused.status_code == 400
