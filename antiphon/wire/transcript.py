@@ -77,6 +77,8 @@ def _item(raw: Any, path: str, limits: Limits) -> it.Item:
     item = converted(fields, cls, path)
     if cls is it.ItemReference and not item.id:
         raise missing(f"{path}.id")
+    if isinstance(item, it.LocalShellCallOutput) and not item.id and item.call_id is UNSET:
+        raise missing(f"{path}.call_id")
     return item
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from openai import AsyncOpenAI
 from openai.types import Completion
 
-from antiphon.backends.lazy import Lazy
+from antiphon.backends.lazy import Lazy, Progress
 from antiphon.backends.local import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.compat.completion_request import completion_request
@@ -193,7 +193,7 @@ async def test_what_is_wrong_is_named_as_the_client_wrote_it(
 @pytest.mark.requirement("CO-MODELS")
 @pytest.mark.parametrize("lazy", [False, True])
 async def test_a_model_that_only_answers(serve: Serve, lazy: bool) -> None:
-    async def make() -> Scripted:
+    async def make(progress: Progress) -> Scripted:
         return Scripted()
 
     reply = await post(serve(Lazy("tiny", make) if lazy else Scripted()))
@@ -202,7 +202,7 @@ async def test_a_model_that_only_answers(serve: Serve, lazy: bool) -> None:
 
 
 async def test_a_model_that_is_loaded_when_it_is_asked(serve: Serve) -> None:
-    async def make() -> Local:
+    async def make(progress: Progress) -> Local:
         return local(engine([" upon"]))
 
     answer = await plain(serve(Lazy("tiny", make)))

@@ -544,7 +544,7 @@ REQUIRED: dict[str, set[str]] = {
     "computer_call": {"call_id"},
     "computer_call_output": {"call_id", "output"},
     "local_shell_call": {"call_id", "action"},
-    "local_shell_call_output": {"output"},
+    "local_shell_call_output": {"id", "output"},
     "shell_call": {"call_id", "action"},
     "shell_call_output": {"call_id", "output"},
     "apply_patch_call": {"call_id", "operation"},
