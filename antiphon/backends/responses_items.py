@@ -64,6 +64,15 @@ def read_item(raw: Json) -> it.Item | None:
         return None
 
 
+#: Type of an item → its fields that are written as text streams.
+_WRITTEN: Mapping[str, tuple[str, ...]] = {
+    str(cls.__struct_config__.tag): tuple(
+        stem.field for stem in kind.stems.values() if stem.part is None
+    )
+    for cls, kind in KINDS.items()
+}
+
+
 def text_fields(item: it.Item) -> Iterable[str]:
     """The fields that are written as text streams."""
     return (stem.field for stem in KINDS[type(item)].stems.values() if stem.part is None)
@@ -86,7 +95,7 @@ def whole_texts(raw: Json) -> Iterable[tuple[Channel, str]]:
         ("text", [part.get("text") for part in content]),
         ("refusal", [part.get("refusal") for part in content]),
         ("summary", [part.get("text") for part in summary]),
-        ("text", [raw.get(field) for field in ("arguments", "input", "code")]),
+        ("text", [raw.get(field) for field in _WRITTEN.get(str(raw.get("type")), ())]),
     )
     for channel, found in reads:
         if text := "\n\n".join(each for each in found if isinstance(each, str) and each):

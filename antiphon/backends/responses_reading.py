@@ -38,6 +38,7 @@ Json = dict[str, Any]
 #: Bytes of text that are taken for one token where nobody counts them.
 _TOKEN_BYTES = 4
 _CALLS = ("function_call", "custom_tool_call")
+_SAID = ("message", "reasoning")
 #: Event → the kind of item it writes into, and into which of its texts.
 _TEXTS: Mapping[str, tuple[str, Channel]] = {
     "response.output_text.delta": ("message", "text"),
@@ -186,9 +187,10 @@ class Reading:
                 self._take(each)
 
     def _in_turn(self, told: _Told) -> bool:
-        """Calls may be told of side by side; all else comes one after the other."""
+        """Calls may be told of side by side, and tools at work; what is said, one after the
+        other."""
         assert self._current is not None
-        return told.tag in _CALLS and self._current.tag in _CALLS
+        return told.tag not in _SAID and self._current.tag not in _SAID
 
     def _told(self, event: _Event) -> _Told | None:
         """The item that an event speaks of; a new one where it is the first to do so."""
@@ -254,7 +256,8 @@ class Reading:
         shape = ToolShape(
             wire_name=name, namespace=namespace or None, custom=told.tag == "custom_tool_call"
         )
-        self._written.call(shape, call_id)
+        caller = raw.get("caller")
+        self._written.call(shape, call_id, caller if isinstance(caller, dict) else UNSET)
 
     def _text(self, told: _Told, event: _Event, channel: Channel) -> None:
         text = event.delta
@@ -271,7 +274,7 @@ class Reading:
         told.said[channel] = told.said.get(channel, 0) + len(text)
         if told.call is not None:
             told.call.arguments(text)
-        elif told.tag in ("message", "reasoning"):
+        elif told.tag in _SAID:
             kind = cast(Any, told.tag)
             if self._written.open != kind:
                 self._written.begin(kind)

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from typing import Any, Literal
 
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from antiphon.dialects.calls import ToolShape
 from antiphon.stream.deltas import Channel, Close, Delta, Open, Text
@@ -68,15 +68,20 @@ class Written:
         self.out.append(Open(item))
         self.open = kind
 
-    def call(self, shape: ToolShape, call_id: str) -> None:
-        """An id that another call has is none: the run gives one."""
+    def call(
+        self, shape: ToolShape, call_id: str, caller: dict[str, Any] | UnsetType = UNSET
+    ) -> None:
+        """An id that another call has is none: the run gives one. ``caller``: the program that
+        makes it, if one does."""
         call_id = "" if call_id in self._call_ids else call_id[:256]
         self._call_ids.add(call_id)
         name, namespace = shape.wire_name, UNSET if shape.namespace is None else shape.namespace
         item: Item = (
-            CustomToolCall(call_id=call_id, name=name, input="", namespace=namespace)
+            CustomToolCall(call_id=call_id, name=name, input="", namespace=namespace, caller=caller)
             if shape.custom
-            else FunctionCall(call_id=call_id, name=name, arguments="", namespace=namespace)
+            else FunctionCall(
+                call_id=call_id, name=name, arguments="", namespace=namespace, caller=caller
+            )
         )
         self.item(item, "call")
 
