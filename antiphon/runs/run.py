@@ -181,9 +181,8 @@ class Run:
             for timer in (self._beat, self._patience):
                 if timer is not None:
                     timer.cancel()
-            self._beat = self._patience = (
-                None  # they hold the run: it shall go with its last reader
-            )
+            # They hold the run: as a cycle it would stay until the collector comes.
+            self._beat = self._patience = None
             if self._aside is not None:
                 self._aside.cancel()
             self._driver = None
