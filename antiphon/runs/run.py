@@ -181,14 +181,17 @@ class Run:
             for timer in (self._beat, self._patience):
                 if timer is not None:
                     timer.cancel()
-            # They hold the run: as a cycle it would stay until the collector comes.
-            self._beat = self._patience = None
             if self._aside is not None:
                 self._aside.cancel()
-            self._driver = None
+            self._let_go()
             self._supervisor.leave(self)
             await self._work.release()
         return self.response
+
+    def _let_go(self) -> None:
+        """Of what holds the run: as a cycle it would stay until the collector comes."""
+        self._driver = self._beat = self._patience = None
+        self._outlet = Outlet()
 
     def fail(self, error: RunError) -> None:
         """Have the run end ``failed`` (the server goes down)."""

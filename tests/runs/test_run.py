@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import gc
+import weakref
 from array import array
 from collections.abc import AsyncGenerator, Callable, Mapping
 from contextlib import aclosing
@@ -279,3 +281,22 @@ async def test_tokens_are_kept_as_what_the_turn_added() -> None:
     assert stored is not None and stored.tokens is not None
     assert stored.tokens.base == 6
     assert array("I", stored.tokens.ids).tolist() == [20, 10, 11, 12]
+
+
+async def test_what_is_over_needs_no_collector() -> None:
+    class Holding(Outlet):
+        run: Run | None = None
+
+    backend = Gated()
+    backend.gate.set()
+    run = await create(service(backend, keepalive_s=60))
+    outlet = Holding()
+    outlet.run = run
+    gone = weakref.ref(outlet)
+    gc.disable()
+    try:
+        await run.drive(outlet)
+        del run, outlet
+        assert gone() is None
+    finally:
+        gc.enable()
