@@ -235,6 +235,9 @@ def test_logprobs_are_where_they_were_asked_for(client: OpenAI) -> None:
     assert all(len(each.top_logprobs) == 2 and each.logprob <= 0 for each in logprobs)
 
 
+FORM = {"type": "json_schema", "name": "n", "strict": True}
+
+
 @pytest.mark.parametrize(
     ("fields", "status", "code"),
     [
@@ -244,7 +247,7 @@ def test_logprobs_are_where_they_were_asked_for(client: OpenAI) -> None:
         ({"moderation": {"model": "m"}}, 400, "unsupported_parameter"),
         ({"previous_response_id": "resp_none"}, 400, "previous_response_not_found"),
         (
-            {"text": {"format": {"type": "json_schema", "name": "n", "schema": {"not": {}}}}},
+            {"text": {"format": {**FORM, "schema": {"not": {}}}}},
             400,
             "invalid_json_schema",
         ),
@@ -299,7 +302,7 @@ def test_codexs_warm_up_is_answered(server: Server) -> None:
 def test_a_conversation_is_compacted_and_goes_on(client: OpenAI) -> None:
     talk: Any = [
         {"role": "user", "content": "My name is Ann and I live in Rome."},
-        {"role": "assistant", "content": "Hello Ann! " + "Rome is old. " * 120},
+        {"role": "assistant", "content": "Hello Ann! " + "Rome is old. " * 240},
         {"role": "user", "content": "Say hello to me."},
     ]
     settings: Any = {"model": MODEL, "temperature": 0, "max_output_tokens": 20}
