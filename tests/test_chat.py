@@ -133,10 +133,12 @@ class Terminal:
 
     def insist(self, key: str, text: str) -> None:
         """Press a key until ``text`` is shown. Python misses a signal that comes in the moment
-        before it begins to wait."""
+        before it begins to wait; the terminal echoes the key all the same."""
         for _ in range(WAIT_S):
             self.type(key)
-            if select.select([self._master], [], [], 1)[0]:
+            while text not in self.shown and select.select([self._master], [], [], 1)[0]:
+                self.shown += self._decode(os.read(self._master, 65536))
+            if text in self.shown:
                 self.until(text)
                 return
         raise AssertionError(f"{text!r} was not shown")

@@ -372,7 +372,7 @@ def test_chat_completions_of_the_real_model(client: OpenAI) -> None:
         "function": {name: WEATHER[name] for name in ("name", "description", "parameters")},
     }
     asked = client.chat.completions.create(
-        model=MODEL, messages=hi, tools=[tool], tool_choice="required", temperature=0
+        model=MODEL, messages=hi, tools=[tool], tool_choice="required", temperature=0, max_tokens=60
     )
     (call, *_) = asked.choices[0].message.tool_calls or ()
     assert call.type == "function" and set(json.loads(call.function.arguments)) == {"city", "unit"}
