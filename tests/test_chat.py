@@ -114,7 +114,11 @@ class Terminal:
 
     def __init__(self, *arguments: str) -> None:
         self._master, slave = pty.openpty()
-        adopt = "import fcntl, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+        adopt = (
+            "import fcntl, signal, sys, termios; fcntl.ioctl(0, termios.TIOCSCTTY, 0); "
+            # ignored where a shell has begun the tests in the background
+            "signal.signal(signal.SIGINT, signal.default_int_handler); "
+        )
         run = "from antiphon.cli import main; sys.exit(main())"
         self.process = subprocess.Popen(
             [sys.executable, "-c", adopt + run, *arguments],
