@@ -44,7 +44,7 @@ types: $(DEV) ## mypy, strict
 	$(BIN)/mypy
 
 test: $(DEV) ## every test, or ARGS="tests/stream -k writer"
-	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile $(ARGS)
+	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)
 
 engines: $(ENGINES) ## the tests of the engines that `make check` does not install
 	$(HEAVY)/bin/pytest -m engines $(ARGS)

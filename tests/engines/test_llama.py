@@ -169,8 +169,13 @@ async def test_nobody_can_reach_it(smollm2_path: Path) -> None:
     engine = await load(smollm2_path, threads=1, context_size=256, parallel=1)
     try:
         assert listening() == before, "a port was opened"
-        names = [row.split()[-1] for row in Path("/proc/net/unix").read_text().splitlines()]
-        private = [name for name in names if name.endswith("/llama.sock")]
+        mine = {socket_of(fd) for fd in Path("/proc/self/fd").iterdir()}
+        rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()[1:]]
+        private = [
+            row[-1]
+            for row in rows
+            if row[-1].endswith("/llama.sock") and f"socket:[{row[6]}]" in mine
+        ]
         for name in private:
             with socket.socket(socket.AF_UNIX) as client, pytest.raises(OSError):
                 client.connect(name)
