@@ -190,7 +190,8 @@ async def test_calls_side_by_side_are_numbered_as_they_stand(
         ({"user_location": {"type": "exact"}}, "user_location.type"),
         ({"user_location": {"type": "approximate", "city": 5}}, "user_location.city"),
         ({"user_location": {"type": "approximate", "street": "x"}}, "user_location.street"),
-        ({"search_content_types": ["text", "image"]}, "search_content_types[1]"),
+        ({"search_content_types": ["image"]}, "search_content_types[0]"),
+        ({"search_content_types": ["text", "video"]}, "search_content_types[1]"),
         ({"external_web_access": "no"}, "external_web_access"),
     ],
 )
@@ -199,6 +200,13 @@ async def test_what_is_wrong_is_named(
 ) -> None:
     refused = (await wait(serve(providers=providers), tools=[{**TOOL, **fields}])).refused
     assert (refused["http"], refused["param"]) == (400, f"tools[0].{param}")
+
+
+@pytest.mark.requirement("WS-REQUEST")
+async def test_what_codex_names_is_taken(serve: Serve, wait: Ask, providers: Any) -> None:
+    server = serve(local(engine(["Hi"])), providers=providers)
+    story = await wait(server, tools=[{**TOOL, "search_content_types": ["text", "image"]}])
+    assert story.response["status"] == "completed"
 
 
 @pytest.mark.requirement("WS-PLAIN")

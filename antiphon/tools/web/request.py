@@ -23,6 +23,8 @@ _DOMAIN = re.compile(r"[^\s/:?#@\[\]]{1,253}")
 _COUNTRY = re.compile(r"[A-Za-z]{2}")
 _PLACE = ("city", "region", "country", "timezone")
 _LONGEST = 128
+#: What may be asked for; the first is what is found.
+_KINDS = ("text", "image")
 
 
 def check(tool: Any, path: str) -> None:
@@ -35,8 +37,9 @@ def check(tool: Any, path: str) -> None:
         _check_place(name, value, f"{path}.user_location.{name}")
     kinds = () if tool.search_content_types is UNSET else tool.search_content_types
     for at, kind in enumerate(kinds):
-        if kind != "text":
-            raise bad_value(f"{path}.search_content_types[{at}]", kind, ("text",))
+        # Codex always names both, and takes what is found.
+        if kind not in _KINDS or "text" not in kinds:
+            raise bad_value(f"{path}.search_content_types[{at}]", kind, _KINDS[:1])
 
 
 def _check_domains(domains: Any, path: str) -> None:
