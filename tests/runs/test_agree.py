@@ -263,7 +263,7 @@ def test_all_stores_agree(database: Postgres) -> None:
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Agreement,
         settings=settings(
-            max_examples=12,
+            max_examples=8,
             stateful_step_count=25,
             deadline=None,
             suppress_health_check=list(HealthCheck),

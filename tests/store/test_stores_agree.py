@@ -340,7 +340,7 @@ def test_all_stores_agree(database: Postgres) -> None:
     run_state_machine_as_test(
         Agreement,
         settings=settings(
-            max_examples=20,
+            max_examples=12,
             stateful_step_count=50,
             deadline=None,
             suppress_health_check=list(HealthCheck),

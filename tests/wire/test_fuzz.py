@@ -82,7 +82,7 @@ REQUEST = st.fixed_dictionaries(
     },
 )
 
-searching = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+searching = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def read(body: bytes) -> CreateResponse | None:
