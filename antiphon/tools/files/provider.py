@@ -4,7 +4,6 @@ client, citations in the answer. It does not know how vector stores are searched
 
 from __future__ import annotations
 
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from functools import partial
@@ -13,6 +12,7 @@ from typing import Any, Protocol
 from msgspec import UNSET
 
 from antiphon.errors import RequestError, RunError, ToolError
+from antiphon.tools.arguments import read
 from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
 from antiphon.wire import tools as tl
 from antiphon.wire.faults import empty
@@ -170,23 +170,13 @@ def _wanted(arguments: str) -> Mapping[str, Any]:
 
 
 def _queries(arguments: str) -> tuple[str, ...]:
-    try:
-        asked = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        asked = None
-    if not isinstance(asked, dict):
-        raise ToolError("The arguments are not a JSON object.")
+    asked = read(arguments)
     given = asked.get("queries", asked.get("query"))
     texts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
-    queries = [_plain(one)[:_LONGEST_QUERY] for one in texts if isinstance(one, str)]
+    queries = [one.strip()[:_LONGEST_QUERY] for one in texts if isinstance(one, str)]
     if not any(queries):
         raise ToolError("'queries' is missing.")
     return tuple(dict.fromkeys(filter(None, queries)))[:_MOST_QUERIES]
-
-
-def _plain(text: str) -> str:
-    """Models write halves of surrogate pairs, which no wire takes."""
-    return text.encode("utf-8", "replace").decode().strip()
 
 
 def _result(found: Found) -> dict[str, Any]:

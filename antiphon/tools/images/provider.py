@@ -6,7 +6,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import json
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
@@ -15,6 +14,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, RunError, ToolError
+from antiphon.tools.arguments import read
 from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
 from antiphon.wire import tools as tl
 from antiphon.wire.items import ImageGenerationCall, Item
@@ -139,7 +139,7 @@ class _Work:
 
     async def run(self, arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
         """One call."""
-        order = await self._order(_object(arguments))
+        order = await self._order(read(arguments))
         made: Made | None = None
         try:
             async with self._places, aclosing(self._maker.make(order)) as images:
@@ -237,16 +237,6 @@ def _function(action: str) -> tl.Function:
             "additionalProperties": False,
         },
     )
-
-
-def _object(arguments: str) -> Mapping[str, Any]:
-    try:
-        asked = json.loads(arguments or "{}")
-    except (ValueError, RecursionError):
-        asked = None
-    if not isinstance(asked, dict):
-        raise ToolError("The arguments are not a JSON object.")
-    return asked
 
 
 def _numbers(given: Any) -> tuple[int, ...]:

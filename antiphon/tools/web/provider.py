@@ -4,7 +4,6 @@ the client, citations in the answer. It does not know where pages come from.
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -12,6 +11,7 @@ from functools import partial
 from typing import Any
 
 from antiphon.errors import ToolError
+from antiphon.tools.arguments import read
 from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Item, WebSearchCall
@@ -112,10 +112,7 @@ async def _run(
 ) -> AsyncGenerator[Step | Result, None]:
     at = browser.begin()
     yield Step("searching")
-    asked = _parsed(arguments)
-    if asked is None:
-        raise ToolError("The arguments are not a JSON object.")
-    shown = await step(browser, asked, at)
+    shown = await step(browser, read(arguments), at)
     action = dict(shown.action)
     if _SOURCES in include and shown.found:
         action["sources"] = [{"type": "url", "url": one.url} for one in shown.found]
@@ -131,7 +128,10 @@ async def _run(
 def _wanted(name: str, arguments: str) -> Mapping[str, Any]:
     """What a call was to do, of which nothing came."""
     action = dict(_BEGUN[name])
-    asked = _parsed(arguments) or {}
+    try:
+        asked = read(arguments)
+    except ToolError:
+        asked = {}
     if name == "search" and isinstance(query := asked.get("query"), str):
         action |= {"query": query, "queries": [query]}
     elif name == "find" and isinstance(pattern := asked.get("pattern"), str):
@@ -139,16 +139,6 @@ def _wanted(name: str, arguments: str) -> Mapping[str, Any]:
     elif name == "open" and isinstance(url := asked.get("id"), str):
         action["url"] = url
     return {"action": action}
-
-
-def _parsed(arguments: str) -> Mapping[str, Any] | None:
-    """Models write halves of surrogate pairs, which no wire takes: they are replaced."""
-    try:
-        said = json.dumps(json.loads(arguments or "{}"), ensure_ascii=False)
-        asked = json.loads(said.encode("utf-8", "replace"))
-    except (ValueError, RecursionError):
-        return None
-    return asked if isinstance(asked, dict) else None
 
 
 async def _search(browser: Browser, asked: Mapping[str, Any], at: int) -> Shown:
