@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import BackendError, NotFound, Overloaded, RequestError, RunError
-from antiphon.wire.response import Response
+from antiphon.wire.response import Response, ResponseError
 
 from .exchange import ClientLeft, exchange_of
 from .replies import Reply, json_reply
@@ -113,14 +113,7 @@ def failure_reply(response: Response) -> Reply:
     assert error is not None
     status = status_of(error.code)
     headers = {"x-should-retry": "false"} if response.output or status == 400 else {}
-    return error_reply(
-        status,
-        error.message,
-        type=type_of(status, error.type),
-        param=error.param,
-        code=error.code,
-        headers=headers,
-    )
+    return _failed(status, error, headers)
 
 
 def run_error_reply(error: RunError) -> Reply:
@@ -132,6 +125,10 @@ def run_error_reply(error: RunError) -> Reply:
             headers["x-should-retry"] = "false"
         elif status == 429 or error.retry_after_s is not None:
             headers["retry-after"] = str(ceil(error.retry_after_s or 1))
+    return _failed(status, error, headers)
+
+
+def _failed(status: int, error: RunError | ResponseError, headers: Mapping[str, str]) -> Reply:
     return error_reply(
         status,
         error.message,
