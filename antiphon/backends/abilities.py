@@ -11,7 +11,7 @@ from antiphon.conversation import Options
 from antiphon.engines.base import Capabilities
 from antiphon.errors import InvalidRequest
 
-__all__ = ["cannot_constrain", "check_options"]
+__all__ = ["cannot_constrain", "check_options", "field_of_extra"]
 
 
 class _Need(Struct, frozen=True):
@@ -40,7 +40,7 @@ def check_options(options: Options, can: Capabilities) -> None:
             raise _unsupported(need.option, f"'{need.option}' is not supported with this model.")
     for name in options.extra:
         if can.extra is not None and name not in can.extra:
-            field = name if name == "mm_processor_kwargs" else f"vllm_xargs.{name[:64]}"
+            field = field_of_extra(name)
             raise _unsupported(field, f"'{field}' is not supported with this model.")
     if options.logprobs is None:
         return
@@ -50,6 +50,11 @@ def check_options(options: Options, can: Capabilities) -> None:
         raise _unsupported(
             "top_logprobs", f"this model gives at most {can.max_logprobs} alternatives a token."
         )
+
+
+def field_of_extra(name: str) -> str:
+    """Where a request says what the engine alone knows by this name."""
+    return name if name == "mm_processor_kwargs" else f"vllm_xargs.{name[:64]}"
 
 
 def cannot_constrain(options: Options) -> InvalidRequest:

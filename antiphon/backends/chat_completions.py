@@ -15,16 +15,17 @@ from msgspec.structs import replace
 
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import Parser
-from antiphon.dialects.json_text import dump
 from antiphon.dialects.tools import Shown, ShownTool, shown_tools
+from antiphon.dialects.wording import form_in_words, wishes
 from antiphon.upstream.client import Upstream
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 from antiphon.wire.tools import Choice
 
+from .abilities import field_of_extra
 from .chat_flavours import STANDARD, Flavour
 from .chat_messages import messages
 from .chat_reading import Reading
-from .elsewhere import Elsewhere, check_particular, unsupported
+from .elsewhere import Elsewhere, check_particular, told, unsupported
 
 __all__ = ["ChatCompletions"]
 
@@ -73,14 +74,16 @@ class ChatCompletions(Elsewhere):
         return shown_tools(options, conversation.items)
 
     def holds(self, options: Options, shown: Shown) -> bool:
-        return self.flavour.form == "holds" or bool(shown.tools)
+        if options.guide is not None:
+            return options.guide.syntax in self.flavour.guides
+        return self.flavour.form == "holds"
 
     def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
         flavour = self.flavour
         body: dict[str, Any] = {
             "model": self._model,
             "messages": messages(
-                _told(conversation, options, flavour),
+                told(conversation, _words(options, flavour)),
                 shown,
                 thought=flavour.thought,
                 developer=flavour.developer,
@@ -121,9 +124,7 @@ class ChatCompletions(Elsewhere):
 def _check(options: Options, flavour: Flavour) -> None:
     check_particular(options, _PARTICULAR, flavour.fields)
     if options.extra and not flavour.extra:
-        raise unsupported(next(iter(options.extra)))
-    if options.guide is not None and options.guide.syntax not in flavour.guides:
-        raise unsupported(options.guide.path)
+        raise unsupported(field_of_extra(next(iter(options.extra))))
     if options.template and not flavour.template:
         raise unsupported("chat_template_kwargs")
 
@@ -183,7 +184,7 @@ def _choice(options: Options, shown: Shown) -> Any:
 
 
 def _form(options: Options, flavour: Flavour) -> dict[str, Any]:
-    if (guide := options.guide) is not None:
+    if (guide := options.guide) is not None and guide.syntax in flavour.guides:
         *outer, field = flavour.guides[guide.syntax]
         return {outer[0]: {field: guide.definition}} if outer else {field: guide.definition}
     match options.text.format:
@@ -199,14 +200,15 @@ def _form(options: Options, flavour: Flavour) -> dict[str, Any]:
     return {}
 
 
-def _told(conversation: Conversation, options: Options, flavour: Flavour) -> Conversation:
-    """With the schema in words, for servers that have no other place for it."""
-    form = options.text.format
-    if flavour.form != "json" or not isinstance(form, JsonSchemaFormat):
-        return conversation
-    words = f"Answer with JSON that obeys this schema, and nothing else:\n{dump(form.schema)}"
-    told = f"{conversation.instructions}\n\n{words}" if conversation.instructions else words
-    return replace(conversation, instructions=told)
+def _words(options: Options, flavour: Flavour) -> list[str]:
+    """What the model is told of its answer, where the server has no field for it or may pass over
+    the one it has."""
+    if options.guide is not None and options.guide.syntax in flavour.guides:
+        options = replace(options, guide=None)
+    if flavour.developer:
+        options = replace(options, text=replace(options.text, verbosity=UNSET))
+    form = [] if flavour.form == "holds" else form_in_words(options)
+    return form + wishes(options)
 
 
 def _effort(options: Options, flavour: Flavour) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
 from contextlib import aclosing
 
 from msgspec.structs import replace
@@ -19,7 +19,7 @@ from antiphon.dialects.schemas import bare, check_strict, is_enforced, lenient
 from antiphon.errors import CannotContinue, RunError, SetupError
 from antiphon.stream.deltas import Delta, Finish, Open, Sampled, Text
 from antiphon.wire.extensions import Guide
-from antiphon.wire.items import InputText, Item, Message, OutputText
+from antiphon.wire.items import InputText, Item, Message, OutputText, Reasoning
 from antiphon.wire.response import (
     JsonObjectFormat,
     JsonSchemaFormat,
@@ -165,42 +165,67 @@ class Checked:
         raise RunError(f"The model's answer has not the form that was asked for: {self._fault}")
 
     async def _judged(self, reply: Reply) -> AsyncGenerator[Delta, None]:
-        """One attempt: messages come when they are right. Behind one that is wrong nothing comes,
-        not even the end."""
-        answer: list[Delta] = []
-        self._fault, has_answered = "", False
+        """One attempt: from the answer on, all comes at its end and only if it is right. Words
+        before a call are no answer, nor are those that were cut."""
+        held: list[Delta] = []
+        self._fault, has_called = "", False
         async with aclosing(singly(reply.deltas())) as deltas:
             async for delta in deltas:
                 if isinstance(delta, Sampled):
                     continue
-                if answer and not isinstance(delta, Text):
-                    is_cut = isinstance(delta, Finish) and delta.reason != "stop"
-                    for each in answer if is_cut else await self._right(answer):
-                        yield each
-                    answer = []
                 if isinstance(delta, Finish):
                     self._used = added(self._used, delta.usage)
                     delta = replace(delta, usage=self._used)
-                    if delta.reason == "stop" and not has_answered:
-                        self._said, self._fault = "", "nothing was said."
-                if self._fault:
+                    if delta.reason == "stop" and not has_called:
+                        held = await self._right(held)
+                    if self._fault:
+                        return
+                elif isinstance(delta, Open) and not isinstance(delta.item, Message | Reasoning):
+                    has_called = True
+                elif not has_called and (held or _is_answer(delta)):
+                    held.append(delta)
                     continue
-                if answer or (isinstance(delta, Open) and isinstance(delta.item, Message)):
-                    has_answered = True
-                    answer.append(delta)
-                else:
-                    yield delta
+                for each in (*held, delta):
+                    yield each
+                held = []
 
-    async def _right(self, answer: list[Delta]) -> list[Delta]:
-        """The message as it is to be said; nothing, and ``_fault``, if it is wrong."""
-        opened, *texts = answer
-        self._said = "".join(text.text for text in texts if isinstance(text, Text))
-        try:
-            right = await self._form.read(self._said)
-        except ValueError as fault:
-            self._fault = str(fault)
-            return []
-        return answer if right == self._said else [opened, Text(right)]
+    async def _right(self, held: list[Delta]) -> list[Delta]:
+        """What is to be said, with the answer as it should be; ``_fault`` if it is wrong."""
+        answers = [at for at, delta in enumerate(held) if _is_answer(delta)]
+        if not answers:
+            self._said, self._fault = "", "nothing was said."
+        for at in reversed(answers):
+            texts = _texts(held[at + 1 :])
+            if any(text.channel == "refusal" for text in texts):
+                continue
+            self._said = "".join(text.text for text in texts)
+            try:
+                right = await self._form.read(self._said)
+            except ValueError as fault:
+                self._fault = str(fault)
+                return []
+            if right != self._said:
+                held[at + 1 : at + 1 + len(texts)] = [Text(right)]
+        return held
+
+
+def _is_answer(delta: Delta) -> bool:
+    """A message begins that is to have the form: what a model says by the way has none."""
+    return (
+        isinstance(delta, Open)
+        and isinstance(delta.item, Message)
+        and delta.item.phase != "commentary"
+    )
+
+
+def _texts(deltas: Iterable[Delta]) -> list[Text]:
+    """Those at the beginning."""
+    texts = []
+    for delta in deltas:
+        if not isinstance(delta, Text):
+            break
+        texts.append(delta)
+    return texts
 
 
 def _corrected(conversation: Conversation, said: str, fault: str) -> Conversation:

@@ -11,6 +11,8 @@ from collections.abc import AsyncGenerator, Container, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, ClassVar, Protocol
 
+from msgspec.structs import replace
+
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.dialects.tools import Shown
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
@@ -22,10 +24,16 @@ from .base import Reply
 from .checked import Checked, form_of
 from .truncation import shortened
 
-__all__ = ["Elsewhere", "Reading", "UpstreamReply", "check_particular", "unsupported"]
+__all__ = ["Elsewhere", "Reading", "UpstreamReply", "check_particular", "told", "unsupported"]
 
 #: Bytes of a body that are taken for one token.
 _TOKEN_BYTES = 4
+#: Option → the field of the request that it came from, where that is called otherwise.
+_FIELDS: Mapping[str, str] = {
+    "adapter": "model",
+    "stop_shown": "include_stop_str_in_output",
+    "thinking_budget": "thinking_token_budget",
+}
 
 
 class Reading(Protocol):
@@ -182,7 +190,15 @@ def check_particular(
     ``idle``: options that only some servers know → the values that ask for nothing."""
     for option, values in idle.items():
         if getattr(options, option) not in values and option not in known:
-            raise unsupported(option)
+            raise unsupported(_FIELDS.get(option, option))
+
+
+def told(conversation: Conversation, words: Sequence[str]) -> Conversation:
+    """With this behind the instructions."""
+    if not words:
+        return conversation
+    said = (conversation.instructions, *words)
+    return replace(conversation, instructions="\n\n".join(each for each in said if each))
 
 
 def unsupported(field: str) -> InvalidRequest:

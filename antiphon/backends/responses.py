@@ -18,11 +18,13 @@ from antiphon.conversation import Conversation, Options, open_programs, program_
 from antiphon.dialects.json_text import dump
 from antiphon.dialects.messages import told_of
 from antiphon.dialects.tools import Shown, shown_tools
+from antiphon.dialects.wording import form_in_words, wishes
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
 from antiphon.wire.tools import HOSTED_CHOICES, Choice, Custom, Function, Namespace
 
-from .elsewhere import Elsewhere, check_particular, unsupported
+from .abilities import field_of_extra
+from .elsewhere import Elsewhere, check_particular, told, unsupported
 from .responses_flavours import Flavour
 from .responses_reading import Reading
 
@@ -46,7 +48,6 @@ _PARTICULAR: Mapping[str, tuple[Any, ...]] = {
     "priority": (None,),
     "cache_salt": (None,),
     "adapter": (None,),
-    "extra": ({},),
 }
 #: Tools of the client; what else a request has is run by the upstream.
 _OURS = (Function, Custom, Namespace)
@@ -90,10 +91,13 @@ class Responses(Elsewhere):
         return shown_tools(functions, conversation.items)
 
     def holds(self, options: Options, shown: Shown) -> bool:
-        return self.flavour.holds or bool(options.tools)
+        if options.guide is not None:
+            return options.guide.syntax in self.flavour.guides
+        return self.flavour.holds
 
     def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
         flavour = self.flavour
+        conversation = told(conversation, _words(options, flavour))
         body: dict[str, Any] = {
             "model": self._model,
             "input": list(self._items(conversation, shown)),
@@ -104,11 +108,13 @@ class Responses(Elsewhere):
             body["instructions"] = conversation.instructions
         for option, field in {**_PLAIN, **flavour.fields}.items():
             value = getattr(options, option)
-            if value is not None and value is not False:
+            if value not in (None, (), {}) and value is not False:
                 body[field] = value
-        if options.reasoning is not None and (told := _told(options.reasoning)):
-            body["reasoning"] = told
-        if text := _told(options.text):
+        if (guide := options.guide) is not None and guide.syntax in flavour.guides:
+            body["structured_outputs"] = {flavour.guides[guide.syntax]: guide.definition}
+        if options.reasoning is not None and (reasoning := _set(options.reasoning)):
+            body["reasoning"] = reasoning
+        if text := _set(options.text):
             body["text"] = text
         include = ["reasoning.encrypted_content"] if flavour.seals else []
         if options.logprobs is not None:
@@ -159,11 +165,22 @@ def _check(options: Options, flavour: Flavour) -> None:
     check_particular(options, _PARTICULAR, flavour.fields)
     if options.template and not flavour.template:
         raise unsupported("chat_template_kwargs")
-    if options.guide is not None:
-        raise unsupported(options.guide.path)
+    if options.extra:
+        raise unsupported(field_of_extra(next(iter(options.extra))))
 
 
-def _told(value: Any) -> dict[str, Any]:
+def _words(options: Options, flavour: Flavour) -> list[str]:
+    """What the model is told of its answer, where the server has no field for it or may pass over
+    the one it has."""
+    form = [] if flavour.holds else form_in_words(options)
+    if options.guide is not None and options.guide.syntax in flavour.guides:
+        options = replace(options, guide=None)
+    if flavour.native:
+        options = replace(options, tools=())
+    return form + wishes(replace(options, text=replace(options.text, verbosity=UNSET)))
+
+
+def _set(value: Any) -> dict[str, Any]:
     """Those of its fields that are set."""
     fields: dict[str, Any] = msgspec.to_builtins(value)
     given = {name: inner for name, inner in fields.items() if inner is not None}

@@ -21,6 +21,8 @@ class Flavour(Struct, frozen=True, kw_only=True):
     seals: bool = False
     #: Its answers have the form that was asked for.
     holds: bool = False
+    #: Syntax of a grammar → its name in ``structured_outputs``.
+    guides: Mapping[str, str] = {}
     #: It takes ``chat_template_kwargs``.
     template: bool = False
     owners: tuple[str, ...] = ()
@@ -38,6 +40,7 @@ _VLLM: Mapping[str, str] = {
     "cache_salt": "cache_salt",
     "adapter": "model",
 }
+_GUIDES: Mapping[str, str] = {"regex": "regex", "lark": "grammar"}
 
 #: Sources: the servers' own request models and documentation, November 2026.
 FLAVOURS: Mapping[str, Flavour] = {
@@ -51,12 +54,20 @@ FLAVOURS: Mapping[str, Flavour] = {
     ),
     "antiphon": Flavour(
         holds=True,
-        fields={**_VLLM, "min_p": "min_p"},
+        fields={
+            **_VLLM,
+            "min_p": "min_p",
+            "logit_bias": "logit_bias",
+            "stop": "stop",
+            "stop_shown": "include_stop_str_in_output",
+            "thinking_budget": "thinking_token_budget",
+        },
         native=True,
+        guides=_GUIDES,
         template=True,
         owners=("antiphon",),
     ),
-    "vllm": Flavour(holds=True, fields=_VLLM, owners=("vllm",)),
+    "vllm": Flavour(holds=True, fields=_VLLM, guides=_GUIDES, owners=("vllm",)),
     "sglang": Flavour(
         fields={
             name: name

@@ -6,7 +6,6 @@ written in. What the template cannot say, ``fallback`` says. It knows no engine.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Collection, Mapping
 from datetime import datetime
 from typing import Any, Literal
@@ -16,7 +15,6 @@ from msgspec import Struct
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image, ModelCard, Prompt, Tokenizer
-from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .base import Rendered
 from .constraints import Grammarian
@@ -30,7 +28,7 @@ from .scanner import Lexer, Parser
 from .template import CHATML, PLAIN, RESERVED, Refused, Template
 from .tools import Shown, shown_tools
 from .traits import EFFORT, Traits, probe
-from .wording import LEVELS, wishes
+from .wording import LEVELS, form_in_words, wishes
 
 __all__ = ["Dialect"]
 
@@ -226,7 +224,7 @@ class Dialect:
             messages.insert(0, {"role": "system", "content": hide(conversation.instructions)})
         definitions = hide([tool.definition() for tool in shown.declared])
         native = bool(definitions) and self.knows_tools
-        said = hide(_asides(options))
+        said = hide([*form_in_words(options), *wishes(options)])
         if definitions and not native:
             said.insert(0, tool_prompt(definitions, self.tools))
         if said:
@@ -331,22 +329,6 @@ def _turn_end(text: str, special: Mapping[str, int], used: Collection[str]) -> f
     if end is None or any(end in literal for literal in marked):
         return frozenset()
     return frozenset({special[end]})
-
-
-def _asides(options: Options) -> list[str]:
-    """What a model is told in words besides being constrained or trained to it."""
-    said = []
-    match options.text.format:
-        case JsonSchemaFormat(schema=schema, description=description):
-            about = f" {description}" if description else ""
-            said.append(
-                f"Answer with JSON that follows this schema.{about}\n"
-                + json.dumps(schema, ensure_ascii=False)
-            )
-        case JsonObjectFormat():
-            said.append("Answer with a JSON object.")
-    said += wishes(options)
-    return said
 
 
 def _told(messages: list[Message], text: str) -> list[Message]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Collection, Mapping
 
 from antiphon.conversation import Options
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .tools import spaces_of
 
-__all__ = ["LEVELS", "wishes"]
+__all__ = ["LEVELS", "form_in_words", "wishes"]
 
 #: Models know three levels of effort.
 LEVELS: Mapping[str, str] = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
@@ -16,6 +18,18 @@ _VERBOSITY: Mapping[str, str] = {
     "low": "Keep your answers short.",
     "high": "Answer at length and in detail.",
 }
+
+
+def form_in_words(options: Options) -> list[str]:
+    """What a model is told of the JSON that it is to answer with, whatever holds it to that."""
+    match options.text.format:
+        case JsonSchemaFormat(schema=schema, description=description):
+            about = f" {description}" if description else ""
+            words = f"Answer with JSON that follows this schema.{about}\n"
+            return [words + json.dumps(schema, ensure_ascii=False)]
+        case JsonObjectFormat():
+            return ["Answer with a JSON object."]
+    return []
 
 
 def wishes(options: Options, apart: Collection[str] = ()) -> list[str]:

@@ -188,11 +188,12 @@ async def test_a_server_that_knows_more_is_asked_more() -> None:
         (Options(repetition_penalty=1.1), "repetition_penalty"),
         (Options(ignore_eos=True), "ignore_eos"),
         (Options(priority=1), "priority"),
-        (Options(thinking_budget=9), "thinking_budget"),
+        (Options(thinking_budget=9), "thinking_token_budget"),
         (Options(template={"x": 1}), "chat_template_kwargs"),
-        (Options(extra={"x": 1}), "x"),
-        (Options(stop_shown=True), "stop_shown"),
-        (Options(guide=Guide(syntax="lark", definition="start: A", path="so.lark")), "so.lark"),
+        (Options(extra={"x": 1}), "vllm_xargs.x"),
+        (Options(extra={"mm_processor_kwargs": {"k": 1}}), "mm_processor_kwargs"),
+        (Options(stop_shown=True), "include_stop_str_in_output"),
+        (Options(adapter="poet"), "model"),
     ],
 )
 async def test_what_a_server_would_drop_in_silence_is_refused(options: Options, param: str) -> None:
@@ -286,6 +287,53 @@ async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> 
         assert '"integer"' in playing.bodies[0]["messages"][0]["content"]
     async with served(wrong, owner="vllm") as (playing, backend):
         assert (await read(backend, wish)).text == "Sure: a is one."
+
+
+CALL = chunks(
+    {"content": "I look."},
+    {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "look", "arguments": "{}"}}]},
+    reason="tool_calls",
+)
+
+
+async def test_words_before_a_call_are_no_answer_of_a_form_but_the_answer_is() -> None:
+    wrong, right = (chunks({"content": text}) for text in ("It is dark.", '{"a": 1}'))
+    wish = Options(text=TextConfig(format=FORM), tools=(LOOK,))
+    async with served(CALL, wrong, right) as (playing, backend):
+        called = await read(backend, wish)
+        assert [each.item.__struct_config__.tag for each in called.items] == [
+            "message",
+            "function_call",
+        ]
+        assert called.items[0].text == {"text": "I look."} and len(playing.bodies) == 1
+        assert (await read(backend, wish)).text == '{"a": 1}'
+        assert len(playing.bodies) == 3
+
+
+async def test_a_refusal_has_no_form() -> None:
+    refused = chunks({"refusal": "I will not."})
+    async with served(refused) as (playing, backend):
+        reply = await read(backend, Options(text=TextConfig(format=FORM)))
+        assert reply.items[-1].text == {"refusal": "I will not."} and len(playing.bodies) == 1
+
+
+async def test_a_guide_that_a_server_does_not_know_is_told_and_checked() -> None:
+    guide = Guide(syntax="regex", definition="[0-9]{3}", path="structured_outputs.regex")
+    wrong, right = (chunks({"content": text}) for text in ("Twelve.", "012"))
+    for owner in ("nobody", "llamacpp"):
+        async with served(wrong, right, owner=owner) as (playing, backend):
+            assert (await read(backend, Options(guide=guide))).text == "012"
+            assert "[0-9]{3}" in playing.bodies[0]["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("owner", ["nobody", "openai"])
+async def test_what_is_wished_of_the_answer_is_said_in_a_field_or_in_words(owner: str) -> None:
+    desk = Namespace(name="desk", description="All about the desk.", tools=(LOOK,))
+    body = await asked(Options(text=TextConfig(verbosity="low"), tools=(desk,)), owner=owner)
+    first = body["messages"][0]["content"]
+    assert "All about the desk." in first and first.startswith("You tell stories.")
+    assert (body.get("verbosity") == "low") == (owner == "openai")
+    assert ("Keep your answers short." in first) == (owner == "nobody")
 
 
 async def test_trace_headers_go_along() -> None:

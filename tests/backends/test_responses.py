@@ -17,7 +17,7 @@ from antiphon.backends.responses import Responses
 from antiphon.backends.responses_flavours import FLAVOURS
 from antiphon.backends.scripted import Script, Scripted
 from antiphon.conversation import Begun, Conversation, Options
-from antiphon.errors import BackendError, CannotContinue, InvalidRequest, SetupError
+from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.testing.backend_check import CHECKS, TALK, Check
@@ -164,9 +164,10 @@ async def test_a_server_that_knows_them_is_shown_tools_as_they_are() -> None:
         (Options(stop=("x",)), "stop"),
         (Options(presence_penalty=0.1), "presence_penalty"),
         (Options(logit_bias={1: 2.0}), "logit_bias"),
-        (Options(extra={"x": 1}), "extra"),
+        (Options(extra={"x": 1}), "vllm_xargs.x"),
+        (Options(stop_shown=True), "include_stop_str_in_output"),
+        (Options(thinking_budget=9), "thinking_token_budget"),
         (Options(template={"x": 1}), "chat_template_kwargs"),
-        (Options(guide=Guide(syntax="regex", definition="a", path="so.regex")), "so.regex"),
     ],
 )
 async def test_what_is_no_part_of_the_api_is_refused(wish: Options, param: str) -> None:
@@ -175,6 +176,33 @@ async def test_what_is_no_part_of_the_api_is_refused(wish: Options, param: str) 
             await backend.prepare(TALK, wish)
         assert (raised.value.param, raised.value.code) == (param, "unsupported_parameter")
         assert not playing.bodies
+
+
+async def test_a_guide_is_passed_on_or_told_and_checked() -> None:
+    wish = Options(guide=Guide(syntax="lark", definition='start: "a"', path="so.grammar"))
+    body = await asked(wish, owner="antiphon")
+    assert body["structured_outputs"] == {"grammar": 'start: "a"'}
+    assert 'start: "a"' not in str(body.get("instructions"))
+    async with served() as (playing, backend):
+        with pytest.raises(RunError, match="form"):
+            await read(backend, wish)
+        assert 'start: "a"' in playing.bodies[0]["instructions"] and len(playing.bodies) == 3
+
+
+async def test_another_antiphon_is_asked_all_that_we_are() -> None:
+    wish = Options(
+        stop=("x",), stop_shown=True, logit_bias={7: -1.0}, thinking_budget=9, temperature=0
+    )
+    body = await asked(wish, owner="antiphon")
+    expected = {
+        "stop": ["x"],
+        "include_stop_str_in_output": True,
+        "logit_bias": {"7": -1.0},
+        "thinking_token_budget": 9,
+        "temperature": 0,
+    }
+    assert {name: body[name] for name in expected} == expected
+    assert not {"stop", "logit_bias"} & set(await asked(Options(), owner="antiphon"))
 
 
 async def test_a_server_that_knows_more_is_asked_more() -> None:
