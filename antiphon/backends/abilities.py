@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -11,7 +11,7 @@ from antiphon.conversation import Options
 from antiphon.engines.base import Capabilities
 from antiphon.errors import InvalidRequest
 
-__all__ = ["cannot_constrain", "check_options", "field_of_extra"]
+__all__ = ["cannot_constrain", "check_bias", "check_options", "field_of_extra"]
 
 
 class _Need(Struct, frozen=True):
@@ -50,6 +50,17 @@ def check_options(options: Options, can: Capabilities) -> None:
         raise _unsupported(
             "top_logprobs", f"this model gives at most {can.max_logprobs} alternatives a token."
         )
+
+
+def check_bias(bias: Mapping[int, float], size: int) -> None:
+    """``size``: of the vocabulary. Raises ``InvalidRequest`` for what is no token of it."""
+    for id in bias:
+        if id >= size:
+            raise InvalidRequest(
+                f"Invalid 'logit_bias': this model has {size} tokens, and {id} is none of them.",
+                param=f"logit_bias.{id}",
+                code="invalid_value",
+            )
 
 
 def field_of_extra(name: str) -> str:

@@ -23,7 +23,7 @@ from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk, Constraint, Prompt
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
-from .abilities import cannot_constrain, check_options
+from .abilities import cannot_constrain, check_bias, check_options
 from .base import Reply
 from .checked import Checked, form_of
 from .continuation import continuing
@@ -89,7 +89,7 @@ class Local:
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the
         engine or the model cannot do, and where the conversation is too long."""
-        check_options(options, self._engine.capabilities)
+        self._check(options)
         rendered, dropped, besides = await self._rendered(conversation, options)
         constraint = rendered.constraint
         holds = self._can_hold_to(constraint)
@@ -112,9 +112,13 @@ class Local:
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
         """Go on with a text. Raises ``InvalidRequest``."""
-        check_options(options, self._engine.capabilities)
+        self._check(options)
         rendered = await asyncio.to_thread(continuing, self._engine, prompt)
         return self._reply(rendered, (), options)
+
+    def _check(self, options: Options) -> None:
+        check_options(options, self._engine.capabilities)
+        check_bias(options.logit_bias, self._engine.tokenizer.size)
 
     def _can_hold_to(self, constraint: Constraint | None) -> bool:
         can = self._engine.capabilities
@@ -189,7 +193,7 @@ class Local:
         rest = self.context_size - len(rendered.prompt.ids) - besides
         asked = options.max_output_tokens
         return Sampling(
-            **{name: getattr(options, name) for name in _SAME},
+            **{**{name: getattr(options, name) for name in _SAME}, **_narrow(options)},
             max_tokens=rest if asked is None else min(asked, rest),
             stop=(*rendered.stop, *options.stop),
             stop_ids=rendered.stop_ids,
@@ -339,6 +343,15 @@ class LocalReply:
             ),
             total_tokens=self.input_tokens + sampled,
         )
+
+
+def _narrow(options: Options) -> dict[str, Any]:
+    """Values at the end of their range, which not every engine takes, by others that mean the
+    same: of one token alone the likeliest is left, and -1 is vLLM's word for all of them."""
+    said: dict[str, Any] = {"top_k": 0} if options.top_k == -1 else {}
+    if options.top_p == 0 or options.min_p == 1:
+        said |= {"temperature": 0.0, "top_p": 1.0, "min_p": None}
+    return said
 
 
 def _weight(rendered: Rendered, sizes: Mapping[bytes, int]) -> int:

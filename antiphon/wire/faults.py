@@ -112,7 +112,9 @@ def bad_pattern(path: str, pattern: str) -> InvalidRequest:
 def out_of_range(path: str, kind: str, value: float, sign: str, bound: str) -> InvalidRequest:
     """A number beyond its bound. ``kind`` is ``integer`` or ``decimal``, ``sign`` what holds of
     those allowed."""
-    side, code = ("below minimum", "below_min") if sign == ">=" else ("above maximum", "above_max")
+    side, code = (
+        ("below minimum", "below_min") if sign[0] == ">" else ("above maximum", "above_max")
+    )
     return _invalid(
         path,
         f"{kind} {side} value. Expected a value {sign} {bound}, "
@@ -233,6 +235,6 @@ _COMPLAINTS: Mapping[str, Callable[[re.Match[str], str, Any], InvalidRequest]] =
     r"Object missing required field `([^`]*)`": _absent,
     r"Expected `([^`]*)`, got `([^`]*)`": _other_kind,
     r"Expected `\w+` of length (<=|>=) (\d+)": _other_size,
-    r"Expected `(int|float)` (<=|>=) (\S+)": _other_number,
+    r"Expected `(int|float)` ([<>]=?) (\S+)": _other_number,
     r"Expected `str` matching regex '(.*)'": _other_pattern,
 }

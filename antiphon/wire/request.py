@@ -111,7 +111,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     multi_agent: Json | None = None
     presence_penalty: _Penalty | None = None
     frequency_penalty: _Penalty | None = None
-    repetition_penalty: Annotated[float, Meta(ge=0)] | None = None
+    repetition_penalty: Annotated[float, Meta(gt=0)] | None = None
     top_k: Annotated[int, Meta(ge=-1, le=2**31 - 1)] | None = None
     min_p: _Fraction | None = None
     seed: Annotated[int, Meta(ge=-(2**63), le=2**63 - 1)] | None = None

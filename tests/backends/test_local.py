@@ -207,6 +207,32 @@ async def test_values_that_ask_for_nothing_are_no_reason_to_refuse() -> None:
     assert (await ask(local(played), user("Hi"), **idle)).text == "Hello!"
 
 
+@pytest.mark.parametrize(
+    ("asked", "reaches"),
+    [
+        ({"top_k": -1, "top_p": 0.5}, {"top_k": 0, "top_p": 0.5}),
+        ({"top_p": 0, "temperature": 2.0}, {"temperature": 0, "top_p": 1, "min_p": None}),
+        ({"min_p": 1, "temperature": 2.0}, {"temperature": 0, "top_p": 1, "min_p": None}),
+    ],
+)
+async def test_values_that_not_every_engine_takes_are_said_otherwise(
+    asked: dict[str, Any], reaches: dict[str, Any]
+) -> None:
+    played = engine()
+    await ask(local(played), user("Hi"), **asked)
+    sampling = played.requests[0][1]
+    assert {name: getattr(sampling, name) for name in reaches} == reaches
+
+
+async def test_a_bias_for_what_is_no_token_is_refused() -> None:
+    played = engine()
+    size = played.tokenizer.size
+    await ask(local(played), user("Hi"), logit_bias={size - 1: 1.0})
+    with pytest.raises(InvalidRequest) as refused:
+        await ask(local(played), user("Hi"), logit_bias={5: 1.0, size: 1.0})
+    assert refused.value.param == f"logit_bias.{size}" and len(played.requests) == 1
+
+
 async def test_more_alternatives_than_the_engine_has_are_refused() -> None:
     with pytest.raises(InvalidRequest) as refused:
         await ask(local(engine()), user("Hi"), logprobs=21)

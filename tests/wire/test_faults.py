@@ -461,6 +461,13 @@ CASES = [
         "decimal_above_max_value",
         "Invalid 'top_p': decimal above maximum value. Expected a value <= 1, but got 1.5 instead.",
     ),
+    case(
+        {"repetition_penalty": 0},
+        "repetition_penalty",
+        "decimal_below_min_value",
+        "Invalid 'repetition_penalty': decimal below minimum value. "
+        "Expected a value > 0, but got 0 instead.",
+    ),
     case({"seed": 2**63}, "seed", "integer_above_max_value", "Invalid 'seed': integer above "),
     case({"top_k": -2}, "top_k", "integer_below_min_value", "Invalid 'top_k': integer below "),
     case(
