@@ -20,11 +20,12 @@ from typing import Any, TypeVar
 import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.protocols.http.flow_control import FlowControl
-from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
 from antiphon.errors import SetupError
 
+from .errors import error_reply
 from .stream import STRAIGHT, Straight
 
 __all__ = ["bind", "run", "serve"]
@@ -45,12 +46,8 @@ _FLUSH_S = 5
 #: Request line and headers. Codex sends some 4 KiB.
 _MAX_HEAD_BYTES = 64 * 2**10
 
-_HEAD_TOO_LARGE = (
-    b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
-    b"content-type: application/json\r\ncontent-length: 129\r\nconnection: close\r\n\r\n"
-    b'{"error":{"message":"The request headers are too large.",'
-    b'"type":"invalid_request_error","param":null,"code":"headers_too_large"}}'
-)
+_HEAD_TOO_LARGE = (431, "The request headers are too large.", "headers_too_large")
+_NOT_HTTP = (400, "We could not parse the HTTP of your request.", "invalid_http")
 
 #: Allocations between looks for garbage. Python's 700 are a few tokens' worth.
 _GARBAGE = 10_000
@@ -178,11 +175,13 @@ def _calm_collector() -> Iterator[None]:
 
 
 class _Protocol(HttpToolsProtocol):
-    """uvicorn's, with an end to the request head (the parser gathers any number of bytes), and a
-    short way for the pieces of streams."""
+    """uvicorn's, with an end to the request head (the parser gathers any number of bytes), refusals
+    in the API's shape, and a short way for the pieces of streams."""
 
     _head = 0
     _in_head = True
+    #: The piece that is read now began with the end of another request.
+    _follows = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -198,13 +197,28 @@ class _Protocol(HttpToolsProtocol):
         self._in_head = False
         super().on_headers_complete()
 
+    def on_message_complete(self) -> None:
+        self._follows = True
+        super().on_message_complete()
+
     def data_received(self, data: bytes) -> None:
+        self._follows = False
         super().data_received(data)
-        if self._in_head:
+        if self._in_head and not self._follows:
             self._head += len(data)
             if self._head > _MAX_HEAD_BYTES and not self.transport.is_closing():
-                self.transport.write(_HEAD_TOO_LARGE)
-                self.transport.close()
+                self._refuse(*_HEAD_TOO_LARGE)
+
+    def send_400_response(self, msg: str) -> None:
+        self._refuse(*_NOT_HTTP)
+
+    def _refuse(self, status: int, message: str, code: str) -> None:
+        """Where there is no request yet that an app could answer."""
+        body = error_reply(status, message, code=code).body
+        head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
+        self.transport.write(STATUS_LINE[status] + head.encode() + b"connection: close\r\n\r\n")
+        self.transport.write(bytes(body))
+        self.transport.close()
 
 
 def _straight(transport: asyncio.Transport, flow: FlowControl) -> Straight:

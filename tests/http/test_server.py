@@ -148,6 +148,44 @@ async def test_endless_headers_are_refused(rim: Any, service: Any, piece: bytes)
             await writer.wait_closed()
 
 
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+        b"GET /health HTTP/1.1\r\ncontent-length: -5\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+async def test_what_is_no_http_is_told_so_like_all_else(
+    rim: Any, service: Any, sent: bytes
+) -> None:
+    async with serving(rim().app, service.drain) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(sent)
+        head, body = (await reader.read()).split(b"\r\n\r\n", 1)
+        assert head.startswith(b"HTTP/1.1 400")
+        error = json.loads(body)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["code"] == "invalid_http"
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def test_a_request_may_begin_right_behind_a_large_one(rim: Any, service: Any) -> None:
+    """The head of the second comes in the same piece as the body of the first, and is not whole."""
+    body = b" " * 100_000
+    async with serving(rim().app, service.drain) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        head = f"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body + b"GET /health HTTP/1.1\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+        writer.write(b"host: localhost\r\nconnection: close\r\n\r\n")
+        assert (await reader.read()).endswith(b'{"status":"ok"}')
+        writer.close()
+        await writer.wait_closed()
+
+
 async def test_headers_of_common_size_are_taken(rim: Any, service: Any) -> None:
     async with serving(rim().app, service.drain) as served:
         for _ in range(3):
