@@ -41,8 +41,9 @@ _SECRET = frozenset(
         "x-api-key",
     }
 )
-#: Secrets inside texts: bearer headers, keys in the common form, passwords in URLs.
-_IN_TEXT = re.compile(r"(?i)(bearer\s+|\bsk-|://[^\s/:@]*:)[^\s'\"\\,;@]+")
+#: Secrets inside texts: bearer headers, keys in the common form, passwords in URLs (which are told
+#: from ports by the @ behind them).
+_IN_TEXT = re.compile(r"(?i)(bearer\s+|\bsk-|://[^\s/:@]*:(?=[^\s'\"\\,;@]+@))[^\s'\"\\,;@]+")
 _TRACES = ("bearer", "sk-", "://")
 
 

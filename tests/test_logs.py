@@ -63,6 +63,15 @@ def test_counts_of_tokens_are_no_secrets() -> None:
     assert (line["input_tokens"], line["output_tokens"]) == (3, 4)
 
 
+def test_ports_are_no_secrets() -> None:
+    stream = io.StringIO()
+    url = "http://127.0.0.1:8000/v1"
+    open_log(stream).info("serving", url=url, store=f"postgresql://me:{CANARY}@db.test:5432/all")
+    line = json.loads(stream.getvalue())
+    assert line["url"] == url
+    assert line["store"] == "postgresql://me:[redacted]@db.test:5432/all"
+
+
 def test_a_line_is_json_with_what_is_bound() -> None:
     stream = io.StringIO()
     log = open_log(stream)
