@@ -48,13 +48,13 @@ class Conversations:
         await self._store.put_conversation(tenant, conversation, items)
         return conversation
 
-    async def retrieve(self, tenant: str, conversation_id: str) -> Conversation:
-        """Without its items."""
+    async def retrieve(
+        self, tenant: str, conversation_id: str, *, param: str = "conversation_id"
+    ) -> Conversation:
+        """Without its items. ``param``: where the id was given."""
         found = await self._store.conversation(tenant, conversation_id)
         if found is None:
-            raise NotFound(
-                f"Conversation with id '{conversation_id}' not found.", param="conversation_id"
-            )
+            raise NotFound(f"Conversation with id '{conversation_id}' not found.", param=param)
         return found
 
     async def update(
@@ -115,7 +115,7 @@ class Conversations:
         being made; 400, for clients would retry a 409 at once."""
         if conversation is None:
             return _nothing
-        await self.retrieve(tenant, conversation.id)
+        await self.retrieve(tenant, conversation.id, param="conversation")
         await self.resume(tenant, conversation, response_id)
 
         async def release() -> None:

@@ -181,7 +181,7 @@ class Preparer:
         """How many tokens the model would see: the same rendering."""
         asked = request.as_create()
         if asked.conversation is not None:
-            await self._conversations.retrieve(tenant, asked.conversation.id)
+            await self._conversations.retrieve(tenant, asked.conversation.id, param="conversation")
         model = self._models.find(asked.model)
         asked, tools = self._meant(asked, model)
         context = await self._context(tenant, asked, model)

@@ -63,6 +63,7 @@ async def test_what_is_no_conversation_is_refused(serve: Serve, ask: Ask) -> Non
     unknown = (await ask(serve(), conversation="conv_none")).refused
     assert unknown["http"] == 404
     assert unknown["message"] == "Conversation with id 'conv_none' not found."
+    assert unknown["param"] == "conversation"
     both = {"conversation": "conv_1", "previous_response_id": "resp_1"}
     refused = (await ask(serve(), **both)).refused
     assert (refused["http"], refused["code"]) == (400, "mutually_exclusive_parameters")
