@@ -16,18 +16,21 @@ from .faults import kind_of
 __all__ = ["DEFAULT_LIMITS", "Limits", "parse"]
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
+_HALF = re.compile("[\ud800-\udfff]")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
     """How much of what a request may hold: items; parts of one item; tools of one list; levels of
-    arrays and objects within each other, the body being the first; arrays and objects in all
-    (brackets in texts count as well: it is a bound against bodies made to be slow)."""
+    arrays and objects within each other, the body being the first; arrays and objects in all, and
+    members of objects (brackets and colons in texts count as well: these two are bounds against
+    bodies made to be slow)."""
 
     items: int = 10_000
     parts: int = 2_000
     tools: int = 1_024
     nesting: int = 64
     containers: int = 500_000
+    members: int = 1_000_000
 
 
 DEFAULT_LIMITS = Limits()
@@ -38,10 +41,9 @@ def parse(body: bytes, limits: Limits, *, nulls: bool = False) -> dict[str, Any]
     "none" instead of "not given". Raises ``InvalidRequest``."""
     brackets = body.count(b"[") + body.count(b"{")
     if brackets > limits.containers:
-        raise InvalidRequest(
-            f"The body of your request holds more than {limits.containers} arrays and objects.",
-            code="invalid_value",
-        )
+        raise _too_much(limits.containers, "arrays and objects")
+    if body.count(b":") > limits.members:
+        raise _too_much(limits.members, "members of objects")
     try:
         raw = msgspec.json.decode(body)
     except RecursionError:
@@ -59,7 +61,9 @@ def parse(body: bytes, limits: Limits, *, nulls: bool = False) -> dict[str, Any]
     # Counting brackets is a cheap upper bound that spares nearly every request the walk.
     if brackets > limits.nesting:
         _check_depth(raw, limits.nesting)
-    return {name: value for name, value in raw.items() if nulls or value is not None}
+    if nulls or None not in raw.values():
+        return raw
+    return {name: value for name, value in raw.items() if value is not None}
 
 
 def _mended(body: bytes, limits: Limits) -> Any:
@@ -67,9 +71,7 @@ def _mended(body: bytes, limits: Limits) -> Any:
     middle of one. No engine can read them: they become replacement characters."""
     try:
         raw = json.loads(body.decode(), parse_constant=_no_constant)
-        text = json.dumps(raw, ensure_ascii=False)
-        whole = text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-        return msgspec.json.decode(whole.encode())
+        return msgspec.json.decode(_HALF.sub("\ufffd", json.dumps(raw, ensure_ascii=False)))
     except RecursionError:
         raise _too_deep(limits.nesting) from None
     except (ValueError, msgspec.DecodeError):
@@ -96,6 +98,12 @@ def _check_depth(raw: Any, limit: int) -> None:
 
 def _not_json() -> InvalidRequest:
     return InvalidRequest("We could not parse the JSON body of your request.", code="invalid_json")
+
+
+def _too_much(limit: int, what: str) -> InvalidRequest:
+    return InvalidRequest(
+        f"The body of your request holds more than {limit} {what}.", code="invalid_value"
+    )
 
 
 def _too_deep(limit: int) -> InvalidRequest:

@@ -158,6 +158,14 @@ def test_there_is_a_limit_to_everything(limits: Limits, fields: dict[str, Any], 
     create_response(json.dumps({"input": "hi", **fields}).encode())
 
 
+def test_objects_may_not_have_too_many_members() -> None:
+    body = b'{"input":"12:30:00","metadata":{"a":"b"}}'
+    create_response(body, Limits(members=5))
+    error = refused(body, Limits(members=4))
+    assert (error.param, error.code) == (None, "invalid_value")
+    assert "more than 4 members" in error.message
+
+
 LONG = {
     "input": ({"input": "x" * 10_485_761}, "input"),
     "text": (
