@@ -15,6 +15,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire.body import DEFAULT_LIMITS, Limits, parse
 from antiphon.wire.decode import read_create
 from antiphon.wire.faults import bad_type, bad_value, kind_of, missing
+from antiphon.wire.foreign import refuse_foreign
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
 from antiphon.wire.shape import Json, array, fields_of, tag_of
@@ -129,24 +130,6 @@ def _merge(asked: Json, more: Json) -> None:
 
 # --- what is refused -----------------------------------------------------------------------------
 
-#: Fields that ask for what there is not, unless their value asks for nothing.
-_REFUSED: Mapping[str, Callable[[Any], bool]] = {
-    "modalities": lambda value: value == ["text"],
-    "audio": lambda value: False,
-    "web_search_options": lambda value: False,
-    "store": lambda value: value is False,
-    "echo": lambda value: value is False,
-    **dict.fromkeys(
-        (
-            "best_of",
-            "guided_choice",
-            "guided_grammar",
-            "guided_json",
-            "guided_regex",
-        ),
-        lambda value: value is False,
-    ),
-}
 #: Of the Responses API: what is said there is said here otherwise, or cannot be.
 _ELSEWHERE = (
     "input",
@@ -177,13 +160,13 @@ def _refuse(raw: Json) -> None:
                 param=name,
                 code="unsupported_parameter",
             )
-    for name, idle in _REFUSED.items():
-        if name in raw and not idle(raw[name]):
-            raise InvalidRequest(
-                f"Unsupported parameter: '{name}' is not supported by this server.",
-                param=name,
-                code="unsupported_parameter",
-            )
+    refuse_foreign(raw, known=("logprobs", "n"))
+    if raw.get("store", False) is not False:
+        raise InvalidRequest(
+            "Unsupported parameter: 'store' is not supported by this server.",
+            param="store",
+            code="unsupported_parameter",
+        )
     for one, other in (_LIMITS, ("functions", "tools"), ("function_call", "tool_choice")):
         if one in raw and other in raw:
             raise InvalidRequest(

@@ -15,7 +15,8 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire.body import DEFAULT_LIMITS, Limits, parse
 from antiphon.wire.decode import read_create
 from antiphon.wire.faults import bad_type, empty, kind_of, missing
-from antiphon.wire.request import CreateResponse
+from antiphon.wire.foreign import refuse_foreign
+from antiphon.wire.request import FIELDS, CreateResponse
 from antiphon.wire.response import Response
 from antiphon.wire.shape import Json, array, fields_of
 
@@ -172,32 +173,20 @@ _SAME = (
     "user",
     "vllm_xargs",
 )
-#: Fields that ask for what there is not, unless their value asks for nothing.
-_REFUSED: Mapping[str, Callable[[Any], bool]] = {
-    "suffix": lambda value: value == "",
-    "best_of": lambda value: value == 1 and value is not True,
-    **dict.fromkeys(
-        (
-            "guided_choice",
-            "guided_grammar",
-            "guided_json",
-            "guided_regex",
-            "messages",
-            "prompt_logprobs",
-            "response_format",
-            "structured_outputs",
-            "use_beam_search",
-        ),
-        lambda value: value is False,
-    ),
-}
+#: Fields of the other APIs that would change an answer: this one has no place for them.
+_REFUSED = (
+    "messages",
+    "response_format",
+    *(name for name, fate in FIELDS.items() if fate == "honoured" and name != "prompt"),
+)
 
 
 def _refuse(raw: Json) -> None:
-    for name, idle in _REFUSED.items():
-        if name in raw and not idle(raw[name]):
+    refuse_foreign(raw, known=("echo", "logprobs", "n"))
+    for name in _REFUSED:
+        if raw.get(name, False) is not False and name not in _SAME and name not in _READERS:
             raise InvalidRequest(
-                f"Unsupported parameter: '{name}' is not supported by this server.",
+                f"Unsupported parameter: '{name}' is not supported by this API.",
                 param=name,
                 code="unsupported_parameter",
             )

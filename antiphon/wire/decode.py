@@ -30,6 +30,7 @@ from .faults import (
     too_long,
     too_many_properties,
 )
+from .foreign import refuse_foreign
 from .prompts import TEMPLATE_FIELDS, CreatePrompt
 from .request import CreateResponse, InputTokens, StreamOptions
 from .response import (
@@ -198,6 +199,7 @@ def _request(raw: Json, cls: type[_R], limits: Limits) -> _R:
                 param=old,
                 code="unsupported_parameter",
             )
+    refuse_foreign(raw)
     if "generation_config" in raw:
         raw = {**read_generation(raw["generation_config"], "generation_config"), **raw}
         raw["generation_config"] = {}

@@ -485,6 +485,8 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,x", "d
         ({"modalities": ["audio"]}, "modalities", "unsupported_parameter"),
         ({"audio": {}}, "audio", "unsupported_parameter"),
         ({"guided_json": {}}, "guided_json", "unsupported_parameter"),
+        ({"min_tokens": 5}, "min_tokens", "unsupported_parameter"),
+        ({"stop_token_ids": [3]}, "stop_token_ids", "unsupported_parameter"),
         ({"continue_final_message": True}, "continue_final_message", "invalid_value"),
         ({"continue_final_message": 1}, "continue_final_message", "invalid_type"),
         ({"add_generation_prompt": False}, "add_generation_prompt", "unsupported_value"),

@@ -146,7 +146,15 @@ async def test_log_probabilities(serve: Serve) -> None:
 
 async def test_options_reach_the_engine(serve: Serve) -> None:
     played = engine(["Hello END"])
-    body = {"temperature": 0.5, "seed": 3, "stop": ["END"], "top_k": 2, "suffix": "", "best_of": 1}
+    body = {
+        "temperature": 0.5,
+        "seed": 3,
+        "stop": ["END"],
+        "top_k": 2,
+        "suffix": "",
+        "best_of": 1,
+        "store": False,
+    }
     answer = await plain(serve(played), max_tokens=40, **body)
     _, sampling = played.requests[0]
     assert (sampling.temperature, sampling.seed, sampling.top_k) == (0.5, 3, 2)
@@ -175,6 +183,10 @@ async def test_options_reach_the_engine(serve: Serve) -> None:
         ({"suffix": "end"}, "suffix", "unsupported_parameter"),
         ({"response_format": {}}, "response_format", "unsupported_parameter"),
         ({"messages": []}, "messages", "unsupported_parameter"),
+        ({"use_beam_search": True}, "use_beam_search", "unsupported_parameter"),
+        ({"tools": []}, "tools", "unsupported_parameter"),
+        ({"reasoning": {"effort": "low"}}, "reasoning", "unsupported_parameter"),
+        ({"store": True}, "store", "unsupported_parameter"),
         ({"temperature": 3}, "temperature", "decimal_above_max_value"),
         ({"stream_options": {"include_usage": True}}, "stream_options", None),
         ({"model": "nope"}, "model", "model_not_found"),

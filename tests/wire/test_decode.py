@@ -314,6 +314,11 @@ def test_a_format_and_a_forced_tool_may_come_together() -> None:
     assert request.tool_choice == tl.Choice(type="function", name="f")
 
 
+def test_fields_of_others_that_ask_for_nothing_are_no_reason_to_refuse() -> None:
+    idle = {"n": 1, "best_of": 1, "logprobs": False, "use_beam_search": False, "min_tokens": 0}
+    assert create_response(json.dumps({"input": "hi", **idle}).encode()).input is not None
+
+
 def test_unknown_fields_are_ignored() -> None:
     assert asked(generate=True, stream_id="s", extra_body={"a": [None]}, acme=1) == asked()
 

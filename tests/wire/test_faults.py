@@ -461,6 +461,21 @@ CASES = [
         "decimal_above_max_value",
         "Invalid 'top_p': decimal above maximum value. Expected a value <= 1, but got 1.5 instead.",
     ),
+    *(
+        case(
+            {name: value},
+            name,
+            "unsupported_parameter",
+            f"Unsupported parameter: '{name}' is not supported by this server.",
+        )
+        for name, value in {
+            "n": 2,
+            "logprobs": True,
+            "guided_json": {},
+            "bad_words": ["x"],
+            "enable_thinking": False,
+        }.items()
+    ),
     case(
         {"repetition_penalty": 0},
         "repetition_penalty",

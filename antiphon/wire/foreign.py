@@ -1,0 +1,64 @@
+"""Fields that others take and that would change the answer: OpenAI's older APIs, vLLM, SGLang,
+llama.cpp, Ollama, DashScope. To pass over them in silence would mislead. It knows no field of ours.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any
+
+from antiphon.errors import InvalidRequest
+
+__all__ = ["refuse_foreign"]
+
+#: Field → the values that ask for nothing.
+_FOREIGN: Mapping[str, tuple[Any, ...]] = {
+    "allowed_token_ids": ([],),
+    "audio": (),
+    "bad_words": ([],),
+    "best_of": (1,),
+    "chat_template": (),
+    "documents": ([],),
+    "dry_multiplier": (0,),
+    "dynatemp_range": (0,),
+    "early_stopping": (False,),
+    "ebnf": (),
+    "echo": (False,),
+    "enable_thinking": (),
+    "grammar": ("",),
+    "guided_choice": (),
+    "guided_grammar": (),
+    "guided_json": (),
+    "guided_regex": (),
+    "json_schema": (),
+    "length_penalty": (1,),
+    "logits_processors": ([],),
+    "logprobs": (False,),
+    "min_tokens": (0,),
+    "mirostat": (0,),
+    "modalities": (["text"],),
+    "n": (1,),
+    "n_predict": (-1,),
+    "num_predict": (-1,),
+    "prompt_logprobs": (False,),
+    "regex": (),
+    "repeat_penalty": (1,),
+    "stop_token_ids": ([],),
+    "suffix": ("",),
+    "truncate_prompt_tokens": (),
+    "typical_p": (1,),
+    "use_beam_search": (False,),
+    "web_search_options": (),
+    "xtc_probability": (0,),
+}
+
+
+def refuse_foreign(raw: Mapping[str, Any], known: Collection[str] = ()) -> None:
+    """``known``: those that the API has. Raises ``InvalidRequest`` that names the field."""
+    for name, idle in _FOREIGN.items():
+        if name in raw and name not in known and raw[name] not in idle:
+            raise InvalidRequest(
+                f"Unsupported parameter: '{name}' is not supported by this server.",
+                param=name,
+                code="unsupported_parameter",
+            )
