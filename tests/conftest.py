@@ -33,7 +33,13 @@ def kills(request: pytest.FixtureRequest) -> int:
 
 
 @pytest.fixture(scope="session")
-def database() -> Iterator[Postgres]:
-    """A real PostgreSQL; a test takes a fresh database of it."""
+def _postgres() -> Iterator[Postgres]:
     with postgres() as server:
         yield server
+
+
+@pytest.fixture
+def database(_postgres: Postgres) -> Iterator[Postgres]:
+    """A real PostgreSQL; a test takes fresh databases of it."""
+    yield _postgres
+    _postgres.give_back()

@@ -91,6 +91,7 @@ class Agreement(RuleBasedStateMachine):
             for world in self.worlds:
                 await world.service.drain(0)
                 await world.store.close()
+            self.database.give_back()
 
         self.loop.run_until_complete(close())
         self.loop.close()

@@ -70,6 +70,7 @@ class Agreement(RuleBasedStateMachine):
                 for key in list(world.readers):
                     world.leave(*key)
                 await world.store.close()
+            self.database.give_back()
 
         try:
             for tenant in "tu":
