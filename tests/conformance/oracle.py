@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable
 from functools import reduce
 from operator import or_
-from typing import Any
+from typing import Any, get_args
 
 import httpx
 import msgspec
@@ -20,7 +20,6 @@ import openresponses_types
 import pytest
 from openai.types.responses import Response as SdkResponse
 from openai.types.responses import ResponseStreamEvent
-from pydantic import TypeAdapter
 
 from antiphon.stream.fold import fold
 from antiphon.stream.grammar import Checker
@@ -29,7 +28,11 @@ from antiphon.wire.events import EVENTS, Event
 __all__ = ["error", "error_frame", "plain", "stream"]
 
 Json = dict[str, Any]
-_SDK_EVENT = TypeAdapter[Any](ResponseStreamEvent)
+#: The official client's events by their type: its own union would try each of them in turn.
+_SDK_EVENTS = {
+    get_args(event.model_fields["type"].annotation)[0]: event
+    for event in get_args(get_args(ResponseStreamEvent)[0])
+}
 _event = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 
 #: Events that the official client's types do not list, though its stream takes them.
@@ -89,7 +92,7 @@ def stream(body: bytes) -> list[Json]:
     events: list[Json] = [json.loads(line) for line in lines]
     for event, line in zip(events, lines, strict=True):
         if event["type"] not in _UNLISTED:
-            _SDK_EVENT.validate_json(line, strict=True)
+            _SDK_EVENTS[event["type"]].model_validate_json(line, strict=True)
         if "response" in event:
             plain(json.dumps(event["response"]).encode())
     _obeys([_event(line) for line in lines])
