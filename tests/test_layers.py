@@ -22,6 +22,7 @@ MAY: dict[str, set[str]] = {
     # the way of a request
     "wire": {"errors"},
     "words": set(),
+    "pages": {"errors", "wire"},
     "compat": {"errors", "wire"},
     "stream": {"errors", "wire"},
     "dialects": {*ROOTS, "wire", "stream"},
@@ -43,6 +44,7 @@ MAY: dict[str, set[str]] = {
         "upstream",
         "address",
         "words",
+        "pages",
         "seal",
     },
     "store": {"errors", "wire", "words"},
@@ -61,8 +63,9 @@ MAY: dict[str, set[str]] = {
         "store",
         "attachments",
         "words",
+        "pages",
     },
-    "http": {*ROOTS, "wire", "stream", "compat", "runs", "__init__"},
+    "http": {*ROOTS, "wire", "stream", "compat", "runs", "pages", "__init__"},
     # around it
     "address": {"errors"},
     "logs": {"errors"},

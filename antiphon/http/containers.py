@@ -7,7 +7,6 @@ from urllib.parse import quote
 
 from starlette.requests import Request
 
-from antiphon.runs.containers import Page
 from antiphon.wire.containers import create_container, file_reference
 from antiphon.wire.lists import Deleted
 
@@ -37,7 +36,7 @@ class Containers:
 
     async def list(self, request: Request) -> Reply:
         """Those of the tenant, newest first unless asked otherwise."""
-        return json_reply(self._containers.list(_tenant(request), _page(request)))
+        return json_reply(self._containers.list(_tenant(request), Query(request.scope).cut()))
 
     async def retrieve(self, request: Request) -> Reply:
         """Whether it is active still, for one thing."""
@@ -66,7 +65,9 @@ class Containers:
 
     async def list_files(self, request: Request) -> Reply:
         """Those of the user and those that code has made."""
-        return json_reply(await self._containers.list_files(*_asked(request), _page(request)))
+        return json_reply(
+            await self._containers.list_files(*_asked(request), Query(request.scope).cut())
+        )
 
     async def retrieve_file(self, request: Request) -> Reply:
         """Without its content."""
@@ -107,13 +108,3 @@ def _asked(request: Request) -> tuple[str, str]:
 def _file_id(request: Request) -> str:
     found: str = request.path_params["file_id"]
     return found
-
-
-def _page(request: Request) -> Page:
-    query = Query(request.scope)
-    limit = query.number("limit", low=1, high=100)
-    return Page(
-        limit=20 if limit is None else limit,
-        order=query.choice("order", ("asc", "desc"), "desc"),
-        after=query.text("after"),
-    )

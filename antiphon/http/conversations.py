@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from antiphon.runs.pages import Cut
 from antiphon.wire.decode import conversation_metadata, create_conversation, new_items
 from antiphon.wire.lists import Deleted
 from antiphon.wire.request import INCLUDES
@@ -20,7 +19,7 @@ from .replies import Reply, json_reply
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["Conversations", "cut_of"]
+__all__ = ["Conversations"]
 
 
 class Conversations:
@@ -58,7 +57,9 @@ class Conversations:
 
     async def items(self, request: Request) -> Reply:
         """A page of its items, newest first unless asked otherwise."""
-        return json_reply(await self._talks.items(*_asked(request), cut_of(request)))
+        query = Query(request.scope)
+        query.many("include", INCLUDES)
+        return json_reply(await self._talks.items(*_asked(request), query.cut()))
 
     async def item(self, request: Request) -> Reply:
         """One of its items."""
@@ -78,16 +79,3 @@ class Conversations:
 def _asked(request: Request) -> tuple[str, str]:
     """Tenant and conversation id."""
     return exchange_of(request.scope).tenant, request.path_params["conversation_id"]
-
-
-def cut_of(request: Request) -> Cut:
-    """Which page a request for a list asks for."""
-    query = Query(request.scope)
-    query.many("include", INCLUDES)
-    limit = query.number("limit", low=1, high=100)
-    return Cut(
-        limit=20 if limit is None else limit,
-        order=query.choice("order", ("asc", "desc"), "desc"),
-        after=query.text("after"),
-        before=query.text("before"),
-    )

@@ -11,10 +11,13 @@ from urllib.parse import parse_qsl
 from starlette.types import Scope
 
 from antiphon.errors import InvalidRequest
+from antiphon.pages import Cut
+from antiphon.wire.faults import bad_type, bad_value, out_of_range, shortened
 
 __all__ = ["Query"]
 
 _MOST_FIELDS = 200
+_LISTED, _MOST_LISTED = 20, 100
 _SUBSCRIPT = re.compile(r"\[\d*\]\Z")
 _FLAGS = {"true": True, "1": True, "false": False, "0": False}
 
@@ -55,12 +58,18 @@ class Query:
         if value is None:
             return False
         if value.lower() not in _FLAGS:
-            raise InvalidRequest(
-                f"Invalid type for '{name}': expected a boolean, but got '{value}' instead.",
-                param=name,
-                code="invalid_type",
-            )
+            raise bad_type(name, "a boolean", f"'{shortened(value)}'")
         return _FLAGS[value.lower()]
+
+    def cut(self) -> Cut:
+        """Which page of a list is asked for."""
+        limit = self.number("limit", low=1, high=_MOST_LISTED)
+        return Cut(
+            limit=_LISTED if limit is None else limit,
+            order=self.choice("order", ("asc", "desc"), "desc"),
+            after=self.text("after"),
+            before=self.text("before"),
+        )
 
     def number(self, name: str, *, low: int, high: int | None = None) -> int | None:
         """A whole number between the bounds, both included; None if it was not given."""
@@ -68,33 +77,15 @@ class Query:
         if value is None:
             return None
         if not re.fullmatch(r"-?[0-9]{1,18}", value):
-            raise InvalidRequest(
-                f"Invalid type for '{name}': expected an integer, but got '{value}' instead.",
-                param=name,
-                code="invalid_type",
-            )
+            raise bad_type(name, "an integer", f"'{shortened(value)}'")
         number = int(value)
         if number < low:
-            raise _out_of_range(name, number, "below minimum", ">=", low)
+            raise out_of_range(name, "integer", number, ">=", str(low))
         if high is not None and number > high:
-            raise _out_of_range(name, number, "above maximum", "<=", high)
+            raise out_of_range(name, "integer", number, "<=", str(high))
         return number
 
 
 def _check(name: str, value: str, options: Collection[str]) -> None:
     if value not in options:
-        supported = ", ".join(f"'{option}'" for option in options)
-        raise InvalidRequest(
-            f"Invalid value: '{value}'. Supported values are: {supported}.",
-            param=name,
-            code="invalid_value",
-        )
-
-
-def _out_of_range(name: str, number: int, where: str, sign: str, bound: int) -> InvalidRequest:
-    return InvalidRequest(
-        f"Invalid '{name}': integer {where} value. Expected a value {sign} {bound}, "
-        f"but got {number} instead.",
-        param=name,
-        code=f"integer_{where.replace('imum', '').replace(' ', '_')}_value",
-    )
+        raise bad_value(name, value, options)

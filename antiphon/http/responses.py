@@ -22,7 +22,6 @@ from antiphon.wire.events import Event, Keepalive
 from antiphon.wire.request import INCLUDES, CreateResponse
 
 from . import bodies, repeats, sse
-from .conversations import cut_of
 from .errors import failure_reply
 from .exchange import Exchange, exchange_of, trace_of
 from .gate import Gate
@@ -244,8 +243,9 @@ class Responses:
 
     async def input_items(self, request: Request) -> Reply:
         """A page of what a response was generated from."""
-        page = await self._service.input_items(*_asked(request), cut_of(request))
-        return json_reply(page)
+        query = Query(request.scope)
+        query.many("include", INCLUDES)
+        return json_reply(await self._service.input_items(*_asked(request), query.cut()))
 
     async def count(self, request: Request) -> Reply:
         """How many tokens ``create`` would see."""

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from antiphon.runs.pages import Cut
 from antiphon.runs.skills import MOST_BYTES, MOST_FILES
 from antiphon.wire.faults import bad_type
 from antiphon.wire.lists import Deleted
@@ -43,7 +42,7 @@ class Skills:
 
     async def list(self, request: Request) -> Reply:
         """A page of the tenant's, newest first unless asked otherwise."""
-        return json_reply(await self._skills.list(_tenant(request), _cut(request)))
+        return json_reply(await self._skills.list(_tenant(request), Query(request.scope).cut()))
 
     async def retrieve(self, request: Request) -> Reply:
         """Which versions there are to use, for one thing."""
@@ -75,7 +74,7 @@ class Skills:
 
     async def versions(self, request: Request) -> Reply:
         """A page of them, newest first unless asked otherwise."""
-        return json_reply(await self._skills.versions(*_asked(request), _cut(request)))
+        return json_reply(await self._skills.versions(*_asked(request), Query(request.scope).cut()))
 
     async def version(self, request: Request) -> Reply:
         """Without its files."""
@@ -133,13 +132,3 @@ def _flag(fields: Mapping[str, str], name: str) -> bool:
     if value not in _FLAGS:
         raise bad_type(name, "a boolean", "a string")
     return _FLAGS[value]
-
-
-def _cut(request: Request) -> Cut:
-    query = Query(request.scope)
-    limit = query.number("limit", low=1, high=100)
-    return Cut(
-        limit=20 if limit is None else limit,
-        order=query.choice("order", ("asc", "desc"), "desc"),
-        after=query.text("after"),
-    )

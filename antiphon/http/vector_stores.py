@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 from starlette.requests import Request
 
-from antiphon.runs.pages import Cut
 from antiphon.wire import vector_requests as wire
 from antiphon.wire.lists import Deleted
 from antiphon.wire.vector_stores import FoundPage
@@ -41,7 +40,7 @@ class VectorStores:
 
     async def list(self, request: Request) -> Reply:
         """A page of them, newest first unless asked otherwise."""
-        return json_reply(await self._stores.list(_tenant(request), _cut(Query(request.scope))))
+        return json_reply(await self._stores.list(_tenant(request), Query(request.scope).cut()))
 
     async def retrieve(self, request: Request) -> Reply:
         """With how far its files are."""
@@ -73,7 +72,7 @@ class VectorStores:
     async def files(self, request: Request) -> Reply:
         """A page of its files."""
         query = Query(request.scope)
-        found = self._stores.files(*_asked(request), _cut(query), status=_status(query))
+        found = self._stores.files(*_asked(request), query.cut(), status=_status(query))
         return json_reply(await found)
 
     async def file(self, request: Request) -> Reply:
@@ -114,7 +113,7 @@ class VectorStores:
         """A page of its files."""
         query = Query(request.scope)
         found = self._stores.files(
-            *_asked(request), _cut(query), status=_status(query), batch=_batch(request)
+            *_asked(request), query.cut(), status=_status(query), batch=_batch(request)
         )
         return json_reply(await found)
 
@@ -137,16 +136,6 @@ def _file(request: Request) -> str:
 
 def _batch(request: Request) -> str:
     return str(request.path_params["batch_id"])
-
-
-def _cut(query: Query) -> Cut:
-    limit = query.number("limit", low=1, high=100)
-    return Cut(
-        limit=20 if limit is None else limit,
-        order=query.choice("order", ("asc", "desc"), "desc"),
-        after=query.text("after"),
-        before=query.text("before"),
-    )
 
 
 def _status(query: Query) -> str | None:

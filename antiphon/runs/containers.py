@@ -10,13 +10,13 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
+from antiphon.pages import Cut
 from antiphon.tools import containers as held
 from antiphon.tools.container import safe
 from antiphon.wire import containers as wc
+from antiphon.wire.lists import Page
 
-__all__ = ["Containers", "Content", "Page"]
-
-Page = held.Page
+__all__ = ["Containers", "Content"]
 
 
 class Content(Struct, frozen=True):
@@ -46,9 +46,9 @@ class Containers:
         with _told():
             return await self._all.create(tenant, asked)
 
-    def list(self, tenant: str, page: Page) -> wc.ContainerList:
+    def list(self, tenant: str, cut: Cut) -> Page[wc.Container]:
         """Those of the tenant."""
-        return self._all.list(tenant, page)
+        return self._all.list(tenant, cut)
 
     def retrieve(self, tenant: str, container_id: str) -> wc.Container:
         """One, also if it has expired."""
@@ -74,10 +74,10 @@ class Containers:
         with _told():
             return await self._all.put_upload(tenant, container_id, file_id)
 
-    async def list_files(self, tenant: str, container_id: str, page: Page) -> wc.ContainerFileList:
+    async def list_files(self, tenant: str, container_id: str, cut: Cut) -> Page[wc.ContainerFile]:
         """Those of the client and those that code has made."""
         with _told():
-            return await self._all.list_files(tenant, container_id, page)
+            return await self._all.list_files(tenant, container_id, cut)
 
     async def file(self, tenant: str, container_id: str, file_id: str) -> wc.ContainerFile:
         """Without its content."""

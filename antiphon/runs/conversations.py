@@ -8,15 +8,15 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from antiphon.errors import InvalidRequest, NotFound
+from antiphon.pages import Cut, page
 from antiphon.store.base import Store
 from antiphon.stream.writer import Ids
 from antiphon.wire.conversations import Conversation, CreateConversation
 from antiphon.wire.items import Item
-from antiphon.wire.lists import ItemList
+from antiphon.wire.lists import Page
 from antiphon.wire.response import ConversationRef
 
 from .context import admit
-from .pages import Cut, page
 
 __all__ = ["Conversations"]
 
@@ -71,7 +71,7 @@ class Conversations:
         if not await self._store.drop_conversation(tenant, conversation_id):
             await self.retrieve(tenant, conversation_id)
 
-    async def add(self, tenant: str, conversation_id: str, items: tuple[Item, ...]) -> ItemList:
+    async def add(self, tenant: str, conversation_id: str, items: tuple[Item, ...]) -> Page[Item]:
         """Append items. Raises ``InvalidRequest`` for one that is in it already."""
         await self.retrieve(tenant, conversation_id)
         past = await self._store.conversation_items(tenant, conversation_id)
@@ -87,7 +87,7 @@ class Conversations:
         await self._store.add_items(tenant, conversation_id, admitted)
         return page(admitted, Cut(limit=max(1, len(admitted)), order="asc"))
 
-    async def items(self, tenant: str, conversation_id: str, cut: Cut) -> ItemList:
+    async def items(self, tenant: str, conversation_id: str, cut: Cut) -> Page[Item]:
         """A page of its items."""
         await self.retrieve(tenant, conversation_id)
         return page(await self._store.conversation_items(tenant, conversation_id), cut)

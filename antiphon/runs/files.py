@@ -11,10 +11,12 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound
+from antiphon.pages import page_of
 from antiphon.store.base import Store
 from antiphon.store.files import Listing
 from antiphon.stream.writer import Ids
-from antiphon.wire.files import ExpiresAfter, File, FileList
+from antiphon.wire.files import ExpiresAfter, File
+from antiphon.wire.lists import Page
 
 __all__ = ["Files", "Kept", "Listing", "Upload"]
 
@@ -96,19 +98,13 @@ class Files:
             return None
         return found
 
-    async def list(self, tenant: str, listing: Listing) -> FileList:
+    async def list(self, tenant: str, listing: Listing) -> Page[File]:
         """A page. Raises ``InvalidRequest`` for a cursor that is no file."""
         wanted = replace(listing, limit=listing.limit + 1, now=int(self._clock()))
         found = await self._files.page(tenant, wanted)
         if found is None:
             raise InvalidRequest(f"No such File object: {listing.after}", param="after")
-        page = found[: listing.limit]
-        return FileList(
-            data=page,
-            first_id=page[0].id if page else None,
-            last_id=page[-1].id if page else None,
-            has_more=len(found) > len(page),
-        )
+        return page_of(found[: listing.limit], has_more=len(found) > listing.limit)
 
     async def delete(self, tenant: str, file_id: str) -> None:
         """Forget it and its content."""

@@ -21,16 +21,17 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import Conflict, InvalidRequest, NotFound, RequestError, SetupError
+from antiphon.pages import page_of
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 from antiphon.wire.checks import check_tools
 from antiphon.wire.decode import template
 from antiphon.wire.faults import missing
+from antiphon.wire.lists import Page
 from antiphon.wire.prompts import (
     TEMPLATE_FIELDS,
     CreatePrompt,
     Prompt,
-    PromptList,
     PromptValue,
 )
 from antiphon.wire.request import CreateResponse
@@ -129,13 +130,9 @@ class Prompts:
             template=raw,
         )
 
-    async def all(self) -> PromptList:
+    async def all(self) -> Page[Prompt]:
         """The newest version of each, by id."""
-        data = await asyncio.to_thread(lambda: tuple(self._all()))
-        ids = [prompt.id for prompt in data]
-        return PromptList(
-            data=data, first_id=ids[0] if ids else None, last_id=ids[-1] if ids else None
-        )
+        return page_of(await asyncio.to_thread(lambda: tuple(self._all())))
 
     async def delete(self, id: str, version: str | None = None) -> None:
         """Forget a version, or all of them. Raises ``NotFound``."""

@@ -18,6 +18,7 @@ from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.base import Continuing
 from antiphon.backends.continuation import cannot_continue
 from antiphon.errors import InvalidRequest, NotFound, RunError
+from antiphon.pages import Cut, page
 from antiphon.seal import Key, Seal
 from antiphon.store.base import Store, StoredResponse
 from antiphon.store.runs import Batch, Claim
@@ -27,7 +28,8 @@ from antiphon.tools.base import Provider
 from antiphon.tools.containers import Containers as HeldContainers
 from antiphon.tools.files.provider import FileSearch
 from antiphon.wire.compaction import Compact, CompactedResponse
-from antiphon.wire.lists import ItemList
+from antiphon.wire.items import Item
+from antiphon.wire.lists import Page
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
 from antiphon.wire.response import Response
 
@@ -43,7 +45,6 @@ from .files import Files
 from .kept import Kept
 from .lines import encoded
 from .models import Models, Policy, ServedModel
-from .pages import Cut, page
 from .preparation import Prepared, Preparer
 from .prompts import Prompts
 from .recent import Recent
@@ -345,7 +346,7 @@ class Service:
         if not await self._store.delete(tenant, response_id):
             raise _unknown(response_id)
 
-    async def input_items(self, tenant: str, response_id: str, cut: Cut) -> ItemList:
+    async def input_items(self, tenant: str, response_id: str, cut: Cut) -> Page[Item]:
         """What the response was generated from: the items of its ancestors and its own input.
 
         Raises ``NotFound`` for the response, ``InvalidRequest`` for a cursor that is not in it.

@@ -19,12 +19,12 @@ from antiphon.attachments.bundles import (
     unpacked,
 )
 from antiphon.errors import InvalidRequest, NotFound
+from antiphon.pages import Cut, page
 from antiphon.store.base import Store
 from antiphon.store.skills import Draft
 from antiphon.stream.writer import Ids
-from antiphon.wire.skills import Skill, SkillList, SkillVersion, SkillVersionList
-
-from .pages import Cut, section
+from antiphon.wire.lists import Page
+from antiphon.wire.skills import Skill, SkillVersion
 
 __all__ = ["MOST_BYTES", "MOST_FILES", "Skills"]
 
@@ -60,15 +60,9 @@ class Skills:
             raise _unknown(skill_id)
         return found
 
-    async def list(self, tenant: str, cut: Cut) -> SkillList:
+    async def list(self, tenant: str, cut: Cut) -> Page[Skill]:
         """A page. Raises ``InvalidRequest`` for a cursor that is no skill."""
-        data, more = section(await self._skills.all(tenant), cut)
-        return SkillList(
-            data=data,
-            first_id=data[0].id if data else None,
-            last_id=data[-1].id if data else None,
-            has_more=more,
-        )
+        return page(await self._skills.all(tenant), cut)
 
     async def choose(self, tenant: str, skill_id: str, version: str) -> Skill:
         """Make a version the default. Raises ``InvalidRequest`` if there is no such version."""
@@ -101,16 +95,10 @@ class Skills:
             raise self._full()
         return made
 
-    async def versions(self, tenant: str, skill_id: str, cut: Cut) -> SkillVersionList:
+    async def versions(self, tenant: str, skill_id: str, cut: Cut) -> Page[SkillVersion]:
         """A page. Raises ``InvalidRequest`` for a cursor that is no version."""
         await self.retrieve(tenant, skill_id)
-        data, more = section(await self._skills.versions(tenant, skill_id), cut)
-        return SkillVersionList(
-            data=data,
-            first_id=data[0].id if data else None,
-            last_id=data[-1].id if data else None,
-            has_more=more,
-        )
+        return page(await self._skills.versions(tenant, skill_id), cut)
 
     async def version(self, tenant: str, skill_id: str, version: str | None = None) -> SkillVersion:
         """One, by its number; ``latest``; None: the default."""

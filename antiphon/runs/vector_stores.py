@@ -14,10 +14,12 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
+from antiphon.pages import Cut, page, page_of, section
 from antiphon.retrieval.cutting import Piece, joined
 from antiphon.store.base import Store
 from antiphon.store.vectors import Entry, Held, Work
 from antiphon.stream.writer import Ids
+from antiphon.wire.lists import Page
 from antiphon.wire.vector_requests import (
     AddFile,
     Attributes,
@@ -32,7 +34,6 @@ from antiphon.wire.vector_stores import (
     FileBatch,
     FileStatus,
     Found,
-    Page,
     TextPage,
     TextPart,
     VectorStore,
@@ -42,7 +43,6 @@ from antiphon.wire.vector_stores import (
 from .embeddings import Embeddings
 from .files import Files
 from .indexing import Indexer
-from .pages import Cut, section
 from .searching import Searcher
 
 __all__ = ["VectorStores"]
@@ -130,10 +130,10 @@ class VectorStores:
         for entry in entries:
             self._indexer.drop(_work(tenant, entry))
 
-    async def list(self, tenant: str, cut: Cut) -> Page:
+    async def list(self, tenant: str, cut: Cut) -> Page[VectorStore]:
         """A page of them."""
         found, more = section(await self._kept.all(tenant), cut)
-        return _page([await self._shown(tenant, each) for each in found], more)
+        return page_of([await self._shown(tenant, each) for each in found], more)
 
     async def search(
         self, tenant: str, store_ids: Sequence[str], asked: Search
@@ -191,7 +191,7 @@ class VectorStores:
         *,
         status: str | None = None,
         batch: str | None = None,
-    ) -> Page:
+    ) -> Page[VectorStoreFile]:
         """A page of its files, or those of a batch, or of a status."""
         if batch is not None:
             await self.batch(tenant, store_id, batch)
@@ -203,7 +203,7 @@ class VectorStores:
             for entry in entries
             if status in (None, entry.file.status) and batch in (None, entry.batch)
         )
-        return _page(*section(meant, cut))
+        return page(meant, cut)
 
     async def content(self, tenant: str, store_id: str, file_id: str) -> TextPage:
         """The text that was read from it; none before it is completed."""
@@ -342,15 +342,6 @@ class VectorStores:
 def _work(tenant: str, entry: Entry) -> Work:
     file = entry.file
     return Work(tenant=tenant, store_id=file.vector_store_id, file_id=file.id)
-
-
-def _page(found: Sequence[VectorStore | VectorStoreFile], has_more: bool) -> Page:
-    return Page(
-        data=tuple(found),
-        first_id=found[0].id if found else None,
-        last_id=found[-1].id if found else None,
-        has_more=has_more,
-    )
 
 
 def _status(held: Held) -> FileStatus:

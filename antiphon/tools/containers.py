@@ -7,32 +7,23 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from typing import TypeVar
-
-from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
+from antiphon.pages import Cut, page
 from antiphon.sandbox.base import Sandbox
 from antiphon.wire import containers as wc
 from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall
+from antiphon.wire.lists import Page
 from antiphon.wire.skills import ShellSkill
 
 from .container import Container, Rules, Uploads, safe
 from .skills import Equipped, Library, equipment, inspect
 
-__all__ = ["Containers", "Page"]
+__all__ = ["Containers"]
 
 _SWEEP_S = 5.0
 #: Expired ones of which the status is still told.
 _REMEMBERED = 1000
-
-
-class Page(Struct, frozen=True, kw_only=True):
-    """Which part of a list."""
-
-    limit: int = 20
-    order: str = "desc"
-    after: str | None = None
 
 
 class Containers:
@@ -215,26 +206,14 @@ class Containers:
         name, content = await self._uploads.read(tenant, file_id)
         return await container.put(safe(name), content)
 
-    def list(self, tenant: str, page: Page) -> wc.ContainerList:
+    def list(self, tenant: str, cut: Cut) -> Page[wc.Container]:
         """Raises ``InvalidRequest`` for a cursor that is none."""
         mine = [each.shown for each in self._all.values() if each.tenant == tenant]
-        data, more = _cut(mine, page)
-        return wc.ContainerList(
-            data=data,
-            first_id=data[0].id if data else None,
-            last_id=data[-1].id if data else None,
-            has_more=more,
-        )
+        return page(mine, cut)
 
-    async def list_files(self, tenant: str, container_id: str, page: Page) -> wc.ContainerFileList:
+    async def list_files(self, tenant: str, container_id: str, cut: Cut) -> Page[wc.ContainerFile]:
         """Raises ``NotFound``, ``InvalidRequest``."""
-        data, more = _cut(await self.active(tenant, container_id).files(), page)
-        return wc.ContainerFileList(
-            data=data,
-            first_id=data[0].id if data else None,
-            last_id=data[-1].id if data else None,
-            has_more=more,
-        )
+        return page(await self.active(tenant, container_id).files(), cut)
 
     async def delete(self, tenant: str, container_id: str) -> None:
         """For good. Raises ``NotFound``."""
@@ -254,23 +233,6 @@ class Containers:
         while True:
             await asyncio.sleep(_SWEEP_S)
             await self.sweep()
-
-
-_T = TypeVar("_T", wc.Container, wc.ContainerFile)
-
-
-def _cut(things: Iterable[_T], page: Page) -> tuple[tuple[_T, ...], bool]:
-    ordered = list(things)
-    if page.order == "desc":
-        ordered.reverse()
-    start = 0
-    if page.after is not None:
-        ids = [each.id for each in ordered]
-        if page.after not in ids:
-            raise InvalidRequest(f"No such object: {page.after}", param="after")
-        start = ids.index(page.after) + 1
-    found = ordered[start : start + page.limit]
-    return tuple(found), start + len(found) < len(ordered)
 
 
 def _used(item: Item) -> str | None:

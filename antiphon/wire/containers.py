@@ -22,8 +22,6 @@ __all__ = [
     "Auto",
     "Container",
     "ContainerFile",
-    "ContainerFileList",
-    "ContainerList",
     "CreateContainer",
     "ExpiresAfter",
     "NetworkPolicy",
@@ -97,22 +95,6 @@ class ContainerFile(Struct, frozen=True, kw_only=True):
     created_at: int
     path: str
     source: Literal["user", "assistant"]
-
-
-class ContainerList(Struct, frozen=True, kw_only=True):
-    object: Literal["list"] = "list"
-    data: tuple[Container, ...]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-class ContainerFileList(Struct, frozen=True, kw_only=True):
-    object: Literal["list"] = "list"
-    data: tuple[ContainerFile, ...]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 def auto(raw: Mapping[str, Any], path: str, type: str = "auto") -> Auto:

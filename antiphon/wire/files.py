@@ -6,7 +6,7 @@ from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
-__all__ = ["PURPOSES", "ExpiresAfter", "File", "FileList"]
+__all__ = ["PURPOSES", "ExpiresAfter", "File"]
 
 #: What clients may upload a file for.
 PURPOSES = ("assistants", "batch", "fine-tune", "vision", "user_data", "evals")
@@ -24,16 +24,6 @@ class File(Struct, frozen=True, kw_only=True):
     purpose: str
     status: Literal["processed"] = "processed"
     expires_at: int | UnsetType = UNSET
-
-
-class FileList(Struct, frozen=True, kw_only=True):
-    """A page of files. ``last_id`` is where the next page goes on."""
-
-    object: Literal["list"] = "list"
-    data: tuple[File, ...]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class ExpiresAfter(Struct, frozen=True, kw_only=True):

@@ -1,21 +1,21 @@
-"""Small answers: pages of items, what was deleted, how many tokens."""
+"""Small answers: pages of lists, what was deleted, how many tokens."""
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Generic, Literal, TypeVar
 
 from msgspec import Struct
 
-from .items import Item
+__all__ = ["Deleted", "InputTokensCount", "Page"]
 
-__all__ = ["Deleted", "InputTokensCount", "ItemList"]
+_T = TypeVar("_T")
 
 
-class ItemList(Struct, frozen=True, kw_only=True):
-    """A page of items. ``last_id`` is where the next page goes on."""
+class Page(Struct, Generic[_T], frozen=True, kw_only=True):
+    """A part of a list. ``last_id`` is where the next page goes on."""
 
     object: Literal["list"] = "list"
-    data: tuple[Item, ...]
+    data: tuple[_T, ...]
     first_id: str | None
     last_id: str | None
     has_more: bool

@@ -8,7 +8,7 @@ from msgspec import UNSET, Struct, UnsetType
 
 from .response import PromptRef, PromptValue
 
-__all__ = ["TEMPLATE_FIELDS", "CreatePrompt", "Prompt", "PromptList", "PromptRef", "PromptValue"]
+__all__ = ["TEMPLATE_FIELDS", "CreatePrompt", "Prompt", "PromptRef", "PromptValue"]
 
 Json = dict[str, Any]
 
@@ -59,11 +59,3 @@ class Prompt(Struct, frozen=True, kw_only=True):
     object: Literal["prompt"] = "prompt"
     variables: tuple[str, ...] | UnsetType = UNSET
     template: Json | UnsetType = UNSET
-
-
-class PromptList(Struct, frozen=True, kw_only=True):
-    data: tuple[Prompt, ...]
-    object: Literal["list"] = "list"
-    first_id: str | None = None
-    last_id: str | None = None
-    has_more: bool = False

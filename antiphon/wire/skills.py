@@ -20,10 +20,8 @@ __all__ = [
     "LocalSkill",
     "ShellSkill",
     "Skill",
-    "SkillList",
     "SkillReference",
     "SkillVersion",
-    "SkillVersionList",
     "default_version",
     "local_skills",
     "shell_skills",
@@ -57,22 +55,6 @@ class SkillVersion(Struct, frozen=True, kw_only=True):
     name: str
     skill_id: str
     version: str
-
-
-class SkillList(Struct, frozen=True, kw_only=True):
-    object: Literal["list"] = "list"
-    data: tuple[Skill, ...]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
-
-class SkillVersionList(Struct, frozen=True, kw_only=True):
-    object: Literal["list"] = "list"
-    data: tuple[SkillVersion, ...]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class DeletedVersion(Struct, frozen=True, kw_only=True):

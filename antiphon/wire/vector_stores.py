@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Literal
 
 from msgspec import UNSET, Struct, UnsetType
 
@@ -15,7 +15,6 @@ __all__ = [
     "Found",
     "FoundPage",
     "LastError",
-    "Page",
     "StaticChunking",
     "TextPage",
     "TextPart",
@@ -104,16 +103,6 @@ class FileBatch(Struct, frozen=True, kw_only=True):
     vector_store_id: str
     status: FileStatus = "in_progress"
     file_counts: FileCounts = FileCounts()
-
-
-class Page(Struct, frozen=True, kw_only=True):
-    """A page of vector stores or of files in one."""
-
-    object: Literal["list"] = "list"
-    data: tuple[Any, ...]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
 
 
 class TextPart(Struct, frozen=True, kw_only=True):

@@ -48,6 +48,8 @@ async def test_it_is_made_shown_listed_and_deleted(serve: Serve) -> None:
     assert (page["first_id"], page["has_more"]) == (first["id"], True)
     page = (await server.client.get(URL, params={"after": second["id"]})).json()
     assert [c["id"] for c in page["data"]] == [first["id"]] and not page["has_more"]
+    page = (await server.client.get(URL, params={"before": first["id"]})).json()
+    assert [c["id"] for c in page["data"]] == [second["id"]] and not page["has_more"]
     gone = (await server.client.delete(one)).json()
     assert gone == {"id": first["id"], "object": "container.deleted", "deleted": True}
     assert (await server.client.get(one)).status_code == 404

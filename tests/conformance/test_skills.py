@@ -57,6 +57,8 @@ async def test_it_is_made_shown_listed_and_deleted(serve: Serve, stores: Store) 
     assert (page["first_id"], page["has_more"]) == (first["id"], True)
     page = (await server.client.get(URL, params={"after": second["id"]})).json()
     assert [s["id"] for s in page["data"]] == [first["id"]] and not page["has_more"]
+    page = (await server.client.get(URL, params={"before": first["id"]})).json()
+    assert [s["id"] for s in page["data"]] == [second["id"]] and not page["has_more"]
     gone = (await server.client.delete(one)).json()
     assert gone == {"id": first["id"], "object": "skill.deleted", "deleted": True}
     for path in (one, one + "/content", one + "/versions", one + "/versions/1"):

@@ -16,17 +16,17 @@ from antiphon.backends.base import Status
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
+from antiphon.pages import Cut
 from antiphon.runs.conversations import Conversations
 from antiphon.runs.files import Files
-from antiphon.runs.pages import Cut
 from antiphon.runs.prompts import Prompts
 from antiphon.runs.run import Outlet
 from antiphon.runs.skills import Skills
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event
-from antiphon.wire.items import Message
-from antiphon.wire.lists import ItemList
+from antiphon.wire.items import Item, Message
+from antiphon.wire.lists import Page
 from antiphon.wire.response import Response, ResponseError, Usage
 
 USAGE = Usage(input_tokens=7, output_tokens=3, total_tokens=10)
@@ -156,9 +156,9 @@ class FakeService:
     async def cancel(self, tenant: str, response_id: str) -> Response:
         return await self.retrieve(tenant, response_id)
 
-    async def input_items(self, tenant: str, response_id: str, cut: Cut) -> ItemList:
+    async def input_items(self, tenant: str, response_id: str, cut: Cut) -> Page[Item]:
         self._ask("input_items", tenant, response_id, cut)
-        return ItemList(data=(), first_id=None, last_id=None, has_more=False)
+        return Page(data=(), first_id=None, last_id=None, has_more=False)
 
     async def drain(self, grace_s: float) -> None:
         self.drained.append(grace_s)

@@ -6,6 +6,7 @@ import pytest
 
 from antiphon.errors import InvalidRequest
 from antiphon.http.queries import Query
+from antiphon.pages import Cut
 
 
 def query(text: str) -> Query:
@@ -67,9 +68,26 @@ def test_bad_flags_and_choices_are_refused_by_name() -> None:
     with pytest.raises(InvalidRequest, match="'c'") as refusal:
         query("include[]=a&include[]=c").many("include", "ab")
     assert refusal.value.param == "include"
-    with pytest.raises(InvalidRequest, match="'asc', 'desc'") as refusal:
+    with pytest.raises(InvalidRequest, match="'asc' and 'desc'") as refusal:
         query("order=up").choice("order", ("asc", "desc"), "desc")
     assert refusal.value.param == "order"
+
+
+def test_a_page_is_asked_for_alike_everywhere() -> None:
+    asked = Cut(limit=7, order="asc", after="a_1", before="a_9")
+    assert query("limit=7&order=asc&after=a_1&before=a_9").cut() == asked
+    assert query("").cut() == Cut(limit=20, order="desc", after=None, before=None)
+    for wrong in ("limit=0", "limit=101", "order=up"):
+        with pytest.raises(InvalidRequest) as refusal:
+            query(wrong).cut()
+        assert refusal.value.param == wrong.partition("=")[0]
+
+
+def test_what_is_refused_is_not_repeated_at_length() -> None:
+    for wrong in ("limit", "order"):
+        with pytest.raises(InvalidRequest) as refusal:
+            query(f"{wrong}={'x' * 5000}").cut()
+        assert len(refusal.value.message) < 150
 
 
 def test_floods_of_parameters_are_refused() -> None:

@@ -11,8 +11,8 @@ import pytest
 from antiphon.backends.embedding import Embedding
 from antiphon.catalog import Catalog, ServedModel
 from antiphon.errors import BackendError
+from antiphon.pages import Cut
 from antiphon.runs.files import Upload
-from antiphon.runs.pages import Cut
 from antiphon.runs.service import Policy, Service
 from antiphon.store.memory import MemoryStore
 from antiphon.testing.embedder import WordEmbedder

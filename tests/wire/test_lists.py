@@ -10,10 +10,10 @@ from openai.types.responses.input_token_count_response import InputTokenCountRes
 from pydantic import BaseModel
 
 from antiphon.wire.decode import read_items
-from antiphon.wire.lists import Deleted, InputTokensCount, ItemList
+from antiphon.wire.lists import Deleted, InputTokensCount, Page
 from tests.wire.samples import OUTPUTS
 
-PAGE = ItemList(
+PAGE = Page(
     data=read_items(list(OUTPUTS.values()), "data"),
     first_id="msg_1",
     last_id="po_1",
@@ -30,7 +30,7 @@ def test_a_page_reads_as_the_sdks_own(model: type[BaseModel]) -> None:
 
 
 def test_an_empty_page_has_no_ends() -> None:
-    empty = ItemList(data=(), first_id=None, last_id=None, has_more=False)
+    empty = Page(data=(), first_id=None, last_id=None, has_more=False)
     assert msgspec.json.decode(msgspec.json.encode(empty)) == {
         "object": "list",
         "data": [],

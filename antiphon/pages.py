@@ -1,4 +1,6 @@
-"""Pages of items, or of whatever has an id: newest or oldest first, after or before one of them."""
+"""Pages of whatever has an id: newest or oldest first, after or before one of them. It knows
+neither where a list is kept nor who asks for it.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +10,9 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.items import Item
-from antiphon.wire.lists import ItemList
+from antiphon.wire.lists import Page
 
-__all__ = ["Cut", "page", "section"]
+__all__ = ["Cut", "page", "page_of", "section"]
 
 
 class _Named(Protocol):
@@ -31,12 +32,16 @@ class Cut(Struct, frozen=True, kw_only=True):
     before: str | None = None
 
 
-def page(items: Iterable[Item], cut: Cut) -> ItemList:
-    """One page of ``items``, which are given oldest first. Raises ``InvalidRequest`` for a cursor
+def page(things: Iterable[_T], cut: Cut) -> Page[_T]:
+    """One page of ``things``, which are given oldest first. Raises ``InvalidRequest`` for a cursor
     that is none of them."""
-    found, has_more = section(items, cut)
-    return ItemList(
-        data=found,
+    return page_of(*section(things, cut))
+
+
+def page_of(found: Sequence[_T], has_more: bool = False) -> Page[_T]:
+    """What was found, as a page."""
+    return Page(
+        data=tuple(found),
         first_id=found[0].id if found else None,
         last_id=found[-1].id if found else None,
         has_more=has_more,
