@@ -283,11 +283,13 @@ def _formats(settings: Settings) -> Formats:
 
 
 def _harmony(engine: Engine, model: Model, cache: Path) -> Dialect:
+    from antiphon.dialects.formats_about import HARMONY
     from antiphon.dialects.harmony import Dialect as Harmony
     from antiphon.dialects.vocabulary import load as load_vocabulary
 
     for option in _TEMPLATED:
-        if getattr(model, option):
+        said = getattr(model, option)
+        if said and (option == "template" or said.replace("-", "_") not in HARMONY):
             raise SetupError(f"{engine.card.name} is spoken to in harmony: {option} has no meaning")
     return Harmony(
         engine.card,

@@ -118,9 +118,9 @@ def _tool(row: ToolFormat, where: str) -> ToolFormat:
 
 
 def _check_ends(row: ToolFormat, where: str) -> None:
-    if not row.opens and not row.bare:
+    if not row.opens and not row.bare_state:
         raise SetupError(f"{where}.opens must name what begins a call")
-    if bool(row.bare) != bool(row.bare_state) or len(row.bare) > 1:
+    if (row.bare and not row.bare_state) or len(row.bare) > 1:
         raise SetupError(f"{where}.bare must be one character, and bare_state its state")
     if "" in row.opens or any("" in {*s.on, *s.peek} for s in row.states.values()):
         raise SetupError(f"{where}: a terminal must not be empty")

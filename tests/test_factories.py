@@ -48,6 +48,11 @@ def test_what_has_no_meaning_in_harmony_is_named(option: str) -> None:
         spoken(dialect="harmony", **{option: "think"})
 
 
+def test_what_other_servers_call_harmony_is_no_contradiction() -> None:
+    said = spoken("gpt-oss", tool_format="openai", reasoning_format="openai_gptoss")
+    assert isinstance(said, Harmony)
+
+
 def test_a_folder_without_the_vocabulary_is_named(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"holds no o200k_base\.tiktoken"):
         spoken(vocabulary=tmp_path)

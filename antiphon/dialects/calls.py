@@ -139,6 +139,17 @@ class Call:
         if text := text.replace(QUOTE, ""):  # a quote where none belongs
             self._sink.argue(text)
 
+    def body(self, text: str) -> None:
+        """All arguments as they stand: a line for each parameter there must be, of which the last
+        takes the rest."""
+        if not text:
+            return
+        required = self._schema.get("required")
+        keys = required if isinstance(required, list) and required else [""]
+        for key, said in zip(keys, text.split("\n", len(keys) - 1), strict=False):
+            self.key(str(key))
+            self.value(said)
+
     # --- arguments that come key by key -----------------------------------------------------------
 
     @property

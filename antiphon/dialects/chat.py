@@ -20,6 +20,7 @@ from .base import Rendered
 from .constraints import Grammarian
 from .fallback import fitted, tool_prompt, without_tools
 from .formats import SHIPPED, Formats, ToolFormat
+from .formats_about import FOUND
 from .lexer import terminals_of
 from .messages import messages_of
 from .pictures import Pictures, Unreadable, marks
@@ -38,6 +39,9 @@ Message = dict[str, Any]
 _SWITCHES: Mapping[str, Callable[[str], Any]] = {
     "enable_thinking": lambda effort: effort != "none",
     "thinking": lambda effort: effort != "none",
+    "think": lambda effort: effort != "none",
+    "force_reasoning": lambda effort: effort != "none",
+    "skip_reasoning": lambda effort: effort == "none",
 }
 #: What templates call the ends of the scale, where they have words for them.
 _EFFORTS: Mapping[str, tuple[str, ...]] = {
@@ -46,7 +50,6 @@ _EFFORTS: Mapping[str, tuple[str, ...]] = {
     "xhigh": ("xhigh", "max"),
     "max": ("max", "xhigh"),
 }
-_THINKING = ("enable_thinking", "thinking")
 #: Nothing but the next name ends a turn that is written as plain text.
 _PLAIN_STOPS = ("\n\nuser:", "\n\nassistant:", "\n\nsystem:")
 
@@ -94,9 +97,8 @@ class Dialect:
             source = CHATML if "<|im_start|>" in tokenizer.special else PLAIN
         tool_source = (None if template else card.chat_templates.get("tool_use")) or source
         thinks, calls = formats.detect(tool_source, tokenizer.special)
-        said = thinks if reasoning_format is None else reasoning_format
-        self.reasoning = formats.reasoning_format(said or "")
-        tools = formats.tool_format((calls if tool_format is None else tool_format) or "")
+        self.reasoning = formats.reasoning_format(_named(reasoning_format, thinks))
+        tools = formats.tool_format(_named(tool_format, calls))
         used = terminals_of(self.reasoning, tools)
         self._plain = self._made(source, today, used)
         self._with_tools = (
@@ -156,14 +158,14 @@ class Dialect:
             constraint=self._grammarian.constraint(options, shown, thinking),
             stop=way.stop,
             stop_ids=way.stop_ids,
-            **self._cut_short(options, shown),
+            **self._cut_short(options, shown, text),
         )
 
-    def _cut_short(self, options: Options, shown: Shown) -> dict[str, Any]:
+    def _cut_short(self, options: Options, shown: Shown, prompt: str) -> dict[str, Any]:
         """What goes on where a budget of thinking is used up."""
         if options.thinking_budget is None or self.reasoning is None:
             return {}
-        end = f"\n{self.reasoning.close[0]}\n\n"
+        end = f"\n{self.reasoning.opened(prompt) or self.reasoning.close[0]}\n\n"
         return {
             "unthink": tuple(self._tokenizer.encode(end, special=True)),
             "answer_constraint": self._grammarian.constraint(
@@ -261,25 +263,27 @@ class Dialect:
         thought, said = message.get("reasoning_content", ""), str(message["content"])
         if self.reasoning is None:
             return said
-        opening, closing = f"{self.reasoning.open[0]}\n", f"\n{self.reasoning.close[0]}\n\n"
-        opened = self._opens_thinking(text)
+        opened = self.reasoning.opened(text)
+        opening = f"{self.reasoning.open[0].rstrip()}\n"
+        closing = f"\n{opened or self.reasoning.close[0]}\n\n"
         if not thought:
             return f"{closing}{said}" if opened else said
         begun = thought if opened else f"{opening}{thought}"
         return f"{begun}{closing}{said}" if said else begun
 
     def _opens_thinking(self, text: str) -> bool:
-        return self.reasoning is not None and text.rstrip().endswith(self.reasoning.open)
+        return self.reasoning is not None and bool(self.reasoning.opened(text))
 
     def _unthinking(self, template: Template, options: Options, text: str) -> str:
         """For models that always think: where effort is none, the thinking is over already."""
         effort = options.reasoning.effort if options.reasoning is not None else None
-        if self.reasoning is None or effort != "none" or any(map(template.mentions, _THINKING)):
+        if self.reasoning is None or effort != "none" or any(map(template.mentions, _SWITCHES)):
             return ""
         if text.rstrip().endswith(self.reasoning.close):
             return ""
-        opening = "" if self._opens_thinking(text) else f"{self.reasoning.open[0]}\n"
-        return f"{opening}\n{self.reasoning.close[0]}\n\n"
+        opened = self.reasoning.opened(text)
+        opening = "" if opened else f"{self.reasoning.open[0].rstrip()}\n"
+        return f"{opening}\n{opened or self.reasoning.close[0]}\n\n"
 
     def _think_aloud(self, messages: list[Message]) -> list[Message]:
         """For templates that know no thinking: within a tool loop it stays, as the text the model
@@ -307,6 +311,11 @@ class Dialect:
             if template.mentions(EFFORT) and EFFORT not in options.template:
                 settings[EFFORT] = _effort(way, effort)
         return settings
+
+
+def _named(name: str | None, found: str | None) -> str:
+    """A format by its name, or as it was found."""
+    return (found if name is None or name in FOUND else name) or ""
 
 
 def _effort(way: _Way, effort: str) -> str:

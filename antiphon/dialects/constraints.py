@@ -113,7 +113,9 @@ class Grammarian:
         form = self._reasoning
         if form is None:
             return ""
-        said = self._spelling.until(rules, "thought", form.close[0])
+        ends = enumerate(form.closes)
+        said = " | ".join(self._spelling.until(rules, f"thought_{n}", end) for n, end in ends)
+        said = rules.add("thought", said)
         rules.add("gap", self._literal(self._header) if self._header else r"/\n{0,2}/")
         if begun:
             return f"{said} gap "

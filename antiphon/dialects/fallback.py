@@ -216,8 +216,9 @@ def _formed(message: Message, traits: Traits) -> Message:
     """One message with its fields in the form that the template takes."""
     formed = {key: value for key, value in message.items() if key not in _OURS}
     thought = message.get("reasoning_content")
-    if thought and traits.reasoning is not None:
-        formed[traits.reasoning] = thought
+    demanded = traits.thought and message["role"] == "assistant"
+    if traits.reasoning is not None and (thought or demanded):
+        formed[traits.reasoning] = thought or ""
     if calls := formed.get("tool_calls"):
         formed["tool_calls"] = [_formed_call(call, traits) for call in calls]
     if traits.short_ids and "tool_call_id" in formed:

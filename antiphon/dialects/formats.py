@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 
-from .formats_about import REASONING_ABOUT, TOOLS_ABOUT, About
+from .formats_about import HARMONY, REASONING_ABOUT, TOOLS_ABOUT, About
 from .formats_families import (
     braced,
     deepseek,
@@ -30,6 +30,7 @@ from .formats_families import (
     records,
     solar,
 )
+from .formats_keys import argument_tags, section_tags
 from .formats_reasoning import REASONING
 from .formats_shape import (
     START,
@@ -44,12 +45,12 @@ from .formats_shape import (
 )
 from .formats_tags import (
     addressed_tags,
-    argument_tags,
     cdata_tags,
+    channel_tags,
     element_tags,
     function_tags,
-    hunyuan,
     invoke_tags,
+    shell_tags,
     step_tags,
     typed_tags,
 )
@@ -109,6 +110,7 @@ TOOLS: Mapping[str, ToolFormat] = {
         ),
         step_tags("step3"),
         addressed_tags("muse", "atem:"),
+        channel_tags("beam", "rfl:"),
         typed_tags("kimi_k3"),
         invoke_tags("minimax_m2", "minimax:tool_call", "", "minimax:tool_call"),
         invoke_tags("dots", "dots_function_call", "", "dots_function_call"),
@@ -122,6 +124,8 @@ TOOLS: Mapping[str, ToolFormat] = {
         ),
         solar("solar_open"),
         plamo("plamo3"),
+        section_tags("k2_horizon", ("ifm|", ""), mark=r"<ifm\|tool_call>", named="", lenient=True),
+        shell_tags("cwm"),
         cdata_tags("minicpm5"),
         element_tags("minimax_m3", "]<]minimax[>["),
         argument_tags(
@@ -137,9 +141,15 @@ TOOLS: Mapping[str, ToolFormat] = {
             closes=("</longcat_tool_call>",),
             mark="<longcat_tool_call>",
         ),
-        hunyuan("hy_v3", ":opensource", mark=":opensource"),
-        hunyuan("hy_v4", ":6124c78e", mark=":6124c78e", separated=False),
-        hunyuan("hy_v3_plain", "", mark="<tool_sep>"),
+        section_tags("hy_v3", ("", ":opensource"), mark=":opensource"),
+        section_tags("hy_v4", ("", ":6124c78e"), mark=":6124c78e", named=""),
+        section_tags("hy_v3_plain", ("", ""), mark="<tool_sep>"),
+        argument_tags(
+            "iquest_q1",
+            ("<iquest_tool_call>", "</iquest_tool_call>"),
+            ("<arg_key>", "<arg_value>"),
+            mark="<iquest_tool_call>",
+        ),
         argument_tags(
             "glm45",
             ("<tool_call>", "</tool_call>"),
@@ -151,6 +161,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             ("<tool_call>", "</tool_call>"),
             ("<param_key>", "<param_value>"),
             mark="<param_key>",
+            line="",
         ),
         function_records("functionary", r"\{start_tag\}=\{function_name\}"),
         function_tags("seed_oss", "seed:tool_call", "seed:tool_call", lines=False),
@@ -227,6 +238,28 @@ TOOLS: Mapping[str, ToolFormat] = {
         python("lfm2", "<|tool_call_start|>", "<|tool_call_end|>", r"<\|tool_call_start\|>"),
         python("olmo3", "<function_calls>", "</function_calls>", "<function_calls>", listed=False),
         records(
+            "openpangu",
+            ("<|tool_call_start|>", "[unused11]"),
+            record(", ", first="<|tool_call_start|>\n[", last="]\n<|tool_call_end|>"),
+            closes=("<|tool_call_end|>", "[unused12]"),
+            mark=r"\[unused11\]",
+        ),
+        records(
+            "hyperclovax",
+            (" -> tool/function_call\n",),
+            record(", ", first=" -> tool/function_call\n[", last="]<|im_end|>"),
+            closes=("<|im_end|>\n<|im_start|>assistant", "<|im_end|>"),
+            mark="-> tool/function_call",
+        ),
+        records(
+            "rwkv",
+            ("**Tool Call:**", "<tool_call>"),
+            record(before="**Tool Call:**\n```json\n", after="\n```"),
+            closes=("```",),
+            inside=("```json",),
+            mark=r"\*\*Tool Call:\*\*",
+        ),
+        records(
             "hermes",
             ("<tool_call>",),
             record(before="<tool_call>\n", after="\n</tool_call>"),
@@ -262,6 +295,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark=r'"parameters":|<\|python_tag\|>',
         ),
         python("pythonic", "", "", r"\[func_name1\("),
+        python("granite_pythonic", "", "", "", listed=False),
     )
 }
 
@@ -281,8 +315,8 @@ class Formats(Struct, frozen=True, kw_only=True):
         return (_first(self.reasoning, texts), _first(self.tools, texts) if knows else None)
 
     def tool_format(self, name: str) -> ToolFormat | None:
-        """The row of that name, or the one that others call so; None for ``""``. Raises
-        ``SetupError``."""
+        """The row of that name, or the one that others call so, hyphens being underscores; None for
+        ``""``. Raises ``SetupError``."""
         return _named(self.tools, TOOLS_ABOUT, name, "tool_format")
 
     def reasoning_format(self, name: str) -> ReasoningFormat | None:
@@ -302,11 +336,22 @@ def _named(
 ) -> _Row | None:
     if name in _NONE:
         return None
+    said = name.replace("-", "_")
     if name not in table:
-        name = next((row for row, told in about.items() if name in told.also), name)
+        name = _row_of(about, said) or name
+    if said in HARMONY:
+        raise SetupError(f'{option}: {name} is no format but a dialect: dialect = "harmony"')
     if name not in table:
         raise SetupError(f"{option}: there is no {name!r} (there are: {', '.join(sorted(table))})")
     return table[name]
+
+
+def _row_of(about: Mapping[str, About], name: str) -> str | None:
+    """The row that has this name, or that others call so."""
+    for row, told in about.items():
+        if name in (row, *told.also):
+            return row
+    return None
 
 
 def _first(table: Mapping[str, _Row], texts: tuple[str, ...]) -> str | None:

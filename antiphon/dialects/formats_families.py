@@ -27,12 +27,14 @@ def records(
     written: Written,
     *,
     closes: tuple[str, ...] = (),
+    inside: tuple[str, ...] = (),
     bare: str = "",
     mark: str,
 ) -> ToolFormat:
-    """Calls are JSON objects with name and arguments, between terminals or in a list. ``bare``:
-    what begins one, or the list, where no terminal does."""
-    ends = dict.fromkeys(closes, START) | dict.fromkeys(opens, "records")
+    """Calls are JSON objects with name and arguments, between terminals or in a list. ``inside``:
+    what else may stand before one. ``bare``: what begins one, or the list, where no terminal
+    does."""
+    ends = dict.fromkeys(closes, START) | dict.fromkeys((*opens, *inside), "records")
     return ToolFormat(
         name=name,
         opens=dict.fromkeys(opens, "records"),
@@ -94,15 +96,15 @@ def record(
 
 
 def python(name: str, opening: str, closing: str, mark: str, *, listed: bool = True) -> ToolFormat:
-    """Python calls, in a list or one a line."""
+    """Python calls, in a list or one a line; without an ``opening``, at the start of an answer."""
     ends = {opening: "calls", closing: START} if opening else {}
-    left, right, line = ("[", "]", "") if listed else ("", "", "\n")
+    left, right, line = ("[", "]", "") if listed else ("", "", "\n" if opening else "")
     over = {"]": START} if listed else {}
     return ToolFormat(
         name=name,
         opens={opening: "calls"} if opening else {},
         bare="[" if listed else "",
-        bare_state="calls",
+        bare_state="calls" if listed or not opening else "",
         states={
             "calls": State(
                 reads="between", skips="[,;", on=ends | over, peek={"{": "record"}, then="name"

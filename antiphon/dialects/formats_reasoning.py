@@ -47,6 +47,27 @@ REASONING: Mapping[str, ReasoningFormat] = {
             mark="<atem:function_calls>",
         ),
         ReasoningFormat(
+            name="beam",
+            open=("<|channel|>analysis<|message|>",),
+            close=("<|end|>",),
+            answer=("<|channel|>final<|message|>", "<|end|>"),
+            frames=("<|start|>assistant",),
+            mark="<rfl:parameter",
+        ),
+        ReasoningFormat(
+            name="hyperclovax",
+            open=("/think\n",),
+            close=("<|im_end|>\n<|im_start|>assistant",),
+            answer=("\n", "<|im_end|>"),
+            mark="-> tool/function_call",
+        ),
+        ReasoningFormat(
+            name="k2_horizon",
+            open=("<ifm|think>", "<ifm|think_fast>", "<ifm|think_faster>"),
+            close=("</ifm|think>", "</ifm|think_fast>", "</ifm|think_faster>"),
+            mark=r"ifm\|think",
+        ),
+        ReasoningFormat(
             name="plamo3",
             open=("<|plamo:begin_think:plamo|>",),
             close=("<|plamo:end_think:plamo|>",),
@@ -97,6 +118,15 @@ REASONING: Mapping[str, ReasoningFormat] = {
             open=("<longcat_think>",),
             close=("</longcat_think>",),
             mark="<longcat_think>",
+        ),
+        ReasoningFormat(
+            name="hunyuan_a13b",
+            open=("<think>",),
+            close=("</think>",),
+            answer=("<answer>", "</answer>"),
+            leads=("助手：",),
+            frames=("\n</answer>",),
+            mark=r"<\|extra_0\|>",
         ),
         ReasoningFormat(
             name="ernie45",

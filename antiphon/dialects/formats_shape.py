@@ -31,17 +31,30 @@ START, TEXT, THINKING = "start", "text", "thinking"
 
 class ReasoningFormat(Struct, frozen=True, kw_only=True):
     """Thinking stands between an ``open`` and a ``close`` terminal. The first of each is how it is
-    written; the others are read as well. ``answer``: what may stand before an answer and behind
-    it; ``frames``: what else of that kind says nothing. ``kept``: the thinking stays in the answer
-    with its tags. ``mark``: a pattern that tells a template's format; none tells of ``""``."""
+    written; the others are read as well, in pairs where there are as many of both. ``answer``: what
+    may stand before an answer and behind it; ``leads``: what else may stand before its first word;
+    ``frames``: what else says nothing anywhere. ``kept``: the thinking stays in the answer with its
+    tags. ``mark``: a pattern that tells a template's format; none tells of ``""``."""
 
     name: str
     open: tuple[str, ...]
     close: tuple[str, ...]
     answer: tuple[str, str] = ("", "")
+    leads: tuple[str, ...] = ()
     frames: tuple[str, ...] = ()
     kept: bool = False
     mark: str
+
+    @property
+    def closes(self) -> tuple[str, ...]:
+        """What may end thinking, to go on with an answer."""
+        return self.close if len(self.open) == len(self.close) else self.close[:1]
+
+    def opened(self, prompt: str) -> str:
+        """What closes the thinking that ``prompt`` ends in; nothing if it ends in none."""
+        end = prompt.rstrip()
+        pairs = zip(self.open, self.close * len(self.open), strict=False)
+        return next((close for begin, close in pairs if end.endswith(begin.rstrip())), "")
 
 
 class ParameterForm(Struct, frozen=True, kw_only=True):
@@ -113,8 +126,8 @@ def _type_of(value: Any) -> str:
 #: ``name``, ``label`` (a call id that holds the name), ``header`` (the name, which will be told
 #: again), ``id``, ``filler`` (of no meaning), ``gap`` (nothing), ``json`` (the
 #: arguments), ``pairs`` (the arguments, written with their separator and no tags), ``elements``
-#: (the arguments as nested tags), ``key``, ``value`` (by the schema), ``string`` and ``literal``
-#: (values whose kind the model tells).
+#: (the arguments as nested tags), ``body`` (the arguments without any markup), ``key``, ``value``
+#: (by the schema), ``string`` and ``literal`` (values whose kind the model tells).
 Reads = Literal[
     "between",
     "record",
@@ -127,6 +140,7 @@ Reads = Literal[
     "json",
     "pairs",
     "elements",
+    "body",
     "key",
     "value",
     "string",
@@ -149,11 +163,12 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     """One way of writing calls.
 
     ``opens``: the terminals that lead out of text and thinking. ``bare``: the character that does
-    so at the start of an answer only, to ``bare_state``, which reads it; without any markup of its
-    own, only a known tool's name makes that a call. ``begins``: the state a reply begins in, where
-    the prompt has opened it already. ``quote``: what readers of pairs are told of as the quote of
-    strings, and readers of elements as the beginning of a tag. ``trims``: one line end on each
-    side of a value is not part of it. ``mark``: a pattern that tells a template's format.
+    so at the start of an answer only, to ``bare_state``, which reads it; without one, the answer's
+    first word does. Without any markup of its own, only a known tool's name makes that a call.
+    ``begins``: the state a reply begins in, where the prompt has opened it already. ``quote``: what
+    readers of pairs are told of as the quote of strings, and readers of elements as the beginning
+    of a tag. ``trims``: one line end on each side of a value is not part of it. ``mark``: a pattern
+    that tells a template's format.
     """
 
     name: str

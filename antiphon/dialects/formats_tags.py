@@ -11,12 +11,12 @@ from .formats_shape import START, THINKING, ParameterForm, Reads, State, ToolFor
 
 __all__ = [
     "addressed_tags",
-    "argument_tags",
     "cdata_tags",
+    "channel_tags",
     "element_tags",
     "function_tags",
-    "hunyuan",
     "invoke_tags",
+    "shell_tags",
     "step_tags",
     "typed_tags",
 ]
@@ -149,89 +149,6 @@ def step_tags(name: str) -> ToolFormat:
         ),
         mark="steptml:invoke",
         around=(begin, end),
-    )
-
-
-def argument_tags(
-    name: str,
-    call: tuple[str, str],
-    tags: tuple[str, str],
-    *,
-    mark: str,
-    key_end: str | None = None,
-    value_end: str | None = None,
-) -> ToolFormat:
-    """The name, then a tag for each key and one for each value. ``tags``: how both begin, as in
-    ``<arg_key>`` and ``<arg_value>``; a key without an end of its own ends where its value
-    begins."""
-    opening, closing = call
-    key, value = tags
-    key_end = key.replace("<", "</") if key_end is None else key_end
-    value_end = value.replace("<", "</") if value_end is None else value_end
-    ends = {opening: "name", closing: START}
-    after_key = {key_end: "parameters"} if key_end else {value: "value"}
-    between = f"{key_end}\n{value}" if key_end else value
-    return ToolFormat(
-        name=name,
-        opens={opening: "name"},
-        states={
-            "name": State(reads="name", on=ends | {key: "key"}),
-            "key": State(reads="key", on=ends | after_key),
-            "parameters": State(reads="gap", on=ends | {key: "key", value: "value"}),
-            "value": State(reads="value", on=ends | {value_end: "parameters"}),
-        },
-        written=Written(
-            before=opening,
-            between="\n",
-            after=closing,
-            parameter=ParameterForm(
-                before=key,
-                text=between,
-                text_end=value_end + "\n",
-                json=between,
-                json_end=value_end + "\n",
-            ),
-        ),
-        mark=mark,
-    )
-
-
-def hunyuan(name: str, suffix: str, mark: str, *, separated: bool = True) -> ToolFormat:
-    """Keys and values in tags of their own behind the name, all calls in a section. Every tag's
-    name ends in ``suffix``, which differs from one vocabulary to another. ``separated``: a tag
-    stands behind the name."""
-    first, last = f"<tool_calls{suffix}>", f"</tool_calls{suffix}>"
-    opening, closing = f"<tool_call{suffix}>", f"</tool_call{suffix}>"
-    key, key_end = f"<arg_key{suffix}>", f"</arg_key{suffix}>"
-    value, value_end = f"<arg_value{suffix}>", f"</arg_value{suffix}>"
-    named = f"<tool_sep{suffix}>"
-    ends = {first: "calls", opening: "name", closing: "calls", last: START}
-    between = f"{key_end}\n{value}"
-    return ToolFormat(
-        name=name,
-        opens={first: "calls", opening: "name"},
-        states={
-            "calls": State(reads="between", on=ends),
-            "name": State(reads="name", on=ends | {named: "parameters", key: "key"}),
-            "key": State(reads="key", on=ends | {key_end: "parameters"}),
-            "parameters": State(reads="gap", on=ends | {key: "key", value: "value"}),
-            "value": State(reads="value", on=ends | {value_end: "parameters"}),
-        },
-        written=Written(
-            first=first + "\n",
-            before=opening,
-            between=(named if separated else "") + "\n",
-            after=closing,
-            last="\n" + last,
-            parameter=ParameterForm(
-                before=key,
-                text=between,
-                text_end=value_end + "\n",
-                json=between,
-                json_end=value_end + "\n",
-            ),
-        ),
-        mark=mark,
     )
 
 
@@ -386,4 +303,55 @@ def addressed_tags(name: str, tag: str) -> ToolFormat:
                 before=key, text='">', text_end=end + "\n", json='">', json_end=end + "\n"
             ),
         ),
+    )
+
+
+def channel_tags(name: str, tag: str) -> ToolFormat:
+    """Beam: messages as in harmony, a call's in tags on lines of their own."""
+    to, message = " to=", "<|channel|>analysis <|constrain|>xml<|message|>"
+    again, last = "<|end|><|start|>assistant", "<|call|>"
+    key, end = f'<{tag}parameter name="', f"\n</{tag}parameter>"
+    ends = {again: START, last: START, to: "name"}
+    return ToolFormat(
+        name=name,
+        opens={to: "name"},
+        states={
+            "name": State(reads="name", on={message: "parameters", again: START, last: START}),
+            "parameters": State(reads="gap", on=ends | {key: "key"}),
+            "key": State(reads="key", on=ends | {'">\n': "value"}),
+            "value": State(
+                reads="value",
+                on={end: "parameters", f"\n{key}": "key", again: START, last: START},
+            ),
+        },
+        written=Written(
+            before=to,
+            between=message,
+            after="",
+            separator=again,
+            last=last,
+            parameter=ParameterForm(
+                before=key, text='">\n', text_end=f"{end}\n", json='">\n', json_end=f"{end}\n"
+            ),
+        ),
+        mark=f"<{tag}parameter",
+    )
+
+
+def shell_tags(name: str) -> ToolFormat:
+    """Code World Model: ``<tool: NAME>`` and its argument as it stands; in vLLM's reading the name
+    may stand before the argument instead."""
+    opening, label, closing = "<tool: ", "<tool: function>", "</tool>"
+    ends = {label: "command", opening: "name", closing: START}
+    return ToolFormat(
+        name=name,
+        opens={label: "command", opening: "name"},
+        states={
+            "name": State(reads="name", on={">": "body", " ": "body", "\n": "body", **ends}),
+            "command": State(reads="between", on=ends, then="word"),
+            "word": State(reads="name", on={" ": "body", "\n": "body", **ends}),
+            "body": State(reads="body", on={closing: START}),
+        },
+        written=Written(before=opening, between=">\n", after=f"\n{closing}"),
+        mark="<tool: ",
     )

@@ -91,8 +91,9 @@ class Lexer:
             for state, on in leads.items()
         }
         if reasoning is not None and not kept:
-            # In the middle of an answer, an opening tag that is spelled out is only text.
-            textual = {tag for tag in reasoning.open if not is_special(_spell(tag, spelled))}
+            # In the middle of an answer, what begins thinking or answers is only text, spelled out.
+            begins = (*reasoning.open, reasoning.answer[0])
+            textual = {tag for tag in begins if not is_special(_spell(tag, spelled))}
             leads_on = self.states[TEXT].leads
             self.states = {
                 **self.states,
@@ -142,6 +143,7 @@ def _leads(
     frames = (
         () if reasoning is None else tuple(filter(None, (*reasoning.answer, *reasoning.frames)))
     )
+    leads_in = () if reasoning is None else reasoning.leads
     opens = {} if tools is None else dict(tools.opens)
     states: Mapping[str, State] = {} if tools is None else tools.states
     # After a call, ends of markup that nothing opened mean nothing.
@@ -152,7 +154,7 @@ def _leads(
         if to == START and len(literal) > 1
     }
     leads = {
-        START: _to(strays | dict.fromkeys((*frames, *end), START) | opens | begin),
+        START: _to(strays | dict.fromkeys((*leads_in, *frames, *end), START) | opens | begin),
         TEXT: _to(dict.fromkeys((*frames, *end), TEXT) | opens | begin),
         THINKING: _to(opens | begin | dict.fromkeys(end, START)),
     }

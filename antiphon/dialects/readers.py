@@ -21,6 +21,9 @@ __all__ = ["Reader", "reader_for"]
 #: What the name of a call can be: neither white space nor brackets nor quotes.
 _NAME = re.compile(r"[\w.\-:/$]*")
 _NAME_LIMIT = 256
+#: The beginning of a JSON object, and of that.
+_OBJECT = re.compile(r'\{\s*["}]')
+_OBJECT_BEGUN = re.compile(r"\{\s{0,64}")
 _LABEL = re.compile(r"(?:functions\.)?(.+?)(:\d+)?", re.DOTALL)
 
 
@@ -83,7 +86,8 @@ class _Name(_Plain):
             self._length += len(name.group())
             at = name.end()
             self._is_whole = at < len(text)
-        at = len(text) - len(text[at:].lstrip())
+        if not self.call.is_bare:  # where only the looks tell a call, nothing parts it
+            at = len(text) - len(text[at:].lstrip())
         self.failed = at < len(text)
         return at
 
@@ -142,6 +146,30 @@ class _Json(_Plain):
         self.call.arguments(text[at:end])
         self.over, self.in_string = self._span.over, self._span.in_string
         return end
+
+
+class _Body(_Json):
+    """The arguments without any markup: JSON as it comes, other text when it is whole."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._is_text = False
+
+    def read(self, text: str) -> int:
+        if self._begun:
+            return super().read(text)
+        self.parts.append(text)
+        if not self._is_text:
+            said = self.text.lstrip()
+            if _OBJECT.match(said):
+                return super().read(said) + len(text) - len(said)
+            self._is_text = bool(said) and not _OBJECT_BEGUN.fullmatch(said)
+            self.parts = [said]
+        return len(text)
+
+    def leave(self) -> None:
+        if not self._begun:
+            self.call.body(self.text.rstrip("\r\n"))
 
 
 class _Key(_Plain):
@@ -212,6 +240,7 @@ _READERS: Mapping[Reads, Callable[[Call], Reader]] = {
     "filler": _Plain,
     "gap": _Gap,
     "json": _Json,
+    "body": _Body,
     "key": _Key,
     "record": Record,
 }

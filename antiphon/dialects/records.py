@@ -13,7 +13,7 @@ __all__ = ["Record", "Recorded"]
 _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")
 _NAMES = frozenset({"name", "tool_name", "function"})
-_ARGUMENTS = frozenset({"arguments", "parameters", "args"})
+_ARGUMENTS = frozenset({"arguments", "parameters", "args", "input"})
 #: What else models write into a call before its name; anything more, and it is no call.
 _OTHERS = frozenset({"type", "id", "index", "tool_call_id", "call_id"})
 

@@ -180,11 +180,20 @@ class Parser:
             blank = len(text) - len(text.lstrip())
             self._say(self._advance(blank))
             if blank < cut:
-                self._state = TEXT
+                self._begin_text(text[blank])
                 return False
         else:
             return self._read_markup(text)
         return True
+
+    def _begin_text(self, char: str) -> None:
+        """An answer begins with this, unless its first word may be a call's."""
+        tools = self._tools
+        if tools is not None and tools.bare_state and not tools.bare and char.isidentifier():
+            self._markup = _Markup(START, self._position, is_bare=True)
+            self._enter(tools.bare_state)
+        else:
+            self._state = TEXT
 
     def _read_markup(self, text: str) -> bool:
         """The same in a state of markup."""
@@ -333,7 +342,9 @@ class Parser:
         """The reply is over. A call that was cut stays open; without a name it is left out, unless
         it only looked like a call."""
         if self._state not in _OUTSIDE:
-            if not is_cut:
+            if self._markup.is_bare and self._reads in _NAMING:
+                self._fail()  # a word, and nothing that makes it a call
+            elif not is_cut:
                 if self._call is not None:  # unfinished, its name must at least be a tool's
                     self._call.is_bare = True
                 self._enter(START)

@@ -59,8 +59,9 @@ class Traits(Struct, frozen=True, kw_only=True):
     short_ids: bool
     #: Ids of calls hold the names, and nothing else does: ``functions.NAME:0``.
     named_ids: bool
-    #: The key for an answer's thinking, if it is ever shown.
+    #: The key for an answer's thinking, if it is ever shown; and whether every answer must have it.
     reasoning: str | None
+    thought: bool = False
     #: What is written behind an answer.
     end: str
     #: What it is given where there are no tools: some templates go over them without asking.
@@ -97,6 +98,7 @@ def probe(template: Template) -> Traits:
         short_ids=best is not None and len(_id(best)) == SHORT_ID,
         named_ids=best is not None and _id(best) == _NAMED_ID,
         reasoning=samples.thinking(best or [user, answer]),
+        thought=bool(samples.thought),
         end=samples.end([user, answer]),
         no_tools=samples.no_tools,
         efforts=samples.efforts(),
@@ -111,11 +113,18 @@ class _Samples:
         self._template = template
         self.parts = False
         self.no_tools: tuple[()] | None = None
+        self.thought = ""
         question = [_said("user", _FIRST)]
         for self.no_tools, self.parts in product((None, ()), (False, True)):
             if self.show(question, _FIRST):
+                break
+        else:
+            raise SetupError("The model's chat template does not show what a user says.")
+        answered = [*question, _said("assistant", _ANSWER)]
+        for self.thought in ("", *_THINKING):
+            if self.show(answered, _ANSWER):
                 return
-        raise SetupError("The model's chat template does not show what a user says.")
+        self.thought = ""
 
     def show(self, messages: Sequence[Message], *words: str, tools: Any = None) -> bool:
         """Whether all ``words`` come out."""
@@ -144,6 +153,10 @@ class _Samples:
         prompt: bool,
         settings: Mapping[str, Any] | None = None,
     ) -> str:
+        if self.thought:
+            messages = [
+                {self.thought: "", **m} if m["role"] == "assistant" else m for m in messages
+            ]
         if self.parts:
             messages = [
                 {**m, "content": [{"type": "text", "text": m["content"]}]} for m in messages

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import json
 import random
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from antiphon.dialects.formats import REASONING, SHIPPED, TOOLS
+from antiphon.dialects.formats_about import FOUND, HARMONY
+from antiphon.errors import SetupError
 from tests.dialects.replies import Story, items, read, stories
 
 STORIES = stories()
@@ -125,3 +129,23 @@ def test_detect(
     template: str, special: tuple[str, ...], found: tuple[str | None, str | None]
 ) -> None:
     assert SHIPPED.detect(template, special) == found
+
+
+PARSERS = tomllib.loads((Path(__file__).parent / "parsers.toml").read_text(encoding="utf-8"))
+
+
+@pytest.mark.requirement("FM-NAMES")
+@pytest.mark.parametrize(
+    ("kind", "name"), [(kind, name) for kind in PARSERS for name in PARSERS[kind]]
+)
+def test_what_other_servers_call_a_format(kind: str, name: str) -> None:
+    row, named = PARSERS[kind][name], getattr(SHIPPED, f"{kind.rstrip('s')}_format")
+    if row == "found":
+        assert name in FOUND
+    elif row == "harmony":
+        assert name.replace("-", "_") in HARMONY
+        with pytest.raises(SetupError, match='dialect = "harmony"'):
+            named(name)
+    else:
+        found = named(name)
+        assert (found and found.name) == (row or None)

@@ -46,7 +46,9 @@ THINKS = {
     "gigachat35": "think",
     "glm45": "think",
     "hermes": "think",
-    "hunyuan_a13b": "think",
+    "hyperclovax": "hyperclovax",
+    "k2_horizon": "k2_horizon",
+    "hunyuan_a13b": "hunyuan_a13b",
     "kimi_k2": "think",
     "lfm2": "think",
     "minimax_m2": "think",
@@ -160,16 +162,23 @@ def test_what_parts_a_turn_does_not_end_it(name: str, token: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("effort", "end"),
+    ("name", "effort", "end"),
     [
-        ("none", "<think:opensource></think:opensource>"),
-        ("medium", "<think:opensource>"),
-        ("xhigh", "<think:opensource>"),
+        ("hy_v3", "none", "<think:opensource></think:opensource>"),
+        ("hy_v3", "medium", "<think:opensource>"),
+        ("hy_v3", "xhigh", "<think:opensource>"),
+        ("k2_horizon", "none", "<ifm|think_faster>\n\n</ifm|think_faster>\n\n"),
+        ("k2_horizon", "medium", "<ifm|think_fast>\n"),
+        ("k2_horizon", "xhigh", "<ifm|think>\n"),
+        ("hyperclovax", "none", "<|im_start|>assistant\n"),
+        ("hyperclovax", "low", "<|im_start|>assistant/think\n"),
     ],
 )
-def test_an_effort_is_told_in_words_that_the_template_takes(effort: Effort, end: str) -> None:
-    """Hunyuan 3 refuses all but three words; clients send others."""
-    spoken, tokenizer = dialect("hy_v3")
+def test_an_effort_is_told_in_words_that_the_template_takes(
+    name: str, effort: Effort, end: str
+) -> None:
+    """Hunyuan 3 and K2 Horizon refuse all but three words; clients send others."""
+    spoken, tokenizer = dialect(name)
     options = Options(reasoning=ReasoningConfig(effort=effort))
     prompt = spoken.render(Conversation(items=(user("Hi"),)), options).prompt
     assert b"".join(map(tokenizer.piece, prompt.ids)).decode().endswith(end)

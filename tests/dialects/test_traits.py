@@ -138,6 +138,16 @@ def test_calls_at_the_end_may_be_left_out() -> None:
     assert probe(Template(source)).results
 
 
+def test_every_answer_may_have_to_have_its_thinking() -> None:
+    """As with K2 Horizon."""
+    source = (
+        "{% for m in messages %}{% if m.role == 'assistant' and m.reasoning is not string %}"
+        "{{ raise_exception('missing') }}{% endif %}{{ m.reasoning }}{{ m.content }}{% endfor %}"
+    )
+    found = probe(Template(source))
+    assert found.thought and found.reasoning == "reasoning" and found.neighbours
+
+
 def test_efforts_are_the_words_that_a_template_takes() -> None:
     source = (
         "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'max'] %}"
