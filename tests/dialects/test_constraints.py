@@ -12,7 +12,7 @@ from antiphon.dialects.constraints import Grammarian
 from antiphon.dialects.formats import REASONING, TOOLS
 from antiphon.dialects.tools import shown_tools
 from antiphon.errors import InvalidRequest
-from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Constraint
 from antiphon.wire.extensions import Guide, read_guides
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
@@ -52,11 +52,12 @@ def held(
     special: tuple[str, ...] = SPECIAL,
     thinks: str | None = None,
     thinking: bool = False,
+    end: str = END,
     **asked: Any,
 ) -> Held:
     maker, tokenizer = grammarian(form, special=special, thinks=thinks)
     options = Options(**asked)
-    return Held(tokenizer, maker.constraint(options, shown_tools(options, ()), thinking))
+    return Held(tokenizer, maker.constraint(options, shown_tools(options, ()), thinking), end)
 
 
 def refused(form: str = "hermes", **asked: Any) -> InvalidRequest:
@@ -574,7 +575,13 @@ def test_every_way_of_writing_calls_can_be_held(form: str, free: bool) -> None:
 
 
 #: What begins an answer, where a reply consists of messages.
-IN_MESSAGES = {"inkling": "<|content_text|>", "muse": " to=user<|message|>"}
+IN_MESSAGES = {
+    "beam": "<|channel|>final<|message|>",
+    "inkling": "<|content_text|>",
+    "muse": " to=user<|message|>",
+}
+#: What ends a reply, where the tokenizer's usual end is written within one.
+ENDS = {"beam": "<|return|>"}
 
 
 @pytest.mark.requirement("FM-HELD", "D-57")
@@ -583,16 +590,18 @@ IN_MESSAGES = {"inkling": "<|content_text|>", "muse": " to=user<|message|>"}
 @pytest.mark.parametrize("form", TOOLS)
 def test_every_format_can_be_held(form: str, special: bool, free: bool) -> None:
     row = TOOLS[form]
-    tokens = tuple(sorted(specials(row))) if special else ()
+    end = ENDS.get(form, END)
+    tokens = (*sorted(specials(row)), end) if special else (end,)
     thinks = form if form in IN_MESSAGES else None
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
     asked: dict[str, Any] = {} if free else {"tool_choice": "required"}
-    answer = held(form, special=tokens, thinks=thinks, tools=(tool, CLOCK), **asked)
+    answer = held(form, special=tokens, thinks=thinks, end=end, tools=(tool, CLOCK), **asked)
     calls = [("trip", {"city": "Oslo", "days": 2}), ("clock", {})]
     assert answer.may_write(written(row, calls[:1])) and answer.may_write(written(row, calls))
     for wrong in ({"city": "Oslo", "days": "two"}, {"city": "Oslo"}, {"town": "Oslo", "days": 2}):
         assert not answer.may_write(written(row, [("trip", wrong)])), wrong
-    if not (row.bare and row.written.parameter and free):  # which is only text
+    is_bare = row.bare or not row.opens
+    if not (is_bare and row.written.parameter and free):  # which is only text
         assert not answer.may_write(written(row, [("trap", {"city": "Oslo", "days": 2})]))
     assert answer.may_write(IN_MESSAGES.get(form, "") + "Hello") is free
 
