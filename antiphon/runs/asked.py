@@ -152,7 +152,7 @@ def options(request: CreateResponse, tools: tuple[tl.Tool, ...]) -> Options:
     return Options(
         tools=tools,
         tool_choice=request.tool_choice or "auto",
-        parallel_tool_calls=request.parallel_tool_calls is not False,
+        parallel_tool_calls=_may_call_several(request),
         text=_format(request),
         guide=request.structured_outputs.guide if request.structured_outputs else None,
         reasoning=request.reasoning,
@@ -179,6 +179,14 @@ def options(request: CreateResponse, tools: tuple[tl.Tool, ...]) -> Options:
         trace=request.trace or {},
         extra={**_given(request, "mm_processor_kwargs"), **(request.vllm_xargs or {})},
     )
+
+
+def _may_call_several(request: CreateResponse) -> bool:
+    """A function that a request names is called exactly once, as OpenAI's guide to function calling
+    says of ``tool_choice``."""
+    choice = request.tool_choice
+    is_named = isinstance(choice, tl.Choice) and choice.type in ("function", "custom")
+    return request.parallel_tool_calls is not False and not is_named
 
 
 def echo(request: CreateResponse, *, id: str, model: str, created_at: int) -> Response:

@@ -17,6 +17,7 @@ from tests.dialects.grammars import Held
 
 OTHER = {**TOOL, "name": "get_time"}
 GET_TIME = {"type": "function", "name": "get_time"}
+GET_WEATHER = {"type": "function", "name": "get_weather"}
 PARIS = '<tool_call>\n{"name": "get_weather", "arguments": {"city": "Paris"}}\n</tool_call>'
 ROME = PARIS.replace("Paris", "Rome")
 TIME = PARIS.replace("get_weather", "get_time")
@@ -94,6 +95,26 @@ async def test_one_call_at_most_where_that_is_asked(
     assert len(answer.output) == calls
     assert {item["type"] for item in answer.output} == {"function_call"}
     assert answer.ended["status"] == "completed"
+    assert played.aborted == (calls == 1)
+
+
+@pytest.mark.requirement("API-TOOL-CHOICE-ONCE")
+@pytest.mark.parametrize(
+    ("choice", "calls"),
+    [
+        (GET_WEATHER, 1),
+        ({"type": "allowed_tools", "mode": "required", "tools": [GET_WEATHER]}, 2),
+        ("required", 2),
+    ],
+)
+async def test_a_function_that_is_named_is_called_once(
+    serve: Serve, ask: Ask, choice: Any, calls: int
+) -> None:
+    played = engine([f"{PARIS}\n{ROME}"])
+    answer = await ask(serve(played), tools=[TOOL], tool_choice=choice)
+    assert [item["type"] for item in answer.output] == ["function_call"] * calls
+    assert answer.ended["status"] == "completed"
+    assert answer.ended["parallel_tool_calls"] is True
     assert played.aborted == (calls == 1)
 
 
