@@ -12,6 +12,7 @@ from antiphon.pages import Cut, page
 from antiphon.store.base import Store
 from antiphon.stream.writer import Ids
 from antiphon.wire.conversations import Conversation, CreateConversation
+from antiphon.wire.faults import duplicate
 from antiphon.wire.items import Item
 from antiphon.wire.lists import Page
 from antiphon.wire.response import ConversationRef
@@ -79,11 +80,7 @@ class Conversations:
         known = {item.id for item in past}
         for item in admitted:
             if item.id in known:
-                raise InvalidRequest(
-                    f"Duplicate item found with id {item.id[:64]}. Remove duplicate items from "
-                    "your input and try again.",
-                    param="items",
-                )
+                raise duplicate("items", item.id)
         await self._store.add_items(tenant, conversation_id, admitted)
         return page(admitted, Cut(limit=max(1, len(admitted)), order="asc"))
 

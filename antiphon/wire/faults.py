@@ -17,6 +17,7 @@ __all__ = [
     "bad_pattern",
     "bad_type",
     "bad_value",
+    "duplicate",
     "empty",
     "from_validation",
     "kind_of",
@@ -49,6 +50,7 @@ _NAMES = {
     "null": "null",
 }
 _SHOWN = 40  # characters of a client's own text in a message
+_ID_SHOWN = 64
 
 
 def kind_of(value: Any) -> str:
@@ -97,6 +99,15 @@ def bad_value(path: str, value: str, supported: Iterable[Any] = ()) -> InvalidRe
     tail = f" Supported values are: {values}." if values else ""
     return InvalidRequest(
         f"Invalid value: '{shortened(value)}'.{tail}", param=path, code="invalid_value"
+    )
+
+
+def duplicate(path: str, id: str) -> InvalidRequest:
+    """Two items of one id. Clients look for the id, of which ours have 52 characters."""
+    return InvalidRequest(
+        f"Duplicate item found with id {id[:_ID_SHOWN]}. Remove duplicate items from your input and"
+        " try again.",
+        param=path,
     )
 
 

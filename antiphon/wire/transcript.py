@@ -14,11 +14,9 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest
-
 from . import items as it
 from .body import DEFAULT_LIMITS, Limits
-from .faults import bad_type, bad_value, kind_of, missing, shortened
+from .faults import bad_type, bad_value, duplicate, kind_of, missing
 from .shape import Json, array, by_tag, converted, fields_of, tag_of, without_nulls
 from .toolbox import read_tools
 
@@ -57,11 +55,7 @@ def read_items(raw: Any, path: str, limits: Limits = DEFAULT_LIMITS) -> tuple[it
             call = item.id if item.call_id is UNSET else item.call_id
             item = replace(item, id="", call_id=call)
         if item.id and item.id in seen:
-            raise InvalidRequest(
-                f"Duplicate item found with id {shortened(item.id)}. Remove duplicate items from "
-                "your input and try again.",
-                param=path,
-            )
+            raise duplicate(path, item.id)
         seen.add(item.id)
         found.append(item)
     return tuple(found)

@@ -90,4 +90,4 @@ async def test_an_item_is_in_it_once(serve: Serve, stores: Store) -> None:
     assert (await server.client.post(path, json={"items": [item]})).status_code == 200
     again = await server.client.post(path, json={"items": [item]})
     assert again.status_code == 400
-    assert "Duplicate item found with id msg_mine" in oracle.error(again)["message"]
+    assert "Duplicate item found with id msg_mine." in oracle.error(again)["message"]

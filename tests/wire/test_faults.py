@@ -10,6 +10,8 @@ import pytest
 from antiphon.errors import InvalidRequest
 from antiphon.wire.decode import Limits, create_response, input_tokens
 
+#: As long as those of this server.
+LONGEST = "msg_" + "0" * 48
 USER = {"role": "user", "content": "hi"}
 F = {"type": "function", "name": "f"}
 CALL = {"type": "function_call", "call_id": "c", "name": "f", "arguments": "{}"}
@@ -641,6 +643,13 @@ CASES = [
         "input",
         None,
         "Duplicate item found with id msg_1. Remove duplicate items from your input and try again.",
+    ),
+    case(
+        {"input": [{**USER, "id": LONGEST}, {**USER, "id": LONGEST}]},
+        "input",
+        None,
+        f"Duplicate item found with id {LONGEST}. Remove duplicate items from your input and try"
+        " again.",
     ),
     case(
         {"input": [{"type": "compaction_trigger"}, USER]},
