@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
-from typing import Literal
 
 from antiphon.backends.base import Backend
 from antiphon.dialects.base import Dialect
@@ -44,7 +43,7 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
         projector=_projector(model),
         adapters={name: Path(file).expanduser() for name, file in model.adapters.items()},
     )
-    return await _local(engine, model, settings, images="apart")
+    return await _local(engine, model, settings)
 
 
 async def _openvino(
@@ -223,20 +222,12 @@ def factory(name: str, model: Model) -> Factory:
     return found
 
 
-async def _local(
-    engine: Engine,
-    model: Model,
-    settings: Settings,
-    *,
-    images: Literal["apart", "template"] = "template",
-) -> Backend:
-    """The engine with the dialect of its model; it is closed again if there is none. ``images``:
-    how it is told where they stand, if it sees."""
+async def _local(engine: Engine, model: Model, settings: Settings) -> Backend:
+    """The engine with the dialect of its model; it is closed again if there is none."""
     from antiphon.backends.local import Local
 
-    seen = images if engine.capabilities.images else None
     try:
-        dialect = await asyncio.to_thread(_dialect, engine, model, settings, seen)
+        dialect = await asyncio.to_thread(_dialect, engine, model, settings)
         return Local(engine, dialect, sees_images=getattr(dialect, "sees_images", False))
     except BaseException:
         await engine.close()
@@ -249,12 +240,7 @@ _GPT_OSS = ("gpt-oss", "gpt_oss")
 _TEMPLATED = ("template", "reasoning_format", "tool_format")
 
 
-def _dialect(
-    engine: Engine,
-    model: Model,
-    settings: Settings,
-    images: Literal["apart", "template"] | None,
-) -> Dialect:
+def _dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
     """How the model is spoken to. A template of the operator's is not ignored: it is used."""
     spoken = "harmony" if engine.card.architecture in _GPT_OSS and not model.template else "chat"
     if (model.dialect or spoken) == "harmony":
@@ -269,7 +255,7 @@ def _dialect(
         tool_format=model.tool_format,
         formats=_formats(settings),
         settings=model.template_kwargs,
-        images=images,
+        images=engine.capabilities.images,
         unreadable=model.images,
     )
 

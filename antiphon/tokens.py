@@ -40,11 +40,13 @@ class Constraint(Struct, frozen=True):
 
 class Image(Struct, frozen=True):
     """An image in a prompt: its encoded bytes, what they are (``image/png``), and the index of the
-    prompt's ids before which it stands."""
+    prompt's ids before which it stands. ``word``: the ids from there on that a template writes for
+    it; none where it stands apart from the text."""
 
     content: bytes
     mime: str
     at: int
+    word: tuple[int, ...] = ()
 
 
 class Prompt(Struct, frozen=True):

@@ -116,6 +116,7 @@ class Dialect:
             None: None,
         }[images]
         self._encoder = Encoder(tokenizer, card.fingerprint)
+        self._image_ids = self._encoder.encode(self._image or "", None)
         self._grammarian = Grammarian(tokenizer, self.tools, self.reasoning)
         self._lexers = {
             True: Lexer(tokenizer, self.reasoning, self.tools),
@@ -186,7 +187,8 @@ class Dialect:
         # Kept ids do not tell where images stood, so that these prompts are always written anew.
         ids, places = self._encoder.spread(text, pictures.mark, self._image)
         images = zip(pictures.found, places, strict=True)
-        return Prompt(ids, tuple(Image(each.content, each.mime, at) for each, at in images))
+        word = self._image_ids
+        return Prompt(ids, tuple(Image(each.content, each.mime, at, word) for each, at in images))
 
     def _marked(
         self, conversation: Conversation, options: Options, shown: Shown, way: _Way

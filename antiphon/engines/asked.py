@@ -9,7 +9,7 @@ from antiphon.engines.base import Sampling
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
 
-__all__ = ["check_request", "stops_of", "too_long", "values_of"]
+__all__ = ["cannot_see", "check_request", "stops_of", "too_long", "values_of"]
 
 _VALUES = (
     "temperature",
@@ -23,18 +23,29 @@ _VALUES = (
 
 
 def check_request(
-    prompt: Prompt, sampling: Sampling, card: ModelCard, tokenizer: Tokenizer
+    prompt: Prompt,
+    sampling: Sampling,
+    card: ModelCard,
+    tokenizer: Tokenizer,
+    *,
+    sees: bool = False,
 ) -> None:
-    """Raises ``InvalidRequest`` for what cannot be continued, ``BackendError`` for ids that are of
-    another vocabulary."""
+    """Raises ``InvalidRequest`` for what cannot be continued, images where the engine does not see
+    among it, ``BackendError`` for ids that are of another vocabulary."""
     if not prompt.ids:
         raise InvalidRequest("The prompt is empty.", param="input")
     if sampling.max_tokens < 1:
         raise InvalidRequest("At least one token must be asked for.", param="max_output_tokens")
     if len(prompt.ids) >= card.context_size:
         raise too_long(len(prompt.ids), card)
+    if prompt.images and not sees:
+        raise cannot_see()
     if min(prompt.ids) < 0 or max(prompt.ids) >= tokenizer.size:
         raise BackendError("The prompt has invalid tokens: ids of another vocabulary.")
+
+
+def cannot_see() -> InvalidRequest:
+    return InvalidRequest("This model cannot see images.", param="input")
 
 
 def too_long(tokens: int, card: ModelCard) -> InvalidRequest:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
@@ -54,12 +54,14 @@ class Capabilities(Struct, frozen=True, kw_only=True):
     ``constraints``: any grammar. ``schemas``: only ``Constraint.schema``, and of these only such as
     use no other than its ``schema_keywords``; None for any. ``adapters``: names of its LoRA
     adapters. ``extra``: names it takes in ``Sampling.extra``; None for any. ``may_refuse``: it is
-    somewhere else, and may refuse what could not be foreseen here.
+    somewhere else, and may refuse what could not be foreseen here. ``images``: how it is told where
+    they stand, ``apart`` from the text or by what the chat ``template`` writes for them; None: it
+    does not see.
     """
 
     max_logprobs: int | None = None
     constraints: bool = False
-    images: bool = False
+    images: Literal["apart", "template"] | None = None
     cached_tokens: bool = False
     seed: bool = False
     logit_bias: bool = False

@@ -12,22 +12,22 @@ import asyncio
 import os
 import secrets
 import tempfile
-from collections import OrderedDict
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from antiphon.engines import gguf
+from antiphon.engines.asked import cannot_see, check_request
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.gguf_card import gguf_card
-from antiphon.engines.llama_images import Speller, readable
-from antiphon.engines.llama_socket import AROUND, LlamaSocket, encoded
+from antiphon.engines.image_sizes import ImageSizes
+from antiphon.engines.llama_images import Speller, alone, check_places
+from antiphon.engines.llama_socket import LlamaSocket
 from antiphon.engines.llama_stream import Stream
 from antiphon.engines.slots import Slots
 from antiphon.engines.tokenizer import LlamaTokenizer, require
@@ -42,8 +42,6 @@ DEFAULT_CONTEXT = 8192
 #: its copies, only where slot and prompt are less alike than this.
 SIMILARITY = 0.999
 MAX_LOGPROBS = 20
-#: Images whose tokens are remembered.
-_MOST_MEASURED = 4096
 RANDOM_SEED = 0xFFFFFFFF  # llama.cpp draws a seed where it is given this one
 
 #: Field of ``Sampling`` → field of the binding's request. None is left out: the model's own
@@ -178,11 +176,11 @@ class LlamaEngine:
     ) -> None:
         self._server = server
         self._adapters = tuple(adapters)
+        self._bos = tokenizer.special.get(tokenizer.bos or "") if tokenizer.add_bos else None
         self._speller: Speller | None = None
         if isinstance(server, LlamaSocket):
-            bos = tokenizer.special.get(tokenizer.bos or "") if tokenizer.add_bos else None
-            self._speller = Speller(tokenizer, server.marker, bos)
-        self._measured: OrderedDict[bytes, int] = OrderedDict()
+            self._speller = Speller(tokenizer, server.marker, self._bos)
+        self._sizes = ImageSizes()
         self.tokenizer = tokenizer
         self._withheld = Withheld(tokenizer)
         self.card = card
@@ -197,7 +195,7 @@ class LlamaEngine:
             seed=True,
             logit_bias=True,
             penalties=True,
-            images=self._speller is not None,
+            images="apart" if self._speller is not None else None,
             adapters=frozenset(self._adapters),
         )
 
@@ -242,10 +240,7 @@ class LlamaEngine:
     def _request(self, prompt: Prompt, sampling: Sampling, slot: int) -> bytes:
         request = _request(prompt, sampling, slot)
         if prompt.images and self._speller is not None:
-            request["prompt"] = {
-                "prompt_string": self._speller.text(prompt),
-                "multimodal_data": [encoded(readable(image)) for image in prompt.images],
-            }
+            request["prompt"] = self._speller.prompt(prompt)
         request["lora"] = [
             {"id": number, "scale": float(name == sampling.adapter)}
             for number, name in enumerate(self._adapters)
@@ -254,44 +249,31 @@ class LlamaEngine:
 
     async def image_tokens(self, image: Image) -> int:
         """``MeasuresImages``: llama.cpp is asked once for each image."""
-        digest = sha256(image.content).digest()
-        if digest not in self._measured:
-            try:
-                self._measured[digest] = await asyncio.to_thread(self._measure, image)
-            except BackendError as error:
-                raise InvalidRequest(
-                    f"Invalid image: {error.message}.", param="input", code="image_parse_error"
-                ) from None
-            if len(self._measured) > _MOST_MEASURED:
-                self._measured.popitem(last=False)
-        return self._measured[digest]
+        if self._speller is None:
+            raise cannot_see()
+        known = self._sizes.known(image)
+        if known is not None:
+            return known
+        try:
+            tokens = await asyncio.to_thread(self._measure, self._speller, image)
+        except BackendError as error:
+            raise InvalidRequest(
+                f"Invalid image: {error.message}.", param="input", code="image_parse_error"
+            ) from None
+        return self._sizes.keep(image, tokens)
 
-    def _measure(self, image: Image) -> int:
-        if not isinstance(self._server, LlamaSocket):
-            raise BackendError("this model cannot see")
-        around = 2 * len(self.tokenizer.encode(AROUND, special=False)) + self.tokenizer.add_bos
-        return self._server.prompt_tokens(readable(image)) - around
+    def _measure(self, speller: Speller, image: Image) -> int:
+        prompt = alone(image, self.tokenizer, self._bos)
+        return int(self._server.prompt_tokens(speller.prompt(prompt))) - len(prompt.ids)
 
     def _check(self, prompt: Prompt, sampling: Sampling) -> None:
-        if not prompt.ids:
-            raise InvalidRequest("The prompt is empty.", param="input")
-        if sampling.max_tokens < 1:
-            raise InvalidRequest("At least one token must be asked for.", param="max_output_tokens")
-        if len(prompt.ids) >= self.card.context_size:
-            raise InvalidRequest(
-                f"The input has {len(prompt.ids)} tokens; the context of this model holds"
-                f" {self.card.context_size}, the answer included.",
-                param="input",
-                code="context_length_exceeded",
-            )
+        sees = self._speller is not None
+        check_request(prompt, sampling, self.card, self.tokenizer, sees=sees)
         if sampling.constraint is not None:
             _check_constraint(sampling.constraint)
         if sampling.adapter is not None and sampling.adapter not in self._adapters:
             raise InvalidRequest(f"There is no adapter {sampling.adapter!r}.", param="model")
-        if prompt.images and self._speller is None:
-            raise InvalidRequest("This model cannot see images.", param="input")
-        if prompt.images and prompt.images[-1].at >= len(prompt.ids):
-            raise InvalidRequest("An image cannot be the end of a prompt.", param="input")
+        check_places(prompt)
 
     async def close(self) -> None:
         self._closed = True

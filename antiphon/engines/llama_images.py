@@ -6,14 +6,18 @@ like the marker, is parted by an invisible character, so that it stays text. San
 
 from __future__ import annotations
 
+import base64
 import io
 import re
 from collections.abc import Iterator
+from typing import Any
+
+from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image, Prompt, Tokenizer
 
-__all__ = ["Speller", "readable"]
+__all__ = ["Speller", "alone", "check_places", "readable"]
 
 #: WORD JOINER: no width, no break.
 _PART = "\u2060"
@@ -30,6 +34,11 @@ class Speller:
         self._literals = {id: literal for literal, id in tokenizer.special.items()}
         longest_first = sorted((*tokenizer.special, marker), key=len, reverse=True)
         self._forbidden = re.compile("|".join(map(re.escape, longest_first)))
+
+    def prompt(self, prompt: Prompt) -> dict[str, Any]:
+        """As a request carries it. Raises ``InvalidRequest`` for an image that cannot be read."""
+        content = [base64.b64encode(readable(image)).decode() for image in prompt.images]
+        return {"prompt_string": self.text(prompt), "multimodal_data": content}
 
     def text(self, prompt: Prompt) -> str:
         """The prompt's text, with a marker where each image stands."""
@@ -55,6 +64,21 @@ class Speller:
     def _parted(self, plain: list[bytes]) -> str:
         text = b"".join(plain).decode("utf-8", "replace")
         return self._forbidden.sub(lambda found: f"{found[0][0]}{_PART}{found[0][1:]}", text)
+
+
+def alone(image: Image, tokenizer: Tokenizer, bos: int | None) -> Prompt:
+    """A prompt to measure the image with. Text stands on both sides: llama.cpp cannot go on behind
+    an image. ``bos``: see ``Speller``."""
+    around = tokenizer.encode("a", special=False)
+    before = (*around,) if bos is None else (bos, *around)
+    return Prompt((*before, *around), (replace(image, at=len(before)),))
+
+
+def check_places(prompt: Prompt) -> None:
+    """Raises ``InvalidRequest`` where nothing comes behind the last image: that would end
+    llama.cpp's process."""
+    if prompt.images and prompt.images[-1].at >= len(prompt.ids):
+        raise InvalidRequest("An image cannot be the end of a prompt.", param="input")
 
 
 def readable(image: Image) -> bytes:

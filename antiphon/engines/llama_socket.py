@@ -6,7 +6,6 @@ binding, so that nobody else need know which of the two it is.
 
 from __future__ import annotations
 
-import base64
 import socket
 from collections.abc import Callable
 from http.client import HTTPConnection, HTTPResponse
@@ -17,13 +16,11 @@ import msgspec
 
 from antiphon.errors import BackendError
 
-__all__ = ["AROUND", "LlamaSocket", "encoded"]
+__all__ = ["LlamaSocket"]
 
 _decode = msgspec.json.Decoder().decode
 _encode = msgspec.json.encode
 _FRAME = b"data: "
-#: Stands on both sides of an image that is measured: llama.cpp cannot go on behind an image.
-AROUND = "a"
 
 
 class _Connection(HTTPConnection):
@@ -67,9 +64,9 @@ class LlamaSocket:
             if line.startswith(_FRAME) and read(_translated(line[len(_FRAME) :])):
                 return
 
-    def prompt_tokens(self, image: bytes) -> int:
-        """Tokens of a prompt that is ``AROUND``, an image, and ``AROUND`` again. Raises
-        ``BackendError`` for an image that llama.cpp cannot read."""
+    def prompt_tokens(self, prompt: dict[str, Any]) -> int:
+        """Tokens of a prompt with images. Raises ``BackendError`` for one that llama.cpp cannot
+        read."""
         total: list[int] = []
         failed: list[str] = []
 
@@ -81,8 +78,6 @@ class LlamaSocket:
                 total.append(found["__verbose"]["prompt_progress"]["total"])
             return True  # it is told before anything is computed
 
-        text = f"{AROUND}{self.marker}{AROUND}"
-        prompt = {"prompt_string": text, "multimodal_data": [encoded(image)]}
         asked = {"prompt": prompt, "max_tokens": 1, "stream": True, "return_progress": True}
         self.handle_completions(_encode(asked), read)
         if failed or not total:
@@ -102,11 +97,6 @@ class LlamaSocket:
         """Free the model."""
         self._server = None
         self._folder.cleanup()
-
-
-def encoded(image: bytes) -> str:
-    """As requests carry it."""
-    return base64.b64encode(image).decode()
 
 
 def _translated(line: bytes) -> bytes:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from antiphon.engines import hf_folder
-from antiphon.engines.asked import check_request, too_long
+from antiphon.engines.asked import cannot_see, check_request, too_long
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.endings import Endings
 from antiphon.engines.generation import Generation
@@ -28,7 +28,7 @@ from antiphon.engines.transformers_images import Eyes
 from antiphon.engines.transformers_paged import Paged
 from antiphon.engines.transformers_progress import telling
 from antiphon.engines.transformers_single import Single
-from antiphon.errors import BackendError, InvalidRequest, SetupError, first_line
+from antiphon.errors import BackendError, SetupError, first_line
 from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
 
 __all__ = ["TransformersEngine", "load"]
@@ -173,7 +173,7 @@ class TransformersEngine:
         self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
-            images=self._eyes is not None,
+            images="template" if self._eyes is not None else None,
             cached_tokens=self._paged is not None,
             seed=True,
             logit_bias=True,
@@ -211,7 +211,7 @@ class TransformersEngine:
     async def image_tokens(self, image: Image) -> int:
         """``MeasuresImages``."""
         if self._eyes is None:
-            raise InvalidRequest("This model cannot see images.", param="input")
+            raise cannot_see()
         return await asyncio.to_thread(self._eyes.tokens, image)
 
     def _generation(
@@ -229,7 +229,8 @@ class TransformersEngine:
 
     def _checked(self, prompt: Prompt, sampling: Sampling) -> str | None:
         """The grammar, if there is one. Raises ``InvalidRequest``."""
-        check_request(prompt, sampling, self.card, self.tokenizer)
+        sees = self._eyes is not None
+        check_request(prompt, sampling, self.card, self.tokenizer, sees=sees)
         return None if sampling.constraint is None else check_grammar(sampling.constraint, EXTRA)
 
     async def close(self) -> None:

@@ -6,12 +6,11 @@ of the picture. It knows no sampling and no model.
 
 from __future__ import annotations
 
-from collections import OrderedDict
 from collections.abc import Iterator, Mapping
-from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
+from antiphon.engines.image_sizes import ImageSizes
 from antiphon.engines.opened import opened
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image, Prompt, Tokenizer
@@ -22,7 +21,6 @@ __all__ = ["Eyes"]
 _KINDS = ("token_type_ids", "mm_token_type_ids")
 #: Tokens of a template's word for an image, of which one is what is replaced.
 _WORD = 8
-_MOST_MEASURED = 1000
 
 
 class _Seen:
@@ -47,17 +45,15 @@ class Eyes:
             raise ValueError("its processor has no token for images")
         self._literals = {tokenizer.special[literal]: literal for literal in literals}
         self._literal = literals[0]
-        self._sizes: OrderedDict[bytes, int] = OrderedDict()
+        self._sizes = ImageSizes()
 
     def tokens(self, image: Image) -> int:
         """How many ids stand for it, besides the one it replaces."""
-        digest = sha256(image.content).digest()
-        if digest not in self._sizes:
-            (picture,) = opened([image])
-            self._sizes[digest] = len(self._seen(picture).ids) - 1
-            if len(self._sizes) > _MOST_MEASURED:
-                self._sizes.popitem(last=False)
-        return self._sizes[digest]
+        known = self._sizes.known(image)
+        if known is not None:
+            return known
+        (picture,) = opened([image])
+        return self._sizes.keep(image, len(self._seen(picture).ids) - 1)
 
     def inputs(self, prompt: Prompt) -> dict[str, Any]:
         """Tensors by name, ``input_ids`` among them. Raises ``InvalidRequest``."""

@@ -101,7 +101,7 @@ class VllmEngine:
         self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
-            images=self._sees,
+            images="template" if self._sees else None,
             cached_tokens=True,
             seed=True,
             logit_bias=True,
@@ -113,11 +113,9 @@ class VllmEngine:
         )
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        check_request(prompt, sampling, self.card, self.tokenizer)
+        check_request(prompt, sampling, self.card, self.tokenizer, sees=self._sees)
         if sampling.constraint is not None:
             check_grammar(sampling.constraint, EXTRA)
-        if prompt.images and not self._sees:
-            raise InvalidRequest("This model cannot see images.", param="input")
         room = self.card.context_size - len(prompt.ids)
         endings = Endings(self.tokenizer, sampling, room)
         chunks = self._pump.chunks(self._said(prompt, sampling, room), endings)

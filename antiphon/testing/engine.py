@@ -98,6 +98,8 @@ class ScriptedEngine:
     def _check(self, prompt: Prompt) -> None:
         if self.closed:
             raise BackendError("The engine is closed.")
+        if prompt.images and self.capabilities.images is None:
+            raise InvalidRequest("The script cannot see images.", param="input")
         if len(prompt.ids) >= self.card.context_size:
             raise InvalidRequest(
                 "The prompt is too long.", param="input", code="context_length_exceeded"

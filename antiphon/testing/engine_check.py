@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from antiphon.engines.base import Engine, Sampling
 from antiphon.errors import AntiphonError, BackendError, InvalidRequest
-from antiphon.tokens import Chunk, Constraint, Prompt, TokenLogprob
+from antiphon.tokens import Chunk, Constraint, Image, Prompt, TokenLogprob
 
 __all__ = ["CHECKS", "Check", "Outcome", "check_closed", "check_engine", "collect"]
 
@@ -270,6 +270,13 @@ async def prefixes_are_reused(engine: Engine) -> None:
     assert len(prompt.ids) // 2 <= second.cached_tokens < len(longer.ids)
 
 
+async def images_are_not_passed_over(engine: Engine) -> None:
+    """Who does not see refuses a prompt with images, rather than to answer without them."""
+    if engine.capabilities.images is None:
+        prompt = replace(_prompt(engine), images=(Image(b"\x89PNG", "image/png", 0),))
+        await _raises(InvalidRequest, engine, prompt, _greedy(1))
+
+
 async def long_prompts_are_refused(engine: Engine) -> None:
     one = _prompt(engine).ids[0]
     prompt = Prompt((one,) * (engine.card.context_size + 1))
@@ -297,6 +304,7 @@ CHECKS: Mapping[str, Check] = {
         generations_do_not_mix,
         prefixes_are_reused,
         long_prompts_are_refused,
+        images_are_not_passed_over,
     )
 }
 
