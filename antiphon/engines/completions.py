@@ -17,14 +17,16 @@ from msgspec.structs import replace
 
 from antiphon.dialects.schemas import grammar_fault
 from antiphon.engines import gguf, hf_folder
-from antiphon.engines.asked import check_request
+from antiphon.engines.asked import cannot_see, check_request
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.completions_flavours import FLAVOURS, Flavour
+from antiphon.engines.completions_images import Eyes, Question, eyes_of
 from antiphon.engines.completions_pieces import Asked, Piece, Pieces
 from antiphon.engines.endings import Endings
+from antiphon.engines.image_sizes import ImageSizes
 from antiphon.engines.withheld import Withheld
 from antiphon.errors import BackendError, InvalidRequest, SetupError
-from antiphon.tokens import Chunk, Constraint, ModelCard, Prompt, Tokenizer
+from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.reach import entries, listing, only_model, reach
 
@@ -67,8 +69,10 @@ async def load(
             )
         size = context_size or _context_of(entry, facts)
         tokenizer, card = await asyncio.to_thread(_described, Path(source), name, size)
+        eyes = await eyes_of(kind, upstream, called, tokenizer, facts)
         can = replace(
             flavour.can,
+            images=None if eyes is None else eyes.told,
             constraints=await _takes_grammars(upstream, flavour, told.grammars),
             adapters=frozenset(
                 [*(adapters or {}), *(str(e["id"]) for e in entries(listed) if e.get("parent"))]
@@ -76,7 +80,14 @@ async def load(
         )
         flavour = replace(flavour, can=can)
         return Completions(
-            upstream, called, flavour, tokenizer, card, body=told.body, adapters=adapters
+            upstream,
+            called,
+            flavour,
+            tokenizer,
+            card,
+            body=told.body,
+            adapters=adapters,
+            eyes=eyes,
         )
     except BaseException:
         await upstream.close()
@@ -85,7 +96,7 @@ async def load(
 
 class Completions:
     """``Engine`` over one model of an upstream, which it owns. ``body``: fields that every request
-    gets besides, over ours."""
+    gets besides, over ours. ``eyes``: of a model that sees."""
 
     def __init__(
         self,
@@ -97,8 +108,11 @@ class Completions:
         *,
         body: Mapping[str, Any] | None = None,
         adapters: Mapping[str, str] | None = None,
+        eyes: Eyes | None = None,
     ) -> None:
         self._adapters = adapters or {}
+        self._eyes = eyes
+        self._sizes = ImageSizes()
         self._upstream = upstream
         self._model = model
         self._flavour = flavour
@@ -122,27 +136,16 @@ class Completions:
         return self._tokenizer
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        check_request(prompt, sampling, self._card, self._tokenizer)
+        sees = self._eyes is not None
+        check_request(prompt, sampling, self._card, self._tokenizer, sees=sees)
         _check_constraint(sampling.constraint, self.capabilities)
-        if sampling.adapter is not None:
-            there = self._adapters.get(sampling.adapter) or sampling.adapter
-            sampling = replace(sampling, adapter=there)
-        asked = Asked(
-            model=self._model,
-            prompt=prompt,
-            sampling=sampling,
-            tokenizer=self._tokenizer,
-            withheld=self._withheld,
-            grammars=self.capabilities.constraints,
-        )
-        body = _encode({**self._flavour.written(asked), **self._body})
+        question = await self._question(prompt, sampling)
         endings = Endings(self._tokenizer, sampling, self._card.context_size - len(prompt.ids))
-        pieces = self._flavour.pieces(asked)
         last: Chunk | None = None
         cached: int | None = None
-        async with aclosing(self._upstream.stream(self._url, body, sampling.trace)) as batches:
+        async with aclosing(self._answer(question, sampling)) as batches:
             async for payloads in batches:
-                piece, error = _read(pieces, payloads)
+                piece, error = _read(question.pieces, payloads)
                 cached = piece.cached if piece.cached is not None else cached
                 if last is not None:
                     continue  # only what was used can still come
@@ -161,6 +164,58 @@ class Completions:
             raise BackendError("The upstream's answer broke off.")
         yield replace(last, cached_tokens=cached)
 
+    async def image_tokens(self, image: Image) -> int:
+        """``MeasuresImages``: the upstream is asked once for each image, and no longer than until
+        it tells."""
+        known = self._sizes.known(image)
+        if known is not None:
+            return known
+        if self._eyes is None:
+            raise cannot_see()
+        try:
+            tokens = await self._measured(self._eyes.alone(image))
+        except BackendError as error:
+            if error.code != "invalid_prompt":
+                raise
+            raise InvalidRequest(
+                f"Invalid image: {error.message}", param="input", code="image_parse_error"
+            ) from None
+        return self._sizes.keep(image, tokens)
+
+    async def _measured(self, alone: Prompt) -> int:
+        """What the upstream makes of a prompt besides its ids."""
+        sampling = Sampling(max_tokens=1)
+        question = await self._question(alone, sampling)
+        async with aclosing(self._answer(question, sampling)) as batches:
+            async for payloads in batches:
+                piece, error = _read(question.pieces, payloads)
+                if piece.prompt is not None:
+                    return max(0, piece.prompt - len(alone.ids))
+                if error is not None:
+                    raise error
+        raise BackendError("The upstream does not tell of how many tokens an image is.")
+
+    async def _question(self, prompt: Prompt, sampling: Sampling) -> Question:
+        if sampling.adapter is not None:
+            there = self._adapters.get(sampling.adapter) or sampling.adapter
+            sampling = replace(sampling, adapter=there)
+        asked = Asked(
+            model=self._model,
+            prompt=prompt,
+            sampling=sampling,
+            tokenizer=self._tokenizer,
+            withheld=self._withheld,
+            grammars=self.capabilities.constraints,
+        )
+        if prompt.images and self._eyes is not None:
+            return await self._eyes.question(asked)
+        flavour = self._flavour
+        return Question(self._url, flavour.written(asked), flavour.pieces(asked))
+
+    def _answer(self, question: Question, sampling: Sampling) -> AsyncGenerator[list[bytes], None]:
+        body = _encode({**question.body, **self._body})
+        return self._upstream.stream(question.url, body, sampling.trace)
+
     async def close(self) -> None:
         await self._upstream.close()
 
@@ -176,6 +231,7 @@ def _read(pieces: Pieces, payloads: list[bytes]) -> tuple[Piece, BackendError | 
         whole.tokens = [*whole.tokens, *piece.tokens] if whole.tokens else piece.tokens
         whole.reason = piece.reason or whole.reason
         whole.cached = whole.cached if piece.cached is None else max(0, piece.cached)
+        whole.prompt = whole.prompt if piece.prompt is None else piece.prompt
     return whole, None
 
 

@@ -5,7 +5,7 @@ One row a server. It knows their fields, not how they are reached.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -21,7 +21,9 @@ from antiphon.engines.completions_pieces import (
     VllmPieces,
 )
 
-__all__ = ["FLAVOURS", "Flavour"]
+__all__ = ["FLAVOURS", "Flavour", "sglang_shown", "vllm_shown"]
+
+_MOST_LOGPROBS = 20
 
 
 class Flavour(Struct, frozen=True, kw_only=True):
@@ -61,38 +63,66 @@ def _bias(sampling: Sampling) -> dict[str, float]:
     return {str(id): bias for id, bias in sampling.logit_bias.items()}
 
 
+def _sampled(sampling: Sampling) -> dict[str, Any]:
+    params = {"max_tokens": sampling.max_tokens, **_given(sampling)}
+    if sampling.stop_ids:
+        params["stop_token_ids"] = sampling.stop_ids
+    if sampling.logit_bias:
+        params["logit_bias"] = _bias(sampling)
+    if sampling.ignore_eos:
+        params["ignore_eos"] = True
+    return params
+
+
 def _openai(asked: Asked) -> dict[str, Any]:
-    sampling = asked.sampling
-    body: dict[str, Any] = {
-        "model": sampling.adapter or asked.model,
+    return {
+        "model": asked.sampling.adapter or asked.model,
         "prompt": asked.prompt.ids,
-        "max_tokens": sampling.max_tokens,
         "stream": True,
         "stream_options": {"include_usage": True},
-        **_given(sampling),
+        **_sampled(asked.sampling),
     }
-    if sampling.stop_ids:
-        body["stop_token_ids"] = sampling.stop_ids
-    if sampling.logit_bias:
-        body["logit_bias"] = _bias(sampling)
-    if sampling.ignore_eos:
-        body["ignore_eos"] = True
-    return body
 
 
 def _vllm(asked: Asked) -> Mapping[str, Any]:
     sampling = asked.sampling
     body = _openai(asked) | _given(sampling, ("priority", "cache_salt"))
+    body |= _vllm_held(asked)
     body["return_token_ids"] = True
     if sampling.logprobs is not None:
         body["logprobs"] = sampling.logprobs
         body["return_tokens_as_token_ids"] = True
-    if (constraint := sampling.constraint) is not None:
-        form = {"grammar": constraint.lark} if asked.grammars else {"json": constraint.schema}
-        body["structured_outputs"] = form
     if sampling.extra:
         body["vllm_xargs"] = dict(sampling.extra)
     return body
+
+
+def _vllm_held(asked: Asked) -> dict[str, Any]:
+    constraint = asked.sampling.constraint
+    if constraint is None:
+        return {}
+    form = {"grammar": constraint.lark} if asked.grammars else {"json": constraint.schema}
+    return {"structured_outputs": form}
+
+
+def vllm_shown(asked: Asked, urls: Sequence[str]) -> Mapping[str, Any]:
+    """What vLLM's ``/inference/v1/generate`` is asked for a prompt with images at these URLs."""
+    sampling = asked.sampling
+    params = _sampled(sampling) | _vllm_held(asked) | {"detokenize": False}
+    if sampling.logprobs is not None:
+        # the one that was sampled is told first, and in the place of the last of the others
+        params["logprobs"] = min(sampling.logprobs + 1, _MOST_LOGPROBS) if sampling.logprobs else 0
+    if sampling.extra:
+        params["extra_args"] = dict(sampling.extra)
+    return {
+        "model": sampling.adapter or asked.model,
+        "token_ids": asked.prompt.ids,
+        "content_parts": [{"type": "image_url", "url": url} for url in urls],
+        "sampling_params": params,
+        "stream": True,
+        "stream_options": {"include_usage": True},
+        **_given(sampling, ("priority", "cache_salt")),
+    }
 
 
 def _trtllm(asked: Asked) -> Mapping[str, Any]:
@@ -136,6 +166,11 @@ def _sglang(asked: Asked) -> Mapping[str, Any]:
     return body
 
 
+def sglang_shown(asked: Asked, urls: Sequence[str]) -> Mapping[str, Any]:
+    """What SGLang is asked for a prompt with images at these URLs."""
+    return {**_sglang(asked), "image_data": urls}
+
+
 def _llama(asked: Asked) -> Mapping[str, Any]:
     sampling = asked.sampling
     body: dict[str, Any] = {
@@ -166,7 +201,7 @@ def _llama(asked: Asked) -> Mapping[str, Any]:
 
 
 _ALL = Capabilities(
-    max_logprobs=20,
+    max_logprobs=_MOST_LOGPROBS,
     cached_tokens=True,
     seed=True,
     logit_bias=True,

@@ -24,6 +24,7 @@ __all__ = [
     "Pieces",
     "SglangPieces",
     "TrtllmPieces",
+    "VllmGeneratePieces",
     "VllmPieces",
 ]
 
@@ -51,11 +52,12 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Piece(Struct):
-    """What one payload says."""
+    """What one payload says. ``prompt``: the tokens of the prompt, images and all."""
 
     tokens: list[TokenLogprob] = []
     reason: Reason | None = None
     cached: int | None = None
+    prompt: int | None = None
 
 
 class Pieces(Protocol):
@@ -81,10 +83,21 @@ def _reason(told: str) -> Reason:
 # --- vLLM, TensorRT-LLM --------------------------------------------------------------------------
 
 
+class _Named(Struct):
+    token_id: Id
+    logprob: float | None = None
+
+
+class _Content(_Named):
+    top_logprobs: list[_Named] = []
+
+
 class _Logprobs(Struct):
-    tokens: list[str] = []
+    """``content`` is what ``/inference/v1/generate`` tells, the others ``/v1/completions``."""
+
     token_logprobs: list[float | None] = []
     top_logprobs: list[dict[str, float] | None] | None = None
+    content: list[_Content] | None = None
 
 
 class _Choice(Struct):
@@ -98,6 +111,7 @@ class _Details(Struct):
 
 
 class _Usage(Struct):
+    prompt_tokens: int | None = None
     prompt_tokens_details: _Details | None = None
 
 
@@ -126,8 +140,10 @@ class VllmPieces:
         if told.error or told.object == "error":
             raise _failed(told.error or {"message": told.message})
         piece = Piece()
-        if told.usage is not None and told.usage.prompt_tokens_details is not None:
-            piece.cached = told.usage.prompt_tokens_details.cached_tokens
+        if told.usage is not None:
+            piece.prompt = told.usage.prompt_tokens
+            if told.usage.prompt_tokens_details is not None:
+                piece.cached = told.usage.prompt_tokens_details.cached_tokens
         for choice in told.choices:
             piece.tokens = self._tokens(choice)
             if choice.finish_reason is not None:
@@ -140,22 +156,36 @@ class VllmPieces:
             if choice.finish_reason is None:
                 raise BackendError("The upstream tells no token ids: it is too old, or another.")
             ids = []
-        told, most = choice.logprobs, self._asked.sampling.logprobs
-        if most is None or told is None:
+        most = self._asked.sampling.logprobs
+        told = [] if most is None or choice.logprobs is None else self._told(choice.logprobs)
+        if len(told) != len(ids):
             return [TokenLogprob(id, UNKNOWN_LOGPROB) for id in ids]
-        tops = told.top_logprobs or [None] * len(ids)
         return [
-            TokenLogprob(
-                id,
-                UNKNOWN_LOGPROB if logprob is None else max(logprob, UNKNOWN_LOGPROB),
-                _best(_named(top or {}), most),
-            )
-            for id, logprob, top in zip(ids, told.token_logprobs, tops, strict=False)
+            TokenLogprob(id, _finite(logprob), _best(others, most or 0))
+            for id, (logprob, others) in zip(ids, told, strict=True)
         ]
+
+    def _told(self, told: _Logprobs) -> list[tuple[float | None, Iterable[tuple[int, float]]]]:
+        """The log-probability of each token, and those of others in its place."""
+        sampled = told.token_logprobs
+        tops = told.top_logprobs or [None] * len(sampled)
+        if len(tops) != len(sampled):
+            return []
+        return [(p, _named(top or {})) for p, top in zip(sampled, tops, strict=True)]
 
 
 class TrtllmPieces(VllmPieces):
     """``trtllm-serve`` with ``detokenize: false``."""
+
+
+class VllmGeneratePieces(VllmPieces):
+    """``/inference/v1/generate``."""
+
+    def _told(self, told: _Logprobs) -> list[tuple[float | None, Iterable[tuple[int, float]]]]:
+        return [
+            (each.logprob, ((t.token_id, _finite(t.logprob)) for t in each.top_logprobs))
+            for each in told.content or ()
+        ]
 
 
 def _named(top: dict[str, float]) -> Iterable[tuple[int, float]]:
@@ -177,6 +207,7 @@ _Told = tuple[float | None, Id, Any]
 
 
 class _Meta(Struct):
+    prompt_tokens: int | None = None
     completion_tokens: int = 0
     cached_tokens: int | None = None
     finish_reason: dict[str, Any] | None = None
@@ -211,7 +242,11 @@ class SglangPieces:
         meta = told.meta_info
         count = meta.completion_tokens - self._seen
         self._seen = meta.completion_tokens
-        piece = Piece(tokens=self._tokens(told.output_ids, meta, count), cached=meta.cached_tokens)
+        piece = Piece(
+            tokens=self._tokens(told.output_ids, meta, count),
+            cached=meta.cached_tokens,
+            prompt=meta.prompt_tokens,
+        )
         if meta.finish_reason is not None:
             kind = meta.finish_reason.get("type")
             if kind == "abort":
@@ -234,7 +269,7 @@ class SglangPieces:
         return [
             TokenLogprob(
                 id,
-                UNKNOWN_LOGPROB if logprob is None else max(logprob, UNKNOWN_LOGPROB),
+                _finite(logprob),
                 _best(((other, p) for p, other, _ in top or () if p is not None), most),
             )
             for id, (logprob, *_), top in zip(new, told, tops, strict=True)
@@ -255,6 +290,7 @@ class _Sampled(_Candidate):
 
 class _Progress(Struct):
     cache: int = 0
+    total: int | None = None
 
 
 class _Timings(Struct):
@@ -292,7 +328,8 @@ class LlamaPieces:
         if told.error:
             raise _failed(told.error)
         if told.prompt_progress is not None:
-            return Piece(cached=told.prompt_progress.cache)
+            progress = told.prompt_progress
+            return Piece(cached=progress.cache, prompt=progress.total)
         if told.stop:
             cached = None if told.timings is None else told.timings.cache_n
             return Piece(reason="length" if told.stop_type == "limit" else "stop", cached=cached)

@@ -5,18 +5,24 @@ what clients do not read left out."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterator
+from base64 import b64decode
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import aclosing, asynccontextmanager
 from typing import Any
+from zlib import crc32
 
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
 from antiphon.engines.base import Sampling
 from antiphon.testing.engine import ScriptedEngine
+from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk, Prompt, TokenLogprob
 
 Json = dict[str, Any]
+TOKENIZER = ByteTokenizer(["<image>"])
+#: What a template writes for an image.
+WORD = TOKENIZER.special["<image>"]
 
 
 class Shape:
@@ -118,8 +124,7 @@ class Sglang(Shape):
         self.said: list[TokenLogprob] = []
 
     def prompt(self) -> list[int]:
-        ids: list[int] = self.body["input_ids"]
-        return ids
+        return shown(self.body["input_ids"], self.body.get("image_data", ()))
 
     def sampling(self) -> Sampling:
         params = self.body["sampling_params"]
@@ -157,8 +162,67 @@ class SglangIncremental(Sglang):
     incremental = True
 
 
+class VllmGenerate(Vllm):
+    """vLLM's other address, for prompts with images."""
+
+    path = "/inference/v1/generate"
+
+    def prompt(self) -> list[int]:
+        return shown(self.body["token_ids"], [p["url"] for p in self.body.get("content_parts", ())])
+
+    def sampling(self) -> Sampling:
+        params = self.body["sampling_params"]
+        return Sampling(
+            max_tokens=params["max_tokens"],
+            stop_ids=tuple(params.get("stop_token_ids", ())),
+            ignore_eos=params.get("ignore_eos", False),
+            logprobs=params.get("logprobs"),
+        )
+
+    def payloads(self, chunk: Chunk) -> Iterator[Json]:
+        assert self.body["sampling_params"]["detokenize"] is False
+        self.count += len(chunk.ids)
+        content = [
+            {
+                "token_id": each.id,
+                "logprob": each.logprob,
+                "rank": 1,
+                "top_logprobs": [{"token_id": t.id, "logprob": t.logprob} for t in each.top],
+            }
+            for each in chunk.logprobs
+        ]
+        choice = {"index": 0, "finish_reason": chunk.finish, "token_ids": list(chunk.ids)}
+        yield {"choices": [{**choice, "logprobs": {"content": content} if content else None}]}
+
+
+def shown(ids: Iterable[int], urls: Iterable[str]) -> list[int]:
+    """The ids with what a processor makes of an image in the place of each word for one: four
+    tokens that tell which image it is."""
+    images = [marked(b64decode(url.partition(",")[2])) for url in urls]
+    made: list[int] = []
+    for id in ids:
+        made += images.pop(0) if images and id == WORD else [id]
+    assert not images, "more images than words for them"
+    return made
+
+
+def marked(image: bytes) -> bytes:
+    return f"{crc32(image) & 0xFFFF:04x}".encode()
+
+
 class LlamaServer(Shape):
     path, owner, done = "/completion", "llamacpp", False
+    marker = "<__media_q__>"
+
+    def prompt(self) -> list[int]:
+        given = self.body["prompt"]
+        if isinstance(given, list):
+            return given
+        pieces = given["prompt_string"].split(self.marker)
+        images = [marked(b64decode(each)).decode() for each in given["multimodal_data"]]
+        assert len(images) == len(pieces) - 1, "the markers are those of another process"
+        text = "".join(map("".join, zip(pieces, [*images, ""], strict=True)))
+        return list(TOKENIZER.encode(text, special=True))
 
     def sampling(self) -> Sampling:
         return Sampling(
@@ -198,12 +262,20 @@ SHAPES: dict[str, type[Shape]] = {
 
 @asynccontextmanager
 async def serving(
-    shape: type[Shape], engine: ScriptedEngine, **facts: Any
+    shape: type[Shape], engine: ScriptedEngine, *, sees: bool = False, **facts: Any
 ) -> AsyncIterator[tuple[str, list[Json]]]:
-    """A server of that shape: its address, and the bodies it was sent. ``facts``: what it says of
-    its model in the list, besides; ``more``: further entries."""
+    """A server of that shape: its address, and the bodies it was sent. ``sees``: its model sees
+    images. ``facts``: what it says of its model in the list, besides; ``more``: further entries."""
     bodies: list[Json] = []
     more = facts.pop("more", [])
+    told = {
+        "/get_model_info": {"has_image_understanding": sees},
+        "/props": {"modalities": {"vision": sees}, "media_marker": LlamaServer.marker},
+        "/tokenize": {"tokens": []},
+    }
+
+    async def tells(request: web.Request) -> web.Response:
+        return web.json_response(told[request.path])
 
     async def models(_: web.Request) -> web.Response:
         first = {"id": "m", "object": "model", "owned_by": shape.owner, **facts}
@@ -211,8 +283,10 @@ async def serving(
 
     async def answer(request: web.Request) -> web.StreamResponse:
         body = await request.json()
+        told = (VllmGenerate if request.path == VllmGenerate.path else shape)(body)
+        if not body.get("stream"):  # it is only asked whether it is there
+            return web.json_response({})
         bodies.append(body)
-        told = shape(body)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
         chunks = engine.generate(Prompt(tuple(told.prompt())), told.sampling())
@@ -230,6 +304,11 @@ async def serving(
     app = web.Application(client_max_size=2**26)
     app.router.add_get("/v1/models", models)
     app.router.add_post(shape.path, answer)
+    app.router.add_get("/get_model_info", tells)
+    app.router.add_get("/props", tells)
+    app.router.add_post("/tokenize", tells)
+    if sees and shape is Vllm:
+        app.router.add_post(VllmGenerate.path, answer)
     async with TestServer(app, host="127.0.0.1", handler_cancellation=True) as server:
         yield f"http://127.0.0.1:{server.port}", bodies
 
