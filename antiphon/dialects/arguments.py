@@ -106,10 +106,10 @@ _LITERAL = re.compile(
 )
 
 
-def string_text(quote: str) -> StringText:
-    """Reads a string of Python or of a braced literal, by its quote."""
-    if quote == QUOTE:
-        return StringText(QUOTE, {}, {})
+def string_text(quote: str, *, raw: bool = False) -> StringText:
+    """Reads a string of Python or of a braced literal, by its quote; ``raw``: without escapes."""
+    if raw or quote == QUOTE:
+        return StringText(quote, {}, {})
     return StringText(quote, _PYTHON_ESCAPES, _PYTHON_DIGITS)
 
 

@@ -17,6 +17,8 @@ _BLANK = re.compile(r"\s*")
 _GAP = re.compile(r"[\s,]*")
 _TURN = re.compile(rf"""["'()\[\]{{}},\\{QUOTE}]""")
 _QUOTES = ('"', "'", QUOTE)
+#: What may stand before the quote of a string in Python.
+_PREFIXES = frozenset({"b", "f", "r", "u", "br", "rb", "fr", "rf"})
 
 
 class Target(Protocol):
@@ -48,6 +50,9 @@ class PairReader:
         self._step = self._key
         self._part: list[str] = []
         self._string: StringText | None = None
+        self._mark = ""  # the quote of that string, once or three times
+        self._marks = 0  # how many of the three there are that end it
+        self._is_empty = self._is_raw = False
         self._quote = ""
         self._depth = 0
         self._is_escaped = False
@@ -57,7 +62,7 @@ class PairReader:
     @property
     def in_string(self) -> bool:
         """What looks like markup here is only text."""
-        return self._string is not None or bool(self._quote)
+        return self._step == self._in_string or bool(self._quote)
 
     def read(self, text: str) -> int:
         """Take text; returns how much of it belongs to the arguments."""
@@ -69,7 +74,9 @@ class PairReader:
     def leave(self) -> None:
         """The arguments are over, closed or not."""
         if self._string is not None:
-            self._string_over(self._string)
+            if self._step == self._in_string:
+                self._target.string(self._mark[: self._marks] + self._string.finish())
+            self._string_over()
         elif "".join(self._part).strip():
             if self._step == self._key:
                 self._target.key("")
@@ -104,22 +111,49 @@ class PairReader:
         if at == len(text):
             return at
         if text[at] in _QUOTES:
-            self._string, self._step = string_text(text[at]), self._in_string
-            self._target.string("")
+            self._begin_string(text[at])
             return at + 1
         self._step = self._literal
         return at
 
+    def _begin_string(self, mark: str, *, raw: bool = False) -> None:
+        self._mark, self._is_raw = mark, raw
+        self._string, self._step = string_text(mark[0], raw=raw), self._in_string
+        self._is_empty, self._marks = True, 0
+        self._target.string("")
+
     def _in_string(self, text: str, at: int) -> int:
         assert self._string is not None
+        if self._marks and text[at] != self._mark[0]:
+            self._target.string(self._mark[: self._marks])  # fewer than three end nothing
+            self._marks = 0
         said, at = self._string.read(text, at)
+        self._is_empty &= not said
         self._target.string(said)
         if self._string.over:
-            self._string_over(self._string)
+            self._target.string(self._string.finish())
+            self._marks += 1
+            if self._marks == len(self._mark):
+                self._step = self._behind_string
+            else:
+                self._string = string_text(self._mark[0], raw=self._is_raw)
         return at
 
-    def _string_over(self, string: StringText) -> None:
-        self._target.string(string.finish())
+    def _behind_string(self, text: str, at: int) -> int:
+        """Two quotes may be the first of six around a string; one behind another goes on."""
+        char = text[at]
+        if char in "\"'" and self._is_empty and char == self._mark:
+            self._begin_string(char * 3, raw=self._is_raw)
+        elif char in "\"'":
+            self._begin_string(char)
+        elif not char.isspace():
+            self._string_over()
+            return at
+        else:
+            self._is_empty = False
+        return at + 1
+
+    def _string_over(self) -> None:
         self._target.string_end()
         self._string, self._step = None, self._after
 
@@ -134,6 +168,10 @@ class PairReader:
             return len(text)
         self._part.append(text[at : found.start()])
         char = found.group()
+        if char in "\"'" and (prefix := "".join(self._part).lower()) in _PREFIXES:
+            self._part = []
+            self._begin_string(char, raw="r" in prefix)
+            return found.end()
         if not self._quote and not self._depth and char in (",", self._close):
             self._literal_over()
             return found.start()

@@ -133,6 +133,11 @@ def told(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
         ("a=f(x, ')'))", [("key", "a"), ("value", '"f(x, \')\')"')]),
         ("a={'k': ')\\''})", [("key", "a"), ("value", '{"k": ")\'"}')]),
         ("a=[1, 2", [("key", "a"), ("value", '"[1, 2"')]),
+        ("a='x' \"y\"\n'z')", [("key", "a"), ("string", "xyz")]),
+        ('a="""x"y""z\n""")', [("key", "a"), ("string", 'x"y""z\n')]),
+        ("a='''''', b='')", [("key", "a"), ("string", ""), ("key", "b"), ("string", "")]),
+        ('a="""x""', [("key", "a"), ("string", 'x""')]),
+        ("a=Rb'\\n', b=u'\\n')", [("key", "a"), ("string", "\\n"), ("key", "b"), ("string", "\n")]),
     ],
 )  # fmt: skip
 def test_python_pairs(text: str, said: list[tuple[str, str]]) -> None:
