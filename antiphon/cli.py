@@ -20,9 +20,10 @@ from msgspec import Struct
 from rich.console import Console
 
 from antiphon import __version__
+from antiphon.configuration import Loaded, load
 from antiphon.errors import SetupError
 from antiphon.options import Option, literal, nearest, options
-from antiphon.settings import Key, Loaded, McpServer, Model, Settings, load
+from antiphon.settings import Key, McpServer, Model, Settings
 
 __all__ = ["COMMANDS", "Command", "main"]
 

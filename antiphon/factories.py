@@ -12,6 +12,7 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from antiphon.backends.base import Backend
+from antiphon.configuration import untracked, variable
 from antiphon.dialects.base import Dialect
 from antiphon.dialects.formats import Formats
 from antiphon.embedders import EMBEDDERS
@@ -19,7 +20,7 @@ from antiphon.engines.base import Engine
 from antiphon.errors import SetupError
 from antiphon.options import nearest
 from antiphon.pull import Progress, pull_folder
-from antiphon.settings import Model, Settings, untracked, variable
+from antiphon.settings import Model, Settings
 from antiphon.sources import gguf_file
 
 __all__ = ["ENGINES", "Factory", "factory"]

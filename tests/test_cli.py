@@ -19,8 +19,9 @@ import pytest
 
 from antiphon import __version__
 from antiphon.cli import COMMANDS, main
+from antiphon.configuration import load
 from antiphon.options import options
-from antiphon.settings import Key, Settings, load
+from antiphon.settings import Key, Settings
 
 WAIT_S = 60
 

@@ -16,8 +16,9 @@ import yaml
 
 from antiphon.backends.scripted import Scripted
 from antiphon.cli import COMMANDS
+from antiphon.configuration import load
 from antiphon.options import options
-from antiphon.settings import Settings, load
+from antiphon.settings import Settings
 from antiphon.store.memory import MemoryStore
 from tests.conformance.served import Server
 

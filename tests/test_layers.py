@@ -72,6 +72,7 @@ MAY: dict[str, set[str]] = {
     "options": {"errors"},
     "seal": {"errors"},
     "settings": {"errors", "options"},
+    "configuration": {"errors", "options", "settings"},
     "formats": {"errors", "options", "dialects"},
     "hub": {"errors"},
     "pull": {"errors", "hub", "engines"},
@@ -91,6 +92,7 @@ MAY: dict[str, set[str]] = {
         "options",
         "pull",
         "settings",
+        "configuration",
         "upstream",
     },
     "catalog": {*ROOTS, "backends", "embedders", "embeddings", "factories", "pull", "settings"},
@@ -143,15 +145,16 @@ def test_nobody_imports_http_but_who_puts_the_server_together() -> None:
 
 
 def test_the_environment_is_read_in_one_module() -> None:
+    """But for where the system keeps what is this user's, of which defaults are made."""
     readers = {
         str(path.relative_to(PACKAGE))
         for path in MODULES
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute | ast.Name)
         and ast.unparse(node) in ("os.environ", "os.getenv", "os.environb", "environ")
-        and not (isinstance(node, ast.Name) and path.name in ("settings.py", "options.py"))
+        and not (isinstance(node, ast.Name) and path.name in ("configuration.py", "options.py"))
     }
-    assert readers == {"settings.py"}
+    assert readers == {"configuration.py", "settings.py"}
 
 
 def test_the_reader_of_imports_sees_every_way_to_write_them(tmp_path: Path) -> None:

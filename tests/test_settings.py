@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from antiphon.configuration import Loaded, load, untracked
 from antiphon.errors import SetupError
 from antiphon.options import options
-from antiphon.settings import DEFAULT_MODEL, Key, Loaded, Model, Settings, load, untracked
+from antiphon.settings import DEFAULT_MODEL, Key, Model, Settings
 
 DIGEST = "0" * 64
 

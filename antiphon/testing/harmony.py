@@ -6,9 +6,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from antiphon.configuration import variable
 from antiphon.dialects.harmony_parser import CONTROLS
 from antiphon.dialects.vocabulary import load
-from antiphon.settings import variable
 
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.configuration import variable
 from antiphon.dialects import vocabulary
 from antiphon.errors import SetupError
-from antiphon.settings import variable
 
 VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from antiphon.configuration import untracked
 from antiphon.engines.vllm import load
-from antiphon.settings import untracked
 from antiphon.testing.engine_check import check_closed, check_engine
 from tests.engines.tiny import FOLDER, calls_a_tool_and_answers
 
