@@ -1,7 +1,7 @@
 """The configuration: settings as a file, the environment and flags say them.
 
-``antiphon.toml`` < ``ANTIPHON_…`` < flags; what is unknown is refused by name. The module that reads
-the environment. It knows how settings are written, not what becomes of them.
+``antiphon.toml`` < ``ANTIPHON_…`` < flags; what is unknown is refused by name. The module
+that reads the environment. It knows how settings are written, not what becomes of them.
 """
 
 from __future__ import annotations

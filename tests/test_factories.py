@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from antiphon import factories
 from antiphon.dialects.chat import Dialect as Chat
 from antiphon.dialects.harmony import Dialect as Harmony
+from antiphon.engines.base import Capabilities
 from antiphon.errors import SetupError
 from antiphon.settings import Model, Settings
 from tests.dialects import gpt_oss
@@ -21,9 +22,11 @@ CACHE = Path.home() / ".cache" / "antiphon" / "models"
 
 def spoken(architecture: str | None = "gpt-oss", **said: Any) -> object:
     card = replace(gpt_oss.CARD, architecture=architecture)
-    engine: Any = SimpleNamespace(card=card, tokenizer=gpt_oss.tokenizer())
+    engine: Any = SimpleNamespace(
+        card=card, tokenizer=gpt_oss.tokenizer(), capabilities=Capabilities()
+    )
     settings = Settings(cache_dir=CACHE)
-    return factories._dialect(engine, Model(source="m", **said), settings, None)
+    return factories._dialect(engine, Model(source="m", **said), settings)
 
 
 @pytest.mark.requirement("VN-4")
