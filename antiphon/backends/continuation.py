@@ -6,9 +6,9 @@ from antiphon.dialects.base import Rendered
 from antiphon.dialects.scanner import Parser
 from antiphon.engines.base import Engine
 from antiphon.errors import InvalidRequest
-from antiphon.tokens import Prompt
+from antiphon.tokens import Prompt, Tokenizer
 
-__all__ = ["cannot_continue", "continuing"]
+__all__ = ["as_text", "cannot_continue", "continuing"]
 
 
 def cannot_continue(name: str) -> InvalidRequest:
@@ -48,5 +48,9 @@ def continuing(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
             param="input",
             code="context_length_exceeded",
         )
-    parser = Parser(tokenizer, reasoning=None, tools=None, shapes={}, thinking=False)
-    return Rendered(prompt=Prompt(ids), parser=parser)
+    return Rendered(prompt=Prompt(ids), parser=as_text(tokenizer))
+
+
+def as_text(tokenizer: Tokenizer) -> Parser:
+    """Reads nothing into what is written."""
+    return Parser(tokenizer, reasoning=None, tools=None, shapes={}, thinking=False)

@@ -26,7 +26,7 @@ from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usag
 from .abilities import cannot_constrain, check_bias, check_options
 from .base import Reply
 from .checked import Checked, form_of
-from .continuation import continuing
+from .continuation import as_text, continuing
 from .truncation import shortened
 
 __all__ = ["Local", "LocalReply"]
@@ -93,7 +93,7 @@ class Local:
         rendered, dropped, besides = await self._rendered(conversation, options)
         constraint = rendered.constraint
         holds = self._can_hold_to(constraint)
-        held = rendered if holds else _freed(rendered)
+        held = self._held(rendered, holds)
         reply = self._reply(held, dropped, options, besides)
         if constraint is None or not constraint.needed or (holds and not constraint.partial):
             return reply
@@ -105,8 +105,7 @@ class Local:
 
         async def again(corrected: Conversation) -> Reply:
             rendered, dropped, besides = await self._rendered(corrected, options)
-            held = rendered if holds else _freed(rendered)
-            return self._reply(held, dropped, options, besides)
+            return self._reply(self._held(rendered, holds), dropped, options, besides)
 
         return Checked(reply, form, conversation, again)
 
@@ -128,6 +127,15 @@ class Local:
             return False
         known = can.schema_keywords
         return known is None or keywords_of(constraint.schema) <= known
+
+    def _held(self, rendered: Rendered, holds: bool) -> Rendered:
+        """As the engine can be asked for it. One that knows schemas alone holds to them from the
+        first token on: what it writes is JSON, whatever stands in its strings."""
+        if not holds:
+            return _freed(rendered)
+        if rendered.constraint is None or self._engine.capabilities.constraints:
+            return rendered
+        return replace(rendered, parser=as_text(self._engine.tokenizer))
 
     async def _rendered(
         self, conversation: Conversation, options: Options

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from contextlib import aclosing
 from typing import Any
 
@@ -199,6 +200,18 @@ async def test_a_constraint_that_was_not_asked_for_is_left_out() -> None:
         played = engine(capabilities=Capabilities(constraints=able))
         assert (await ask(local(played), user("Hi"), tools=(WEATHER,))).text == "Hello!"
         assert (played.requests[0][1].constraint is not None) is able
+
+
+async def test_in_json_that_is_held_to_from_the_first_token_nothing_is_thinking() -> None:
+    written = '{"said": "<think>hm</think>, well"}'
+    for able in (Capabilities(schemas=True), Capabilities(constraints=True)):
+        played = engine(written, capabilities=able)
+        told = await ask(local(played), user("Hi"), text=TextConfig(format=JsonObjectFormat()))
+        if able.schemas:
+            assert [type(item) for item in told.opened] == [Message]
+            assert json.loads(told.text)["said"].endswith("hm, well")
+        else:  # there the grammar keeps control tokens out of strings
+            assert Reasoning in [type(item) for item in told.opened]
 
 
 async def test_values_that_ask_for_nothing_are_no_reason_to_refuse() -> None:
