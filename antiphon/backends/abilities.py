@@ -11,7 +11,7 @@ from antiphon.conversation import Options
 from antiphon.engines.base import Capabilities
 from antiphon.errors import InvalidRequest
 
-__all__ = ["cannot_constrain", "check_bias", "check_options", "field_of_extra"]
+__all__ = ["cannot_restrict", "check_bias", "check_options", "field_of_extra"]
 
 
 class _Need(Struct, frozen=True):
@@ -68,13 +68,11 @@ def field_of_extra(name: str) -> str:
     return name if name == "mm_processor_kwargs" else f"vllm_xargs.{name[:64]}"
 
 
-def cannot_constrain(options: Options) -> InvalidRequest:
-    """The refusal of a form that nothing can hold the model to."""
-    is_text = options.text.format.__struct_config__.tag == "text"
-    param = "tool_choice" if is_text else "text.format"
-    if options.guide is not None:
-        param = options.guide.path
-    return _unsupported(param, f"'{param}' is not supported with this model: it has no grammars.")
+def cannot_restrict() -> InvalidRequest:
+    """The refusal of a choice that leaves out tools which the model is shown."""
+    return _unsupported(
+        "tool_choice", "'tool_choice' is not supported with this model: it has no grammars."
+    )
 
 
 def _unsupported(param: str, why: str) -> InvalidRequest:

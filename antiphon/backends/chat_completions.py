@@ -73,7 +73,11 @@ class ChatCompletions(Elsewhere):
         _check(options, self.flavour)
         return shown_tools(options, conversation.items)
 
-    def holds(self, options: Options, shown: Shown) -> bool:
+    @property
+    def holds_calls(self) -> bool:
+        return self.flavour.calls
+
+    def holds(self, options: Options) -> bool:
         if options.guide is not None:
             return options.guide.syntax in self.flavour.guides
         return self.flavour.form == "holds"

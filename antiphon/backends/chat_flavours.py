@@ -36,6 +36,8 @@ class Flavour(Struct, frozen=True, kw_only=True):
     effort: Literal["reasoning_effort", "reasoning", "thinking"] = "reasoning_effort"
     #: What it does with a schema: hold to it, take it for what it may, know nothing but "JSON".
     form: Literal["holds", "takes", "json"] = "takes"
+    #: It holds to strict schemas and to the choice of a tool.
+    calls: bool = False
     #: It takes ``chat_template_kwargs``.
     template: bool = False
     #: It knows that role.
@@ -60,6 +62,7 @@ FLAVOURS: Mapping[str, Flavour] = {
     "plain": Flavour(),
     "openai": Flavour(
         form="holds",
+        calls=True,
         limit="max_completion_tokens",
         thought=(),
         developer=True,

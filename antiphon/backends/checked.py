@@ -1,5 +1,5 @@
-"""Answers of a given form from models that nothing holds to all of it: they are told, their answer
-is held back until it is checked, and they are asked again where it is wrong.
+"""Replies of models that nothing holds to what was asked: they are told, what must have a form is
+held back until it is checked, and they are asked again where it is wrong.
 
 For engines and upstreams without grammars, and for schemas that say more than a grammar can. It
 knows no engine and no wire.
@@ -7,132 +7,64 @@ knows no engine and no wire.
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Sequence
 from contextlib import aclosing
 
 from msgspec.structs import replace
 
-from antiphon.conversation import Begun, Conversation, Options
-from antiphon.dialects.schemas import bare, check_strict, is_enforced, lenient
-from antiphon.errors import CannotContinue, RunError, SetupError
+from antiphon.conversation import Begun, Conversation
+from antiphon.errors import CannotContinue, RunError
 from antiphon.stream.deltas import Delta, Finish, Open, Sampled, Text
-from antiphon.wire.extensions import Guide
-from antiphon.wire.items import InputText, Item, Message, OutputText, Reasoning
-from antiphon.wire.response import (
-    JsonObjectFormat,
-    JsonSchemaFormat,
-    Usage,
+from antiphon.wire.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    FunctionCall,
+    FunctionCallOutput,
+    InputText,
+    Item,
+    Message,
+    OutputText,
+    Reasoning,
 )
+from antiphon.wire.response import Usage
 
 from .base import Reply, added, may_be_refused, singly
-from .judge import Judge
+from .calling import Calls
+from .form import Form
 
-__all__ = ["Checked", "Form", "form_of"]
+__all__ = ["Checked"]
 
 #: How often a model is asked, the first time included.
 _ATTEMPTS = 3
 _AGAIN = "That answer does not have the right form: {fault} Answer again, and say nothing else."
-_PATH = "text.format.schema"
-_FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
-
-
-class Form:
-    """What an answer must look like: a grammar in llguidance's Lark, and for JSON a judge of what
-    it leaves open. Raises ``InvalidRequest`` for one that cannot be read, ``SetupError`` without
-    llguidance."""
-
-    def __init__(self, lark: str, *, is_json: bool, judge: Judge | None = None) -> None:
-        try:
-            import llguidance
-        except ImportError:
-            raise SetupError('llguidance is not installed: pip install "antiphon[llama]"') from None
-        self._grammar = llguidance.grammar_from("lark", lark)
-        self._matcher = llguidance.LLMatcher
-        self._bytes = llguidance.LLTokenizer("byte")
-        self._is_json = is_json
-        self._judge = judge
-
-    async def read(self, text: str) -> str:
-        """The answer in ``text``: JSON is found between fences and words. Raises ``ValueError``
-        that says what is wrong."""
-        fault: str | None = (
-            "it is not the JSON that was asked for."
-            if self._is_json
-            else "it does not match the grammar that was given."
-        )
-        for candidate in self._candidates(text):
-            if self._obeys(candidate):
-                fault = None if self._judge is None else await self._judge.fault(candidate)
-                if fault is None:
-                    return candidate
-                break
-        raise ValueError(fault)
-
-    def _candidates(self, text: str) -> Iterator[str]:
-        yield text
-        yield text.strip()
-        if not self._is_json:
-            return
-        yield from (found.strip() for found in _FENCED.findall(text))
-        decoder = json.JSONDecoder()
-        for opening in re.finditer(r"[{\[]", text):
-            try:
-                _, end = decoder.raw_decode(text, opening.start())
-            except (ValueError, RecursionError):
-                continue
-            yield text[opening.start() : end]
-            return
-
-    def _obeys(self, text: str) -> bool:
-        matcher = self._matcher(self._bytes, self._grammar)
-        ids = list(text.encode("utf-8", "replace"))
-        return bool(matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting())
-
-
-async def form_of(options: Options) -> Form | None:
-    """The form of the answer that a request asks for, if any. Raises ``InvalidRequest``."""
-    match options.text.format:
-        case JsonObjectFormat():
-            return Form('start: %json {"type": "object"}', is_json=True)
-        case JsonSchemaFormat(schema=schema, strict=strict):
-            if strict:
-                check_strict(schema, _PATH)
-            known = bare(schema)
-            if is_enforced(known, _PATH, strict=bool(strict)):
-                return Form(f"start: %json {json.dumps(known)}", is_json=True)
-            judge = Judge(schema, _PATH)
-            await judge.check()
-            return Form(f"start: %json {json.dumps(lenient(known))}", is_json=True, judge=judge)
-    return None if options.guide is None else _guided(options.guide)
-
-
-def _guided(guide: Guide) -> Form:
-    from antiphon.dialects.constraints import guide_lark
-
-    return Form(guide_lark(guide), is_json=False)
+_CALL = "No tool was called. Call one."
+_NOT_RUN = "Not run, for another call was wrong. Call again."
 
 
 class Checked:
-    """``Reply`` that is right or fails. ``prepare`` asks the model, about the conversation with
-    what went wrong behind it the second time. Its tokens are not kept: not all were meant."""
+    """``Reply`` that is right or fails. ``form``: of the answer, ``calls``: which may be made; one
+    of both at least. ``prepare`` asks the model, about the conversation with what went wrong behind
+    it the second time. Its tokens are not kept: not all were meant."""
 
     kept = None
 
     def __init__(
         self,
         reply: Reply,
-        form: Form,
+        form: Form | None,
+        calls: Calls | None,
         conversation: Conversation,
         prepare: Callable[[Conversation], Awaitable[Reply]],
     ) -> None:
         self._reply = reply
         self._form = form
+        self._calls = calls
         self._conversation = conversation
         self._prepare = prepare
         self._used = Usage()
-        self._said = self._fault = ""
+        self._fault = ""
+        #: What is told of an attempt that went wrong.
+        self._behind: tuple[Item, ...] = ()
 
     @property
     def input_tokens(self) -> int:
@@ -155,7 +87,8 @@ class Checked:
         reply, conversation = self._reply, self._conversation
         for attempt in range(_ATTEMPTS):
             if attempt:
-                conversation = _corrected(conversation, self._said, self._fault)
+                items = (*conversation.items, *self._behind)
+                conversation = replace(conversation, items=items, kept=None)
                 reply = await self._prepare(conversation)
             async with aclosing(self._judged(reply)) as judged:
                 async for delta in judged:
@@ -165,7 +98,7 @@ class Checked:
         raise RunError(f"The model's answer has not the form that was asked for: {self._fault}")
 
     async def _judged(self, reply: Reply) -> AsyncGenerator[Delta, None]:
-        """One attempt: from the answer on, all comes at its end and only if it is right. Words
+        """One attempt: from what must be right on, all comes at its end and only if it is. Words
         before a call are no answer, nor are those that were cut."""
         held: list[Delta] = []
         self._fault, has_called = "", False
@@ -176,36 +109,69 @@ class Checked:
                 if isinstance(delta, Finish):
                     self._used = added(self._used, delta.usage)
                     delta = replace(delta, usage=self._used)
-                    if delta.reason == "stop" and not has_called:
-                        held = await self._right(held)
+                    if delta.reason == "stop":
+                        held = await self._right(held, has_called)
                     if self._fault:
                         return
-                elif isinstance(delta, Open) and not isinstance(delta.item, Message | Reasoning):
-                    has_called = True
-                elif not has_called and (held or _is_answer(delta)):
-                    held.append(delta)
-                    continue
+                else:
+                    has_called = has_called or _is_call(delta)
+                    is_free = has_called and self._calls is None
+                    if not is_free and (held or self._must_be_right(delta)):
+                        held.append(delta)
+                        continue
                 for each in (*held, delta):
                     yield each
                 held = []
 
-    async def _right(self, held: list[Delta]) -> list[Delta]:
+    def _must_be_right(self, delta: Delta) -> bool:
+        if self._calls is not None and _is_call(delta):
+            return True
+        must = self._form is not None or (self._calls is not None and self._calls.required)
+        return must and _is_answer(delta)
+
+    async def _right(self, held: list[Delta], has_called: bool) -> list[Delta]:
         """What is to be said, with the answer as it should be; ``_fault`` if it is wrong."""
-        answers = [at for at, delta in enumerate(held) if _is_answer(delta)]
+        said = list(_items(held))
+        if has_called:
+            return held if self._calls is None else self._called(held, said, self._calls)
+        if self._calls is not None and self._calls.required:
+            words = "".join(text for _, item, text in said if isinstance(item, Message))
+            self._fault, self._behind = "no tool was called.", _talk(words, _CALL)
+        elif self._form is not None:
+            return await self._answered(held, said, self._form)
+        return held
+
+    def _called(
+        self, held: list[Delta], said: Sequence[tuple[slice, Item, str]], calls: Calls
+    ) -> list[Delta]:
+        made = [
+            (item, text, calls.fault(item, text))
+            for _, item, text in said
+            if isinstance(item, FunctionCall | CustomToolCall)
+        ]
+        self._fault = next(filter(None, (fault for *_, fault in made)), "")
+        if self._fault:
+            told = [_told(item, text, fault or _NOT_RUN) for item, text, fault in made]
+            self._behind = (*(call for call, _ in told), *(result for _, result in told))
+        return held
+
+    async def _answered(
+        self, held: list[Delta], said: Sequence[tuple[slice, Item, str]], form: Form
+    ) -> list[Delta]:
+        answers = [(texts, text) for texts, item, text in said if isinstance(item, Message)]
         if not answers:
-            self._said, self._fault = "", "nothing was said."
-        for at in reversed(answers):
-            texts = _texts(held[at + 1 :])
-            if any(text.channel == "refusal" for text in texts):
+            self._fault, self._behind = "nothing was said.", _talk("", "Nothing was said.")
+        for texts, text in reversed(answers):
+            if any(isinstance(d, Text) and d.channel == "refusal" for d in held[texts]):
                 continue
-            self._said = "".join(text.text for text in texts)
             try:
-                right = await self._form.read(self._said)
+                right = await form.read(text)
             except ValueError as fault:
                 self._fault = str(fault)
+                self._behind = _talk(text, _AGAIN.format(fault=fault))
                 return []
-            if right != self._said:
-                held[at + 1 : at + 1 + len(texts)] = [Text(right)]
+            if right != text:
+                held[texts] = [Text(right)]
         return held
 
 
@@ -218,20 +184,34 @@ def _is_answer(delta: Delta) -> bool:
     )
 
 
-def _texts(deltas: Iterable[Delta]) -> list[Text]:
-    """Those at the beginning."""
-    texts = []
-    for delta in deltas:
-        if not isinstance(delta, Text):
-            break
-        texts.append(delta)
-    return texts
+def _is_call(delta: Delta) -> bool:
+    return isinstance(delta, Open) and not isinstance(delta.item, Message | Reasoning)
 
 
-def _corrected(conversation: Conversation, said: str, fault: str) -> Conversation:
-    """The conversation with the answer that was wrong, and why."""
-    again: tuple[Item, ...] = (
+def _items(held: Sequence[Delta]) -> Iterator[tuple[slice, Item, str]]:
+    """Answers and calls: where the text of each stands, the item, and the text."""
+    for at, delta in enumerate(held):
+        if not isinstance(delta, Open) or not (_is_answer(delta) or _is_call(delta)):
+            continue
+        end = at + 1
+        while end < len(held) and isinstance(held[end], Text):
+            end += 1
+        texts = held[at + 1 : end]
+        text = "".join(each.text for each in texts if isinstance(each, Text))
+        yield slice(at + 1, end), delta.item, text
+
+
+def _talk(said: str, answer: str) -> tuple[Item, ...]:
+    """What the model said, and what is said to that."""
+    return (
         Message(id="", role="assistant", content=(OutputText(text=said),)),
-        Message(id="", role="user", content=(InputText(text=_AGAIN.format(fault=fault)),)),
+        Message(id="", role="user", content=(InputText(text=answer),)),
     )
-    return replace(conversation, items=(*conversation.items, *again), kept=None)
+
+
+def _told(item: FunctionCall | CustomToolCall, text: str, result: str) -> tuple[Item, Item]:
+    """A call, and a result that says why it was not run."""
+    if isinstance(item, CustomToolCall):
+        told = CustomToolCallOutput(call_id=item.call_id, output=result)
+        return replace(item, input=text), told
+    return replace(item, arguments=text), FunctionCallOutput(call_id=item.call_id, output=result)

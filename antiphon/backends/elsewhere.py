@@ -16,12 +16,15 @@ from msgspec.structs import replace
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.dialects.tools import Shown
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
-from antiphon.stream.deltas import Delta
+from antiphon.stream.deltas import Delta, Finish, Open
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.refusals import TOO_LONG
+from antiphon.wire.items import CustomToolCall, FunctionCall
 
 from .base import Reply
-from .checked import Checked, form_of
+from .calling import calls_of
+from .checked import Checked
+from .form import form_of
 from .truncation import shortened
 
 __all__ = ["Elsewhere", "Reading", "UpstreamReply", "check_particular", "told", "unsupported"]
@@ -80,14 +83,15 @@ class Elsewhere(ABC):
         kind of server does not know."""
         shown = self.shown(conversation, options)
         reply = UpstreamReply(self, conversation, options, shown)
-        form = None if self.holds(options, shown) else await form_of(options)
-        if form is None:
+        form = None if self.holds(options) else await form_of(options)
+        calls = None if self.holds_calls else calls_of(shown)
+        if form is None and calls is None:
             return reply
 
         async def again(corrected: Conversation) -> Reply:
             return UpstreamReply(self, corrected, options, shown)
 
-        return Checked(reply, form, conversation, again)
+        return Checked(reply, form, calls, conversation, again)
 
     @abstractmethod
     def shown(self, conversation: Conversation, options: Options) -> Shown:
@@ -95,8 +99,13 @@ class Elsewhere(ABC):
         server does not know."""
 
     @abstractmethod
-    def holds(self, options: Options, shown: Shown) -> bool:
+    def holds(self, options: Options) -> bool:
         """The form of the answer need not be checked here."""
+
+    @property
+    @abstractmethod
+    def holds_calls(self) -> bool:
+        """Nor need the calls."""
 
     @abstractmethod
     def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
@@ -138,10 +147,11 @@ class UpstreamReply:
         """Ask, and pass on what is answered. Where the upstream finds the conversation too long and
         it may be cut, it is asked again with less of it."""
         while True:
+            first = None if self._options.parallel_tool_calls else _FirstCall()
             try:
                 async with aclosing(self._answered()) as answered:
                     async for known in answered:
-                        yield known
+                        yield known if first is None else first.of(known)
                 return
             except BackendError as error:
                 if error.code != TOO_LONG or not self._options.truncate or not self._shorten():
@@ -181,6 +191,24 @@ class UpstreamReply:
         self.dropped += dropped
         self.input_tokens = _weight(self._body)
         return True
+
+
+class _FirstCall:
+    """Of the calls of the client's tools in a reply lets one through: not every server keeps to
+    one. The rest is read all the same, for what was used is told at its end."""
+
+    def __init__(self) -> None:
+        self._has_come = self._is_over = False
+
+    def of(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
+        return tuple(filter(self._passes, deltas))
+
+    def _passes(self, delta: Delta) -> bool:
+        if isinstance(delta, Open):
+            is_call = isinstance(delta.item, FunctionCall | CustomToolCall)
+            self._is_over = is_call and self._has_come
+            self._has_come = self._has_come or is_call
+        return not self._is_over or isinstance(delta, Finish)
 
 
 def check_particular(

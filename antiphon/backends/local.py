@@ -17,16 +17,19 @@ from msgspec.structs import replace
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.schemas import keywords_of
+from antiphon.dialects.tools import shown_tools
 from antiphon.engines.base import Engine, MeasuresImages, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk, Constraint, Prompt
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
-from .abilities import cannot_constrain, check_bias, check_options
+from .abilities import cannot_restrict, check_bias, check_options
 from .base import Reply
-from .checked import Checked, form_of
+from .calling import Calls, calls_of
+from .checked import Checked
 from .continuation import as_text, continuing
+from .form import form_of
 from .truncation import shortened
 
 __all__ = ["Local", "LocalReply"]
@@ -97,17 +100,14 @@ class Local:
         reply = self._reply(held, dropped, options, besides)
         if constraint is None or not constraint.needed or (holds and not constraint.partial):
             return reply
-        if not holds and options.tools and options.tool_choice != "none":
-            raise cannot_constrain(options)
+        calls = None if holds else self._calls(conversation, options)
         form = await form_of(options)
-        if form is None:
-            raise cannot_constrain(options)
 
         async def again(corrected: Conversation) -> Reply:
             rendered, dropped, besides = await self._rendered(corrected, options)
             return self._reply(self._held(rendered, holds), dropped, options, besides)
 
-        return Checked(reply, form, conversation, again)
+        return Checked(reply, form, calls, conversation, again)
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
         """Go on with a text. Raises ``InvalidRequest``."""
@@ -118,6 +118,14 @@ class Local:
     def _check(self, options: Options) -> None:
         check_options(options, self._engine.capabilities)
         check_bias(options.logit_bias, self._engine.tokenizer.size)
+
+    def _calls(self, conversation: Conversation, options: Options) -> Calls | None:
+        """What must be checked of calls. A tool that is shown and may not be called would be, again
+        and again: raises ``InvalidRequest``."""
+        shown = shown_tools(options, conversation.items)
+        if shown.restricted and not shown.required:
+            raise cannot_restrict()
+        return calls_of(shown)
 
     def _can_hold_to(self, constraint: Constraint | None) -> bool:
         can = self._engine.capabilities

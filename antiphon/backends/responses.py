@@ -90,7 +90,11 @@ class Responses(Elsewhere):
         functions = replace(options, tool_choice="auto") if hosted else options
         return shown_tools(functions, conversation.items)
 
-    def holds(self, options: Options, shown: Shown) -> bool:
+    @property
+    def holds_calls(self) -> bool:
+        return self.flavour.native
+
+    def holds(self, options: Options) -> bool:
         if options.guide is not None:
             return options.guide.syntax in self.flavour.guides
         return self.flavour.holds

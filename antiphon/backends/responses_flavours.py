@@ -15,7 +15,8 @@ class Flavour(Struct, frozen=True, kw_only=True):
 
     #: Further options → fields.
     fields: Mapping[str, str] = {}
-    #: It knows custom tools and namespaces; they are functions for the others.
+    #: It knows custom tools and namespaces, which are functions for the others, and holds to what
+    #: is asked of calls.
     native: bool = False
     #: It gives its thinking sealed, and takes it only so.
     seals: bool = False

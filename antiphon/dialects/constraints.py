@@ -36,7 +36,7 @@ from .schemas import (
 )
 from .tools import Shown, ShownTool
 
-__all__ = ["Grammarian", "guide_lark", "is_partial"]
+__all__ = ["Grammarian", "guide_lark", "input_lark", "is_partial"]
 
 #: One way to write JSON: a small model would else put blanks until its tokens run out.
 _LAYOUT = {"whitespace_flexible": False}
@@ -48,6 +48,12 @@ def guide_lark(guide: Guide) -> str:
     """The grammar of an answer that is guided, alone. Raises ``InvalidRequest``."""
     rules = Rules(forced=False)
     return f"start: {_guide(rules, guide)}\n{rules.text()}"
+
+
+def input_lark(tool: ShownTool) -> str:
+    """The grammar of what a custom tool takes, alone. Raises ``InvalidRequest``."""
+    rules = Rules(forced=False)
+    return f"start: {_own(rules, 'g', tool, PLAIN)}\n{rules.text()}"
 
 
 class Grammarian:
@@ -267,14 +273,14 @@ class Grammarian:
     def _arguments(self, rules: Rules, number: int, tool: ShownTool) -> str:
         parameter = self._form.written.parameter
         if tool.grammar is not None and parameter is None:
-            text = self._own(rules, number, tool, JSON)
+            text = _own(rules, f"u{number}", tool, JSON)
             head = f'{{"input"{self.separators[1]}"'
             return f'{self._literal(head)} {text} "\\"}}"'
         schema = self._enforced(tool, rules.forced)
         if parameter is None:
             return json_rule(schema)
         if tool.grammar is not None:
-            text = self._own(rules, number, tool, PLAIN)
+            text = _own(rules, f"u{number}", tool, PLAIN)
             return Parameters(self._spelling, parameter).text("input", text)
         return Parameters(self._spelling, parameter).of(rules, f"p_{number}", schema)
 
@@ -293,20 +299,21 @@ class Grammarian:
             return self._guided({"type": "object"})
         return schema
 
-    def _own(self, rules: Rules, number: int, tool: ShownTool, escapes: Escapes) -> str:
-        """The user's grammar for the input of a custom tool, among our rules."""
-        assert tool.grammar is not None
-        try:
-            return _written(rules, f"u{number}", tool.grammar, escapes)
-        except Unwritable as reason:
-            raise _no_grammar(tool, str(reason)) from None
-
     def _literal(self, text: str) -> str:
         return self._spelling.literal(text)
 
 
 def _escaped(text: str) -> str:
     return re.escape(text).replace("/", r"\/")
+
+
+def _own(rules: Rules, prefix: str, tool: ShownTool, escapes: Escapes) -> str:
+    """The user's grammar for the input of a custom tool, among our rules."""
+    assert tool.grammar is not None
+    try:
+        return _written(rules, prefix, tool.grammar, escapes)
+    except Unwritable as reason:
+        raise _no_grammar(tool, str(reason)) from None
 
 
 def _guide(rules: Rules, guide: Guide) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator
-from contextlib import aclosing, asynccontextmanager
+from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
@@ -17,12 +17,13 @@ from antiphon.backends.connect import chat_completions
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory import MemoryStore
+from antiphon.stream.deltas import Text
 from antiphon.testing.backend_check import CHECKS, TALK, Check
 from antiphon.testing.deltas import Reading
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig, TextConfig
-from antiphon.wire.tools import Choice, Custom, Function, Namespace
+from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace
 from tests.conformance.served import Server
 from tests.upstream.fakes import Answer, Fake, chunks, fake, json_answer, sse
 
@@ -65,8 +66,9 @@ async def read(
 async def asked(wish: Options, **more: Any) -> dict[str, Any]:
     """The body that these options become."""
     async with served(chunks({"content": "a"}), **more) as (playing, backend):
-        await read(backend, wish)
-        body: dict[str, Any] = playing.bodies[-1]
+        with suppress(RunError):  # an answer where a call was asked for
+            await read(backend, wish)
+        body: dict[str, Any] = playing.bodies[0]
     return body
 
 
@@ -308,6 +310,95 @@ async def test_words_before_a_call_are_no_answer_of_a_form_but_the_answer_is() -
         assert called.items[0].text == {"text": "I look."} and len(playing.bodies) == 1
         assert (await read(backend, wish)).text == '{"a": 1}'
         assert len(playing.bodies) == 3
+
+
+def calling(*calls: tuple[str, str]) -> list[bytes]:
+    told = [
+        {"index": at, "id": f"c{at}", "function": {"name": name, "arguments": arguments}}
+        for at, (name, arguments) in enumerate(calls)
+    ]
+    return chunks(*({"tool_calls": [each]} for each in told), reason="tool_calls")
+
+
+WEATHER = Function(
+    name="weather",
+    parameters={"type": "object", "properties": {"city": {"enum": ["Oslo"]}}},
+    strict=True,
+)
+SHELL = Custom(name="sh", format=Grammar(syntax="regex", definition="ls [a-z]{2}"))
+
+
+@pytest.mark.requirement("API-STRICT", "API-CUSTOM-GRAMMAR")
+@pytest.mark.parametrize(
+    ("tool", "wrong", "right"),
+    [
+        (WEATHER, ("weather", '{"town": "Oslo"}'), ("weather", '{"city": "Oslo"}')),
+        (SHELL, ("sh", '{"input": "rm -r"}'), ("sh", '{"input": "ls ab"}')),
+    ],
+)
+async def test_calls_that_must_have_a_form_are_checked_and_asked_for_again(
+    tool: Any, wrong: tuple[str, str], right: tuple[str, str]
+) -> None:
+    wish = Options(tools=(tool, LOOK))
+    async with served(calling(("look", "{}"), wrong), calling(right)) as (playing, backend):
+        reply = await read(backend, wish)
+        assert [each.item.name for each in reply.items] == [tool.name]
+        assert "rm" not in str(reply.items) and "town" not in str(reply.items)
+        told = playing.bodies[1]["messages"][-3:]
+        assert [message["role"] for message in told] == ["assistant", "tool", "tool"]
+        assert len(told[0]["tool_calls"]) == 2
+        assert "Not run" in told[1]["content"] and tool.name in told[2]["content"]
+    async with served(calling(wrong)) as (playing, backend):
+        with pytest.raises(RunError, match="form"):
+            await read(backend, wish)
+        assert len(playing.bodies) == 3
+    async with served(calling(wrong), owner="openai") as (playing, backend):
+        assert len((await read(backend, wish)).items) == 1
+
+
+@pytest.mark.requirement("API-TOOL-CHOICE")
+async def test_a_call_that_must_come_is_asked_for_until_it_does() -> None:
+    wish = Options(tools=(LOOK, WEATHER), tool_choice=Choice(type="function", name="look"))
+    right = calling(("look", "{}"))
+    for wrong in (("weather", '{"city": "Oslo"}'), ("nowhere", "{}")):
+        async with served(chunks({"content": "No."}), calling(wrong), right) as (playing, backend):
+            reply = await read(backend, wish)
+            assert [each.item.name for each in reply.items] == ["look"]
+            assert playing.bodies[1]["messages"][-2]["content"] == "No."
+            assert "may not be called" in playing.bodies[2]["messages"][-1]["content"]
+
+
+@pytest.mark.requirement("API-PARALLEL")
+async def test_one_call_comes_through_where_one_is_asked_for() -> None:
+    both = calling(("look", "{}"), ("look", "{}"))
+    tool = Function(name="look", parameters={})
+    for parallel in (True, False):
+        async with served(both) as (_, backend):
+            reply = await read(backend, Options(tools=(tool,), parallel_tool_calls=parallel))
+        assert len(reply.items) == (2 if parallel else 1)
+        assert reply.finish is not None and reply.finish.reason == "stop"
+
+
+async def test_an_answer_beside_strict_tools_is_streamed() -> None:
+    heard = asyncio.Event()
+    first, *rest = chunks({"content": "a"}, {"content": "b"})
+    texts = []
+    async with served(Answer([first, heard, *rest])) as (_, backend):
+        reply = await backend.prepare(TALK, Options(tools=(WEATHER,)))
+        async with asyncio.timeout(10), aclosing(singly(reply.deltas())) as deltas:
+            async for delta in deltas:
+                if isinstance(delta, Text):
+                    texts.append(delta.text)
+                    heard.set()
+    assert texts == ["a", "b"]
+
+
+async def test_a_grammar_nobody_can_check_is_refused() -> None:
+    bad = Custom(name="sh", format=Grammar(syntax="lark", definition="start: nope"))
+    async with served(chunks({"content": "a"})) as (playing, backend):
+        with pytest.raises(InvalidRequest) as raised:
+            await backend.prepare(TALK, Options(tools=(bad,)))
+        assert raised.value.param == "tools[0].format.definition" and not playing.bodies
 
 
 async def test_a_refusal_has_no_form() -> None:

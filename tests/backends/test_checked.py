@@ -14,8 +14,9 @@ from antiphon.engines.base import Capabilities
 from antiphon.errors import CannotContinue, InvalidRequest, RunError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
 from antiphon.wire.extensions import read_guides
-from antiphon.wire.items import Message, Reasoning
+from antiphon.wire.items import FunctionCall, Message, Reasoning
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
+from antiphon.wire.tools import Function
 from tests.backends.test_local import WEATHER, engine, user
 
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
@@ -99,13 +100,31 @@ async def test_an_object_is_one() -> None:
     assert text(deltas) == '{"a": 1}'
 
 
-@pytest.mark.parametrize(
-    "options",
-    [{"tools": (WEATHER,), "tool_choice": "required"}, {"tools": (WEATHER,), "text": SCHEMA}],
+STRICT = Function(
+    name="weather",
+    parameters={"type": "object", "properties": {"days": {"type": "integer"}}},
+    strict=True,
 )
-async def test_calls_cannot_be_checked_so(options: Any) -> None:
-    with pytest.raises(InvalidRequest, match="grammars"):
-        await told("x", **options)
+
+
+def call(arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "weather", "arguments": {arguments}}}\n</tool_call><|im_end|>'
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"tools": (STRICT,)}, call('{"days": "two"}')),
+        ({"tools": (STRICT,), "tool_choice": "required"}, "Sunny."),
+        ({"tools": (STRICT,), "text": SCHEMA}, "Sunny."),
+        ({"tools": (WEATHER,), "text": SCHEMA}, "Sunny."),
+    ],
+)
+async def test_calls_are_checked_as_well(options: Any, wrong: str) -> None:
+    deltas, played = await told(wrong, call('{"days": 2}'), **options)
+    assert text(deltas) == '{"days": 2}' and len(played.requests) == 2
+    assert [type(d.item) for d in deltas if isinstance(d, Open)] == [FunctionCall]
+    assert all(sampling.constraint is None for _, sampling in played.requests)
 
 
 async def test_a_schema_nobody_can_check_is_refused() -> None:

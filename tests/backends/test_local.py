@@ -28,7 +28,7 @@ from antiphon.wire.items import (
     Reasoning,
 )
 from antiphon.wire.response import JsonObjectFormat, TextConfig
-from antiphon.wire.tools import Function
+from antiphon.wire.tools import Choice, Function
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
 TEMPLATE = (
@@ -47,6 +47,8 @@ WEATHER = Function(
     name="weather",
     parameters={"type": "object", "properties": {"city": {"type": "string"}}},
 )
+LOOK = Function(name="look", parameters={"type": "object"})
+ONLY_LOOK = Choice(type="allowed_tools", mode="auto", tools=(Choice(type="function", name="look"),))
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
@@ -180,8 +182,7 @@ async def test_sampling_options_reach_the_engine() -> None:
         ({"logit_bias": {1: 1.0}}, "logit_bias"),
         ({"seed": 1}, "seed"),
         ({"logprobs": 0}, "include"),
-        ({"text": TextConfig(format=JsonObjectFormat()), "tools": (WEATHER,)}, "text.format"),
-        ({"tools": (WEATHER,), "tool_choice": "required"}, "tool_choice"),
+        ({"tools": (WEATHER, LOOK), "tool_choice": ONLY_LOOK}, "tool_choice"),
     ],
 )
 async def test_what_the_engine_cannot_do_is_refused_by_name(

@@ -152,7 +152,10 @@ async def test_a_server_that_knows_them_is_shown_tools_as_they_are() -> None:
     assert [tool["type"] for tool in body["tools"]] == ["custom", "namespace"]
     assert body["tool_choice"] == {"type": "custom", "name": "patch"}
     assert body["include"] == ["reasoning.encrypted_content"]
-    named = await asked(Options(tools=(PATCH,), tool_choice=choice))
+    async with served() as (playing, backend):
+        with pytest.raises(RunError, match="no tool was called"):
+            await read(backend, Options(tools=(PATCH,), tool_choice=choice))
+        named = playing.bodies[0]
     assert named["tool_choice"] == {"type": "function", "name": "patch"}
 
 
