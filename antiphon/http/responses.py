@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 from starlette.requests import Request
@@ -74,16 +74,13 @@ class Create:
         async with Presence(receive), self._gate.slot(exchange.tenant):
             run = await self._service.create(exchange.tenant, request)
             exchange.model, exchange.response_id = run.response.model, run.id
+            told = _Told(run, stream, observed)
             try:
-                await (
-                    asyncio.create_task(run.drive(_Told(run, stream, observed)))
-                    if request.stream
-                    else run.drive()
-                )
+                await (asyncio.create_task(run.drive(told)) if request.stream else run.drive())
             finally:
                 account(exchange, observed, run, self._metrics, self._clock())
         if request.stream:
-            await stream.end()
+            await stream.end(told.last)
         else:
             await _answer(run)(scope, receive, send)
 
@@ -133,6 +130,8 @@ class _Told(Outlet):
         self._run = run
         self._stream = stream
         self._observed = observed
+        #: What is left to be sent, with the end of the stream.
+        self.last = b""
 
     @property
     def begun(self) -> bool:  # type: ignore[override]
@@ -142,6 +141,12 @@ class _Told(Outlet):
         if self._observed.first is None:
             return self._begin(events)
         return self._stream.write(sse.frames(events))
+
+    async def end(self, events: tuple[Event, ...], stored: Any) -> None:
+        if self.begun:
+            self.last = sse.frames(events)
+        else:
+            await super().end(events, stored)
 
     async def _begin(self, events: tuple[Event, ...]) -> None:
         """Up to the first token."""

@@ -176,7 +176,8 @@ def _calm_collector() -> Iterator[None]:
 
 class _Protocol(HttpToolsProtocol):
     """uvicorn's, with an end to the request head (the parser gathers any number of bytes), refusals
-    in the API's shape, and a short way for the pieces of streams."""
+    in the API's shape, a short way for the pieces of streams, and heads that do not travel alone.
+    """
 
     _head = 0
     _in_head = True
@@ -185,7 +186,8 @@ class _Protocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._extensions = {STRAIGHT: {"write": _straight(transport, self.flow)}}
+        self._answers = _Joined(transport)
+        self._extensions = {STRAIGHT: {"write": _straight(self._answers, self.flow)}}
 
     def on_message_begin(self) -> None:
         self._head = 0
@@ -196,6 +198,8 @@ class _Protocol(HttpToolsProtocol):
     def on_headers_complete(self) -> None:
         self._in_head = False
         super().on_headers_complete()
+        if self.cycle is not None:  # none for a WebSocket
+            self.cycle.transport = self._answers  # type: ignore[assignment]
 
     def on_message_complete(self) -> None:
         self._follows = True
@@ -216,19 +220,54 @@ class _Protocol(HttpToolsProtocol):
         """Where there is no request yet that an app could answer."""
         body = error_reply(status, message, code=code).body
         head = f"content-type: application/json\r\ncontent-length: {len(body)}\r\n"
-        self.transport.write(STATUS_LINE[status] + head.encode() + b"connection: close\r\n\r\n")
-        self.transport.write(bytes(body))
-        self.transport.close()
+        self._answers.write(STATUS_LINE[status] + head.encode() + b"connection: close\r\n\r\n")
+        self._answers.write(bytes(body))
+        self._answers.close()
 
 
-def _straight(transport: asyncio.Transport, flow: FlowControl) -> Straight:
+class _Joined:
+    """Where uvicorn writes the answers of a connection: their heads wait for what is written next,
+    for a step of the loop. To send a packet and wake its reader costs more than to make both."""
+
+    __slots__ = ("_head", "_transport", "is_closing")
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport = transport
+        self._head = b""
+        self.is_closing = transport.is_closing
+
+    def write(self, piece: bytes) -> None:
+        """More of an answer."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.writelines((head, piece))
+        elif piece.startswith(b"HTTP/1.1 "):
+            self._head = piece
+            asyncio.get_running_loop().call_soon(self._alone)
+        else:
+            self._transport.write(piece)
+
+    def _alone(self) -> None:
+        """What follows the head takes longer."""
+        if self._head:
+            head, self._head = self._head, b""
+            self._transport.write(head)
+
+    def close(self) -> None:
+        """End the connection, behind what was written."""
+        self._alone()
+        self._transport.close()
+
+
+def _straight(answers: _Joined, flow: FlowControl) -> Straight:
     """The way past uvicorn's ``send``, which does the same with a message, a coroutine and a dozen
     questions: for every token that is more than all the rest of it."""
+    is_closing = answers.is_closing
 
     def write(piece: bytes) -> bool:
-        if flow.write_paused or transport.is_closing() or not piece:  # an empty one ends the body
+        if flow.write_paused or is_closing() or not piece:  # an empty one ends the body
             return False
-        transport.write(b"%x\r\n%b\r\n" % (len(piece), piece))
+        answers.write(b"%x\r\n%b\r\n" % (len(piece), piece))
         return True
 
     return write

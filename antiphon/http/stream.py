@@ -52,9 +52,9 @@ class Stream:
             return None
         return self._sent({"type": "http.response.body", "body": piece, "more_body": True})
 
-    async def end(self) -> None:
-        """The last line."""
-        await self._sent({"type": "http.response.body", "body": sse.DONE})
+    async def end(self, piece: bytes = b"") -> None:
+        """The last line, with the piece before it."""
+        await self._sent({"type": "http.response.body", "body": piece + sse.DONE})
 
     async def _sent(self, message: Message) -> None:
         try:

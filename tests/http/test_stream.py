@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.http.exchange import ClientLeft
-from antiphon.http.server import _straight
+from antiphon.http.server import _Joined, _straight
 from antiphon.http.sse import DONE
 from antiphon.http.stream import STRAIGHT, Stream
 
@@ -42,14 +42,14 @@ async def test_pieces_go_straight_and_head_and_end_by_messages() -> None:
     stream = here.stream()
     await stream.begin([(b"x-more", b"1")])
     assert stream.write(b"a") is None and stream.write(b"b") is None
-    await stream.end()
+    await stream.end(b"c")
     assert here.straight == [b"a", b"b"]
     assert [message["type"] for message in here.sent] == [
         "http.response.start",
         "http.response.body",
     ]
     assert (b"x-more", b"1") in here.sent[0]["headers"]
-    assert here.sent[1] == {"type": "http.response.body", "body": DONE}
+    assert here.sent[1] == {"type": "http.response.body", "body": b"c" + DONE}
 
 
 @pytest.mark.parametrize(("method", "offered"), [("POST", False), ("HEAD", True)])
@@ -84,23 +84,36 @@ async def test_a_server_that_says_nobody_is_there_is_believed() -> None:
 class Socket(asyncio.Transport):
     def __init__(self) -> None:
         super().__init__()
-        self.written = b""
+        self.packets: list[bytes] = []
         self.closing = False
 
+    @property
+    def written(self) -> bytes:
+        return b"".join(self.packets)
+
     def write(self, data: Any) -> None:
-        self.written += data
+        self.packets.append(data)
+
+    def writelines(self, list_of_data: Any) -> None:
+        self.packets.append(b"".join(list_of_data))
 
     def is_closing(self) -> bool:
         return self.closing
+
+    def close(self) -> None:
+        self.closing = True
 
 
 class Flow:
     write_paused = False
 
 
+HEAD = b"HTTP/1.1 200 OK\r\n\r\n"
+
+
 def test_a_piece_is_a_chunk_and_nothing_ends_the_body() -> None:
     socket, flow = Socket(), Flow()
-    write = _straight(socket, flow)  # type: ignore[arg-type]
+    write = _straight(_Joined(socket), flow)  # type: ignore[arg-type]
     assert write(b"x" * 26)
     assert socket.written == b"1a\r\n" + b"x" * 26 + b"\r\n"
     assert not write(b"")  # as a chunk it would be the last
@@ -109,3 +122,29 @@ def test_a_piece_is_a_chunk_and_nothing_ends_the_body() -> None:
     flow.write_paused, socket.closing = False, True
     assert not write(b"y")
     assert socket.written.count(b"\r\n") == 2
+
+
+async def test_a_head_goes_with_what_follows_it() -> None:
+    socket = Socket()
+    joined = _Joined(socket)
+    write = _straight(joined, Flow())  # type: ignore[arg-type]
+    joined.write(HEAD)
+    assert write(b"a") and write(b"b")
+    assert socket.packets == [HEAD + b"1\r\na\r\n", b"1\r\nb\r\n"]
+    joined.write(HEAD)
+    joined.write(b"{}")
+    assert socket.packets[2:] == [HEAD + b"{}"]
+    await asyncio.sleep(0)
+    assert len(socket.packets) == 3
+
+
+async def test_a_head_that_nothing_follows_goes_alone() -> None:
+    socket = Socket()
+    joined = _Joined(socket)
+    joined.write(HEAD)
+    assert socket.packets == []
+    await asyncio.sleep(0)
+    assert socket.packets == [HEAD]
+    joined.write(HEAD)
+    joined.close()
+    assert socket.packets == [HEAD, HEAD] and joined.is_closing()
