@@ -8,19 +8,17 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
-from contextlib import aclosing
-from typing import TYPE_CHECKING, Any
+from contextlib import closing, suppress
+from typing import Any
 
 import msgspec
 import structlog
 
 from antiphon.errors import BackendError, SetupError
 
+from .connections import Answer, Connections
 from .payloads import MOST, Payloads
 from .refusals import refusal
-
-if TYPE_CHECKING:
-    import aiohttp
 
 __all__ = ["Upstream"]
 
@@ -35,7 +33,6 @@ _LONGEST_PAUSE_S = 20.0
 _LAST_S = 0.25
 #: Bytes of an error that are read, and seconds for them.
 _ERROR_BYTES, _ERROR_S = 64 * 1024, 5.0
-#: All that aiohttp would add by itself, which costs more than to say it.
 _HEADERS: Mapping[str, str] = {
     "content-type": "application/json",
     "accept": "*/*",
@@ -43,6 +40,10 @@ _HEADERS: Mapping[str, str] = {
     "user-agent": "antiphon",
 }
 _RETRIED = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
+
+
+#: An answer, what reads it, and its first payloads.
+_Begun = tuple[Answer, Payloads, list[bytes]]
 
 
 class _Again(Exception):
@@ -56,7 +57,7 @@ class _Again(Exception):
 class Upstream:
     """The server at ``url``. ``connect_s``: seconds for a connection; ``silence_s``: the longest
     silence of an answer, reading the prompt among it. ``pause``: sleeps, in tests not. Raises
-    ``SetupError`` for an address that is none, or without the extra."""
+    ``SetupError`` for an address or a header that is none."""
 
     def __init__(
         self,
@@ -68,17 +69,20 @@ class Upstream:
         silence_s: float = 600,
         pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
     ) -> None:
-        _require()
         if not url.startswith(("http://", "https://")):
             raise SetupError(f"{url!r} is no address of an upstream: it begins with http(s)://")
         self.url = url.rstrip("/")
         self._key = key
-        self._headers = {**_HEADERS, **(headers or {})}
+        headers = {**_HEADERS, **(headers or {})}
         if key:
-            self._headers["authorization"] = f"Bearer {key}"
-        self._times = (connect_s, silence_s)
+            headers["authorization"] = f"Bearer {key}"
+        try:
+            self._connections = Connections(
+                self.url, headers, connect_s=connect_s, silence_s=silence_s
+            )
+        except ValueError as error:
+            raise SetupError(f"the upstream {url!r} cannot be asked: {error}") from None
         self._pause = pause
-        self._session: aiohttp.ClientSession | None = None
         self._closed = False
 
     @property
@@ -95,32 +99,24 @@ class Upstream:
     async def close(self) -> None:
         """End all connections; later requests fail."""
         self._closed = True
-        if self._session is not None:
-            await self._session.close()
+        await self._connections.close()
 
     async def ask(self, url: str, body: Any = None, *, wait_s: float = 30) -> Any:
         """The JSON answer to a small question (a GET without ``body``). Tried once; raises
         ``BackendError``."""
-        import aiohttp
-
-        encoded = None if body is None else msgspec.json.encode(body)
+        method = "GET" if body is None else "POST"
+        encoded = b"" if body is None else msgspec.json.encode(body)
+        self._check_open()
         try:
-            async with (
-                asyncio.timeout(wait_s),
-                self._open_session().request(
-                    "GET" if body is None else "POST",
-                    url,
-                    data=encoded,
-                    headers=self._headers,
-                    allow_redirects=False,
-                ) as response,
-            ):
-                content = await _whole(response)
-                if response.status != 200:
-                    raise self._hidden(refusal(response.status, content))
-                return msgspec.json.decode(content)
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            raise BackendError(f"The upstream cannot be reached: {_why(error)}.") from None
+            async with asyncio.timeout(wait_s):
+                answer = await self._connections.ask(method, url, encoded)
+                with closing(answer):
+                    content = await _whole(answer)
+            if answer.status != 200:
+                raise self._hidden(refusal(answer.status, content))
+            return msgspec.json.decode(content)
+        except OSError as error:
+            raise _unreached(error) from None
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise BackendError("The upstream's answer is no JSON.") from None
 
@@ -130,80 +126,73 @@ class Upstream:
         """The payloads of a streamed answer, those that came together at a time; an empty list
         stands last for a stream that said it is done. Closing the iterator ends the request. Raises
         ``BackendError``."""
-        headers = {**self._headers, **headers} if headers else self._headers
+        answer, reader, payloads = await self._begun(url, body, headers)
+        with closing(answer):
+            try:
+                while payloads:
+                    yield payloads
+                    payloads = await _next(answer, reader)
+            except OSError as error:
+                broken = _broken(error)
+                _log.warning("upstream failed", upstream=self.root, error=str(broken))
+                raise broken from None
+            if reader.done:
+                await _drain(answer)
+        if reader.done:
+            yield []
+
+    async def _begun(self, url: str, body: bytes, headers: Mapping[str, str] | None) -> _Begun:
+        """The answer up to its first payloads, after as many attempts as it takes."""
         attempt = 0
         while True:
-            begun = False
+            attempt += 1
             try:
-                async with aclosing(self._once(url, body, headers)) as batches:
-                    async for payloads in batches:
-                        begun = True
-                        yield payloads
-                if begun:
-                    return
-                raise _Again(BackendError("The upstream's answer broke off."))
+                return await self._once(url, body, headers)
             except _Again as again:
-                attempt += 1
                 wait_s = again.wait_s
                 if wait_s is None:
                     wait_s = _FIRST_PAUSE_S * 2 ** (attempt - 1)
                 _log.warning(
                     "upstream failed", upstream=self.root, attempt=attempt, error=str(again.error)
                 )
-                if begun or attempt >= _ATTEMPTS or wait_s > _LONGEST_PAUSE_S or self._closed:
+                if attempt >= _ATTEMPTS or wait_s > _LONGEST_PAUSE_S or self._closed:
                     raise again.error from None
             await self._pause(wait_s)
 
-    async def _once(
-        self, url: str, body: bytes, headers: Mapping[str, str]
-    ) -> AsyncGenerator[list[bytes], None]:
-        import aiohttp
-
+    async def _once(self, url: str, body: bytes, headers: Mapping[str, str] | None) -> _Begun:
+        self._check_open()
         try:
-            response = await self._open_session().post(
-                url, data=body, headers=headers, allow_redirects=False
-            )
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
-            reason = _why(error)
-            raise _Again(BackendError(f"The upstream cannot be reached: {reason}.")) from None
+            answer = await self._connections.ask("POST", url, body, headers)
+        except OSError as error:
+            raise _Again(_unreached(error)) from None
         try:
-            if response.status != 200:
-                await self._refuse(response)
-            if response.content_type == "application/json":  # it was not streamed after all
-                yield [await _whole(response)]
-                return
+            if answer.status != 200:
+                await self._refuse(answer)
             reader = Payloads()
-            content = response.content
-            while received := await content.readany():
-                if payloads := reader.feed(received):
-                    yield payloads
-                if reader.done:
-                    break
-            if not reader.done and (payloads := reader.finish()):
-                yield payloads
-            if reader.done:
-                await _drain(response)
-                yield []
-        except (aiohttp.ClientError, TimeoutError, OSError, RuntimeError) as error:
-            # RuntimeError: the connection was closed on this side
-            reason = _why(error)
-            raise _Again(BackendError(f"The upstream's answer broke off: {reason}.")) from None
-        finally:
-            response.close()  # ends the request; nothing where all of it was read
+            if answer.media_type == "application/json":  # it was not streamed after all
+                return answer, reader, [await _whole(answer)]
+            payloads = await _next(answer, reader)
+            if not payloads and not reader.done:
+                raise _Again(BackendError("The upstream's answer broke off."))
+            return answer, reader, payloads
+        except OSError as error:
+            answer.close()
+            raise _Again(_broken(error)) from None
+        except BaseException:
+            answer.close()
+            raise
 
-    async def _refuse(self, response: aiohttp.ClientResponse) -> None:
-        try:
+    async def _refuse(self, answer: Answer) -> None:
+        body = bytearray()
+        with suppress(OSError):  # what has come will do
             async with asyncio.timeout(_ERROR_S):
-                body = await response.content.read(_ERROR_BYTES)
-        except TimeoutError:
-            body = b""
-        error = self._hidden(refusal(response.status, body))
-        if response.status in _RETRIED and not error.lasting:
-            error.retry_after_s = _asked_wait(response.headers.get("retry-after"))
+                while len(body) < _ERROR_BYTES and (received := await answer.read()):
+                    body += received
+        error = self._hidden(refusal(answer.status, bytes(body)))
+        if answer.status in _RETRIED and not error.lasting:
+            error.retry_after_s = _asked_wait(answer.headers.get("retry-after"))
             raise _Again(error, error.retry_after_s)
-        _log.warning(
-            "upstream refused", upstream=self.root, status=response.status, error=str(error)
-        )
+        _log.warning("upstream refused", upstream=self.root, status=answer.status, error=str(error))
         raise error
 
     def _hidden(self, error: BackendError) -> BackendError:
@@ -213,52 +202,39 @@ class Upstream:
             error.args = (error.message,)
         return error
 
-    def _open_session(self) -> aiohttp.ClientSession:
-        """Made in the loop that uses it."""
-        import aiohttp
-
+    def _check_open(self) -> None:
         if self._closed:
             raise BackendError("The upstream's connections are closed.")
-        if self._session is None:
-            connect_s, silence_s = self._times
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=30),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(
-                    total=None, sock_connect=connect_s, sock_read=silence_s
-                ),
-                auto_decompress=False,
-            )
-        return self._session
 
 
-def _require() -> None:
-    try:
-        import aiohttp  # noqa: F401
-    except ImportError:
-        raise SetupError('Upstreams need a package: pip install "antiphon[upstream]"') from None
+async def _next(answer: Answer, reader: Payloads) -> list[bytes]:
+    """What comes next; nothing at the end."""
+    while not reader.done:
+        received = await answer.read()
+        if not received:
+            return reader.finish()
+        if payloads := reader.feed(received):
+            return payloads
+    return []
 
 
-async def _whole(response: aiohttp.ClientResponse) -> bytes:
+async def _whole(answer: Answer) -> bytes:
     """A body that is no stream."""
     content = bytearray()
-    while received := await response.content.readany():
+    while received := await answer.read():
         content += received
         if len(content) > MOST:
             raise BackendError("The upstream's answer is too long.")
     return bytes(content)
 
 
-async def _drain(response: aiohttp.ClientResponse) -> None:
+async def _drain(answer: Answer) -> None:
     """Read what is left behind ``[DONE]``: most often nothing, or nothing but the end."""
-    if response.content.is_eof():
-        return
-    try:
-        async with asyncio.timeout(_LAST_S):
-            while await response.content.readany():
-                pass
-    except TimeoutError:
-        pass
+    if not answer.is_read:
+        with suppress(OSError):  # all has been said
+            async with asyncio.timeout(_LAST_S):
+                while await answer.read():
+                    pass
 
 
 def _asked_wait(value: str | None) -> float | None:
@@ -269,7 +245,15 @@ def _asked_wait(value: str | None) -> float | None:
         return None
 
 
-def _why(error: Exception) -> str:
+def _unreached(error: OSError) -> BackendError:
+    return BackendError(f"The upstream cannot be reached: {_why(error)}.")
+
+
+def _broken(error: OSError) -> BackendError:
+    return BackendError(f"The upstream's answer broke off: {_why(error)}.")
+
+
+def _why(error: OSError) -> str:
     """Without addresses: clients read it."""
     if isinstance(error, TimeoutError):
         return "it took too long"
