@@ -188,12 +188,7 @@ _ANSWERS: Mapping[type[it.ItemBase], tuple[type[it.ItemBase], str]] = {
     it.ShellCallOutput: (it.ShellCall, "shell call"),
     it.ApplyPatchCallOutput: (it.ApplyPatchCall, "apply patch call"),
 }
-#: The same of calls that programs make: without them a program cannot go on.
-_PROGRAMS_ANSWERS: Mapping[type[it.ItemBase], tuple[type[it.ItemBase], str]] = {
-    **_ANSWERS,
-    it.ShellCallOutput: (it.ShellCall, "shell call"),
-    it.ApplyPatchCallOutput: (it.ApplyPatchCall, "apply patch call"),
-}
+_CALLS = dict(_ANSWERS.values())
 
 
 def check_pairs(items: Iterable[it.Item], *, waiting: bool = False) -> None:
@@ -212,12 +207,11 @@ def check_pairs(items: Iterable[it.Item], *, waiting: bool = False) -> None:
         if not call_id or getattr(item, "status", None) == "incomplete":
             continue  # a call that a limit cut was never handed out to be run
         program = program_of(item)
-        answers = _ANSWERS if program is None else _PROGRAMS_ANSWERS
-        if (name := dict(answers.values()).get(type(item))) is not None:
+        if (name := _CALLS.get(type(item))) is not None:
             calls[call_id] = name
             if program is not None and program not in going:
                 over.add(call_id)
-        elif (answer := answers.get(type(item))) is not None:
+        elif (answer := _ANSWERS.get(type(item))) is not None:
             outputs[call_id] = answer[1]
     for call_id, name in outputs.items():
         if call_id not in calls:
