@@ -42,6 +42,10 @@ __all__ = [
 ]
 
 
+#: Characters of a refusal: it may repeat what a client sent, which may be megabytes.
+_LONGEST = 1_000
+
+
 class AntiphonError(Exception):
     """The root: catch it to catch all of ours."""
 
@@ -57,6 +61,8 @@ class RequestError(AntiphonError):
     type = "invalid_request_error"
 
     def __init__(self, message: str, *, param: str | None = None, code: str | None = None) -> None:
+        if len(message) > _LONGEST:
+            message = message[:_LONGEST] + "…"
         super().__init__(message)
         self.message = message
         self.param = param

@@ -14,6 +14,9 @@ from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
 from tests.conformance.served import Ask, Json, engine
 
+#: Of a client that sends something else where an id stands.
+LONG = "x" * 100_000
+
 
 @pytest.mark.requirement("VN-10", "API-UNKNOWN-MODEL", "CL-UNKNOWN-MODEL")
 async def test_a_model_that_is_not_served_is_a_404(serve: Serve, ask: Ask) -> None:
@@ -70,6 +73,24 @@ async def test_a_fault_is_a_400_with_its_path(
     refused = (await ask(serve(), **fields)).refused
     assert (refused["http"], refused["param"], refused["code"]) == (400, param, code)
     assert refused["type"] == "invalid_request_error"
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ({"input": [{"role": "user", "content": [{"type": "input_file", "file_id": LONG}]}]}, 404),
+        ({"tools": [{"type": "file_search", "vector_store_ids": [LONG]}]}, 404),
+        ({"input": [{"role": LONG, "content": "Hi"}]}, 400),
+        ({"model": "m" * 250}, 404),
+    ],
+    ids=["file", "vector store", "role", "model"],
+)
+async def test_what_is_refused_is_not_sent_back_by_the_megabyte(
+    serve: Serve, ask: Ask, fields: Json, status: int
+) -> None:
+    refused = (await ask(serve(), **fields)).refused
+    assert refused["http"] == status
+    assert len(refused["message"]) < 1_100
 
 
 @pytest.mark.requirement("D-63", "API-EFFORT")
