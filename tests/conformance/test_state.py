@@ -11,6 +11,7 @@ from antiphon.backends.scripted import Scripted
 from antiphon.errors import BackendError, RunError
 from antiphon.store.base import Retention, Store, StoredResponse
 from antiphon.store.memory import MemoryStore
+from antiphon.testing.tokenizer import ByteTokenizer
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL, call, finish, said, shapes, thought
 from tests.conformance.served import NOW, Answer, Ask, Json, Server, engine
@@ -108,11 +109,39 @@ async def test_thinking_and_calls_are_continued_too(serve: Serve, ask: Ask, stor
     assert items[3].arguments == '{"city": "Rome"}'
 
 
+FIRST = "<think>\nHm.\n</think>\n\nfirst"
+
+
+class Merging(ByteTokenizer):
+    """To it "first" is one token. The model writes it in five, as real ones may: what it wrote can
+    be extended only if it was kept."""
+
+    ONE = 1000
+
+    @property
+    def size(self) -> int:
+        return self.ONE + 1
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        if text == FIRST or "first" not in text:
+            return super().encode(text, special=special)
+        before, after = text.split("first")
+        return [
+            *super().encode(before, special=special),
+            self.ONE,
+            *super().encode(after, special=special),
+        ]
+
+    def piece(self, token: int) -> bytes:
+        return b"first" if token == self.ONE else super().piece(token)
+
+
 @pytest.mark.requirement("D-79", "API-KEPT-TOKENS")
 async def test_the_next_prompt_extends_what_was_sampled(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:
-    played = engine(["<think>\nHm.\n</think>\n\nfirst", "second"])
+    played = engine([FIRST, "second"])
+    played.tokenizer = Merging(tuple(played.tokenizer.special))
     server = serve(played, on=stores)
     first = await ask(server, input="a")
     second = await after(ask, server, first, "b")
@@ -125,13 +154,20 @@ async def test_the_next_prompt_extends_what_was_sampled(
 
 
 @pytest.mark.requirement("VN-16", "D-39", "D-49", "API-PREVIOUS")
-@pytest.mark.parametrize("why", ["unknown", "deleted", "not stored", "another's", "failed"])
+@pytest.mark.parametrize(
+    "why", ["unknown", "deleted", "not stored", "kept for a while", "another's", "failed"]
+)
 async def test_what_cannot_be_continued_is_refused(
     serve: Serve, ask: Ask, stores: Store, why: str
 ) -> None:
     server = serve(Scripted(["one", BackendError("!"), "three"]), on=stores)
-    reply = await server.post(store=why != "not stored")
-    previous = reply.json()["id"]
+    kept_for_a_while = why == "kept for a while"  # in the background, for who asks how it went
+    stored = why != "not stored" and not kept_for_a_while
+    previous = (await server.post(store=stored, background=kept_for_a_while)).json()["id"]
+    while kept_for_a_while:
+        found = (await server.client.get(f"/v1/responses/{previous}")).json()
+        kept_for_a_while = found["status"] != "completed"
+        await asyncio.sleep(0)
     if why == "unknown":
         previous = "resp_none"
     elif why == "deleted":
