@@ -158,21 +158,31 @@ class UpstreamReply:
                     raise
 
     async def _answered(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        backend, done = self._backend, False
-        reading = backend.reading(self._conversation, self._options, self._shown, self.input_tokens)
-        stream = backend.upstream.stream(backend.url, self._body, self._options.trace)
-        async with aclosing(stream) as batches:
-            async for payloads in batches:
-                done = not payloads
-                try:
-                    known = reading.feed(payloads)
-                except BackendError:
-                    if before := reading.taken():
-                        yield before
+        """Asked again until something of an answer can be read."""
+        backend, begun = self._backend, False
+        patience = backend.upstream.patience()
+        while True:
+            reading = backend.reading(
+                self._conversation, self._options, self._shown, self.input_tokens
+            )
+            trace, done = self._options.trace, False
+            stream = backend.upstream.stream(backend.url, self._body, trace, patience)
+            try:
+                async with aclosing(stream) as batches:
+                    async for payloads in batches:
+                        done = not payloads
+                        if known := reading.feed(payloads):
+                            begun = True
+                            yield known
+                yield reading.finish(done=done)
+                return
+            except BackendError as error:
+                if before := reading.taken():
+                    begun = True
+                    yield before
+                if begun:
                     raise
-                if known:
-                    yield known
-        yield reading.finish(done=done)
+                await patience.again(error)
 
     def _shorten(self) -> bool:
         """A quarter less; False if that cannot be."""

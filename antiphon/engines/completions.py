@@ -27,7 +27,7 @@ from antiphon.engines.image_sizes import ImageSizes
 from antiphon.engines.withheld import Withheld
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt, Tokenizer
-from antiphon.upstream.client import Upstream
+from antiphon.upstream.client import Patience, Upstream
 from antiphon.upstream.reach import entries, listing, only_model, reach
 
 __all__ = ["Completions", "load"]
@@ -139,11 +139,27 @@ class Completions:
         sees = self._eyes is not None
         check_request(prompt, sampling, self._card, self._tokenizer, sees=sees)
         _check_constraint(sampling.constraint, self.capabilities)
+        patience, begun = self._upstream.patience(), False
+        while True:
+            try:
+                async with aclosing(self._generated(prompt, sampling, patience)) as chunks:
+                    async for chunk in chunks:
+                        begun = True
+                        yield chunk
+                return
+            except BackendError as error:
+                if begun:
+                    raise
+                await patience.again(error)
+
+    async def _generated(
+        self, prompt: Prompt, sampling: Sampling, patience: Patience
+    ) -> AsyncGenerator[Chunk, None]:
         question = await self._question(prompt, sampling)
         endings = Endings(self._tokenizer, sampling, self._card.context_size - len(prompt.ids))
         last: Chunk | None = None
         cached: int | None = None
-        async with aclosing(self._answer(question, sampling)) as batches:
+        async with aclosing(self._answer(question, sampling, patience)) as batches:
             async for payloads in batches:
                 piece, error = _read(question.pieces, payloads)
                 cached = piece.cached if piece.cached is not None else cached
@@ -212,9 +228,11 @@ class Completions:
         flavour = self._flavour
         return Question(self._url, flavour.written(asked), flavour.pieces(asked))
 
-    def _answer(self, question: Question, sampling: Sampling) -> AsyncGenerator[list[bytes], None]:
+    def _answer(
+        self, question: Question, sampling: Sampling, patience: Patience | None = None
+    ) -> AsyncGenerator[list[bytes], None]:
         body = _encode({**question.body, **self._body})
-        return self._upstream.stream(question.url, body, sampling.trace)
+        return self._upstream.stream(question.url, body, sampling.trace, patience)
 
     async def close(self) -> None:
         await self._upstream.close()

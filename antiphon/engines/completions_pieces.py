@@ -154,7 +154,9 @@ class VllmPieces:
         ids = choice.token_ids
         if ids is None:
             if choice.finish_reason is None:
-                raise BackendError("The upstream tells no token ids: it is too old, or another.")
+                raise BackendError(
+                    "The upstream tells no token ids: it is too old, or another.", lasting=True
+                )
             ids = []
         most = self._asked.sampling.logprobs
         told = [] if most is None or choice.logprobs is None else self._told(choice.logprobs)

@@ -1,7 +1,7 @@
 """One upstream: its address, its key, its connections, and patience with it.
 
-A stream is begun again until its first payload has come; after that, what breaks off is an error.
-It knows nothing of what is asked and answered.
+A stream is begun again until its first payload has come; whoever reads it may begin it again until
+that says something. It knows nothing of what is asked and answered.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .connections import Answer, Connections
 from .payloads import MOST, Payloads
 from .refusals import refusal
 
-__all__ = ["Upstream"]
+__all__ = ["Patience", "Upstream"]
 
 _log = structlog.get_logger(__name__)
 
@@ -46,12 +46,31 @@ _RETRIED = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
 _Begun = tuple[Answer, Payloads, list[bytes]]
 
 
-class _Again(Exception):
-    """It failed in a way that may pass. ``wait_s``: what the upstream asks to wait."""
+class Patience:
+    """With one question: how often, and after what pauses, it is asked again."""
 
-    def __init__(self, error: BackendError, wait_s: float | None = None) -> None:
-        self.error = error
-        self.wait_s = wait_s
+    def __init__(self, root: str, pause: Callable[[float], Awaitable[object]]) -> None:
+        self._root = root
+        self._pause = pause
+        self._attempt = 0
+        self._is_over = False
+
+    async def again(self, error: BackendError) -> None:
+        """Wait before the next attempt. Raises the error where it lasts, or where it was tried
+        often enough."""
+        if error.lasting or self._is_over:
+            raise error
+        self._attempt += 1
+        _log.warning(
+            "upstream failed", upstream=self._root, attempt=self._attempt, error=str(error)
+        )
+        wait_s = error.retry_after_s
+        if wait_s is None:
+            wait_s = _FIRST_PAUSE_S * 2 ** (self._attempt - 1)
+        self._is_over = self._attempt >= _ATTEMPTS or wait_s > _LONGEST_PAUSE_S
+        if self._is_over:
+            raise error
+        await self._pause(wait_s)
 
 
 class Upstream:
@@ -120,13 +139,22 @@ class Upstream:
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise BackendError("The upstream's answer is no JSON.") from None
 
+    def patience(self) -> Patience:
+        """For one question that is asked until something of its answer can be read."""
+        return Patience(self.root, self._pause)
+
     async def stream(
-        self, url: str, body: bytes, headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str] | None = None,
+        patience: Patience | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
         """The payloads of a streamed answer, those that came together at a time; an empty list
         stands last for a stream that said it is done. Closing the iterator ends the request. Raises
         ``BackendError``."""
-        answer, reader, payloads = await self._begun(url, body, headers)
+        patience = patience or self.patience()
+        answer, reader, payloads = await self._begun(url, body, headers, patience)
         with closing(answer):
             try:
                 while payloads:
@@ -141,30 +169,22 @@ class Upstream:
         if reader.done:
             yield []
 
-    async def _begun(self, url: str, body: bytes, headers: Mapping[str, str] | None) -> _Begun:
+    async def _begun(
+        self, url: str, body: bytes, headers: Mapping[str, str] | None, patience: Patience
+    ) -> _Begun:
         """The answer up to its first payloads, after as many attempts as it takes."""
-        attempt = 0
         while True:
-            attempt += 1
             try:
                 return await self._once(url, body, headers)
-            except _Again as again:
-                wait_s = again.wait_s
-                if wait_s is None:
-                    wait_s = _FIRST_PAUSE_S * 2 ** (attempt - 1)
-                _log.warning(
-                    "upstream failed", upstream=self.root, attempt=attempt, error=str(again.error)
-                )
-                if attempt >= _ATTEMPTS or wait_s > _LONGEST_PAUSE_S or self._closed:
-                    raise again.error from None
-            await self._pause(wait_s)
+            except BackendError as error:
+                await patience.again(error)
 
     async def _once(self, url: str, body: bytes, headers: Mapping[str, str] | None) -> _Begun:
         self._check_open()
         try:
             answer = await self._connections.ask("POST", url, body, headers)
         except OSError as error:
-            raise _Again(_unreached(error)) from None
+            raise _unreached(error) from None
         try:
             if answer.status != 200:
                 await self._refuse(answer)
@@ -173,11 +193,11 @@ class Upstream:
                 return answer, reader, [await _whole(answer)]
             payloads = await _next(answer, reader)
             if not payloads and not reader.done:
-                raise _Again(BackendError("The upstream's answer broke off."))
+                raise BackendError("The upstream's answer broke off.")
             return answer, reader, payloads
         except OSError as error:
             answer.close()
-            raise _Again(_broken(error)) from None
+            raise _broken(error) from None
         except BaseException:
             answer.close()
             raise
@@ -191,8 +211,9 @@ class Upstream:
         error = self._hidden(refusal(answer.status, bytes(body)))
         if answer.status in _RETRIED and not error.lasting:
             error.retry_after_s = _asked_wait(answer.headers.get("retry-after"))
-            raise _Again(error, error.retry_after_s)
+            raise error
         _log.warning("upstream refused", upstream=self.root, status=answer.status, error=str(error))
+        error.lasting = True
         raise error
 
     def _hidden(self, error: BackendError) -> BackendError:
@@ -204,7 +225,7 @@ class Upstream:
 
     def _check_open(self) -> None:
         if self._closed:
-            raise BackendError("The upstream's connections are closed.")
+            raise BackendError("The upstream's connections are closed.", lasting=True)
 
 
 async def _next(answer: Answer, reader: Payloads) -> list[bytes]:
@@ -224,7 +245,7 @@ async def _whole(answer: Answer) -> bytes:
     while received := await answer.read():
         content += received
         if len(content) > MOST:
-            raise BackendError("The upstream's answer is too long.")
+            raise BackendError("The upstream's answer is too long.", lasting=True)
     return bytes(content)
 
 

@@ -10,6 +10,7 @@ from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterator, M
 from contextlib import asynccontextmanager
 from typing import Any
 
+import httpx
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -30,7 +31,7 @@ from antiphon.tokens import ModelCard
 from antiphon.tools.web.index import Index
 from antiphon.tools.web.provider import WebSearch
 from antiphon.upstream import payloads
-from antiphon.upstream.client import Upstream
+from antiphon.upstream.client import Patience, Upstream
 from tests.conformance import oracle
 from tests.conformance.line import Line, Wire
 from tests.conformance.served import Server
@@ -148,6 +149,44 @@ each_way = pytest.mark.parametrize("stream", [False, True], ids=["plain", "strea
 
 def refusing(status: int = 400, message: str = "no", **error: Any) -> Answer:
     return json_answer({"error": {"message": message, **error}}, status)
+
+
+# --- what is asked again -------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("UP-RETRY")
+@each_kind
+@each_way
+@pytest.mark.parametrize(
+    "before",
+    [
+        [b"data: {nonsense\n\n"],
+        [b'data: {"error": {"message": "no", "code": 500}}\n\n'],
+        [b'data: {"choices": []}\n\n'],
+        [b"<html>Bad gateway</html>"],
+    ],
+    ids=["nonsense", "an error", "nothing yet", "a page"],
+)
+async def test_nonsense_before_the_first_token_is_asked_again(
+    kind: str, stream: bool, before: list[bytes]
+) -> None:
+    async with front(kind, Answer(before), Answer(KINDS[kind][2]())) as whole:
+        reply = await whole.post(stream=stream)
+        assert reply.status_code == 200 and "".join(WORDS) in _text(reply)
+        assert len(whole.playing.bodies) == 2
+    async with front(kind, Answer([whole.words[0], *before])) as whole:
+        last = (await whole.events())[-1]
+        assert last["type"] == "response.failed" and len(whole.playing.bodies) == 1
+
+
+def _text(reply: httpx.Response) -> str:
+    """What was answered in words, streamed or not."""
+    if reply.headers["content-type"].startswith("application/json"):
+        ended = reply.json()
+    else:
+        ended = oracle.stream(reply.content)[-1]["response"]
+    parts = [part for item in ended["output"] for part in item.get("content") or ()]
+    return "".join(part["text"] for part in parts)
 
 
 # --- what is refused -----------------------------------------------------------------------------
@@ -592,11 +631,15 @@ class Played(Upstream):
     """An upstream without a socket: it says these pieces."""
 
     def __init__(self, pieces: list[bytes]) -> None:
-        super().__init__("http://nowhere")
+        super().__init__("http://nowhere", pause=_no_pause)
         self._pieces = pieces
 
     async def stream(
-        self, url: str, body: bytes, headers: Mapping[str, str] | None = None
+        self,
+        url: str,
+        body: bytes,
+        headers: Mapping[str, str] | None = None,
+        patience: Patience | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
         reader = payloads.Payloads()
         for piece in self._pieces:
