@@ -13,6 +13,7 @@ import json
 import os
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -20,11 +21,15 @@ import openai
 import pytest
 import pytest_asyncio
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.backends.base import Backend
 from antiphon.backends.connect import chat_completions, responses
 from antiphon.catalog import load as load_catalog
+from antiphon.engines.base import Sampling
 from antiphon.engines.completions import Completions, load
+from antiphon.engines.transformers import load as load_transformers
+from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
 from antiphon.runs.service import Policy, Service
@@ -32,9 +37,12 @@ from antiphon.settings import Model, Settings
 from antiphon.store.memory import MemoryStore
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.backend_check import Check as BackendCheck
-from antiphon.testing.engine_check import CHECKS, Check
+from antiphon.testing.engine_check import CHECKS, Check, collect
+from antiphon.tokens import Image, Prompt, Tokenizer
+from tests.attachments.samples import png
 from tests.engines.tiny import FOLDER
-from tests.upstream.real_servers import SERVERS, Missing, serving
+from tests.engines.tiny_llava import make_llava
+from tests.upstream.real_servers import SERVERS, Missing, seeing_vllm, serving
 
 pytestmark = [
     pytest.mark.engines,
@@ -287,3 +295,49 @@ async def test_what_it_refuses_is_told_with_its_field(
     with pytest.raises(openai.BadRequestError) as raised:
         await ask(client, stream=stream, model=engine, input="hi", top_p=0)
     assert raised.value.param == "top_p" and "top_p must be in" in raised.value.message
+
+
+# --- images beside token ids ---------------------------------------------------------------------
+
+
+def shown(tokenizer: Tokenizer, *parts: str | bytes) -> Prompt:
+    """Texts, and images with the template's word for one."""
+    word = tuple(tokenizer.encode("<image>", special=True))
+    ids: list[int] = []
+    images = []
+    for part in parts:
+        if isinstance(part, bytes):
+            images.append(Image(part, "image/png", len(ids), word))
+        ids += word if isinstance(part, bytes) else tokenizer.encode(part, special=True)
+    return Prompt(tuple(ids), tuple(images))
+
+
+@pytest.mark.requirement("UP-IMAGES")
+async def test_what_vllm_sees_is_what_transformers_sees(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    make_llava(tmp_path)
+    here = await load_transformers(tmp_path)
+    red, blue = (png(28, 28, color) for color in ((250, 0, 0), (0, 0, 250)))
+    asked = [shown(here.tokenizer, "What is ", *each, "?") for each in ((red,), (blue, red), ())]
+    greedy = Sampling(max_tokens=4, temperature=0, logprobs=2, ignore_eos=True)
+    expected = [await collect(here, prompt, greedy) for prompt in asked]
+    try:
+        with serving(seeing_vllm(tmp_path)) as url:
+            there = await load("elsewhere", url, options={"tokenizer": str(tmp_path)})
+            assert there.capabilities.images == "template"
+            for prompt, right in zip(asked, expected, strict=True):
+                found = await collect(there, prompt, greedy)
+                assert found.ids == right.ids
+                for one, other in zip(found.logprobs, right.logprobs, strict=True):
+                    assert one.logprob == pytest.approx(other.logprob, abs=0.01)
+                    assert [each.id for each in one.top] == [each.id for each in other.top]
+                for image in prompt.images:
+                    assert await there.image_tokens(image) == await here.image_tokens(image)
+            torn = replace(asked[0].images[0], content=red[:60])
+            with pytest.raises(InvalidRequest, match="Invalid image"):
+                await there.image_tokens(torn)
+            await there.close()
+    except Missing as missing:
+        pytest.skip(str(missing))
+    finally:
+        await here.close()

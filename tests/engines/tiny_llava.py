@@ -55,6 +55,7 @@ def make_llava(folder: Path) -> None:
     for weight in model.parameters():
         weight.data *= 4  # or all images would look alike to it
     model.save_pretrained(folder)
+    _named_as_published(folder / "model.safetensors")
     tokenizer.save_pretrained(folder)
     transformers.LlavaProcessor(
         image_processor=CLIPImageProcessorPil(
@@ -66,3 +67,13 @@ def make_llava(folder: Path) -> None:
         num_additional_image_tokens=1,
     ).save_pretrained(folder)
     (folder / "chat_template.jinja").write_text(TEMPLATE)
+
+
+def _named_as_published(weights: Path) -> None:
+    """As the checkpoints of LLaVA have it, and vLLM reads it."""
+    from safetensors.torch import load_file, save_file
+
+    old, new = "vision_tower.", "vision_tower.vision_model."
+    tensors = load_file(weights)
+    named = {key.replace(new, old).replace(old, new): each for key, each in tensors.items()}
+    save_file(named, weights, metadata={"format": "pt"})

@@ -22,7 +22,7 @@ from msgspec import Struct
 
 from tests.engines.tiny import FOLDER, GGUF
 
-__all__ = ["SERVERS", "Missing", "Real", "serving"]
+__all__ = ["SERVERS", "Missing", "Real", "seeing_vllm", "serving"]
 
 _ROOT = Path(__file__).parents[2]
 #: Seconds that the slowest may take to start: vLLM, on two busy cores.
@@ -69,15 +69,29 @@ def _program(variable: str, name: str, *places: Path) -> str:
 _BESIDE = Path(sys.executable).parent
 
 
-def _vllm(port: int) -> list[str]:
+def _vllm(port: int, folder: Path = FOLDER, *more: str) -> list[str]:
     return [
         _program("VLLM", "vllm", _BESIDE / "vllm", _ROOT / ".venv-vllm" / "bin" / "vllm"),
-        *("serve", str(FOLDER), "--host", "127.0.0.1", "--port", str(port)),
+        *("serve", str(folder), *more, "--host", "127.0.0.1", "--port", str(port)),
         *("--enforce-eager", "--dtype", "float32", "--block-size", "32"),
         *("--max-model-len", "1024", "--enable-prompt-tokens-details"),
         *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
         *("--structured-outputs-config", '{"backend": "guidance", "disable_any_whitespace": true}'),
     ]
+
+
+def seeing_vllm(folder: Path) -> Real:
+    """vLLM with the model in ``folder``, which sees: for that it needs torchvision."""
+
+    def command(port: int) -> list[str]:
+        started = _vllm(port, folder, "--enable-scale-out")
+        python = Path(started[0]).with_name("python")
+        asked = [python, "-c", "import torchvision"]
+        if python.is_file() and subprocess.run(asked, capture_output=True, check=False).returncode:
+            raise Missing("vLLM is there, but its torchvision is not, or of another PyTorch")
+        return started
+
+    return Real(command=command)
 
 
 def _transformers(port: int) -> list[str]:
