@@ -167,8 +167,10 @@ def _sglang(asked: Asked) -> Mapping[str, Any]:
 
 
 def sglang_shown(asked: Asked, urls: Sequence[str]) -> Mapping[str, Any]:
-    """What SGLang is asked for a prompt with images at these URLs."""
-    return {**_sglang(asked), "image_data": urls}
+    """What SGLang is asked for a prompt with images at these URLs. Of several, some models would
+    see the first alone if nothing told them."""
+    several = {"modalities": ["multi-images"]} if len(urls) > 1 else {}
+    return {**_sglang(asked), "image_data": urls, **several}
 
 
 def _llama(asked: Asked) -> Mapping[str, Any]:

@@ -82,7 +82,7 @@ class _TextEyes:
 class _TokenEyes:
     """A server that takes ids, and puts in the place of a template's word for an image what the
     model's processor makes of it. ``written``: the body for a prompt, and data URLs of its images
-    in order."""
+    in order. ``speller``: where the server looks for the words in the text that the ids spell."""
 
     told: Literal["apart", "template"] = "template"
 
@@ -91,7 +91,9 @@ class _TokenEyes:
         url: str,
         written: Callable[[Asked, Sequence[str]], Mapping[str, Any]],
         pieces: Callable[[Asked], Pieces],
+        speller: Speller | None = None,
     ) -> None:
+        self._speller = speller
         self._url = url
         self._written = written
         self._pieces = pieces
@@ -102,8 +104,14 @@ class _TokenEyes:
     async def question(self, asked: Asked) -> Question:
         if not all(image.word for image in asked.prompt.images):
             raise InvalidRequest("This model's chat template does not show images.", param="input")
-        urls = await asyncio.to_thread(lambda: [*map(_url_of, asked.prompt.images)])
-        return Question(self._url, self._written(asked, urls), self._pieces(asked))
+        body = await asyncio.to_thread(self._body, asked)
+        return Question(self._url, body, self._pieces(asked))
+
+    def _body(self, asked: Asked) -> Mapping[str, Any]:
+        prompt = asked.prompt
+        if self._speller is not None:
+            asked = replace(asked, prompt=Prompt(self._speller.parted(prompt.ids)))
+        return self._written(asked, [*map(_url_of, prompt.images)])
 
 
 def _url_of(image: Image) -> str:
@@ -162,7 +170,8 @@ async def _sglang_eyes(
 ) -> Eyes | None:
     if not facts.get("has_image_understanding"):
         return None
-    return _TokenEyes(f"{upstream.root}/{FLAVOURS['sglang'].path}", sglang_shown, SglangPieces)
+    url = f"{upstream.root}/{FLAVOURS['sglang'].path}"
+    return _TokenEyes(url, sglang_shown, SglangPieces, Speller(tokenizer))
 
 
 _Opener = Callable[[Upstream, str, Tokenizer, Mapping[str, Any]], Awaitable[Eyes | None]]

@@ -24,15 +24,16 @@ _PART = "\u2060"
 
 
 class Speller:
-    """Ids as text for one tokenizer. ``bos``: the id that llama.cpp puts before every text, if it
-    does."""
+    """Ids as text for one tokenizer. ``marker``: what stands for an image. ``bos``: the id that
+    llama.cpp puts before every text, if it does."""
 
-    def __init__(self, tokenizer: Tokenizer, marker: str, bos: int | None) -> None:
+    def __init__(self, tokenizer: Tokenizer, marker: str = "", bos: int | None = None) -> None:
         self._tokenizer = tokenizer
         self._marker = marker
         self._bos = bos
         self._literals = {id: literal for literal, id in tokenizer.special.items()}
-        longest_first = sorted((*tokenizer.special, marker), key=len, reverse=True)
+        literals = filter(None, (*tokenizer.special, marker))
+        longest_first = sorted(literals, key=len, reverse=True)
         self._forbidden = re.compile("|".join(map(re.escape, longest_first)))
 
     def prompt(self, prompt: Prompt) -> dict[str, Any]:
@@ -50,20 +51,32 @@ class Speller:
             start = at
         return "".join((*pieces, *self._spelled(prompt.ids[start:])))
 
-    def _spelled(self, ids: tuple[int, ...]) -> Iterator[str]:
-        plain: list[bytes] = []
-        for id in ids:
-            if (literal := self._literals.get(id)) is None:
-                plain.append(self._tokenizer.piece(id))
-                continue
-            yield self._parted(plain)
-            plain = []
-            yield literal
-        yield self._parted(plain)
+    def parted(self, ids: tuple[int, ...]) -> tuple[int, ...]:
+        """The ids, but for text that looks like a control token: for who spells them again."""
+        made: list[int] = []
+        for control, run in self._runs(ids):
+            text, found = ("", 0) if control else self._part(run)
+            made += self._tokenizer.encode(text, special=False) if found else run
+        return tuple(made)
 
-    def _parted(self, plain: list[bytes]) -> str:
-        text = b"".join(plain).decode("utf-8", "replace")
-        return self._forbidden.sub(lambda found: f"{found[0][0]}{_PART}{found[0][1:]}", text)
+    def _spelled(self, ids: tuple[int, ...]) -> Iterator[str]:
+        for control, run in self._runs(ids):
+            yield self._literals[run[0]] if control else self._part(run)[0]
+
+    def _runs(self, ids: tuple[int, ...]) -> Iterator[tuple[bool, tuple[int, ...]]]:
+        """Each control token, and each stretch of text between two."""
+        start = 0
+        for at, id in enumerate(ids):
+            if id in self._literals:
+                yield False, ids[start:at]
+                yield True, (id,)
+                start = at + 1
+        yield False, ids[start:]
+
+    def _part(self, plain: tuple[int, ...]) -> tuple[str, int]:
+        """The text, and how often something had to be parted."""
+        text = b"".join(map(self._tokenizer.piece, plain)).decode("utf-8", "replace")
+        return self._forbidden.subn(lambda found: f"{found[0][0]}{_PART}{found[0][1:]}", text)
 
 
 def alone(image: Image, tokenizer: Tokenizer, bos: int | None) -> Prompt:

@@ -128,6 +128,23 @@ async def test_as_a_backend_it_takes_images(kind: str) -> None:
         assert refused.value.code == "context_length_exceeded"
 
 
+async def test_sglang_finds_no_image_in_what_users_write() -> None:
+    """It looks for the words in the text that ids spell."""
+    async with connected("sglang") as (engine, bodies):
+        spelled = TOKENIZER.encode("Is <image> an image? ", special=False)
+        prompt = asked(engine, RED, "!", BLUE)
+        images = [replace(each, at=each.at + len(spelled)) for each in prompt.images]
+        await collect(
+            engine, Prompt((*spelled, *prompt.ids), tuple(images)), Sampling(max_tokens=1)
+        )
+        (body,) = bodies
+        text = b"".join(map(TOKENIZER.piece, body["input_ids"])).decode()
+        assert text == "Is <\u2060image> an image? <image>!<image>"
+        assert body["modalities"] == ["multi-images"]
+        await collect(engine, asked(engine, "Is ", RED), Sampling(max_tokens=1))
+        assert bodies[1]["input_ids"] == [*b"Is ", WORD] and "modalities" not in bodies[1]
+
+
 async def test_what_vllm_is_asked() -> None:
     everything = Sampling(
         max_tokens=5,
