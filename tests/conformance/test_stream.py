@@ -106,6 +106,7 @@ async def test_a_failure_closes_what_is_open_and_is_said_twice(serve: Serve, kin
     seen = shapes(answer.events)
     assert seen[-3:] == ["output_item.done", "error", "failed"]
     assert seen.count("output_item.added") == seen.count("output_item.done") == 1
+    assert answer.events[-3]["item"]["status"] == "incomplete"
     said_ = answer.events[-2]
     assert (said_["code"], said_["message"], said_["param"]) == (
         "server_error",
