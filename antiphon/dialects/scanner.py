@@ -330,11 +330,12 @@ class Parser:
             text = text.lstrip(_SEPARATORS) if is_text else ""
         if not is_text and not without_marks(text).strip():
             return
+        start = self._position - len(text) if markup.calls else markup.position
         text = self._lexer.plain(text)
         if self._state == THINKING:
-            self._think(text, markup.position)
+            self._think(text, start)
         else:
-            self._say(text, markup.position)
+            self._say(text, start)
             if text.strip():
                 self._state = TEXT
 

@@ -280,6 +280,23 @@ def test_logprobs_of_text_that_was_no_markup() -> None:
     assert "".join(lp.token for lp in logprobs) == text
 
 
+@pytest.mark.parametrize(
+    ("form", "text", "said"),
+    [
+        ("xlam", '[{"name": "now", "arguments": {}}] So.', "So."),
+        ("llama3_json", '{"name": "now", "parameters": {}}; So.', "So."),
+        ("pythonic", "[now(), f(x=1)] So.", "f(x=1)] So."),
+        ("hermes", '<tool_call>{"name": "now", "arguments": {}} So.', "So."),
+    ],
+)
+def test_text_behind_a_call_has_no_logprobs_of_it(form: str, text: str, said: str) -> None:
+    tokenizer = ByteTokenizer()
+    reader = Parser(tokenizer, reasoning=None, tools=TOOLS[form], shapes=SHAPES, thinking=False)
+    deltas = [*reader.feed(chunk(tokenizer, text)), *reader.finish("stop")]
+    logprobs = [lp for d in deltas if isinstance(d, Text) for lp in d.logprobs]
+    assert "".join(lp.token for lp in logprobs) == said
+
+
 def test_a_namespace_and_a_custom_tool() -> None:
     shapes = {"a__b": ToolShape(wire_name="b", namespace="a", custom=True)}
     reader = Parser(
