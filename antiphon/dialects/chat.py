@@ -97,6 +97,8 @@ class Dialect:
             source = CHATML if "<|im_start|>" in tokenizer.special else PLAIN
         tool_source = (None if template else card.chat_templates.get("tool_use")) or source
         thinks, calls = formats.detect(tool_source, tokenizer.special)
+        if calls is None and tool_format is None:
+            tool_source = source  # a way of calling that is not known here is not to be asked for
         self.reasoning = formats.reasoning_format(_named(reasoning_format, thinks))
         tools = formats.tool_format(_named(tool_format, calls))
         used = terminals_of(self.reasoning, tools)

@@ -292,7 +292,8 @@ TOOLS: Mapping[str, ToolFormat] = {
             record("; ", "parameters"),
             closes=("<|python_end|>",),
             bare="{",
-            mark=r'"parameters":|<\|python_tag\|>',
+            # Command R's lists of actions look alike, and cannot say that there is nothing to do.
+            mark=r'(?s)\A(?!.*Action:).*?("parameters":|<\|python_tag\|>)',
         ),
         python("pythonic", "", "", r"\[func_name1\("),
         python("granite_pythonic", "", "", "", listed=False),

@@ -234,6 +234,14 @@ def test_a_template_for_tools_is_used_with_tools() -> None:
     assert "SmolLM" in model.prompt(user("Hi"))
 
 
+def test_a_template_for_tools_that_asks_for_calls_nobody_can_read_is_not_used() -> None:
+    """As that of Command R: tools are told of in words, and read as those words say."""
+    asks = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}Write 'Action:' and JSON."
+    model = Model("smol", card={"chat_templates": {"tool_use": asks}})
+    prompt = model.prompt(user("Hi"), tools=(WEATHER,))
+    assert "<tool_call>" in prompt and "Action:" not in prompt
+
+
 def test_a_template_for_tools_may_be_the_only_one() -> None:
     named = {
         "default": source("qwen").replace(

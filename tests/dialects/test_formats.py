@@ -119,6 +119,7 @@ def test_rows_are_whole(name: str) -> None:
         ("{{ tools }}[TOOL_CALLS]' + name + '[ARGS]'", (), (None, "mistral_v11")),
         ("{{ tools }}[TOOL_CALLS] [", ("[THINK]", "[/THINK]"), ("mistral", "mistral")),
         ("{{ tools }}functools[", (), (None, "phi4_mini")),
+        ('{{ tools }}Action:\n```json\n[ "parameters": {}', (), (None, None)),
         ('{{ tools }} {"name": function name, "parameters": dictionary', (), (None, "llama3_json")),
         ('{{ tools }} '"'"'{"name": "'"'"' "parameters": ', (), (None, "llama3_json")),
         ("{{ tools }}", ("<|tool_calls_section_begin|>", "</think>"), ("think", "kimi_k2")),
