@@ -21,6 +21,7 @@ from .constraints import Grammarian
 from .fallback import fitted, tool_prompt, without_tools
 from .formats import SHIPPED, Formats, ToolFormat
 from .formats_about import FOUND
+from .formats_keys import respelled
 from .lexer import terminals_of
 from .messages import messages_of
 from .pictures import Pictures, Unreadable, marks
@@ -99,8 +100,10 @@ class Dialect:
         thinks, calls = formats.detect(tool_source, tokenizer.special)
         if calls is None and tool_format is None:
             tool_source = source  # a way of calling that is not known here is not to be asked for
-        self.reasoning = formats.reasoning_format(_named(reasoning_format, thinks))
+        thinking = formats.reasoning_format(_named(reasoning_format, thinks))
         tools = formats.tool_format(_named(tool_format, calls))
+        self.reasoning = thinking and respelled(thinking, tokenizer.special)
+        tools = tools and respelled(tools, tokenizer.special)
         used = terminals_of(self.reasoning, tools)
         self._plain = self._made(source, today, used)
         self._with_tools = (

@@ -141,8 +141,8 @@ TOOLS: Mapping[str, ToolFormat] = {
             closes=("</longcat_tool_call>",),
             mark="<longcat_tool_call>",
         ),
-        section_tags("hy_v3", ("", ":opensource"), mark=":opensource"),
-        section_tags("hy_v4", ("", ":6124c78e"), mark=":6124c78e", named=""),
+        section_tags("hy_v3", ("", ":opensource"), mark=":opensource|<tool_sep:"),
+        section_tags("hy_v4", ("", ":6124c78e"), mark=":6124c78e|<tool_calls:", named=""),
         section_tags("hy_v3_plain", ("", ""), mark="<tool_sep>"),
         argument_tags(
             "iquest_q1",

@@ -2,9 +2,19 @@
 
 from __future__ import annotations
 
-from .formats_shape import START, ParameterForm, State, ToolFormat, Written
+import re
+from collections.abc import Collection
+from typing import TypeVar
 
-__all__ = ["argument_tags", "section_tags"]
+import msgspec
+
+from .formats_shape import START, ParameterForm, ReasoningFormat, State, ToolFormat, Written
+
+__all__ = ["argument_tags", "respelled", "section_tags"]
+
+_Row = TypeVar("_Row", ToolFormat, ReasoningFormat)
+#: What the tags of Hunyuan's models end in, so that nobody's text can spell them.
+_SUFFIX = re.compile(r"<(?:tool_calls|think)(:\w+)>")
 
 
 def argument_tags(
@@ -112,3 +122,16 @@ def section_tags(
         ),
         mark=mark,
     )
+
+
+def respelled(row: _Row, special: Collection[str]) -> _Row:
+    """The row with the suffix that its tags have in this vocabulary, where they have one."""
+    tags = row.opens if isinstance(row, ToolFormat) else row.open
+    own, found = (
+        next((tag[1] for name in names if (tag := _SUFFIX.fullmatch(name))), "")
+        for names in (tags, special)
+    )
+    if not own or not found:
+        return row
+    text = msgspec.json.encode(row).replace(own.encode(), found.encode())
+    return msgspec.json.decode(text, type=type(row))

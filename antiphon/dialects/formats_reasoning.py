@@ -108,7 +108,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
             name="hy_v3",
             open=("<think:opensource>",),
             close=("</think:opensource>",),
-            mark=":opensource",
+            mark=":opensource|<think:",
         ),
         ReasoningFormat(
             name="hy_v4", open=("<think:6124c78e>",), close=("</think:6124c78e>",), mark=":6124c78e"

@@ -19,7 +19,7 @@ from antiphon.tokens import Chunk, ModelCard
 from antiphon.wire.items import FunctionCall, FunctionCallOutput, InputText, Item, Message
 from antiphon.wire.response import Effort, ReasoningConfig
 from antiphon.wire.tools import Function, Namespace
-from tests.dialects.replies import items, specials
+from tests.dialects.replies import items, specials, written
 
 FOLDER = Path(__file__).parent / "templates"
 #: Those in the tests of families, under other names.
@@ -194,6 +194,29 @@ def test_what_is_said_of_the_tools_of_a_namespace_is_shown() -> None:
         ids = spoken.render(conversation, options).prompt.ids
         text = b"".join(map(tokenizer.piece, ids)).decode()
         assert ("crm__… belong together: Customers." in text) is told
+
+
+@pytest.mark.parametrize("separated", [True, False])
+def test_the_suffix_of_tags_is_that_of_the_vocabulary(separated: bool) -> None:
+    """Hunyuan's differs from one checkpoint to another, and its fourth model has a tag less."""
+    form = TOOLS["hy_v3" if separated else "hy_v4"]
+    thinks = REASONING[form.name]
+    own, other = (":opensource" if separated else ":6124c78e"), ":a1b2"
+    tokens = sorted(t.replace(own, other) for t in {*specials(form), *thinks.open, *thinks.close})
+    tokenizer = ByteTokenizer(tokens)
+    template = FILES["hy_v3"].read_text(encoding="utf-8").replace(":opensource", other)
+    card = ModelCard(
+        name="m", context_size=99, chat_template=template, eos_token=END, fingerprint=""
+    )
+    spoken = Dialect(card, tokenizer)
+    assert spoken.tools.name == form.name
+    parser = spoken.render(Conversation(items=(user("Hi"),)), Options(tools=(SEARCH,))).parser
+    said = "<think>Hm.</think>" + written(form, [("search", ARGUMENTS)])
+    said = said.replace("think>", f"think{other}>").replace(own, other)
+    deltas = list(parser.feed(Chunk(ids=tuple(tokenizer.encode(said, special=True)))))[1:]
+    found, _ = items([*deltas, *parser.finish("stop")])
+    assert [item.get("call") for item in found] == [None, "search"]
+    assert json.loads(found[1]["arguments"]) == ARGUMENTS
 
 
 def test_what_is_said_to_be_checked_is_checked_here() -> None:
