@@ -129,17 +129,19 @@ async def admit(
     tenant: str,
     ids: Ids,
     past: tuple[it.Item, ...] = (),
+    *,
+    param: str = "input",
 ) -> tuple[it.Item, ...]:
     """The items with ids, and for a reference the item it stands for: of ``past``, or stored. An
-    image that is named by its id alone is a reference too.
+    image that is named by its id alone is a reference too. ``param``: where the items were given.
 
     Raises ``NotFound``."""
-    admitted = tuple([await _admit(item, store, tenant, ids, past) for item in items])
+    admitted = tuple([await _admit(item, store, tenant, ids, past, param) for item in items])
     return tuple(_answering(item, (*past, *admitted), ids) for item in admitted)
 
 
 async def _admit(
-    item: it.Item, store: Store, tenant: str, ids: Ids, past: tuple[it.Item, ...]
+    item: it.Item, store: Store, tenant: str, ids: Ids, past: tuple[it.Item, ...], param: str
 ) -> it.Item:
     if not isinstance(item, it.ItemReference) and not _names_image(item):
         return item if item.id else replace(item, id=ids(KINDS[type(item)].prefix))
@@ -150,7 +152,7 @@ async def _admit(
         raise NotFound(
             f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to "
             "false. Try again with `store` set to true, or remove this item from your input.",
-            param="input",
+            param=param,
         )
     return found
 

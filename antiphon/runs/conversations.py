@@ -45,7 +45,7 @@ class Conversations:
         conversation = Conversation(
             id=self._ids("conv"), created_at=int(self._clock()), metadata=asked.metadata or {}
         )
-        items = await admit(asked.items, self._store, tenant, self._ids)
+        items = await admit(asked.items, self._store, tenant, self._ids, param="items")
         await self._store.put_conversation(tenant, conversation, items)
         return conversation
 
@@ -76,7 +76,7 @@ class Conversations:
         """Append items. Raises ``InvalidRequest`` for one that is in it already."""
         await self.retrieve(tenant, conversation_id)
         past = await self._store.conversation_items(tenant, conversation_id)
-        admitted = await admit(items, self._store, tenant, self._ids, past)
+        admitted = await admit(items, self._store, tenant, self._ids, past, param="items")
         known = {item.id for item in past}
         for item in admitted:
             if item.id in known:

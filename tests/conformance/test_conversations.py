@@ -91,3 +91,12 @@ async def test_an_item_is_in_it_once(serve: Serve, stores: Store) -> None:
     again = await server.client.post(path, json={"items": [item]})
     assert again.status_code == 400
     assert "Duplicate item found with id msg_mine." in oracle.error(again)["message"]
+
+
+async def test_a_reference_to_nothing_is_named_as_it_was_given(serve: Serve, stores: Store) -> None:
+    server = serve(on=stores)
+    talk = await begun(server)
+    body = {"items": [{"type": "item_reference", "id": "msg_none"}]}
+    for path in ("/v1/conversations", f"/v1/conversations/{talk}/items"):
+        refused = await server.client.post(path, json=body)
+        assert (refused.status_code, oracle.error(refused)["param"]) == (404, "items")
