@@ -12,7 +12,7 @@ from antiphon.testing.postgres import Postgres, postgres
 #: How long an example takes is no matter of these tests.
 settings.register_profile("default", settings.get_profile("default"), deadline=None)
 settings.load_profile("default")
-#: `make fuzz`; properties that set a number of examples themselves keep it.
+#: `make fuzz`. Properties with a number of their own: ``searching.examples``.
 settings.register_profile("fuzz", max_examples=2_000, deadline=None)
 
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import structlog
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.attachments import documents
@@ -23,6 +23,7 @@ from antiphon.settings import Settings
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.toolbox import open_reader
 from tests.sandbox.boxes import sandbox as sandboxed
+from tests.searching import examples
 
 from .samples import docx, pdf, png, xlsx
 
@@ -208,7 +209,7 @@ async def test_the_same_document_is_read_once(monkeypatch: pytest.MonkeyPatch) -
     assert read == ["application/pdf"] * 2
 
 
-@settings(max_examples=200)
+@examples(200)
 @given(st.binary(max_size=50))
 def test_plain_text_never_fails(content: bytes) -> None:
     text = plain_text(content)

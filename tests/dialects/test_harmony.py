@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from msgspec.structs import replace
 from openai_harmony import (
@@ -46,6 +46,7 @@ from antiphon.wire.response import (
 )
 from antiphon.wire.tools import Custom, Function, Namespace
 from tests.dialects.gpt_oss import CARD, dialect, encoding, tokenizer
+from tests.searching import examples
 
 CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
 WEATHER = Function(name="get_weather", description="The weather.", parameters=CITY)
@@ -615,7 +616,7 @@ heads = st.sampled_from(
 )
 
 
-@settings(max_examples=30, deadline=None)
+@examples(30)
 @given(thoughts=st.lists(words, max_size=2), preamble=st.none() | words, head=heads, city=words)
 def test_what_a_parser_read_of_a_reply_is_extended(
     thoughts: list[str], preamble: str | None, head: str, city: str

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.dialects.formats import REASONING, START, TOOLS
@@ -15,6 +15,7 @@ from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
 from antiphon.wire.items import FunctionCall, Logprob, Message, Reasoning, TopLogprob
 from tests.dialects.replies import SHAPES, items, read
+from tests.searching import examples
 
 THINK = ("<think>", "</think>")
 CALL = ("<tool_call>", "</tool_call>")
@@ -79,7 +80,7 @@ def replies(draw: st.DrawFn) -> tuple[str, str, tuple[str, ...], list[str], bool
 
 
 @pytest.mark.requirement("D-12")
-@settings(max_examples=300, deadline=None)
+@examples(300)
 @given(replies(), st.randoms(use_true_random=False), st.sampled_from(["stop", "length"]))
 def test_any_cut_means_the_same(reply, dice, reason) -> None:  # type: ignore[no-untyped-def]
     tools, reasoning, special, pieces, thinking = reply
@@ -104,7 +105,7 @@ def test_any_cut_means_the_same(reply, dice, reason) -> None:  # type: ignore[no
 
 
 @pytest.mark.requirement("D-70")
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.sampled_from(sorted(TOOLS)), st.text(max_size=60), st.sampled_from(["stop", "length"]))
 def test_text_is_text(tools, text, reason) -> None:  # type: ignore[no-untyped-def]
     """What holds no markup comes out as it went in."""
@@ -118,7 +119,7 @@ def test_text_is_text(tools, text, reason) -> None:  # type: ignore[no-untyped-d
     assert is_open == (bool(text) and reason == "length")
 
 
-@settings(max_examples=150, deadline=None)
+@examples(150)
 @given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "<think>", "a ", "b<", "{", "}"])))
 def test_special_tokens_are_never_spelled_by_text(pieces: list[str]) -> None:
     text = "".join(pieces)

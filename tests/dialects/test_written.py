@@ -6,13 +6,14 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.dialects.formats import TOOLS
 from antiphon.dialects.scanner import Parser, ToolShape
 from antiphon.testing.tokenizer import ByteTokenizer
 from tests.dialects.replies import items, read, schema, written
+from tests.searching import examples
 
 SHAPES = {
     "store": ToolShape(
@@ -48,7 +49,7 @@ arguments = st.fixed_dictionaries(
 @pytest.mark.requirement("FM-ROWS")
 @pytest.mark.parametrize("special", [True, False], ids=["special", "spelled"])
 @pytest.mark.parametrize("name", sorted(TOOLS))
-@settings(max_examples=10, deadline=None)
+@examples(10, fuzz=200)
 @given(calls=st.lists(arguments, min_size=1, max_size=3))
 def test_what_is_written_is_read(name: str, special: bool, calls: list[dict[str, Any]]) -> None:
     form = TOOLS[name]

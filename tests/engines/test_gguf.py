@@ -6,11 +6,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from antiphon.engines import gguf
 from antiphon.errors import SetupError
+from tests.searching import examples
 
 TYPES = {int: (4, "<I"), float: (6, "<f"), bool: (7, "<?")}
 
@@ -132,7 +133,7 @@ def test_every_cut_of_the_head_is_noticed(path: Path) -> None:
             gguf.read(path)
 
 
-@settings(max_examples=300, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(at=st.integers(0, len(HEAD) - 8), damage=st.binary(min_size=1, max_size=8))
 def test_damage_is_read_or_refused(path: Path, at: int, damage: bytes) -> None:
     path.write_bytes(FILE[:at] + damage + FILE[at + len(damage) :])

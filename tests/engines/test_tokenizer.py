@@ -10,12 +10,13 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.engines.tokenizer import LlamaTokenizer
 from antiphon.errors import SetupError
 from antiphon.testing.models import smollm2
+from tests.searching import examples
 
 pytestmark = pytest.mark.model
 
@@ -51,7 +52,7 @@ def server() -> Iterator[httpx.Client]:
         gc.collect()
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(text=TEXTS, special=st.booleans())
 def test_encodes_as_llama_cpp_does(
     tokenizer: LlamaTokenizer, server: httpx.Client, text: str, special: bool
@@ -61,7 +62,7 @@ def test_encodes_as_llama_cpp_does(
     assert tokenizer.encode(text, special=special) == expected
 
 
-@settings(max_examples=200, deadline=None)
+@examples(200)
 @given(text=TEXTS.map(known))
 def test_pieces_spell_the_text(tokenizer: LlamaTokenizer, text: str) -> None:
     for special in (True, False):

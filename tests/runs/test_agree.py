@@ -13,7 +13,7 @@ from typing import Any, ClassVar
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
@@ -30,6 +30,7 @@ from antiphon.testing.postgres import Postgres
 from antiphon.wire.conversations import CreateConversation
 from antiphon.wire.decode import create_response
 from tests.runs.served import NOW, OneModel
+from tests.searching import examples
 
 TEXTS = st.sampled_from(["one", "two words", "and three words"])
 PLACES = st.integers(0, 30)
@@ -263,10 +264,7 @@ def test_all_stores_agree(database: Postgres) -> None:
     Agreement.database = database
     run_state_machine_as_test(  # type: ignore[no-untyped-call]
         Agreement,
-        settings=settings(
-            max_examples=8,
-            stateful_step_count=25,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
+        settings=examples(
+            8, fuzz=200, stateful_step_count=25, suppress_health_check=list(HealthCheck)
         ),
     )

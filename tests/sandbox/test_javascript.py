@@ -8,10 +8,11 @@ import json
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.sandbox.javascript import Answer, Asked, JavaScript, Stage
+from tests.searching import examples
 
 PATHS = (("look",), ("crm", "find"), ("a-b",))
 
@@ -157,7 +158,7 @@ async def test_whoever_no_longer_waits_stops_it(javascript: JavaScript) -> None:
 VALUES = st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text()
 
 
-@settings(max_examples=10, deadline=None)
+@examples(10)
 @given(st.recursive(VALUES, st.lists))
 def test_values_come_as_they_went(javascript: JavaScript, value: object) -> None:
     """What an answer holds is what a program gets, and what it puts out is what we read."""

@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Awaitable, Callable
 from typing import Any, ClassVar
 
-from hypothesis import HealthCheck, settings
+from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 from msgspec import Struct
@@ -22,6 +22,7 @@ from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, ended, job, queued
 from antiphon.testing.store_check import turn
 from antiphon.wire.conversations import Conversation
+from tests.searching import examples
 
 NAMES = st.sampled_from("abc")
 TENANTS = st.sampled_from("tttttu")
@@ -340,10 +341,7 @@ def test_all_stores_agree(database: Postgres) -> None:
     Agreement.database = database
     run_state_machine_as_test(
         Agreement,
-        settings=settings(
-            max_examples=12,
-            stateful_step_count=50,
-            deadline=None,
-            suppress_health_check=list(HealthCheck),
+        settings=examples(
+            12, fuzz=200, stateful_step_count=50, suppress_health_check=list(HealthCheck)
         ),
     )

@@ -7,12 +7,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire.decode import create_response, input_tokens
 from antiphon.wire.request import CreateResponse
+from tests.searching import examples
 from tests.wire.samples import CHOICES, INPUT_PARTS, ITEMS, OUTPUT_PARTS, REQUIRED, TOOLS, noisy
 
 SCALARS = (
@@ -82,7 +83,7 @@ REQUEST = st.fixed_dictionaries(
     },
 )
 
-searching = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+searching = examples(60, suppress_health_check=[HealthCheck.too_slow])
 
 
 def read(body: bytes) -> CreateResponse | None:
