@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.wire.extensions import Guide
-from antiphon.wire.items import Item, Program, ProgramOutput
+from antiphon.wire.items import Item, Program, ProgramCaller, ProgramOutput
 from antiphon.wire.response import ReasoningConfig, TextConfig
 from antiphon.wire.tools import Tool, ToolChoice
 
@@ -99,10 +99,7 @@ def program_of(item: Item) -> str | None:
     """The ``call_id`` of the program that made a call, or that its output goes to; None if that is
     the model. The model sees neither."""
     caller = getattr(item, "caller", None)
-    if not isinstance(caller, dict) or caller.get("type") != "program":
-        return None
-    found = caller.get("caller_id")
-    return found if isinstance(found, str) else None
+    return caller.caller_id if isinstance(caller, ProgramCaller) else None
 
 
 def open_programs(items: Iterable[Item]) -> tuple[Program, ...]:

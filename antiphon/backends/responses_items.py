@@ -6,10 +6,10 @@ Nothing here raises, whatever a server sends. It knows no streams.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
 from antiphon.errors import InvalidRequest
 from antiphon.stream.deltas import Channel
@@ -21,6 +21,7 @@ from antiphon.wire.transcript import read_items
 from .base import used
 
 __all__ = [
+    "caller_of",
     "found",
     "logprobs_of",
     "parts_of",
@@ -56,10 +57,19 @@ def _count(told: Any, name: str, otherwise: int) -> int:
     return int(value) if isinstance(value, int) else otherwise
 
 
+def caller_of(raw: Json) -> it.Caller | UnsetType:
+    """Who made the call, if that is one we know."""
+    try:
+        return cast(it.Caller, msgspec.convert(raw.get("caller"), cast(Any, it.Caller)))
+    except msgspec.ValidationError:
+        return UNSET
+
+
 def read_item(raw: Json) -> it.Item | None:
     """The item, if it is of a kind that is known here."""
     try:
-        return read_items([{"id": "", **raw}], "output")[0]
+        known = raw if caller_of(raw) is not UNSET else {**raw, "caller": None}
+        return read_items([{"id": "", **known}], "output")[0]
     except InvalidRequest:
         return None
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, cast
+from typing import Any, cast, get_args
 
 import msgspec
 from msgspec import UNSET, Struct
@@ -22,6 +22,7 @@ from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 
 from .responses_items import (
+    caller_of,
     found,
     logprobs_of,
     parts_of,
@@ -53,6 +54,7 @@ _TEXTS: Mapping[str, tuple[str, Channel]] = {
 }
 #: What a preview of an image tells besides.
 _OF_PREVIEWS = ("size", "quality", "background", "output_format")
+_PHASES = get_args(it.Phase)
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
 _CUT: Mapping[str, Reason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
 
@@ -233,8 +235,8 @@ class Reading:
         told.opened = True
         written, raw = self._written, told.raw
         if told.tag == "message":
-            phase = raw.get("phase")
-            shell = it.Message(role="assistant", content=(), phase=phase or UNSET)
+            phase = cast(it.Phase, raw["phase"]) if raw.get("phase") in _PHASES else UNSET
+            shell = it.Message(role="assistant", content=(), phase=phase)
             written.item(shell, "message")
         elif told.tag == "reasoning":
             written.begin("reasoning")
@@ -252,12 +254,12 @@ class Reading:
             told.call.name, told.call.call_id = name, call_id
             told.call.begin()
             return
-        namespace = raw.get("namespace")
         shape = ToolShape(
-            wire_name=name, namespace=namespace or None, custom=told.tag == "custom_tool_call"
+            wire_name=name,
+            namespace=str(raw.get("namespace") or "") or None,
+            custom=told.tag == "custom_tool_call",
         )
-        caller = raw.get("caller")
-        self._written.call(shape, call_id, caller if isinstance(caller, dict) else UNSET)
+        self._written.call(shape, call_id, caller_of(raw))
 
     def _text(self, told: _Told, event: _Event, channel: Channel) -> None:
         text = event.delta
@@ -324,8 +326,8 @@ class Reading:
             if not told.said.get(channel):
                 self._say(told, text, channel)
         if told.tag == "message" and not told.annotated:
-            for part in raw.get("content") or ():
-                for annotation in (part or {}).get("annotations") or ():
+            for part in parts_of(raw.get("content")):
+                for annotation in parts_of(part.get("annotations")):
                     self._annotate(told, annotation)
         if raw.get("status") == "incomplete" and self._written.open != "other":
             return  # it stays open, for the end to say why

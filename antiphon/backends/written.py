@@ -11,7 +11,15 @@ from msgspec import UNSET, UnsetType
 
 from antiphon.dialects.calls import ToolShape
 from antiphon.stream.deltas import Channel, Close, Delta, Open, Text
-from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Logprob, Message, Reasoning
+from antiphon.wire.items import (
+    Caller,
+    CustomToolCall,
+    FunctionCall,
+    Item,
+    Logprob,
+    Message,
+    Reasoning,
+)
 
 __all__ = ["Written"]
 
@@ -68,9 +76,7 @@ class Written:
         self.out.append(Open(item))
         self.open = kind
 
-    def call(
-        self, shape: ToolShape, call_id: str, caller: dict[str, Any] | UnsetType = UNSET
-    ) -> None:
+    def call(self, shape: ToolShape, call_id: str, caller: Caller | UnsetType = UNSET) -> None:
         """An id that another call has is none: the run gives one. ``caller``: the program that
         makes it, if one does."""
         call_id = "" if call_id in self._call_ids else call_id[:256]

@@ -163,7 +163,7 @@ class _Work:
             response_id=place.response_id,
             call_id=call.call_id,
             room=place.room,
-            caller=None if call.caller is None else call.caller.get("caller_id"),
+            caller=call.caller.caller_id if isinstance(call.caller, it.ProgramCaller) else None,
             ask=partial(self._ask, call),
         )
         try:
@@ -191,7 +191,7 @@ class _Work:
     async def _ask(self, caller: Called, wanted: Sequence[Wanted]) -> Sequence[tuple[it.Item, ...]]:
         """Calls that a call makes. They are told of, in their order, before any of them runs: one
         that nobody was told of could be made again after an interruption."""
-        name = {"type": "program", "caller_id": caller.call_id}
+        name = it.ProgramCaller(caller.call_id)
         calls: list[Called | None] = []
         for each in wanted:
             if each.offer.call is not None and not self._place.budget.take():

@@ -19,7 +19,7 @@ from antiphon.tools.citations import Citations
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-__all__ = ["DIRECT", "Called", "Turn", "said_of"]
+__all__ = ["Called", "Turn", "said_of"]
 
 #: What clients run: a turn with one of these ends the response.
 _CLIENTS = (it.FunctionCall, it.CustomToolCall)
@@ -27,9 +27,6 @@ _CLIENTS = (it.FunctionCall, it.CustomToolCall)
 
 #: Items that tell who made the call only where a program did: OpenAI's have no such field.
 _UNTOLD = (it.McpCall, it.McpApprovalRequest, it.CodeInterpreterCall)
-
-#: Who made a call, where programs make some: the model.
-DIRECT: Mapping[str, str] = {"type": "direct"}
 
 
 class Called:
@@ -45,7 +42,7 @@ class Called:
         *,
         ignored: bool = False,
         refused: str = "",
-        caller: Mapping[str, str] | None = None,
+        caller: it.Caller | None = None,
     ) -> None:
         self.offer = offer
         self.key = self.call_id = call_id
@@ -64,7 +61,7 @@ class Called:
 
     @classmethod
     def made(
-        cls, offer: Offer, arguments: str, call_id: str, caller: Mapping[str, str] | None = None
+        cls, offer: Offer, arguments: str, call_id: str, caller: it.Caller | None = None
     ) -> Called:
         """A call that the model does not write now: a client has allowed it, or a program made
         it."""
@@ -109,9 +106,9 @@ class Called:
         """The item, with who made the call."""
         if self.caller is None or "caller" not in item.__struct_fields__:
             return item
-        if self.caller == DIRECT and isinstance(item, _UNTOLD):
+        if isinstance(self.caller, it.DirectCaller) and isinstance(item, _UNTOLD):
             return item
-        return replace(item, caller=dict(self.caller))
+        return replace(item, caller=self.caller)
 
     def over(self) -> tuple[Delta, ...]:
         """All of it has been said. One that runs here goes on as an item, unless what comes of it
@@ -258,7 +255,7 @@ class Turn:
         refuses: Callable[[str, str | None], str] = lambda name, namespace: "",
         begun: it.Item | None = None,
         reader: Callable[[], Citations] | None = None,
-        caller: Mapping[str, str] | None = None,
+        caller: it.Caller | None = None,
     ) -> None:
         self._caller = caller
         self._reader = reader
@@ -350,7 +347,7 @@ class Turn:
             self._open = _Spoken(item, self._reader)
             self._said.append(self._open)
             if self._caller is not None and isinstance(item, _CLIENTS):
-                return (replace(delta, item=replace(item, caller=dict(self._caller))),)
+                return (replace(delta, item=replace(item, caller=self._caller)),)
             return (delta,)
         ignored = offer.call is not None and self._allowed == 0
         if offer.call is not None and self._allowed:

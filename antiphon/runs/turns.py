@@ -32,7 +32,7 @@ from .around import Around
 from .interrupted import calls_of, failed, is_between, turns_of
 from .offered import Hosted, apart, composed, covers, found_in, named_in, reader_of, with_tools
 from .running import Bounds, Budget, Place, room, run_all
-from .turn import DIRECT, Called, Turn, said_of
+from .turn import Called, Turn, said_of
 
 __all__ = ["Turns", "Work"]
 
@@ -129,7 +129,7 @@ class Turns(Around):
                 refuses=self._refuses,
                 begun=said,
                 reader=self._reader,
-                caller=None if self._work.programs is None else DIRECT,
+                caller=None if self._work.programs is None else it.DirectCaller(),
             )
             said = None
             async with aclosing(self._turn(turn)) as deltas:

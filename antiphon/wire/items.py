@@ -43,6 +43,7 @@ __all__ = [
     "Annotation",
     "ApplyPatchCall",
     "ApplyPatchCallOutput",
+    "Caller",
     "CodeInterpreterCall",
     "Compaction",
     "CompactionTrigger",
@@ -53,6 +54,7 @@ __all__ = [
     "ContainerFileCitation",
     "CustomToolCall",
     "CustomToolCallOutput",
+    "DirectCaller",
     "FileCitation",
     "FilePath",
     "FileSearchCall",
@@ -80,6 +82,7 @@ __all__ = [
     "Phase",
     "PlainText",
     "Program",
+    "ProgramCaller",
     "ProgramOutput",
     "Reasoning",
     "ReasoningText",
@@ -105,6 +108,20 @@ Json = dict[str, Any]
 _Sealed = Annotated[str, Meta(max_length=20_971_520)]
 _CallId = Annotated[str, Meta(min_length=1, max_length=256)]
 _Id = Annotated[str, Meta(max_length=1024)]
+
+
+class DirectCaller(Struct, frozen=True, tag_field="type", tag="direct"):
+    """The model itself."""
+
+
+class ProgramCaller(Struct, frozen=True, tag_field="type", tag="program"):
+    """A program that the model wrote. ``caller_id``: the ``call_id`` of its item."""
+
+    caller_id: _CallId
+
+
+#: Who made a call, told where programs make some.
+Caller = DirectCaller | ProgramCaller
 
 
 class ItemBase(Struct, frozen=True, kw_only=True, tag_field="type"):
@@ -139,7 +156,7 @@ class FunctionCall(ItemBase, frozen=True, kw_only=True, tag="function_call"):
     arguments: str
     status: Status = "completed"
     namespace: str | UnsetType = UNSET
-    caller: Json | UnsetType = UNSET
+    caller: Caller | UnsetType = UNSET
     async_: bool | UnsetType = field(default=UNSET, name="async")
     created_by: str | UnsetType = UNSET
 
@@ -150,7 +167,7 @@ class FunctionCallOutput(ItemBase, frozen=True, kw_only=True, tag="function_call
     status: Status = "completed"
     name: str | UnsetType = UNSET
     namespace: str | UnsetType = UNSET
-    caller: Json | UnsetType = UNSET
+    caller: Caller | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
 
 
@@ -162,7 +179,7 @@ class CustomToolCall(ItemBase, frozen=True, kw_only=True, tag="custom_tool_call"
     input: str
     status: Status = "completed"
     namespace: str | UnsetType = UNSET
-    caller: Json | UnsetType = UNSET
+    caller: Caller | UnsetType = UNSET
     async_: bool | UnsetType = field(default=UNSET, name="async")
     created_by: str | UnsetType = UNSET
 
@@ -172,7 +189,7 @@ class CustomToolCallOutput(ItemBase, frozen=True, kw_only=True, tag="custom_tool
     output: ToolOutput
     status: Status = "completed"
     name: str | UnsetType = UNSET
-    caller: Json | UnsetType = UNSET
+    caller: Caller | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
 
 
@@ -199,7 +216,7 @@ class CodeInterpreterCall(ItemBase, frozen=True, kw_only=True, tag="code_interpr
     status: Literal["in_progress", "interpreting", "completed", "incomplete", "failed"] = (
         "completed"
     )
-    caller: Json | UnsetType = UNSET
+    caller: Caller | UnsetType = UNSET
 
 
 class ImageGenerationCall(ItemBase, frozen=True, kw_only=True, tag="image_generation_call"):
@@ -250,7 +267,7 @@ class ShellCall(ItemBase, frozen=True, kw_only=True, tag="shell_call"):
     action: Json
     status: Status = "completed"
     environment: Json | UnsetType = UNSET
-    caller: Json | UnsetType = UNSET
+    caller: Caller | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
 
 
@@ -259,7 +276,7 @@ class ShellCallOutput(ItemBase, frozen=True, kw_only=True, tag="shell_call_outpu
     output: tuple[Json, ...]
     status: Status = "completed"
     max_output_length: int | None = None
-    caller: Json | UnsetType = UNSET
+    caller: Caller | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
 
 
@@ -267,7 +284,7 @@ class ApplyPatchCall(ItemBase, frozen=True, kw_only=True, tag="apply_patch_call"
     call_id: _CallId
     operation: Json
     status: Literal["in_progress", "completed"] = "completed"
-    caller: Json | UnsetType = UNSET
+    caller: Caller | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
 
 
@@ -275,7 +292,7 @@ class ApplyPatchCallOutput(ItemBase, frozen=True, kw_only=True, tag="apply_patch
     call_id: _CallId
     status: Literal["completed", "failed"] = "completed"
     output: str | UnsetType = UNSET
-    caller: Json | UnsetType = UNSET
+    caller: Caller | UnsetType = UNSET
     created_by: str | UnsetType = UNSET
 
 
@@ -291,7 +308,7 @@ class McpApprovalRequest(ItemBase, frozen=True, kw_only=True, tag="mcp_approval_
     server_label: str
     name: str
     arguments: str
-    caller: Json | UnsetType = UNSET
+    caller: Caller | UnsetType = UNSET
 
 
 class McpApprovalResponse(ItemBase, frozen=True, kw_only=True, tag="mcp_approval_response"):
@@ -308,7 +325,7 @@ class McpCall(ItemBase, frozen=True, kw_only=True, tag="mcp_call"):
     output: str | None = None
     error: Any | None = None
     approval_request_id: str | UnsetType = UNSET
-    caller: Json | UnsetType = UNSET
+    caller: Caller | UnsetType = UNSET
 
 
 class ToolSearchCall(ItemBase, frozen=True, kw_only=True, tag="tool_search_call"):

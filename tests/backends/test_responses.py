@@ -26,6 +26,7 @@ from antiphon.wire.extensions import Guide
 from antiphon.wire.items import (
     CustomToolCall,
     CustomToolCallOutput,
+    DirectCaller,
     FunctionCall,
     FunctionCallOutput,
     ImageGenerationCall,
@@ -34,6 +35,7 @@ from antiphon.wire.items import (
     Message,
     OutputText,
     Program,
+    ProgramCaller,
     ProgramOutput,
     Reasoning,
     ReasoningText,
@@ -277,7 +279,7 @@ async def test_what_ran_here_is_told_in_words(owner: str, there: bool) -> None:
 @pytest.mark.parametrize("there", [False, True])
 async def test_programs_that_ran_here_are_calls_of_the_model(there: bool) -> None:
     more: dict[str, Any] = {"options": {"tools": ["programmatic_tool_calling"]}} if there else {}
-    caller = {"type": "program", "caller_id": "p"}
+    caller = ProgramCaller("p")
     program = Program(id="prg_1", call_id="p", code="text(1)", fingerprint="f")
     items = (
         Message(id="m", role="user", content=(InputText(text="hi"),)),
@@ -286,9 +288,7 @@ async def test_programs_that_ran_here_are_calls_of_the_model(there: bool) -> Non
         McpCall(id="mcp_1", server_label="s", name="f", arguments="{}", caller=caller),
         FunctionCallOutput(id="fco_1", call_id="c", output="seen", caller=caller),
         ProgramOutput(id="prgo_1", call_id="p", result="1"),
-        FunctionCall(
-            id="fc_2", call_id="d", name="look", arguments="{}", caller={"type": "direct"}
-        ),
+        FunctionCall(id="fc_2", call_id="d", name="look", arguments="{}", caller=DirectCaller()),
         FunctionCallOutput(id="fco_2", call_id="d", output="seen"),
         replace(program, id="prg_2", call_id="q"),
     )

@@ -9,6 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from msgspec import UNSET
 
 from antiphon.backends.responses_reading import Reading
 from antiphon.dialects.calls import ToolShape
@@ -215,6 +216,21 @@ def test_citations_that_were_not_streamed_are_taken_from_the_item() -> None:
     message = {"type": "message", "id": "msg_1", "role": "assistant", "content": [part]}
     deltas = deltas_of([done(0, message), completed()])
     assert [type(delta) for delta in deltas] == [Open, Text, Annotate, Close, Finish]
+
+
+@pytest.mark.parametrize("content", [{"cached_tokens": 1}, [None, "x", {"annotations": 1}], 3])
+def test_what_should_hold_citations_and_does_not_holds_none(content: Any) -> None:
+    message = {"type": "message", "id": "msg_1", "role": "assistant", "content": content}
+    deltas = deltas_of([event("output_text.delta", 0, delta="Two"), done(0, message), completed()])
+    assert [type(delta) for delta in deltas] == [Open, Text, Close, Finish]
+
+
+def test_whom_nobody_knows_is_not_said_to_have_called() -> None:
+    for caller in ({}, {"type": "oracle"}, 3):
+        said = {**call("a"), "caller": caller, "namespace": 7}
+        (item,) = response_of(deltas_of([done(0, said), completed()])).output
+        assert isinstance(item, it.FunctionCall)
+        assert (item.caller, item.namespace) == (UNSET, "7")
 
 
 def test_calls_side_by_side_become_calls_in_turn() -> None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import httpx
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.backends.base import Backend
@@ -36,6 +36,7 @@ from tests.conformance import oracle
 from tests.conformance.line import Line, Wire
 from tests.conformance.served import Server
 from tests.golden.models import MODELS
+from tests.searching import examples
 from tests.upstream.fakes import Answer, Fake, chunks, fake, json_answer, sse
 
 KEY = "sk-of-the-operator"
@@ -603,7 +604,7 @@ def bent(draw: st.DrawFn, kind: str) -> list[bytes]:
 
 @pytest.mark.requirement("UP-NONSENSE")
 @each_kind
-@settings(max_examples=8, deadline=None)
+@examples(8)
 @given(data=st.data())
 def test_whatever_it_says_a_response_is_well_formed(kind: str, data: st.DataObject) -> None:
     pieces = data.draw(bent(kind))
@@ -690,6 +691,8 @@ RICH: dict[str, list[bytes]] = {
                     "id": "fc_1",
                     "call_id": "call_1",
                     "name": "look",
+                    "namespace": "docs",
+                    "caller": {"type": "program", "caller_id": "prog_1"},
                     "arguments": "",
                 },
             },
@@ -704,6 +707,11 @@ RICH: dict[str, list[bytes]] = {
                 "output_index": 1,
                 "item_id": "fc_1",
                 "arguments": '{"a": 1}',
+            },
+            {
+                "type": "response.output_item.added",
+                "output_index": 2,
+                "item": {"type": "message", "id": "msg_1", "phase": "commentary", "content": []},
             },
             {
                 "type": "response.output_text.annotation.added",

@@ -229,7 +229,7 @@ TWO = "text(await Promise.allSettled([tools.s.look({n: 1}), tools.s.look({n: 2})
 
 
 def called(program: it.Program, **fields: Any) -> it.McpCall:
-    caller = {"type": "program", "caller_id": program.call_id}
+    caller = it.ProgramCaller(program.call_id)
     return it.McpCall(server_label="s", name="look", caller=caller, **fields)
 
 
@@ -267,7 +267,7 @@ async def test_what_nobody_was_told_of_is_run(javascript: JavaScript) -> None:
 async def test_one_that_waits_for_its_client_waits_on(javascript: JavaScript) -> None:
     told = Told(javascript, said("never"), run=echo)
     written = told.written("await tools.stock({})")
-    caller = {"type": "program", "caller_id": written.call_id}
+    caller = it.ProgramCaller(written.call_id)
     asked = it.FunctionCall(id="fc_1", call_id="c", name="stock", arguments="{}", caller=caller)
     await told.all(Begun((), (), (written, asked)))
     assert told.kinds == [] and isinstance(told.deltas[-1], Finish)

@@ -138,7 +138,7 @@ def test_pictures_make_way_where_the_item_would_grow_too_long() -> None:
         assert past.said[0].content == kept  # type: ignore[union-attr]
 
 
-CALLER = {"type": "program", "caller_id": "p"}
+CALLER = it.ProgramCaller("p")
 PROGRAM: list[it.Item] = [
     said("user", "x" * 4000),
     it.Program(id="prg", call_id="p", code="…", fingerprint="f"),

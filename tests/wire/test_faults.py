@@ -75,6 +75,12 @@ CASES = [
         "Missing required parameter: 'input[0].call_id'.",
     ),
     case(
+        {"input": [{**CALL, "caller": {"type": "program"}}]},
+        "input[0].caller.caller_id",
+        MISSING,
+        "Missing required parameter: 'input[0].caller.caller_id'.",
+    ),
+    case(
         {"input": [{"role": "user", "content": [{"type": "input_text"}]}]},
         "input[0].content[0].text",
         MISSING,
