@@ -142,7 +142,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark="<longcat_tool_call>",
         ),
         section_tags("hy_v3", ("", ":opensource"), mark=":opensource|<tool_sep:"),
-        section_tags("hy_v4", ("", ":6124c78e"), mark=":6124c78e|<tool_calls:", named=""),
+        section_tags("hy_v4", ("", ":6124c78e"), mark=":6124c78e|<tool_calls:", named="", line=""),
         section_tags("hy_v3_plain", ("", ""), mark="<tool_sep>"),
         argument_tags(
             "iquest_q1",
@@ -165,6 +165,7 @@ TOOLS: Mapping[str, ToolFormat] = {
         ),
         function_records("functionary", r"\{start_tag\}=\{function_name\}"),
         function_tags("seed_oss", "seed:tool_call", "seed:tool_call", lines=False),
+        function_tags("mimo", "tool_call", "<parameter=example_parameter_1>value_1", lines=False),
         function_tags("qwen3_coder", "tool_call", "<function="),
         records(
             "phi4_mini",

@@ -65,12 +65,13 @@ TOOLS_ABOUT: Mapping[str, About] = {
     "xing4": About("Xing 4, TeleChat 4", "its makers' prompt", False, ("xing4_0", "telechat4")),
     "functionary": About("Functionary 3.1, functions of Llama 3.1", "its template", True),
     "seed_oss": About("Seed OSS", "its template", True),
+    "mimo": About("MiMo V2", _VLLM),
     "qwen3_coder": About(
-        "Qwen3 Coder, Qwen3.5, MiMo, Step 3.5, Nemotron 3, Granite 4.2, iQuest Coder, MiniCPM-V,"
+        "Qwen3 Coder, Qwen3.5, Step 3.5, Nemotron 3, Granite 4.2, iQuest Coder, MiniCPM-V,"
         " Nanbeige",
         "the template of Step 3.7",
         True,
-        ("qwen3_xml", "mimo", "step3p5", "nemotron_v3", "iquest_coder", "nanbeige"),
+        ("qwen3_xml", "step3p5", "nemotron_v3", "iquest_coder", "nanbeige"),
     ),
     "phi4_mini": About("Phi-4 mini", "its template", True, ("phi4_mini_json",)),
     "granite": About("Granite 3", "its template", True),

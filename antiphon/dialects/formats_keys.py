@@ -67,11 +67,18 @@ def argument_tags(
 
 
 def section_tags(
-    name: str, tag: tuple[str, str], mark: str, *, named: str = "tool_sep", lenient: bool = False
+    name: str,
+    tag: tuple[str, str],
+    mark: str,
+    *,
+    named: str = "tool_sep",
+    line: str = "\n",
+    lenient: bool = False,
 ) -> ToolFormat:
     """Keys and values in tags of their own behind the name, all calls in a section. ``tag``: what
     every tag's name begins and ends with. ``named``: the tag behind the name, if there is one.
-    ``lenient``: a call may be JSON instead, and tell its values' types."""
+    ``line``: what parts keys and values. ``lenient``: a call may be JSON instead, and tell what its
+    values are."""
 
     def pair(word: str) -> tuple[str, str]:
         said = f"{tag[0]}{word}{tag[1]}"
@@ -83,7 +90,7 @@ def section_tags(
     head = "head" if lenient else "name"
     ends = {first: "calls", opening: head, closing: "calls", last: START}
     after_name = {behind: "parameters"} if behind else {}
-    between = f"{key_end}\n{value}"
+    between = f"{key_end}{line}{value}"
     return ToolFormat(
         name=name,
         opens={first: "calls", opening: head},
@@ -109,15 +116,15 @@ def section_tags(
         written=Written(
             first=first + "\n",
             before=opening,
-            between=behind + "\n",
+            between=behind + line,
             after=closing,
             last="\n" + last,
             parameter=ParameterForm(
                 before=key,
                 text=between,
-                text_end=value_end + "\n",
+                text_end=value_end + line,
                 json=between,
-                json_end=value_end + "\n",
+                json_end=value_end + line,
             ),
         ),
         mark=mark,
