@@ -167,9 +167,10 @@ class Reading:
     # --- text -------------------------------------------------------------------------------------
 
     def _say(self, text: str, logprobs: Sequence[Logprob] = ()) -> None:
-        if self._calls and not text.strip():
-            return  # some send line ends beside calls
-        self._leave_calls()
+        if self._calls:
+            if not text.strip():
+                return  # some send line ends beside calls
+            self._leave_calls()
         self._length += len(text)
         if self._items.open == "reasoning" and self._thinking is None:
             self._close()

@@ -145,16 +145,18 @@ class UpstreamReply:
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Ask, and pass on what is answered. Where the upstream finds the conversation too long and
-        it may be cut, it is asked again with less of it."""
+        it may be cut, it is asked again with less of it, unless it has said something already."""
+        may_be_cut = self._options.truncate
         while True:
             first = None if self._options.parallel_tool_calls else _FirstCall()
             try:
                 async with aclosing(self._answered()) as answered:
                     async for known in answered:
+                        may_be_cut = False
                         yield known if first is None else first.of(known)
                 return
             except BackendError as error:
-                if error.code != TOO_LONG or not self._options.truncate or not self._shorten():
+                if error.code != TOO_LONG or not may_be_cut or not self._shorten():
                     raise
 
     async def _answered(self) -> AsyncGenerator[tuple[Delta, ...], None]:

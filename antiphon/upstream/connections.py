@@ -81,10 +81,10 @@ class Answer:
                 self._check()
             await self._news()
 
-    def take(self, piece: bytes) -> bool:
+    def take(self, pieces: Sequence[bytes]) -> bool:
         """More has come. Whether that is more than is read."""
-        self._pieces.append(piece)
-        self._unread += len(piece)
+        self._pieces += pieces
+        self._unread += sum(map(len, pieces))
         return self._unread > _MOST_UNREAD
 
     def end(self, error: OSError | None = None) -> None:
@@ -115,6 +115,9 @@ class _Connection(asyncio.Protocol):
         self._around = around
         self._silence_s = silence_s
         self._loop = asyncio.get_running_loop()
+        #: Of the body, since it was last looked: the parser calls this for every chunk of it.
+        self._came: list[bytes] = []
+        self.on_body = self._came.append
         self._parser = httptools.HttpResponseParser(self)
         # as servers are written, not as they should be: what other clients allow for as well
         self._parser.set_dangerous_leniencies(
@@ -173,16 +176,26 @@ class _Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except (httptools.HttpParserError, httptools.HttpParserUpgrade):
+            self._take(answer)
             self._whole_or(ConnectionError("the answer is no HTTP"))
             self._transport.abort()
             return
-        if self._whole:
-            self._finish(answer)
-        elif not answer.status:
+        if not answer.status:
             self._head += len(data)
             if self._head > _MOST_HEAD:
                 return self.end(ConnectionError("the head of the answer is too long"))
+        self._take(answer)
+        if self._whole:
+            self._finish(answer)
         answer.wake()
+
+    def _take(self, answer: Answer) -> None:
+        if not self._came:
+            return
+        if answer.take(self._came) and not self._paused:
+            self._paused = True
+            self._transport.pause_reading()
+        self._came.clear()
 
     def connection_lost(self, exc: Exception | None) -> None:
         if self._timer is not None:
@@ -206,11 +219,6 @@ class _Connection(asyncio.Protocol):
         status = self._parser.get_status_code()
         if self._answer is not None and status >= 200:  # what is below comes before the answer
             self._answer.status, self._answer.headers = status, self._headers
-
-    def on_body(self, body: bytes) -> None:
-        if self._answer is not None and self._answer.take(body) and not self._paused:
-            self._paused = True
-            self._transport.pause_reading()
 
     def on_message_complete(self) -> None:
         self._whole = self._answer is not None and self._answer.status > 0

@@ -494,6 +494,25 @@ async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
             await read(backend, Options(truncate=True), talk)
 
 
+@pytest.mark.parametrize("said", [(), ({"content": "a"},)])
+async def test_who_has_said_something_is_not_asked_again(said: tuple[dict[str, str], ...]) -> None:
+    late = {"error": {"code": "context_length_exceeded", "message": "…"}}
+    pieces = [{"choices": [{"index": 0, "delta": delta}]} for delta in said]
+    words = tuple(
+        Message(id=f"msg_{n}", role="user", content=(InputText(text="word " * 200),))
+        for n in range(3)
+    )
+    broken, whole = Answer(sse(*pieces, late)), Answer(chunks({"content": "b"}))
+    async with served(broken, whole) as (playing, backend):
+        asked = read(backend, Options(truncate=True), Conversation(items=words))
+        if said:
+            with pytest.raises(BackendError):
+                await asked
+        else:
+            await asked
+        assert len(playing.bodies) == (1 if said else 2)
+
+
 async def test_cannot_be_continued() -> None:
     async with served(chunks()) as (_, backend):
         reply = await backend.prepare(TALK, Options())
