@@ -45,6 +45,8 @@ _SECRET = frozenset(
 #: from ports by the @ behind them).
 _IN_TEXT = re.compile(r"(?i)(bearer\s+|\bsk-|://[^\s/:@]*:(?=[^\s'\"\\,;@]+@))[^\s'\"\\,;@]+")
 _TRACES = ("bearer", "sk-", "://")
+#: What other values are in.
+_HOLDING = (dict, list, tuple)
 
 
 def redact(line: str) -> str:
@@ -58,7 +60,9 @@ def redact(line: str) -> str:
 def _without_secrets(value: Any) -> Any:
     if isinstance(value, dict):
         return {
-            name: STRUCK if str(name).lower() in _SECRET else _without_secrets(inner)
+            name: STRUCK
+            if str(name).lower() in _SECRET
+            else (_without_secrets(inner) if isinstance(inner, _HOLDING) else inner)
             for name, inner in value.items()
         }
     if isinstance(value, (list, tuple)):

@@ -37,7 +37,7 @@ async def read(scope: Scope, receive: Receive, limit: int) -> bytes:
             f"Unsupported content-encoding: '{encoding}'. Use gzip, deflate, zstd or none.",
             code="unsupported_content_encoding",
         )
-    body = await _collect(_received(receive, limit))
+    body = b"".join([piece async for piece in _received(receive, limit)])
     if inflate is None:
         return body
     try:
@@ -79,11 +79,6 @@ async def _received(receive: Receive, limit: int) -> AsyncGenerator[bytes, None]
             raise too_large(limit)
         yield piece
         more = message.get("more_body", False)
-
-
-async def _collect(received: AsyncGenerator[bytes, None]) -> bytes:
-    pieces = [piece async for piece in received]
-    return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
 def too_large(limit: int) -> TooLarge:

@@ -28,6 +28,7 @@ __all__ = ["Access", "Bucket", "Guard", "Key", "Limits", "is_local"]
 #: As they are written most often: to read an address takes longer than all else here.
 _LOOPBACK = ("127.0.0.1", "::1")
 
+_PORT = re.compile(r":\d*\Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
@@ -189,7 +190,7 @@ class Guard:
         if "*" in hosts or not _is_loopback(scope):
             return
         host = (header(scope, b"host") or b"").decode("latin-1").lower()
-        name = re.sub(r":\d*\Z", "", host).strip("[]")
+        name = _PORT.sub("", host).strip("[]")
         if (
             name in ("", "localhost", *_LOOPBACK, *hosts)
             or name.endswith(".localhost")

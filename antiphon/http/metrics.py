@@ -132,7 +132,8 @@ class Metrics:
         of = self._of(response.model)
         self._runs.labels(response.model, response.status).inc()
         of.end_to_end.observe(now - observed.started)
-        of.events.inc(events if observed.streamed else 0)
+        if observed.streamed:
+            of.events.inc(events)
         if observed.first is not None:
             of.to_first.observe(observed.first - observed.started)
         usage = response.usage

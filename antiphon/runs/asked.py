@@ -81,6 +81,8 @@ def visible_tools(
     and report it) or ``refuse``. A choice that forces one is always refused. ``providers``: tool
     type → who brings it. ``upstream``: types of tools that the model's upstream runs itself, where
     nobody here does. Raises ``InvalidRequest``."""
+    if not request.tools and not isinstance(request.tool_choice, tl.Choice):
+        return Visible((), ())
     check_callers(request.tools, request.tool_choice)
     # An upstream may have been trained to what clients run by their names.
     native = upstream & CLIENT_TOOLS.keys()
@@ -253,8 +255,7 @@ def _or(value: float | None, default: float) -> float:
 
 def _given(request: CreateResponse, *names: str) -> Mapping[str, Any]:
     """Echo only what was given: null is not allowed in these."""
-    values = {name: getattr(request, name) for name in names}
-    return {name: value for name, value in values.items() if value is not None}
+    return {name: value for name in names if (value := getattr(request, name)) is not None}
 
 
 def _public(tool: tl.Tool) -> tl.Tool:

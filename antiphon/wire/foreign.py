@@ -55,8 +55,8 @@ _FOREIGN: Mapping[str, tuple[Any, ...]] = {
 
 def refuse_foreign(raw: Mapping[str, Any], known: Collection[str] = ()) -> None:
     """``known``: those that the API has. Raises ``InvalidRequest`` that names the field."""
-    for name, idle in _FOREIGN.items():
-        if name in raw and name not in known and raw[name] not in idle:
+    for name, value in raw.items():
+        if name in _FOREIGN and name not in known and value not in _FOREIGN[name]:
             raise InvalidRequest(
                 f"Unsupported parameter: '{name}' is not supported by this server.",
                 param=name,

@@ -236,6 +236,8 @@ FIELDS: Mapping[str, Fate] = {
     "trace": "hint",
 }
 
+_REFUSED = tuple(name for name, fate in FIELDS.items() if fate == "refused")
+
 #: Refused fields whose value asks for nothing after all.
 _IDLE: Mapping[str, Callable[[Any], bool]] = {
     "multi_agent": lambda value: not value.get("enabled"),
@@ -247,9 +249,9 @@ _IDLE: Mapping[str, Callable[[Any], bool]] = {
 
 def refuse_unsupported(request: CreateResponse) -> None:
     """Raises ``InvalidRequest`` that names the first field which asks for what does not exist."""
-    for name, fate in FIELDS.items():
+    for name in _REFUSED:
         value = getattr(request, name)
-        if fate == "refused" and value is not None and not _IDLE.get(name, _never)(value):
+        if value is not None and not _IDLE.get(name, _never)(value):
             raise _unsupported(name)
     options = request.prompt_cache_options or {}
     for name in ("prewarm", "comparison_response_id"):
