@@ -1,6 +1,6 @@
 """Ask the default model one question.
 
-Run: make serve, then: python examples/01_hello.py
+Run: make serve, and beside it: pip install openai && python examples/01_hello.py
 """
 
 import sys

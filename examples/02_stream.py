@@ -1,6 +1,6 @@
 """Read an answer while it is written.
 
-Run: make serve, then: python examples/02_stream.py
+Run: make serve, and beside it: pip install openai && python examples/02_stream.py
 """
 
 import sys

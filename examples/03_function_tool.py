@@ -1,6 +1,6 @@
 """Let the model call a function of yours, and give it the result.
 
-Run: make serve, then: python examples/03_function_tool.py
+Run: make serve, and beside it: pip install openai && python examples/03_function_tool.py
 """
 
 import json

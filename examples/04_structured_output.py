@@ -1,6 +1,6 @@
 """Get JSON that follows a schema, from a model of any size.
 
-Run: make serve, then: python examples/04_structured_output.py
+Run: make serve, and beside it: pip install openai && python examples/04_structured_output.py
 """
 
 import sys

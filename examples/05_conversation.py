@@ -1,6 +1,6 @@
 """Go on from an answer, twice, in two directions; and keep a conversation on the server.
 
-Run: make serve, then: python examples/05_conversation.py
+Run: make serve, and beside it: pip install openai && python examples/05_conversation.py
 """
 
 import sys
