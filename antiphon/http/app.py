@@ -35,6 +35,7 @@ from .models import Models
 from .prompts import Prompts
 from .replies import Reply
 from .responses import IGNORED_TOOLS, Create, Responses
+from .rim import Rim
 from .skills import Skills
 from .socket import Socket
 from .vector_stores import VectorStores
@@ -67,8 +68,9 @@ def create_app(
     metrics = metrics or Metrics()
     gate = Gate(limits.max_running, limits.max_waiting, retry_after_s=limits.retry_after_s)
     metrics.watch(gate)
+    rim = Rim(service=service, gate=gate, metrics=metrics, clock=clock, limits=limits, log=log)
     app: ASGIApp = Router(
-        _routes(service, access, gate, metrics, clock, limits, log),
+        _routes(rim, access),
         redirect_slashes=False,
         default=_unknown,
     )
@@ -85,37 +87,30 @@ def create_app(
     return Exchanges(app, ids=ids, log=log, clock=clock, counted=metrics.counted)
 
 
-def _routes(
-    service: Service,
-    access: Access,
-    gate: Gate,
-    metrics: Metrics,
-    clock: Callable[[], float],
-    limits: Limits,
-    log: Any,
-) -> list[Route | WebSocketRoute]:
-    create = Create(service, gate, metrics, clock, limits)
-    compact = Compact(service, gate, metrics, clock, limits)
-    embeddings = Embeddings(service, gate, metrics, limits)
+def _routes(rim: Rim, access: Access) -> list[Route | WebSocketRoute]:
+    service, limits = rim.service, rim.limits
+    create = Create(rim)
+    compact = Compact(rim)
+    embeddings = Embeddings(rim)
     responses = Responses(service, limits)
     talks = Conversations(service, limits)
     prompts = Prompts(service, access, limits)
     files = Files(service, limits)
     models = Models(service)
-    health = Health(service, metrics)
+    health = Health(service, rim.metrics)
     one = "/v1/responses/{response_id}"
     talk = "/v1/conversations/{conversation_id}"
     return [
         Route("/v1/responses", create, methods=["POST"]),
         Route("/v1/responses", _upgrade, methods=["GET"]),
-        WebSocketRoute("/v1/responses", Socket(service, gate, metrics, clock, limits, log=log)),
+        WebSocketRoute("/v1/responses", Socket(rim)),
         Route("/v1/responses/input_tokens", responses.count, methods=["POST"]),
         Route("/v1/responses/compact", compact, methods=["POST"]),
         Route(one, responses.retrieve, methods=["GET"]),
         Route(one, responses.delete, methods=["DELETE"]),
         Route(one + "/cancel", responses.cancel, methods=["POST"]),
         Route(one + "/input_items", responses.input_items, methods=["GET"]),
-        *_older_routes(service, gate, metrics, clock, limits),
+        *_older_routes(rim),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
         Route("/v1/conversations", talks.create, methods=["POST"]),
         Route(talk, talks.retrieve, methods=["GET"]),
@@ -145,25 +140,17 @@ def _routes(
     ]
 
 
-def _older_routes(
-    service: Service, gate: Gate, metrics: Metrics, clock: Callable[[], float], limits: Limits
-) -> list[Route]:
+def _older_routes(rim: Rim) -> list[Route]:
     """Of the APIs that were before."""
     chats = Choices(
         chat_request,
-        lambda tenant, asked, at: service.create(tenant, asked.requests[at]),
-        gate,
-        metrics,
-        clock,
-        limits,
+        lambda tenant, asked, at: rim.service.create(tenant, asked.requests[at]),
+        rim,
     )
     texts = Choices(
         completion_request,
-        lambda tenant, asked, at: service.complete(asked.requests[at], asked.prompts[at]),
-        gate,
-        metrics,
-        clock,
-        limits,
+        lambda tenant, asked, at: rim.service.complete(asked.requests[at], asked.prompts[at]),
+        rim,
     )
     return [
         Route("/v1/chat/completions", chats, methods=["POST"]),

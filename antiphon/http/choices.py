@@ -24,12 +24,11 @@ from antiphon.wire.response import InputTokensDetails, Response, Usage
 from . import bodies
 from .errors import failure_reply
 from .exchange import Exchange, exchange_of
-from .gate import Gate
-from .guard import Limits
-from .metrics import Metrics, Observed
+from .metrics import Observed
 from .presence import Presence
 from .replies import json_reply
 from .responses import account
+from .rim import Rim
 from .stream import Stream
 
 if TYPE_CHECKING:
@@ -69,24 +68,18 @@ class Choices(Generic[_A]):
         self,
         read: Callable[[bytes, BodyLimits], _A],
         begin: Callable[[str, _A, int], Awaitable[Run]],
-        gate: Gate,
-        metrics: Metrics,
-        clock: Callable[[], float],
-        limits: Limits,
+        rim: Rim,
     ) -> None:
         self._read = read
         self._begin = begin
-        self._gate = gate
-        self._metrics = metrics
-        self._clock = clock
-        self._limits = limits
+        self._rim = rim
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        body = await bodies.read(scope, receive, self._limits.max_body_bytes)
-        asked = self._read(body, self._limits.body)
+        body = await bodies.read(scope, receive, self._rim.limits.max_body_bytes)
+        asked = self._read(body, self._rim.limits.body)
         stream = Stream(scope, send)
-        async with Presence(receive), self._gate.slot(exchange.tenant):
+        async with Presence(receive), self._rim.gate.slot(exchange.tenant):
             runs = await self._runs(exchange.tenant, asked)
             exchange.model, exchange.response_id = runs[0].response.model, runs[0].id
             try:
@@ -130,11 +123,11 @@ class Choices(Generic[_A]):
     async def _driven(
         self, exchange: Exchange, run: Run, outlet: Callable[[Observed], Outlet]
     ) -> None:
-        observed = Observed(exchange.started, self._clock)
+        observed = Observed(exchange.started, self._rim.clock)
         try:
             await run.drive(outlet(observed))
         finally:
-            account(exchange, observed, run, self._metrics, self._clock())
+            account(exchange, observed, run, self._rim.metrics, self._rim.clock())
 
 
 def _total(runs: Iterable[Run]) -> Usage:

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 from starlette.types import Receive, Scope, Send
 
 from antiphon.compat.embeddings import embedding_list, embeddings_request
@@ -11,14 +9,9 @@ from antiphon.wire.response import Usage
 
 from . import bodies
 from .exchange import exchange_of
-from .gate import Gate
-from .guard import Limits
-from .metrics import Metrics
 from .presence import Presence
 from .replies import json_reply
-
-if TYPE_CHECKING:
-    from antiphon.runs.service import Service
+from .rim import Rim
 
 __all__ = ["Embeddings"]
 
@@ -26,18 +19,15 @@ __all__ = ["Embeddings"]
 class Embeddings:
     """The endpoint, as an ASGI app: its client may leave while it waits."""
 
-    def __init__(self, service: Service, gate: Gate, metrics: Metrics, limits: Limits) -> None:
-        self._service = service
-        self._gate = gate
-        self._metrics = metrics
-        self._limits = limits
+    def __init__(self, rim: Rim) -> None:
+        self._rim = rim
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        body = await bodies.read(scope, receive, self._limits.max_body_bytes)
-        asked = embeddings_request(body, self._limits.body)
-        async with Presence(receive), self._gate.slot(exchange.tenant):
-            made = await self._service.embeddings.make(
+        body = await bodies.read(scope, receive, self._rim.limits.max_body_bytes)
+        asked = embeddings_request(body, self._rim.limits.body)
+        async with Presence(receive), self._rim.gate.slot(exchange.tenant):
+            made = await self._rim.service.embeddings.make(
                 asked.model,
                 asked.input,
                 role="query" if asked.input_type == "query" else "passage",
@@ -45,7 +35,7 @@ class Embeddings:
             )
         exchange.model = made.model.name
         exchange.usage = Usage(input_tokens=made.tokens, total_tokens=made.tokens)
-        self._metrics.embedded(made.model.name, made.tokens)
+        self._rim.metrics.embedded(made.model.name, made.tokens)
         name = asked.model or made.model.name
         reply = json_reply(embedding_list(asked, name, made.vectors, made.tokens))
         await reply(scope, receive, send)

@@ -24,12 +24,12 @@ from antiphon.wire.request import INCLUDES, CreateResponse
 from . import bodies, repeats, sse
 from .errors import failure_reply
 from .exchange import Exchange, exchange_of, trace_of
-from .gate import Gate
 from .guard import Limits
 from .metrics import Metrics, Observed
 from .presence import Presence
 from .queries import Query
 from .replies import Reply, json_reply
+from .rim import Rim
 from .silence import Silence
 from .stream import Stream
 
@@ -46,39 +46,28 @@ IGNORED_TOOLS = "x-antiphon-ignored-tools"
 class Create:
     """``POST /v1/responses``: the whole life of a foreground run, as an ASGI app."""
 
-    def __init__(
-        self,
-        service: Service,
-        gate: Gate,
-        metrics: Metrics,
-        clock: Callable[[], float],
-        limits: Limits,
-    ) -> None:
-        self._service = service
-        self._gate = gate
-        self._metrics = metrics
-        self._clock = clock
-        self._limits = limits
+    def __init__(self, rim: Rim) -> None:
+        self._rim = rim
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         exchange = exchange_of(scope)
-        body = await bodies.read(scope, receive, self._limits.max_body_bytes)
-        request = create_response(body, self._limits.body)
+        body = await bodies.read(scope, receive, self._rim.limits.max_body_bytes)
+        request = create_response(body, self._rim.limits.body)
         if trace := trace_of(scope):
             request = replace(request, trace=trace)
         response_id = repeats.response_id(scope, exchange.tenant, body)
         if request.background or response_id is not None:
             return await self._enqueue(request, response_id, scope, receive, send)
-        observed = Observed(exchange.started, self._clock)
+        observed = Observed(exchange.started, self._rim.clock)
         stream = Stream(scope, send)
-        async with Presence(receive), self._gate.slot(exchange.tenant):
-            run = await self._service.create(exchange.tenant, request)
+        async with Presence(receive), self._rim.gate.slot(exchange.tenant):
+            run = await self._rim.service.create(exchange.tenant, request)
             exchange.model, exchange.response_id = run.response.model, run.id
             told = _Told(run, stream, observed)
             try:
                 await (asyncio.create_task(run.drive(told)) if request.stream else run.drive())
             finally:
-                account(exchange, observed, run, self._metrics, self._clock())
+                account(exchange, observed, run, self._rim.metrics, self._rim.clock())
         if request.stream:
             await stream.end(told.last)
         else:
@@ -94,20 +83,20 @@ class Create:
     ) -> None:
         """A run that goes on whether somebody listens or not."""
         exchange = exchange_of(scope)
-        queued = await self._service.enqueue(exchange.tenant, request, response_id)
+        queued = await self._rim.service.enqueue(exchange.tenant, request, response_id)
         response, headers = queued.response, _ignored(queued.ignored_tools)
         if not queued.is_first:
             headers.append(repeats.HEADER)
         exchange.model, exchange.response_id = response.model, response.id
         if request.stream:
             if not queued.is_first:
-                await self._service.kept.check(exchange.tenant, response.id)
-            followed = Followed(self._service, exchange.tenant, response.id, -1, headers)
+                await self._rim.service.kept.check(exchange.tenant, response.id)
+            followed = Followed(self._rim.service, exchange.tenant, response.id, -1, headers)
             return await followed(scope, receive, send)
         if not request.background:
             async with Presence(receive):
-                await self._service.kept.over(exchange.tenant, response.id)
-                response = await self._service.retrieve(exchange.tenant, response.id)
+                await self._rim.service.kept.over(exchange.tenant, response.id)
+                response = await self._rim.service.retrieve(exchange.tenant, response.id)
             exchange.usage = response.usage
         reply = failure_reply(response) if response.status == "failed" else json_reply(response)
         reply.raw_headers.extend(headers)

@@ -9,9 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -24,12 +22,8 @@ from antiphon.wire.socket import Create, Envelope, Steer, read_envelope, read_fr
 
 from .errors import UNEXPECTED, status_of, type_of
 from .exchange import ClientLeft, Exchange, exchange_of
-from .gate import Gate
-from .guard import Limits
-from .metrics import Metrics, Observed
-
-if TYPE_CHECKING:
-    from antiphon.runs.service import Service
+from .metrics import Observed
+from .rim import Rim
 
 __all__ = ["Socket"]
 
@@ -46,23 +40,8 @@ _encode = msgspec.json.Encoder().encode
 class Socket:
     """``GET /v1/responses`` with an upgrade: the whole life of a connection, as an ASGI app."""
 
-    def __init__(
-        self,
-        service: Service,
-        gate: Gate,
-        metrics: Metrics,
-        clock: Callable[[], float],
-        limits: Limits,
-        *,
-        log: Any,
-        lifetime_s: float = LIFETIME_S,
-    ) -> None:
-        self.service = service
-        self.gate = gate
-        self.metrics = metrics
-        self.clock = clock
-        self.limits = limits
-        self.log = log
+    def __init__(self, rim: Rim, *, lifetime_s: float = LIFETIME_S) -> None:
+        self.rim = rim
         self.lifetime_s = lifetime_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -113,7 +92,7 @@ class _Connection:
         try:
             if text is None:
                 raise InvalidRequest("Frames must be text: JSON, one object each.")
-            envelope = read_envelope(text, self._socket.limits.body)
+            envelope = read_envelope(text, self._socket.rim.limits.body)
             stream_id = envelope.stream_id
             if self._expired:
                 raise _expired()
@@ -155,7 +134,7 @@ class _Connection:
     async def _answer(self, lane: _Lane, envelope: Envelope) -> None:
         previous: str | None = None
         try:
-            frame = read_frame(envelope, self._socket.limits.body)
+            frame = read_frame(envelope, self._socket.rim.limits.body)
             if isinstance(frame, Steer):
                 return await self._refuse_steering(lane, frame)
             previous = frame.request.previous_response_id
@@ -172,15 +151,15 @@ class _Connection:
         except ClientLeft:
             raise
         except Exception:
-            self._socket.log.exception("unexpected error")
+            self._socket.rim.log.exception("unexpected error")
             self.evict(lane, previous)
             await self._say_error(500, "server_error", UNEXPECTED, "server_error", None, lane.name)
 
     async def _run(self, lane: _Lane, frame: Create) -> None:
-        socket, tenant = self._socket, self._exchange.tenant
-        observed = Observed(socket.clock(), socket.clock)
-        async with socket.gate.slot(tenant):
-            run = await socket.service.create(
+        rim, tenant = self._socket.rim, self._exchange.tenant
+        observed = Observed(rim.clock(), rim.clock)
+        async with rim.gate.slot(tenant):
+            run = await rim.service.create(
                 tenant, frame.request, recent=self.recent, generate=frame.generate
             )
             self._exchange.model, self._exchange.response_id = run.response.model, run.id
@@ -188,9 +167,9 @@ class _Connection:
                 await run.drive(_Frames(self, lane, run, observed))
             finally:
                 if run.response.status in ("in_progress", "cancelled"):
-                    socket.metrics.abandoned(run.response.model)
+                    rim.metrics.abandoned(run.response.model)
                 else:
-                    socket.metrics.ended(observed, run.response, run.events, socket.clock())
+                    rim.metrics.ended(observed, run.response, run.events, rim.clock())
 
     # --- memory ----------------------------------------------------------------------------------
 

@@ -21,6 +21,7 @@ from antiphon.http.exchange import Exchange
 from antiphon.http.gate import Gate
 from antiphon.http.guard import Access, Key, Limits
 from antiphon.http.metrics import Metrics
+from antiphon.http.rim import Rim
 from antiphon.http.server import bind
 from antiphon.http.server import serve as serve_app
 from antiphon.http.socket import Socket
@@ -276,15 +277,15 @@ async def test_a_connection_lasts_its_time(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
     log = open_log(io.StringIO())
-    short = Socket(
-        server.service,
-        Gate(10, 10),
-        Metrics(),
-        time.monotonic,
-        Limits(),
+    rim = Rim(
+        service=server.service,
+        gate=Gate(10, 10),
+        metrics=Metrics(),
+        clock=time.monotonic,
+        limits=Limits(),
         log=log,
-        lifetime_s=0.05,
     )
+    short = Socket(rim, lifetime_s=0.05)
     async with Wire(_exchanged(short)) as wire:
         wire.create()
         while (await wire.event())["type"] != "response.output_text.delta":
