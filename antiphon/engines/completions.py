@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -73,7 +73,7 @@ async def load(
         can = replace(
             flavour.can,
             images=None if eyes is None else eyes.told,
-            constraints=await _takes_grammars(upstream, flavour, told.grammars),
+            constraints=await _takes_grammars(upstream, flavour, told.grammars, facts),
             adapters=frozenset(
                 [*(adapters or {}), *(str(e["id"]) for e in entries(listed) if e.get("parent"))]
             ),
@@ -155,8 +155,11 @@ class Completions:
     async def _generated(
         self, prompt: Prompt, sampling: Sampling, patience: Patience
     ) -> AsyncGenerator[Chunk, None]:
+        room = self._card.context_size - len(prompt.ids)
+        # SGLang refuses what would not fit
+        sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         question = await self._question(prompt, sampling)
-        endings = Endings(self._tokenizer, sampling, self._card.context_size - len(prompt.ids))
+        endings = Endings(self._tokenizer, sampling, room)
         last: Chunk | None = None
         cached: int | None = None
         async with aclosing(self._answer(question, sampling, patience)) as batches:
@@ -297,11 +300,16 @@ def _flavour(name: str, upstream: Upstream, told: str | None, listed: Any) -> tu
     )
 
 
-async def _takes_grammars(upstream: Upstream, flavour: Flavour, told: bool) -> bool:
-    """Whether llguidance's Lark is understood. llama-server is asked for a word that it would not
-    say: built without, it refuses; vLLM takes any text for a grammar of some kind."""
+async def _takes_grammars(
+    upstream: Upstream, flavour: Flavour, told: bool, facts: Mapping[str, Any]
+) -> bool:
+    """Whether llguidance's Lark is understood. SGLang says so; llama-server is asked for a word
+    that it would not say: built without, it refuses; vLLM takes any text for a grammar of some
+    kind."""
     if flavour.grammars == "told":
         return told
+    if flavour.grammars == "said":
+        return facts.get("grammar_backend") == "llguidance"
     if flavour.grammars == "no":
         return False
     word = {"prompt": "a", "n_predict": 4, "grammar": '%llguidance {}\nstart: "qz"'}
@@ -313,18 +321,19 @@ async def _takes_grammars(upstream: Upstream, flavour: Flavour, told: bool) -> b
 
 
 async def _facts(upstream: Upstream, kind: str) -> Mapping[str, Any]:
-    """What the server says of its model besides; nothing where it does not."""
-    path = _FACTS.get(kind)
-    if path is None:
-        return {}
-    try:
-        facts = await upstream.ask(f"{upstream.root}/{path}", wait_s=10)
-    except BackendError:
-        return {}
-    return facts if isinstance(facts, Mapping) else {}
+    """What the server says of itself and its model besides; nothing where it does not."""
+    facts: dict[str, Any] = {}
+    for path in _FACTS.get(kind, ()):
+        with suppress(BackendError):
+            told = await upstream.ask(f"{upstream.root}/{path}", wait_s=10)
+            facts |= told if isinstance(told, Mapping) else {}
+    return facts
 
 
-_FACTS: Mapping[str, str] = {"llama-server": "props", "sglang": "get_model_info"}
+_FACTS: Mapping[str, tuple[str, ...]] = {
+    "llama-server": ("props",),
+    "sglang": ("server_info", "get_model_info"),
+}
 
 
 def _tokenizer_of(entry: Mapping[str, Any], facts: Mapping[str, Any]) -> str | None:

@@ -28,8 +28,8 @@ _MOST_LOGPROBS = 20
 
 class Flavour(Struct, frozen=True, kw_only=True):
     """``path``: where it continues tokens. ``versioned``: below ``/v1``. ``owner``: whom its list
-    of models names. ``grammars``: whether it takes llguidance's Lark: it can be asked, never, or
-    if the operator says so. ``late``: how many tokens were cached is told behind the end."""
+    of models names. ``grammars``: whether it takes llguidance's Lark: it can be asked, never, if it
+    says so itself, or the operator. ``late``: how many tokens were cached is told behind the end."""
 
     path: str
     owner: str
@@ -37,7 +37,7 @@ class Flavour(Struct, frozen=True, kw_only=True):
     written: Callable[[Asked], Mapping[str, Any]]
     pieces: Callable[[Asked], Pieces]
     versioned: bool = True
-    grammars: Literal["asked", "no", "told"] = "no"
+    grammars: Literal["asked", "no", "said", "told"] = "no"
     late: bool = False
 
 
@@ -149,14 +149,18 @@ def _sglang(asked: Asked) -> Mapping[str, Any]:
         params["logit_bias"] = _bias(sampling)
     if sampling.ignore_eos:
         params["ignore_eos"] = True
-    if sampling.constraint is not None:
-        params["json_schema"] = msgspec.json.encode(sampling.constraint.schema).decode()
+    if (constraint := sampling.constraint) is not None:
+        if asked.grammars:
+            params["ebnf"] = constraint.lark  # which its llguidance tells from EBNF
+        else:
+            params["json_schema"] = msgspec.json.encode(constraint.schema).decode()
     body: dict[str, Any] = {
         "input_ids": asked.prompt.ids,
         "sampling_params": params,
         "stream": True,
-        **_given(sampling, ("cache_salt",)),
     }
+    if sampling.cache_salt is not None:
+        body["extra_key"] = sampling.cache_salt
     if sampling.adapter is not None:
         body["lora_path"] = sampling.adapter
     if sampling.priority is not None:
@@ -230,6 +234,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         written=_sglang,
         pieces=SglangPieces,
         versioned=False,
+        grammars="said",
     ),
     "tensorrt-llm": Flavour(
         path="completions",

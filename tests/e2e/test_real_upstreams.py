@@ -1,8 +1,8 @@
-"""Servers as people run them, behind ours: vLLM, transformers serve, llama-server.
+"""Servers as people run them, behind ours: vLLM, SGLang, transformers serve, llama-server.
 
-Those that are on this machine are started (``make vllm`` makes a vLLM for the CPU); one that runs
-already is named by ``UPSTREAM=http://gpu:8000``, with ``UPSTREAM_TOKENIZER`` if it takes token ids,
-and ``UPSTREAM_MODEL`` if it lists none.
+Those that are on this machine are started (``make vllm`` and ``make sglang`` make the first two for
+the CPU); one that runs already is named by ``UPSTREAM=http://gpu:8000``, with ``UPSTREAM_TOKENIZER``
+if it takes token ids, and ``UPSTREAM_MODEL`` if it lists none.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ pytestmark = [
 WAYS = {
     "named": ("completions", "chat_completions"),
     "vllm": ("completions", "chat_completions", "responses"),
+    "sglang": ("completions", "chat_completions", "responses"),
     "transformers": ("chat_completions", "responses"),
     "llama-server": ("completions", "chat_completions", "responses"),
 }
@@ -209,7 +210,8 @@ async def client(upstream: Upstream) -> AsyncIterator[openai.AsyncOpenAI]:
     }
     catalog = await load_catalog(Settings(models=models))
     store = MemoryStore()
-    service = Service(catalog, store, policy=Policy(), clock=lambda: 0.0, ids=_ids())
+    patient = Policy(patience_s=60)  # a busy machine reads its longest prompt for a while
+    service = Service(catalog, store, policy=patient, clock=lambda: 0.0, ids=_ids())
     service.start()
     app = create_app(service, ids=_ids(), log=open_log(io.StringIO()))
     transport = httpx.ASGITransport(app)

@@ -94,6 +94,22 @@ def seeing_vllm(folder: Path) -> Real:
     return Real(command=command)
 
 
+def _sglang(port: int) -> list[str]:
+    """``make sglang`` makes it for the CPU; ``SGLANG`` names another environment's Python."""
+    python = Path(os.environ.get("SGLANG") or _ROOT / ".venv-sglang" / "bin" / "python")
+    if not python.is_file():
+        raise Missing("no SGLang in .venv-sglang, and SGLANG names no Python that has it")
+    return [
+        *(str(python), str(Path(__file__).with_name("sglang_server.py"))),
+        *("--model-path", str(FOLDER), "--host", "127.0.0.1", "--port", str(port)),
+        *("--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32"),
+        *("--sampling-backend", "pytorch", "--max-total-tokens", "16384"),
+        *("--context-length", "1024"),
+        *("--tool-call-parser", "qwen", "--reasoning-parser", "qwen3"),
+        *("--grammar-backend", "llguidance", "--constrained-json-disable-any-whitespace"),
+    ]
+
+
 def _transformers(port: int) -> list[str]:
     return [
         _program("TRANSFORMERS", "transformers", _BESIDE / "transformers"),
@@ -119,6 +135,7 @@ def _llama(port: int) -> list[str]:
 
 SERVERS: Mapping[str, Real] = {
     "vllm": Real(command=_vllm),
+    "sglang": Real(command=_sglang),
     "transformers": Real(command=_transformers, model=str(FOLDER)),
     "llama-server": Real(command=_llama),
 }
