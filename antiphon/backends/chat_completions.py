@@ -127,6 +127,8 @@ class ChatCompletions(Elsewhere):
 
 def _check(options: Options, flavour: Flavour) -> None:
     check_particular(options, _PARTICULAR, flavour.fields)
+    if flavour.without is not None and getattr(options, flavour.without) is not None:
+        raise unsupported(flavour.without)
     if options.extra and not flavour.extra:
         raise unsupported(field_of_extra(next(iter(options.extra))))
     if options.template and not flavour.template:
@@ -139,6 +141,8 @@ def _sampling(options: Options, flavour: Flavour) -> dict[str, Any]:
         value = getattr(options, option)
         if value is not None and value is not False:
             body[field] = value
+    if options.priority is not None and flavour.higher_first:
+        body["priority"] = -options.priority
     if options.max_output_tokens is not None:
         body[flavour.limit] = options.max_output_tokens
     if options.stop:

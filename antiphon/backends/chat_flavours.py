@@ -28,6 +28,10 @@ class Flavour(Struct, frozen=True, kw_only=True):
 
     #: Further options → fields.
     fields: Mapping[str, str] = {}
+    #: One of the standard that it drops.
+    without: str | None = None
+    #: Its higher priorities come first; ours, the lower ones.
+    higher_first: bool = False
     #: What the limit of tokens is called.
     limit: str = "max_tokens"
     #: Under what names it takes what was thought.
@@ -89,7 +93,19 @@ FLAVOURS: Mapping[str, Flavour] = {
         owners=("vllm",),
     ),
     "sglang": Flavour(
-        form="holds", fields={**_LOCAL, "priority": "priority"}, template=True, owners=("sglang",)
+        form="holds",
+        fields={
+            **_LOCAL,
+            "priority": "priority",
+            "cache_salt": "cache_salt",
+            "adapter": "lora_path",
+            "stop_shown": "no_stop_trim",
+        },
+        without="seed",  # heeded by deterministic ones alone, which do not say that they are
+        higher_first=True,
+        guides={"regex": ("regex",)},
+        template=True,
+        owners=("sglang",),
     ),
     "llama-server": Flavour(
         form="holds",

@@ -78,8 +78,11 @@ FLAVOURS: Mapping[str, Flavour] = {
                 "repetition_penalty",
                 "presence_penalty",
                 "frequency_penalty",
+                "stop",
+                "cache_salt",
             )
         },
+        template=True,
         owners=("sglang",),
     ),
     "llama-server": Flavour(

@@ -74,6 +74,7 @@ async def load(
             flavour.can,
             images=None if eyes is None else eyes.told,
             constraints=await _takes_grammars(upstream, flavour, told.grammars, facts),
+            seed=flavour.can.seed or facts.get("enable_deterministic_inference") is True,
             adapters=frozenset(
                 [*(adapters or {}), *(str(e["id"]) for e in entries(listed) if e.get("parent"))]
             ),

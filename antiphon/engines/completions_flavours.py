@@ -28,8 +28,9 @@ _MOST_LOGPROBS = 20
 
 class Flavour(Struct, frozen=True, kw_only=True):
     """``path``: where it continues tokens. ``versioned``: below ``/v1``. ``owner``: whom its list
-    of models names. ``grammars``: whether it takes llguidance's Lark: it can be asked, never, if it
-    says so itself, or the operator. ``late``: how many tokens were cached is told behind the end."""
+    of models names. ``grammars``: whether it takes llguidance's Lark: it can be asked, never, if
+    it says so itself, or the operator. ``late``: how many tokens were cached is told behind the
+    end."""
 
     path: str
     owner: str
@@ -134,40 +135,40 @@ def _trtllm(asked: Asked) -> Mapping[str, Any]:
     return body
 
 
+#: What SGLang calls otherwise.
+_SGLANG: Mapping[str, str] = {
+    "max_tokens": "max_new_tokens",
+    "seed": "sampling_seed",
+    "adapter": "lora_path",
+    "cache_salt": "extra_key",
+}
+
+
 def _sglang(asked: Asked) -> Mapping[str, Any]:
     sampling = asked.sampling
-    params: dict[str, Any] = {
-        "max_new_tokens": sampling.max_tokens,
-        "skip_special_tokens": False,
-        **_given(sampling, _SAME[:-1]),
-    }
+    params = {_SGLANG.get(name, name): value for name, value in _sampled(sampling).items()}
     if params.get("top_k") == 0:
         params["top_k"] = -1  # all of them
-    if sampling.stop_ids:
-        params["stop_token_ids"] = sampling.stop_ids
-    if sampling.logit_bias:
-        params["logit_bias"] = _bias(sampling)
-    if sampling.ignore_eos:
-        params["ignore_eos"] = True
-    if (constraint := sampling.constraint) is not None:
-        if asked.grammars:
-            params["ebnf"] = constraint.lark  # which its llguidance tells from EBNF
-        else:
-            params["json_schema"] = msgspec.json.encode(constraint.schema).decode()
     body: dict[str, Any] = {
         "input_ids": asked.prompt.ids,
-        "sampling_params": params,
+        "sampling_params": {**params, **_sglang_held(asked), "skip_special_tokens": False},
         "stream": True,
     }
-    if sampling.cache_salt is not None:
-        body["extra_key"] = sampling.cache_salt
-    if sampling.adapter is not None:
-        body["lora_path"] = sampling.adapter
+    body |= {_SGLANG[n]: v for n, v in _given(sampling, ("adapter", "cache_salt")).items()}
     if sampling.priority is not None:
         body["priority"] = -sampling.priority  # higher is sooner there
     if sampling.logprobs is not None:
         body |= {"return_logprob": True, "top_logprobs_num": sampling.logprobs}
     return body
+
+
+def _sglang_held(asked: Asked) -> dict[str, Any]:
+    constraint = asked.sampling.constraint
+    if constraint is None:
+        return {}
+    if asked.grammars:
+        return {"ebnf": constraint.lark}  # which its llguidance tells from EBNF
+    return {"json_schema": msgspec.json.encode(constraint.schema).decode()}
 
 
 def sglang_shown(asked: Asked, urls: Sequence[str]) -> Mapping[str, Any]:
@@ -230,6 +231,7 @@ FLAVOURS: Mapping[str, Flavour] = {
     "sglang": Flavour(
         path="generate",
         owner="sglang",
+        # it has seeds where it says that it is deterministic
         can=msgspec.structs.replace(_ALL, seed=False, priority=True, cache_salt=True),
         written=_sglang,
         pieces=SglangPieces,

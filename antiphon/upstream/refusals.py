@@ -97,6 +97,8 @@ _PATHS: Mapping[str, str] = {
 }
 #: Those whose insides are as ours.
 _SAME = re.compile(r"(text|reasoning)(\.[a-z_]+)*\Z")
+#: How a complaint begins that has no other place for the field (SGLang).
+_BEGINS = re.compile(r"([a-z_]+) must (be|has) ")
 #: Before the field where the whole is named (FastAPI, SGLang).
 _BEFORE = re.compile(r"^(body|sampling_params)\.")
 
@@ -122,6 +124,8 @@ def refused(status: int, said: _Said) -> BackendError:
     if _is_too_long(status, said) and path != "max_output_tokens":
         return BackendError(_TOO_LONG_TEXT, code=TOO_LONG, param="input", lasting=True)
     status = _CODES.get(said.code or "", status)
+    if status == 500 and path is not None:  # SGLang's stream of a response calls it its own
+        status = 400
     if said.code in _MODERATED:
         told = said.message[:_MOST_TEXT] or "It was refused by moderation."
         return BackendError(told, code="image_content_policy_violation", lasting=True)
@@ -186,7 +190,10 @@ def _text(value: Any) -> str:
 
 
 def _place(value: Any) -> str | None:
-    """Where FastAPI's first fault is."""
+    """Where FastAPI's first fault is, or the field that a text begins with."""
+    if isinstance(value, str):
+        begins = _BEGINS.match(value)
+        return begins[1] if begins is not None else None
     return next((_dotted(fault) for fault in _faults(value)), None) or None
 
 

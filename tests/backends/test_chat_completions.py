@@ -9,6 +9,7 @@ from contextlib import aclosing, asynccontextmanager, suppress
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.backends.base import singly
 from antiphon.backends.chat_completions import ChatCompletions
@@ -180,6 +181,17 @@ async def test_a_server_that_knows_more_is_asked_more() -> None:
     }
     assert {key: body[key] for key in expected} == expected
     assert (await asked(Options(repetition_penalty=1.1), owner="llamacpp"))["repeat_penalty"] == 1.1
+    sglang = await asked(
+        replace(options, extra={}, thinking_budget=None), owner="sglang", adapters={"lora": "poet"}
+    )
+    expected = {"priority": -2, "lora_path": "poet", "no_stop_trim": True, "regex": "a+"}
+    assert {key: sglang[key] for key in expected} == expected
+
+
+async def test_a_seed_that_sglang_would_drop_is_refused() -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        await asked(Options(seed=7), owner="sglang")
+    assert raised.value.param == "seed"
 
 
 @pytest.mark.parametrize(

@@ -215,6 +215,13 @@ async def test_a_server_that_knows_more_is_asked_more() -> None:
     assert (body["top_k"], body["seed"], body["model"]) == (3, 7, "lora")
     body = await asked(Options(repetition_penalty=1.1, template={"x": 1}), owner="llamacpp")
     assert (body["repeat_penalty"], body["chat_template_kwargs"]) == (1.1, {"x": 1})
+    body = await asked(Options(stop=("x",), cache_salt="s", template={"x": 1}), owner="sglang")
+    assert (body["stop"], body["cache_salt"], body["chat_template_kwargs"]) == (
+        ["x"],
+        "s",
+        {"x": 1},
+    )
+    assert "stop" not in await asked(Options(), owner="sglang")
 
 
 CALLS = Conversation(

@@ -1,8 +1,8 @@
 """Servers as people run them, behind ours: vLLM, SGLang, transformers serve, llama-server.
 
-Those that are on this machine are started (``make vllm`` and ``make sglang`` make the first two for
-the CPU); one that runs already is named by ``UPSTREAM=http://gpu:8000``, with ``UPSTREAM_TOKENIZER``
-if it takes token ids, and ``UPSTREAM_MODEL`` if it lists none.
+Those that are on this machine are started (``make vllm`` and ``make sglang`` make the first two
+for the CPU); one that runs already is named by ``UPSTREAM=http://gpu:8000``, with
+``UPSTREAM_TOKENIZER`` if it takes token ids, and ``UPSTREAM_MODEL`` if it lists none.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import io
 import itertools
 import json
 import os
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -190,6 +191,18 @@ _FREE = {
     ("transformers", "responses"),
     ("llama-server", "responses"),
 }
+#: Who was started without a parser, and so tells no thinking apart by itself.
+_UNPARSED = {"vllm", "sglang"}
+#: Who takes grammars along with token ids.
+_GRAMMARS = {"vllm", "sglang"}
+#: What is within our bounds, and not within those of the server.
+_REFUSED = {
+    ("vllm", "chat_completions"): {"top_p": 0},
+    ("vllm", "responses"): {"top_p": 0},
+    ("sglang", "completions"): {"repetition_penalty": 3},
+    ("sglang", "chat_completions"): {"top_p": 0},
+    ("sglang", "responses"): {"top_p": 0},
+}
 each_engine = pytest.mark.parametrize("engine", ["completions", "chat_completions", "responses"])
 each_way = pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
 
@@ -252,7 +265,7 @@ async def test_it_calls_a_tool_and_is_told(
     first = await ask(client, stream=stream, input="What is the weather in Rome?", **asked)
     (call,) = [item for item in first.output if item.type == "function_call"]
     assert (call.name, json.loads(call.arguments)) == ("get_weather", {"city": "Rome"})
-    if (upstream.name, engine) != ("vllm", "responses"):  # without a parser it tells nothing apart
+    if upstream.name not in _UNPARSED or engine != "responses":
         assert first.output[0].type == "reasoning"
     told = {"type": "function_call_output", "call_id": call.call_id, "output": "sunny, 21 °C"}
     second = await ask(client, stream=stream, input=[told], previous_response_id=first.id, **asked)
@@ -273,6 +286,20 @@ async def test_forms_are_held_to(
     assert json.loads(answer.output_text)["size"] in (1, 2, 3)
 
 
+async def test_a_custom_tools_grammar_is_held_to(
+    upstream: Upstream, client: openai.AsyncOpenAI
+) -> None:
+    if upstream.name not in _GRAMMARS:
+        pytest.skip("it is not known to take grammars")
+    grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: /[0-9]{1,3}/ "+1"'}
+    tool: Any = {"type": "custom", "name": "sum", "description": "Adds.", "format": grammar}
+    choice: Any = {"type": "custom", "name": "sum"}
+    asked = {"model": "completions", "input": "Add.", "tools": [tool], "tool_choice": choice}
+    answer = await ask(client, stream=True, **asked)
+    (call,) = [item for item in answer.output if item.type == "custom_tool_call"]
+    assert re.fullmatch(r"[0-9]{1,3}\+1", call.input)
+
+
 @each_engine
 @each_way
 async def test_too_long_is_told_in_openais_words(
@@ -291,12 +318,12 @@ async def test_too_long_is_told_in_openais_words(
 async def test_what_it_refuses_is_told_with_its_field(
     upstream: Upstream, client: openai.AsyncOpenAI, engine: str, stream: bool
 ) -> None:
-    if upstream.name != "vllm":
-        pytest.skip("others take whatever is within our bounds")
-    engine = spoken(upstream, engine)
+    if (refused := _REFUSED.get((upstream.name, engine))) is None:
+        pytest.skip("it takes whatever is within our bounds")
+    (field,) = refused
     with pytest.raises(openai.BadRequestError) as raised:
-        await ask(client, stream=stream, model=engine, input="hi", top_p=0)
-    assert raised.value.param == "top_p" and "top_p must be in" in raised.value.message
+        await ask(client, stream=stream, model=engine, input="hi", extra_body=refused)
+    assert raised.value.param == field and f"{field} must be in" in raised.value.message
 
 
 # --- images beside token ids ---------------------------------------------------------------------

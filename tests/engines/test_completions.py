@@ -135,6 +135,7 @@ BODIES: dict[str, dict[str, Any]] = {
         "sampling_params": {
             **SAMPLED,
             "max_new_tokens": 5,
+            "sampling_seed": 7,
             "top_k": -1,
             "repetition_penalty": 1.1,
             "skip_special_tokens": False,
@@ -165,6 +166,13 @@ async def test_what_is_asked(flavour: str) -> None:
     async with connected(flavour) as (engine, bodies):
         await collect(engine, PROMPT, EVERYTHING)
         assert bodies == [BODIES[flavour]]
+
+
+async def test_no_more_is_asked_than_fits() -> None:
+    async with connected("sglang") as (engine, bodies):
+        await collect(engine, PROMPT, Sampling(max_tokens=CARD.context_size))
+        (body,) = bodies
+        assert body["sampling_params"]["max_new_tokens"] == CARD.context_size - len(PROMPT.ids)
 
 
 LARK = Constraint('start: "a"', schema={"type": "object"})
@@ -199,9 +207,12 @@ def test_what_only_some_take() -> None:
     assert {key: vllm[key] for key in expected} == expected
     assert (vllm["logprobs"], vllm["return_tokens_as_token_ids"]) == (3, True)
     sglang = FLAVOURS["sglang"].written(asked(**more, logprobs=3, constraint=LARK))
-    expected = {"priority": -2, "cache_salt": "s", "lora_path": "lora", "top_logprobs_num": 3}
+    expected = {"priority": -2, "extra_key": "s", "lora_path": "lora", "top_logprobs_num": 3}
     assert {key: sglang[key] for key in expected} == expected
     assert json.loads(sglang["sampling_params"]["json_schema"]) == LARK.schema
+    with_grammars = FLAVOURS["sglang"].written(asked(constraint=LARK, grammars=True))
+    assert with_grammars["sampling_params"].keys() & {"ebnf", "json_schema"} == {"ebnf"}
+    assert with_grammars["sampling_params"]["ebnf"] == LARK.lark
 
 
 def asked(*, grammars: bool = False, **sampling: Any) -> Asked:
@@ -302,6 +313,26 @@ async def test_finds_out_who_it_is(flavour: str, folder: Path) -> None:
         assert (engine.card.name, engine.card.context_size) == ("tiny", 4096)
         assert engine.capabilities.adapters == {"lora"}
         assert not engine.capabilities.constraints
+        await engine.close()
+
+
+@pytest.mark.parametrize(
+    ("facts", "constraints", "seed"),
+    [
+        ({}, False, False),
+        ({"grammar_backend": "xgrammar", "enable_deterministic_inference": False}, False, False),
+        ({"grammar_backend": "llguidance", "enable_deterministic_inference": True}, True, True),
+    ],
+)
+async def test_sglang_says_what_it_can(
+    facts: dict[str, Any], constraints: bool, seed: bool, folder: Path
+) -> None:
+    listed = {"data": [{"id": "m", "owned_by": "sglang", "max_model_len": 300}]}
+    said = json_answer({**facts, "model_path": "m", "tokenizer_path": str(folder)})
+    async with fake(v1__models=json_answer(listed), server_info=said) as playing:
+        engine = await load("tiny", playing.url)
+        assert (engine.capabilities.constraints, engine.capabilities.seed) == (constraints, seed)
+        assert engine.card.context_size == 300
         await engine.close()
 
 

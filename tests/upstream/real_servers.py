@@ -104,8 +104,7 @@ def _sglang(port: int) -> list[str]:
         *("--model-path", str(FOLDER), "--host", "127.0.0.1", "--port", str(port)),
         *("--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32"),
         *("--sampling-backend", "pytorch", "--max-total-tokens", "16384"),
-        *("--context-length", "1024"),
-        *("--tool-call-parser", "qwen", "--reasoning-parser", "qwen3"),
+        *("--context-length", "1024", "--tool-call-parser", "qwen"),
         *("--grammar-backend", "llguidance", "--constrained-json-disable-any-whitespace"),
     ]
 

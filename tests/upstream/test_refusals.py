@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
@@ -90,6 +91,20 @@ def test_tells_whose_fault_it_is(status: int, body: object, code: str, says: str
     assert error.code == code
     assert says in error.message
     assert "sk-1234" not in error.message and "stack trace" not in error.message
+
+
+@pytest.mark.parametrize(
+    ("status", "error"),
+    [
+        (400, {"type": "invalid_request_error", "code": 400, "retryable": False}),
+        (500, {"code": "server_error"}),
+    ],
+)
+def test_a_field_may_be_named_in_the_text_alone(status: int, error: dict[str, Any]) -> None:
+    """SGLang's words, as ``/generate`` streams them and as its stream of a response does."""
+    body = {"error": {**error, "message": "top_p must be in (0, 1], got 0.0."}}
+    told = refusal(status, json.dumps(body).encode())
+    assert (told.code, told.param, told.lasting) == ("invalid_prompt", "top_p", True)
 
 
 def test_long_complaints_are_cut() -> None:
