@@ -237,6 +237,11 @@ def _formed_call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
         function["arguments"] = json.dumps(arguments, ensure_ascii=False)
     elif isinstance(arguments, str) and not traits.texts:
         function["arguments"] = {"arguments": arguments}
+    elif traits.unquoted and isinstance(arguments, dict):
+        function["arguments"] = {
+            key: json.dumps(value, ensure_ascii=False) if isinstance(value, str) else value
+            for key, value in arguments.items()
+        }
     id = _short(call["id"]) if traits.short_ids else call["id"]
     return {**call, "id": id, "function": function}
 

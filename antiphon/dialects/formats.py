@@ -256,8 +256,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             "rwkv",
             ("**Tool Call:**", "<tool_call>"),
             record(before="**Tool Call:**\n```json\n", after="\n```"),
-            closes=("```",),
-            inside=("```json",),
+            inside=("```json", "```"),
             mark=r"\*\*Tool Call:\*\*",
         ),
         records(

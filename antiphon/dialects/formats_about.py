@@ -110,7 +110,7 @@ TOOLS_ABOUT: Mapping[str, About] = {
     "granite_20b_fc": About("Granite 20B functioncalling", "its template", True),
     "xlam": About("xLAM", "its template", True),
     "llama3_json": About("Llama 3.1, 3.2, 3.3, 4", "its template", True, ("llama3", "llama4_json")),
-    "pythonic": About("ToolACE, Llama 3.2", _VLLM),
+    "pythonic": About("ToolACE, Llama 3.2, Gemma 3", "vLLM's template", True),
     "granite_pythonic": About("Granite 3.3 and 4, told to write Python", _PLUGIN),
 }
 

@@ -53,6 +53,8 @@ class Traits(Struct, frozen=True, kw_only=True):
     #: Arguments may be objects; they may be texts.
     objects: bool
     texts: bool
+    #: Strings in arguments are shown without the quotes that Python calls need.
+    unquoted: bool = False
     #: An answer may have several calls.
     parallel: bool
     #: Ids of calls have ``SHORT_ID`` characters.
@@ -94,6 +96,7 @@ def probe(template: Template) -> Traits:
         results=best is not None,
         objects=bool(objects),
         texts=len(forms) > len(objects),
+        unquoted=bool(objects) and samples.show(objects[0], f"(city={_VALUE}"),
         parallel=best is not None and samples.show(_twice(best), _TOOL, _TWIN, _RESULT),
         short_ids=best is not None and len(_id(best)) == SHORT_ID,
         named_ids=best is not None and _id(best) == _NAMED_ID,

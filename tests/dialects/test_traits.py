@@ -138,6 +138,17 @@ def test_calls_at_the_end_may_be_left_out() -> None:
     assert probe(Template(source)).results
 
 
+@pytest.mark.parametrize(("shown", "unquoted"), [("v", True), ("v | tojson", False)])
+def test_strings_in_python_calls_may_be_shown_without_quotes(shown: str, unquoted: bool) -> None:
+    """As by vLLM's templates for Llama 3.2."""
+    source = (
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}["
+        "{{ c.function.name }}({% for k, v in c.function.arguments.items() %}"
+        "{{ k }}={{ " + shown + " }}{% endfor %})]{% endfor %}{% endfor %}"
+    )
+    assert probe(Template(source)).unquoted is unquoted
+
+
 def test_every_answer_may_have_to_have_its_thinking() -> None:
     """As with K2 Horizon."""
     source = (
