@@ -15,14 +15,15 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.engines import hf_folder
-from antiphon.engines.asked import check_request, stops_of, values_of
+from antiphon.engines.asked import cannot_see, check_request, stops_of, too_long, values_of
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.endings import Endings
+from antiphon.engines.image_sizes import ImageSizes
 from antiphon.engines.masks import check_grammar
 from antiphon.engines.opened import opened
 from antiphon.engines.pump import Pump, Told, told_token
 from antiphon.errors import InvalidRequest, SetupError, first_line
-from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
+from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
 
 __all__ = ["VllmEngine", "load"]
 
@@ -96,6 +97,7 @@ class VllmEngine:
             name: (number, path) for number, (name, path) in enumerate(adapters.items(), 1)
         }
         self._sees = bool(getattr(engine.model_config, "is_multimodal_model", False))
+        self._sizes = ImageSizes()
         self._numbers = itertools.count()
         self._pump = Pump()
         self.capabilities = Capabilities(
@@ -116,7 +118,10 @@ class VllmEngine:
         check_request(prompt, sampling, self.card, self.tokenizer, sees=self._sees)
         if sampling.constraint is not None:
             check_grammar(sampling.constraint, EXTRA)
-        room = self.card.context_size - len(prompt.ids)
+        besides = sum([await self.image_tokens(image) for image in prompt.images])
+        room = self.card.context_size - len(prompt.ids) - besides
+        if room < 1:
+            raise too_long(len(prompt.ids) + besides, self.card)
         endings = Endings(self.tokenizer, sampling, room)
         chunks = self._pump.chunks(self._said(prompt, sampling, room), endings)
         try:
@@ -148,7 +153,23 @@ class VllmEngine:
                 async for output in outputs:
                     yield _told(output, sampling.logprobs)
         except ValueError as error:  # its errors of validation are such
-            raise InvalidRequest(f"vLLM does not take this request: {error}") from None
+            raise _refused(error) from None
+
+    async def image_tokens(self, image: Image) -> int:
+        """``MeasuresImages``: by vLLM's own processor of prompts."""
+        if not self._sees:
+            raise cannot_see()
+        known = self._sizes.known(image)
+        if known is not None:
+            return known
+        pictures = await asyncio.to_thread(opened, [image])
+        alone = {"prompt_token_ids": [*image.word], "multi_modal_data": {"image": pictures}}
+        try:
+            # What the cache of its front has is not sent to its workers, who have not seen it yet.
+            (made,) = await self._engine.renderer.render_cmpl_async([alone], skip_mm_cache=True)
+        except ValueError as error:
+            raise _refused(error) from None
+        return self._sizes.keep(image, len(made["prompt_token_ids"]) - len(image.word))
 
     def _params(self, sampling: Sampling, room: int) -> Any:
         from vllm import SamplingParams
@@ -188,6 +209,10 @@ class VllmEngine:
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.shutdown)
+
+
+def _refused(error: ValueError) -> InvalidRequest:
+    return InvalidRequest(f"vLLM does not take this request: {error}")
 
 
 def _told(output: Any, asked: int | None) -> Told:

@@ -39,10 +39,9 @@ from antiphon.store.memory import MemoryStore
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.backend_check import Check as BackendCheck
 from antiphon.testing.engine_check import CHECKS, Check, collect
-from antiphon.tokens import Image, Prompt, Tokenizer
 from tests.attachments.samples import png
 from tests.engines.tiny import FOLDER
-from tests.engines.tiny_llava import make_llava
+from tests.engines.tiny_llava import make_llava, shown
 from tests.upstream.real_servers import SERVERS, Missing, seeing_vllm, serving
 
 pytestmark = [
@@ -329,25 +328,13 @@ async def test_what_it_refuses_is_told_with_its_field(
 # --- images beside token ids ---------------------------------------------------------------------
 
 
-def shown(tokenizer: Tokenizer, *parts: str | bytes) -> Prompt:
-    """Texts, and images with the template's word for one."""
-    word = tuple(tokenizer.encode("<image>", special=True))
-    ids: list[int] = []
-    images = []
-    for part in parts:
-        if isinstance(part, bytes):
-            images.append(Image(part, "image/png", len(ids), word))
-        ids += word if isinstance(part, bytes) else tokenizer.encode(part, special=True)
-    return Prompt(tuple(ids), tuple(images))
-
-
 @pytest.mark.requirement("UP-IMAGES")
 async def test_what_vllm_sees_is_what_transformers_sees(tmp_path: Path) -> None:
     pytest.importorskip("transformers")
     make_llava(tmp_path)
     here = await load_transformers(tmp_path)
     red, blue = (png(28, 28, color) for color in ((250, 0, 0), (0, 0, 250)))
-    asked = [shown(here.tokenizer, "What is ", *each, "?") for each in ((red,), (blue, red), ())]
+    asked = [shown(here, "What is ", *each, "?") for each in ((red,), (blue, red), ())]
     greedy = Sampling(max_tokens=4, temperature=0, logprobs=2, ignore_eos=True)
     expected = [await collect(here, prompt, greedy) for prompt in asked]
     try:

@@ -141,6 +141,22 @@ class ModelConfig:
         self.is_multimodal_model = sees
 
 
+class Renderer:
+    """What a processor makes of a prompt: three tokens of an image's word."""
+
+    async def render_cmpl_async(
+        self, prompts: list[dict[str, Any]], *, skip_mm_cache: bool = False
+    ) -> list[dict[str, Any]]:
+        assert skip_mm_cache, "what comes later would be looked for in a cache that has it not"
+        made = []
+        for prompt in prompts:
+            ids = prompt["prompt_token_ids"]
+            if not ids:
+                raise VLLMValidationError("Expected there to be 1 prompt placeholders.")
+            made.append({"prompt_token_ids": ids + 2 * len(prompt["multi_modal_data"]) * ids})
+        return made
+
+
 class AsyncLLM:
     """``requests``: what was asked, by keyword; ``aborted``: the ids of those left early."""
 
@@ -149,6 +165,7 @@ class AsyncLLM:
         self.model_config = ModelConfig(
             arguments.max_model_len or 4096, sees=bool(arguments.limit_mm_per_prompt)
         )
+        self.renderer = Renderer()
         self.requests: list[dict[str, Any]] = []
         self.aborted: list[str] = []
         self.dead = self.down = False

@@ -21,7 +21,7 @@ from antiphon.testing.engine_check import check_engine, collect
 from antiphon.tokens import Image, Prompt
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url, png
-from tests.engines.tiny_llava import make_llava
+from tests.engines.tiny_llava import make_llava, shown
 
 pytestmark = [pytest.mark.engines, pytest.mark.asyncio(loop_scope="module")]
 
@@ -45,18 +45,6 @@ async def engine(folder: Path) -> AsyncIterator[TransformersEngine]:
     loaded = await load(folder, threads=1, context_size=512)
     yield loaded
     await loaded.close()
-
-
-def shown(engine: TransformersEngine, *parts: str | bytes) -> Prompt:
-    """Texts, and images with the template's word for one."""
-    ids: list[int] = []
-    images = []
-    for part in parts:
-        if isinstance(part, bytes):
-            images.append(Image(part, "image/png", len(ids)))
-        text = "<image>" if isinstance(part, bytes) else part
-        ids += engine.tokenizer.encode(text, special=True)
-    return Prompt(tuple(ids), tuple(images))
 
 
 async def test_keeps_the_contract(engine: TransformersEngine) -> None:

@@ -98,12 +98,18 @@ async def test_images_reach_it_opened(engine: VllmEngine) -> None:
     seeing = await load(FOLDER, options={"limit_mm_per_prompt": {"image": 2}})
     assert seeing.capabilities.images and not engine.capabilities.images
     ids = prompt(engine, "Look: ").ids
-    shown = Prompt(ids, (Image(png(), "image/png", 2), Image(png(), "image/png", 3)))
-    await collect(seeing, shown, greedy())
+    words = (ids[1:2], ids[2:3])
+    images = (Image(png(), "image/png", 1, words[0]), Image(png(4), "image/png", 2, words[1]))
+    await collect(seeing, Prompt(ids, images), greedy())
+    assert [await seeing.image_tokens(image) for image in images] == [2, 2]
+    full = Prompt((*ids, *ids[:1] * (seeing.card.context_size - 4 - len(ids))), images)
+    with pytest.raises(InvalidRequest) as refused:
+        await collect(seeing, full, greedy())
+    assert refused.value.code == "context_length_exceeded"
     (asked,) = inner(seeing).requests
     assert [image.mode for image in asked["multi_modal_data"]["image"]] == ["RGB", "RGB"]
     assert tuple(asked["prompt_token_ids"]) == ids
-    for blind, image in ((engine, png()), (seeing, b"no image")):
+    for blind, image in ((engine, png()), (seeing, b"no image"), (seeing, png(3))):
         with pytest.raises(InvalidRequest):
             await collect(blind, Prompt(ids, (Image(image, "image/png", 2),)), greedy())
     await seeing.close()

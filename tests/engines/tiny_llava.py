@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from antiphon.engines.base import Engine
+from antiphon.tokens import Image, Prompt
 from tests.engines.tiny import FOLDER
 
-__all__ = ["make_llava"]
+__all__ = ["make_llava", "shown"]
 
 TEMPLATE = (
     "{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.content is string %}{{ m.content }}"
@@ -14,6 +16,18 @@ TEMPLATE = (
     "{% endif %}{% endfor %}{% endif %}<|im_end|>\n{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
+
+
+def shown(engine: Engine, *parts: str | bytes) -> Prompt:
+    """Texts, and images with the template's word for one."""
+    word = tuple(engine.tokenizer.encode("<image>", special=True))
+    ids: list[int] = []
+    images = []
+    for part in parts:
+        if isinstance(part, bytes):
+            images.append(Image(part, "image/png", len(ids), word))
+        ids += word if isinstance(part, bytes) else engine.tokenizer.encode(part, special=True)
+    return Prompt(tuple(ids), tuple(images))
 
 
 def make_llava(folder: Path) -> None:
