@@ -241,7 +241,7 @@ class _Joined:
         if self._head:
             head, self._head = self._head, b""
             self._transport.writelines((head, piece))
-        elif piece.startswith(b"HTTP/1.1 "):
+        elif piece[:9] == b"HTTP/1.1 ":  # it may be a view of bytes
             self._head = piece
             asyncio.get_running_loop().call_soon(self._alone)
         else:
