@@ -166,12 +166,24 @@ async def test_answers_come_side_by_side(serve: Serve) -> None:
 async def test_each_request_is_sampled_as_it_asks(serve: Serve, ask: Ask) -> None:
     played = engine(["one", "two"])
     server = serve(played)
-    await ask(server, temperature=0, top_k=5, seed=7, stop=["\n"], presence_penalty=0.5)
-    await ask(server, temperature=1.5, top_p=0.5)
+    wished = {
+        "temperature": 0,
+        "top_p": 0.5,
+        "top_k": 5,
+        "min_p": 0.1,
+        "seed": 7,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.25,
+        "repetition_penalty": 1.1,
+    }
+    await ask(server, **wished, stop=["\n"], logit_bias={"65": -1}, prompt_cache_key="mine")
+    await ask(server, temperature=1.5)
     (_, first), (_, second) = played.requests
-    assert (first.temperature, first.top_k, first.seed) == (0, 5, 7)
-    assert (first.stop[-1], first.presence_penalty) == ("\n", 0.5)
-    assert (second.temperature, second.top_p, second.seed) == (1.5, 0.5, None)
+    assert {name: getattr(first, name) for name in wished} == wished
+    assert (first.stop[-1], first.logit_bias, first.cache_key) == ("\n", {65: -1}, "mine")
+    unset = dict.fromkeys(wished) | {"temperature": 1.5, "top_p": 1}
+    assert {name: getattr(second, name) for name in wished} == unset
+    assert (second.logit_bias, second.cache_key) == ({}, None)
     assert second.stop == first.stop[:-1]
 
 
