@@ -12,10 +12,11 @@ from typing import Any
 
 import structlog
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.backends.base import Backend, Reply, singly
 from antiphon.conversation import Begun, Conversation, Options
-from antiphon.errors import RequestError, RunError
+from antiphon.errors import InvalidRequest, RequestError, RunError
 from antiphon.stream.deltas import Delta, Open, Sampled, Text
 from antiphon.wire.items import InputText, Item, Message, Reasoning
 from antiphon.wire.response import ReasoningConfig
@@ -32,6 +33,8 @@ _LEVELS: Mapping[str, tuple[int, str]] = {
     "auto": (192, "in one short paragraph"),
     "detailed": (512, "in a paragraph for each step"),
 }
+#: Tokens of thinking where it cannot be stopped.
+_THINKING = 512
 _ASK = """\
 Below are an assistant's notes from working on a reply. Say {how} what the assistant considered \
 and decided, in the present participle ("Checking the units …"). Begin with a title of two to five \
@@ -69,15 +72,7 @@ class Summariser(Struct, frozen=True, kw_only=True):
 
     async def of(self, thought: str) -> AsyncGenerator[str, None]:
         """The summary, piece by piece. Raises ``RequestError`` and ``RunError``."""
-        most, how = _LEVELS[self.level]
-        ask = _ASK.format(how=how, thought=self._shown(thought))
-        reply = await self.backend.prepare(
-            Conversation((Message(id="", role="user", content=(InputText(text=ask),)),)),
-            Options(
-                reasoning=ReasoningConfig(effort="none"),
-                **{**self.defaults, "max_output_tokens": most},
-            ),
-        )
+        reply = await self._asked(thought)
         item: Item | None = None
         async with aclosing(singly(reply.deltas())) as deltas:
             async for delta in deltas:
@@ -85,6 +80,22 @@ class Summariser(Struct, frozen=True, kw_only=True):
                     item = delta.item
                 elif isinstance(delta, Text) and isinstance(item, Message):
                     yield delta.text
+
+    async def _asked(self, thought: str) -> Reply:
+        """Not to be thought about; by a model that must and cannot be stopped, with room for it."""
+        most, how = _LEVELS[self.level]
+        ask = _ASK.format(how=how, thought=self._shown(thought))
+        asked = Conversation((Message(id="", role="user", content=(InputText(text=ask),)),))
+        options = Options(
+            reasoning=ReasoningConfig(effort="none"),
+            **{**self.defaults, "max_output_tokens": most, "thinking_budget": 0},
+        )
+        try:
+            return await self.backend.prepare(asked, options)
+        except InvalidRequest:
+            most += _THINKING
+            options = replace(options, max_output_tokens=most, thinking_budget=None)
+            return await self.backend.prepare(asked, options)
 
     def _shown(self, thought: str) -> str:
         room = (self.backend.context_size or _USUAL_SIZE) // 2

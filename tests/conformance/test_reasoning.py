@@ -70,6 +70,24 @@ async def test_what_was_thought_is_shown_to_the_model_and_how_much_is_wanted(
     assert lengths == sorted(set(lengths))
 
 
+async def test_a_summary_is_not_thought_about_or_has_room_for_it(serve: Serve, wait: Ask) -> None:
+    asked: list[Options] = []
+
+    def reply(conversation: Conversation, options: Options) -> Any:
+        if NOTES not in _last(conversation):
+            return [*thought("Two and two."), *said("Four.")]
+        asked.append(options)
+        if options.thinking_budget is not None:
+            return InvalidRequest("no", param="thinking_token_budget")
+        return "**Checking** Twice."
+
+    answer = await wait(serve(Scripted(reply)), reasoning={"summary": "concise"})
+    assert answer.output[0]["summary"][0]["text"] == "**Checking** Twice."
+    first, second = asked
+    assert (first.thinking_budget, second.thinking_budget) == (0, None)
+    assert (second.max_output_tokens or 0) >= (first.max_output_tokens or 0) + 500
+
+
 async def test_the_older_name_of_the_wish_is_read_too(serve: Serve, wait: Ask) -> None:
     answer = await wait(serve(thinker()), reasoning={"generate_summary": "concise"})
     assert answer.output[0]["summary"][0]["text"] == "**Checking** Twice."
