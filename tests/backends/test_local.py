@@ -122,8 +122,11 @@ async def test_an_answer_is_text_and_a_finish_with_exact_usage() -> None:
 async def test_thinking_is_counted() -> None:
     told = await ask(local(engine("<think>\nabc\n</think>\n\nYes<|im_end|>")), user("Hi"))
     assert [type(item) for item in told.opened] == [Reasoning, Message]
-    details = told.finish.usage.output_tokens_details
+    usage = told.finish.usage
+    details = usage.output_tokens_details
     assert len("abc") <= details.reasoning_tokens <= len("\nabc\n") + 2
+    assert details.reasoning_tokens < usage.output_tokens
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
 
 
 @pytest.mark.parametrize("asked", [1, 3])

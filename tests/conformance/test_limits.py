@@ -243,8 +243,12 @@ async def test_a_server_that_stops_ends_what_runs_and_takes_nothing_new(serve: S
 
 
 @pytest.mark.requirement("VN-65", "TR-14", "API-NO-CONTENT-IN-LOGS")
-async def test_nothing_that_is_said_is_logged(serve: Serve, wait: Ask) -> None:
+async def test_nothing_that_is_said_is_logged(
+    serve: Serve, wait: Ask, caplog: pytest.LogCaptureFixture
+) -> None:
     server = serve(Scripted(["CANARY-OUT"]))
-    await wait(server, input="CANARY-IN", instructions="CANARY-SYSTEM")
+    with caplog.at_level("DEBUG"):
+        await wait(server, input="CANARY-IN", instructions="CANARY-SYSTEM")
+    assert "CANARY" not in caplog.text
     assert "CANARY" not in server.log.getvalue()
     assert '"output_tokens":' in server.log.getvalue()

@@ -136,7 +136,7 @@ class Merging(ByteTokenizer):
         return b"first" if token == self.ONE else super().piece(token)
 
 
-@pytest.mark.requirement("D-79", "API-KEPT-TOKENS")
+@pytest.mark.requirement("D-79", "VN-62", "API-KEPT-TOKENS")
 async def test_the_next_prompt_extends_what_was_sampled(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:

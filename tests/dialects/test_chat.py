@@ -129,7 +129,8 @@ def test_a_template_without_tools_gets_them_in_words() -> None:
     rendered = model.render(user("Hi"), call(), output(), instructions="Be kind.", tools=(WEATHER,))
     text = model.spell(rendered.prompt.ids)
     assert text.startswith("<|im_start|>system\nBe kind.\n\n# Tools")
-    assert '"name": "weather"' in text
+    system = text.partition("<|im_end|>")[0]
+    assert '"name": "weather"' in system and '"city"' in system
     assert text.endswith(
         '<|im_start|>assistant\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n'
         "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nsunny\n</tool_response>"
