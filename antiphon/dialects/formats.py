@@ -137,7 +137,7 @@ TOOLS: Mapping[str, ToolFormat] = {
         records(
             "longcat",
             ("<longcat_tool_call>",),
-            record(before="<longcat_tool_call>", after="</longcat_tool_call>"),
+            record("", before="<longcat_tool_call>\n", after="\n</longcat_tool_call>"),
             closes=("</longcat_tool_call>",),
             mark="<longcat_tool_call>",
         ),

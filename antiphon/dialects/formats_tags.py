@@ -129,7 +129,7 @@ def step_tags(name: str) -> ToolFormat:
     begin, sep, end = "<｜tool_call_begin｜>", "<｜tool_sep｜>", "<｜tool_call_end｜>"
     opening, closing = '<steptml:invoke name="', "</steptml:invoke>"
     key, value_end = '<steptml:parameter name="', "</steptml:parameter>"
-    return _tagged(
+    row = _tagged(
         name,
         (first, last),
         (opening, '">', closing),
@@ -149,6 +149,10 @@ def step_tags(name: str) -> ToolFormat:
         ),
         mark="steptml:invoke",
         around=(begin, end),
+    )
+    calls = row.states["calls"]  # between two calls the word's token may stand as well
+    return replace(
+        row, states={**row.states, "calls": replace(calls, on={**calls.on, sep: "calls"})}
     )
 
 
