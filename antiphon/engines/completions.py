@@ -61,6 +61,8 @@ async def load(
         called = model or only_model(name, upstream, listed)
         entry = next((each for each in entries(listed) if each.get("id") == called), {})
         facts = await _facts(upstream, kind)
+        if adapters and not flavour.adapts:
+            raise SetupError(f"model {name}: over token ids {kind} takes no adapters")
         source = told.tokenizer or _tokenizer_of(entry, facts)
         if source is None:
             raise SetupError(
@@ -75,9 +77,7 @@ async def load(
             images=None if eyes is None else eyes.told,
             constraints=await _takes_grammars(upstream, flavour, told.grammars, facts),
             seed=flavour.can.seed or facts.get("enable_deterministic_inference") is True,
-            adapters=frozenset(
-                [*(adapters or {}), *(str(e["id"]) for e in entries(listed) if e.get("parent"))]
-            ),
+            adapters=_adapters(flavour, listed) | frozenset(adapters or {}),
         )
         flavour = replace(flavour, can=can)
         return Completions(
@@ -289,7 +289,7 @@ def _flavour(name: str, upstream: Upstream, told: str | None, listed: Any) -> tu
                 f"models.{name}.engine_options.flavour: there is no {told!r} (there are: {known})"
             )
         return told, FLAVOURS[told]
-    owners = {each.get("owned_by") for each in entries(listed)}
+    owners = [each.get("owned_by") for each in entries(listed)]
     for kind, flavour in FLAVOURS.items():
         if flavour.owner in owners:
             return kind, flavour
@@ -299,6 +299,12 @@ def _flavour(name: str, upstream: Upstream, told: str | None, listed: Any) -> tu
         + f": set models.{name}.engine_options.flavour (there are: {known}), or use the engine"
         " chat_completions"
     )
+
+
+def _adapters(flavour: Flavour, listed: Any) -> frozenset[str]:
+    """Those that the server lists as models of their own."""
+    found = (each.get("id") for each in entries(listed) if each.get("parent"))
+    return frozenset(id for id in found if flavour.adapts and isinstance(id, str))
 
 
 async def _takes_grammars(

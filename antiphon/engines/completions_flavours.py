@@ -30,7 +30,7 @@ class Flavour(Struct, frozen=True, kw_only=True):
     """``path``: where it continues tokens. ``versioned``: below ``/v1``. ``owner``: whom its list
     of models names. ``grammars``: whether it takes llguidance's Lark: it can be asked, never, if
     it says so itself, or the operator. ``late``: how many tokens were cached is told behind the
-    end."""
+    end. ``adapts``: it has adapters that a request names."""
 
     path: str
     owner: str
@@ -40,6 +40,7 @@ class Flavour(Struct, frozen=True, kw_only=True):
     versioned: bool = True
     grammars: Literal["asked", "no", "said", "told"] = "no"
     late: bool = False
+    adapts: bool = False
 
 
 #: Field of ``Sampling`` → field of most servers. None is left out: the server's own default.
@@ -225,6 +226,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         can=msgspec.structs.replace(_ALL, priority=True, cache_salt=True, extra=None),
         written=_vllm,
         pieces=VllmPieces,
+        adapts=True,
         grammars="told",
         late=True,
     ),
@@ -235,6 +237,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         can=msgspec.structs.replace(_ALL, seed=False, priority=True, cache_salt=True),
         written=_sglang,
         pieces=SglangPieces,
+        adapts=True,
         versioned=False,
         grammars="said",
     ),

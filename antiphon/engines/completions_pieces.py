@@ -34,6 +34,11 @@ UNKNOWN_LOGPROB = -9999.0
 #: What decoding JSON that others wrote may raise.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
+#: Reasons for an end that is none of the answer's own.
+_GIVEN_UP = frozenset({"abort", "cancelled", "error", "timeout"})
+#: The most tokens that end within one character.
+_MOST_WITHHELD = 8
+
 #: The id of a token: another number is none.
 Id = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 
@@ -77,6 +82,9 @@ def _unreadable() -> BackendError:
 
 
 def _reason(told: str) -> Reason:
+    """Raises ``BackendError`` where the server gave up what it was asked for."""
+    if told in _GIVEN_UP:
+        raise BackendError(f"The upstream ended it: {told}.")
     return "length" if told == "length" else "stop"
 
 
@@ -341,7 +349,7 @@ class LlamaPieces:
         ids = told.tokens
         withheld = told.tokens_predicted - self._seen - len(ids)
         self._seen = told.tokens_predicted
-        if withheld > 0 and ids:
+        if 0 < withheld <= _MOST_WITHHELD and ids:
             ids = self._asked.withheld.ids(told.content, ids[-1], withheld)
         most = self._asked.sampling.logprobs
         known = told.completion_probabilities if most is not None else []

@@ -27,7 +27,7 @@ def opened(images: Sequence[Image]) -> list[Any]:
     for image in images:
         try:
             found.append(PIL.Image.open(BytesIO(image.content)).convert("RGB"))
-        except (OSError, ValueError, SyntaxError) as error:
+        except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
             raise InvalidRequest(
                 f"Invalid image: {error}.", param="input", code="image_parse_error"
             ) from None

@@ -96,5 +96,10 @@ def told_token(id: int, known: Mapping[int, Any] | None, asked: int | None) -> T
     if known is None:
         return TokenLogprob(id, 0.0)
     best = sorted(((each.logprob, other) for other, each in known.items()), reverse=True)
-    top = tuple(Alternative(other, logprob) for logprob, other in best[: asked or 0])
-    return TokenLogprob(id, known[id].logprob, top)
+    top = tuple(Alternative(other, _finite(logprob)) for logprob, other in best[: asked or 0])
+    return TokenLogprob(id, _finite(known[id].logprob), top)
+
+
+def _finite(logprob: float) -> float:
+    """JSON has no infinity. In this order what is no number is the least, too."""
+    return max(-9999.0, logprob)

@@ -254,12 +254,38 @@ def test_a_server_that_tells_no_ids_is_noticed() -> None:
         VllmPieces(asked()).feed(payload)
 
 
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(VllmPieces, "abort"), (VllmPieces, "error"), (TrtllmPieces, "timeout")]
+)
+def test_what_the_server_gave_up_is_not_complete(kind: Any, reason: str) -> None:
+    payload = json.dumps({"choices": [{"token_ids": [97], "finish_reason": reason}]}).encode()
+    with pytest.raises(BackendError, match=reason):
+        kind(asked()).feed(payload)
+
+
+def test_logprobs_that_do_not_go_with_the_tokens_are_not_known() -> None:
+    """No token is lost with them."""
+    told = {"token_logprobs": [-1.0], "top_logprobs": [{"token_id:97": -1.0}]}
+    choice = {"token_ids": [97, 98], "finish_reason": None, "logprobs": told}
+    found = VllmPieces(asked(logprobs=1)).feed(json.dumps({"choices": [choice]}).encode()).tokens
+    assert [(each.id, each.logprob, each.top) for each in found] == [
+        (97, -9999.0, ()),
+        (98, -9999.0, ()),
+    ]
+
+
 def test_an_abort_of_sglang_is_an_error() -> None:
     reason = {"type": "abort", "message": "The input is too long.", "status_code": 400}
     payload = json.dumps({"output_ids": [], "meta_info": {"finish_reason": reason}}).encode()
     with pytest.raises(BackendError) as raised:
         SglangPieces(asked()).feed(payload)
     assert raised.value.code == "context_length_exceeded"
+
+
+def test_more_tokens_than_a_character_has_are_not_looked_for() -> None:
+    pieces = LlamaPieces(asked())
+    told = {"content": "é" * 5000, "tokens": [169], "tokens_predicted": 9000}
+    assert [each.id for each in pieces.feed(json.dumps(told).encode()).tokens] == [169]
 
 
 def test_ids_that_llama_server_withholds_are_found() -> None:
@@ -305,13 +331,14 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.parametrize("flavour", FLAVOURS)
 async def test_finds_out_who_it_is(flavour: str, folder: Path) -> None:
-    more = [{"id": "lora", "parent": "m"}]
+    more = [{"id": "lora", "parent": "m"}, {"parent": "m", "owned_by": [{}]}]
     scripted = ScriptedEngine()
     async with serving(SHAPES[flavour], scripted, root=str(folder), more=more) as (url, _):
         engine = await load("tiny", url)
         assert engine.card.chat_template == hf_files.TEMPLATE
         assert (engine.card.name, engine.card.context_size) == ("tiny", 4096)
-        assert engine.capabilities.adapters == {"lora"}
+        adapts = flavour in ("vllm", "sglang")
+        assert engine.capabilities.adapters == (frozenset({"lora"}) if adapts else frozenset())
         assert not engine.capabilities.constraints
         await engine.close()
 
@@ -372,6 +399,13 @@ async def test_what_is_missing_is_said(
     async with serving(SHAPES["vllm"], ScriptedEngine(), **facts) as (url, _):
         with pytest.raises(SetupError, match=says):
             await load("tiny", url, options=options)
+
+
+@pytest.mark.parametrize("flavour", ["tensorrt-llm", "llama-server"])
+async def test_who_has_no_adapters_by_name_says_so(flavour: str, folder: Path) -> None:
+    async with serving(SHAPES[flavour], ScriptedEngine(), root=str(folder)) as (url, _):
+        with pytest.raises(SetupError, match="takes no adapters"):
+            await load("tiny", url, adapters={"poet": "poet-v2"})
 
 
 async def test_nobody_answers() -> None:
