@@ -16,6 +16,7 @@ from msgspec import Meta, Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire.body import DEFAULT_LIMITS, Limits, parse
 from antiphon.wire.faults import bad_type, empty, kind_of, missing
+from antiphon.wire.foreign import refuse_foreign
 from antiphon.wire.shape import Json, array, converted
 
 __all__ = ["AskedEmbeddings", "EmbeddingList", "embedding_list", "embeddings_request"]
@@ -42,6 +43,7 @@ def embeddings_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> AskedEmb
     raw = parse(body, limits)
     if "input" not in raw:
         raise missing("input")
+    refuse_foreign(raw)
     fields = {**raw, "input": _texts(raw["input"])}
     return converted(fields, AskedEmbeddings, "")
 

@@ -39,6 +39,7 @@ _FOREIGN: Mapping[str, tuple[Any, ...]] = {
     "modalities": (["text"],),
     "n": (1,),
     "n_predict": (-1,),
+    "normalize": (True,),
     "num_predict": (-1,),
     "prompt_logprobs": (False,),
     "regex": (),

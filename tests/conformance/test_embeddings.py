@@ -119,6 +119,7 @@ async def test_token_ids(server: Server, embedder: WordEmbedder) -> None:
         ({"input": "a", "dimensions": 0}, "dimensions", "integer_below_min_value"),
         ({"input": "a", "encoding_format": "hex"}, "encoding_format", "invalid_value"),
         ({"input": "a", "input_type": "image"}, "input_type", "invalid_value"),
+        ({"input": "a", "normalize": False}, "normalize", "unsupported_parameter"),
         ({"input": "a", "model": "nope"}, "model", "model_not_found"),
     ],
 )
