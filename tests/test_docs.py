@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.configuration import load
+from antiphon.factories import factory
 from antiphon.options import options
 from antiphon.settings import Settings
 from antiphon.stream.grammar import ITEM, PLAIN_ITEM, RESPONSE
@@ -39,6 +41,27 @@ def test_every_edge_of_the_grammar_stands_on_the_page_of_events() -> None:
 def test_links_lead_somewhere(path: Path) -> None:
     links = re.findall(r"\]\((?!https?://)([^)#]+)(?:#[^)]*)?\)", path.read_text(encoding="utf-8"))
     assert [link for link in links if not (path.parent / link).exists()] == []
+
+
+SETTINGS = [
+    pytest.param(block, id=f"{path.stem}-{number}")
+    for path in DOCS
+    for number, block in enumerate(
+        re.findall(
+            r"^```toml\n(.*?)^```", path.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE
+        )
+    )
+]
+
+
+@pytest.mark.parametrize("block", SETTINGS)
+def test_settings_that_a_page_shows_are_such(block: str, tmp_path: Path) -> None:
+    file = tmp_path / "antiphon.toml"
+    file.write_text(block)
+    environ = dict.fromkeys(re.findall(r"\$([A-Z_]+)", block), "sk-1")
+    models = load(file=file, environ=environ).settings.models
+    for name, model in models.items():
+        factory(name, model)
 
 
 def test_commands_of_the_readme_are_targets() -> None:
