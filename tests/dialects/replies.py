@@ -5,12 +5,14 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from msgspec import UNSET, Struct
 
 from antiphon.dialects.formats import REASONING, TOOLS, ToolFormat
+from antiphon.dialects.lexer import Lexer
 from antiphon.dialects.scanner import Parser, ToolShape
 from antiphon.stream.deltas import Close, Delta, Open, Reason, Sampled, Text
 from antiphon.testing.tokenizer import ByteTokenizer
@@ -56,20 +58,35 @@ class Story(Struct, frozen=True, kw_only=True):
 
     @property
     def tokenizer(self) -> ByteTokenizer:
-        return ByteTokenizer(self.special)
+        return _tokenizer(self.special)
 
     def parser(self) -> Parser:
+        reasoning = REASONING[self.thinking] if self.thinking else None
+        tools = TOOLS[self.calls] if self.calls else None
         return Parser(
             self.tokenizer,
-            reasoning=REASONING[self.thinking] if self.thinking else None,
-            tools=TOOLS[self.calls] if self.calls else None,
+            reasoning=reasoning,
+            tools=tools,
             shapes=SHAPES,
             thinking=self.start == "reasoning",
             parallel=self.parallel,
+            lexer=_lexer(self.special, self.thinking, self.calls),
         )
 
     def ids(self) -> list[int]:
         return self.tokenizer.encode(self.output, special=True)
+
+
+@cache
+def _tokenizer(special: tuple[str, ...]) -> ByteTokenizer:
+    return ByteTokenizer(special)
+
+
+@cache
+def _lexer(special: tuple[str, ...], thinking: str | None, calls: str | None) -> Lexer:
+    """Made once, as dialects do."""
+    reasoning = REASONING[thinking] if thinking else None
+    return Lexer(_tokenizer(special), reasoning, TOOLS[calls] if calls else None)
 
 
 def stories() -> list[Story]:
