@@ -22,6 +22,7 @@ class _Need(Struct, frozen=True):
     idle: tuple[Any, ...] = (None,)
 
 
+_FOR_IMAGES = "mm_processor_kwargs"
 _NEEDS: tuple[_Need, ...] = (
     _Need("presence_penalty", lambda can: can.penalties, (None, 0)),
     _Need("frequency_penalty", lambda can: can.penalties, (None, 0)),
@@ -39,7 +40,9 @@ def check_options(options: Options, can: Capabilities) -> None:
         if getattr(options, need.option) not in need.idle and not need.able(can):
             raise _unsupported(need.option, f"'{need.option}' is not supported with this model.")
     for name in options.extra:
-        if can.extra is not None and name not in can.extra:
+        # a field of its own, which goes beside images and messages alone
+        taken = name != _FOR_IMAGES if can.extra is None else name in can.extra
+        if not taken:
             field = field_of_extra(name)
             raise _unsupported(field, f"'{field}' is not supported with this model.")
     if options.logprobs is None:
@@ -65,7 +68,7 @@ def check_bias(bias: Mapping[int, float], size: int) -> None:
 
 def field_of_extra(name: str) -> str:
     """Where a request says what the engine alone knows by this name."""
-    return name if name == "mm_processor_kwargs" else f"vllm_xargs.{name[:64]}"
+    return name if name == _FOR_IMAGES else f"vllm_xargs.{name[:64]}"
 
 
 def cannot_restrict() -> InvalidRequest:

@@ -264,8 +264,11 @@ class LocalReply:
 
     def resumed(self, begun: Begun) -> LocalReply:
         """From the tokens so far. A grammar cannot be entered in the middle: one that only makes
-        the reply better is left out, one that is needed makes this impossible."""
+        the reply better is left out, one that is needed makes this impossible. Images stand where
+        they stood only in a prompt that is the same."""
         rendered, sampling = self._rendered, self._sampling
+        if rendered.prompt.images and rendered.prompt.ids != begun.prompt:
+            raise CannotContinue("its images would stand elsewhere")
         if begun.sampled and sampling.constraint is not None:
             if sampling.constraint.needed:
                 raise CannotContinue("its format was enforced by a grammar")

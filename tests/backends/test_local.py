@@ -11,16 +11,17 @@ from msgspec import Struct
 
 from antiphon.backends.base import singly
 from antiphon.backends.local import Local
-from antiphon.conversation import Conversation, Kept, Options
+from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.dialects.chat import Dialect
 from antiphon.engines.base import Capabilities
-from antiphon.errors import BackendError, InvalidRequest
+from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tokens import ModelCard
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,
+    InputImage,
     InputText,
     Item,
     Message,
@@ -29,6 +30,7 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.response import JsonObjectFormat, TextConfig
 from antiphon.wire.tools import Choice, Function
+from tests.attachments.samples import data_url, png
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
 TEMPLATE = (
@@ -409,3 +411,28 @@ async def test_no_room_for_an_answer_behind_the_thinking_is_a_cut() -> None:
     played = engine("<think>\nabcdef")
     told = await ask(local(played), user("Hi"), thinking_budget=2, max_output_tokens=4)
     assert told.finish.reason == "length" and len(played.requests) == 1
+
+
+async def test_what_was_interrupted_sees_its_images_where_they_stood() -> None:
+    seeing = engine("Hello!", capabilities=Capabilities(images="apart"))
+    dialect = Dialect(seeing.card, seeing.tokenizer, images="apart")
+    backend = Local(seeing, dialect, sees_images=True)
+    parts = (InputText(text="See: "), InputImage(image_url=data_url(png())))
+    conversation = Conversation((Message(id="m", role="user", content=parts),))
+    reply = await backend.prepare(conversation, Options())
+    ids = reply.kept.ids  # type: ignore[union-attr]
+    async with aclosing(singly(reply.resumed(Begun(ids, (72,))).deltas())) as deltas:
+        assert [delta async for delta in deltas]
+    ((asked, _),) = seeing.requests
+    assert asked.ids == (*ids, 72) and [image.content for image in asked.images] == [png()]
+    with pytest.raises(CannotContinue, match="images"):
+        reply.resumed(Begun((ids[0], *ids), (72,)))
+
+
+async def test_what_is_said_to_a_processor_of_images_is_no_argument_of_vllms() -> None:
+    any_argument = local(engine(capabilities=Capabilities(extra=None)))
+    await any_argument.prepare(Conversation((user("Hi"),)), Options(extra={"x": 1}))
+    with pytest.raises(InvalidRequest) as refused:
+        extra = {"mm_processor_kwargs": {"size": 1}}
+        await any_argument.prepare(Conversation((user("Hi"),)), Options(extra=extra))
+    assert refused.value.param == "mm_processor_kwargs"
