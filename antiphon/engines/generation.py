@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from antiphon.engines.endings import Endings
 from antiphon.engines.handover import Handover
 from antiphon.engines.torch_sampler import Sampler
-from antiphon.errors import AntiphonError, BackendError
 from antiphon.tokens import Chunk, Prompt
 
 if TYPE_CHECKING:
@@ -58,9 +57,4 @@ class Generation:
 
     def fail(self, error: BaseException) -> None:
         self._aborted = True
-        failure = error if isinstance(error, AntiphonError) else BackendError(_failed(error))
-        self.out.give(failure)
-
-
-def _failed(error: BaseException) -> str:
-    return f"The engine failed: {error or type(error).__name__}"
+        self.out.fail(error)

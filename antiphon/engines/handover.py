@@ -9,7 +9,7 @@ import asyncio
 import threading
 from collections.abc import AsyncGenerator, Sequence
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, BackendError
 from antiphon.tokens import Chunk
 
 __all__ = ["Handover", "joined"]
@@ -36,6 +36,15 @@ class Handover:
         except RuntimeError:
             return False
         return True
+
+    def fail(self, error: BaseException) -> bool:
+        """Give an error: one that nobody expected is the cause of the engine's failure, and found
+        in the log. As ``give``."""
+        if isinstance(error, AntiphonError):
+            return self.give(error)
+        failure = BackendError(f"The engine failed: {str(error) or type(error).__name__}")
+        failure.__cause__ = error
+        return self.give(failure)
 
     async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
         """What is there, joined, as soon as something is; ends with the chunk that has a reason.

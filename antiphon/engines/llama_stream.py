@@ -117,9 +117,9 @@ class Stream:
                 server.handle_completions(request(), self._read)
             if not self._ended:
                 what = "was aborted" if self._aborted else "ended without an answer"
-                self._hand_over(BackendError(f"The generation {what}."))
+                self._handover.fail(BackendError(f"The generation {what}."))
         except Exception as error:
-            self._hand_over(BackendError(f"The engine failed: {error}"))
+            self._handover.fail(error)
 
     def _read(self, event: bytes) -> bool:
         """Called for every event; True stops the generation."""
@@ -129,11 +129,11 @@ class Stream:
             chunk = self._chunk(_decode(event))
         except Exception as error:  # the binding would swallow it
             self._ended = True
-            self._hand_over(BackendError(f"The engine failed: {error}"))
+            self._handover.fail(error)
         else:
             if chunk is not None:
                 self._ended = chunk.finish is not None
-                self._hand_over(chunk)
+                self._aborted |= not self._handover.give(chunk)
         return self._ended or self._aborted
 
     def _chunk(self, event: _Event) -> Chunk | None:
@@ -189,7 +189,3 @@ class Stream:
         tokens = tuple(self._pending.popleft() for _ in range(count))
         ids = tuple(token.id for token in tokens)
         return ids, tokens if self._sampling.logprobs is not None else ()
-
-    def _hand_over(self, item: Chunk | BackendError) -> None:
-        if not self._handover.give(item):
-            self._aborted = True

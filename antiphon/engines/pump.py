@@ -15,7 +15,7 @@ from msgspec import Struct
 
 from antiphon.engines.endings import Endings
 from antiphon.engines.handover import Handover
-from antiphon.errors import AntiphonError, BackendError
+from antiphon.errors import BackendError
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
 
 __all__ = ["Pump", "Told", "told_token"]
@@ -76,10 +76,8 @@ async def _read(said: AsyncGenerator[Told, None], endings: Endings, out: Handove
                 if endings.over:
                     return
         out.give(BackendError("The engine stopped without saying why."))
-    except AntiphonError as error:
-        out.give(error)
     except Exception as error:
-        out.give(BackendError(f"The engine failed: {error or type(error).__name__}"))
+        out.fail(error)
 
 
 def _finished(told: Told, endings: Endings) -> Chunk | None:

@@ -275,6 +275,8 @@ class Run:
         await self._end(stored)
 
     async def _failed(self, error: RunError) -> None:
+        if error.__cause__ is not None:  # what nobody expected
+            _log.error("run failed", response=self.id, exc_info=error.__cause__)
         if self._patience is not None and not self._answered and not self._outlet.begun:
             self._over = True
             self.response = self._writer.settle(

@@ -60,3 +60,18 @@ def test_nobody_reads_when_the_loop_is_closed() -> None:
 
 def test_nothing_joined_is_nothing() -> None:
     assert joined([]) is None
+
+
+async def test_what_failed_is_the_cause_of_what_is_raised() -> None:
+    for error in (KeyError("where"), MemoryError()):
+        handover = Handover(asyncio.get_running_loop())
+        handover.fail(error)
+        with pytest.raises(BackendError, match=r"where|MemoryError") as raised:
+            await read(handover)
+        assert raised.value.__cause__ is error
+    expected = BackendError("The generation was aborted.")
+    handover = Handover(asyncio.get_running_loop())
+    handover.fail(expected)
+    with pytest.raises(BackendError) as raised:
+        await read(handover)
+    assert raised.value is expected and expected.__cause__ is None

@@ -11,6 +11,7 @@ from contextlib import aclosing
 from typing import Any
 
 import pytest
+from structlog.testing import capture_logs
 
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Begun, Conversation, Kept, Options
@@ -192,6 +193,15 @@ async def test_an_unexpected_exception_shows_nothing_of_itself() -> None:
     check(events)
     assert isinstance(events[-1], ev.Failed)
     assert "secret" not in str(events[-1])
+
+
+async def test_what_an_engine_did_not_expect_is_in_the_log() -> None:
+    broken = BackendError("The engine failed: it broke")
+    broken.__cause__ = cause = KeyError("where")
+    for failure, logged in ((broken, [cause]), (BackendError("It was asked too much."), [])):
+        with capture_logs() as logs:
+            await events_of(await create(service(Scripted([failure]))))
+        assert [each["exc_info"] for each in logs if each["event"] == "run failed"] == logged
 
 
 async def test_a_reply_that_cannot_be_read_fails_and_is_well_formed() -> None:
