@@ -13,6 +13,7 @@ from collections.abc import Collection, Mapping
 from typing import TypeVar
 
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.errors import SetupError
 
@@ -76,6 +77,12 @@ _PYTHONIC_4 = r"(?s)\[func_name1\(.*<\|header_start\|>"
 _DSML, _GCML = "｜DSML｜", "｜GCML｜"
 _LABEL, _LABELLED = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
 _KIMI_ENDS = {_LABEL: "label", "<|tool_call_end|>": "calls", "<|tool_calls_section_end|>": START}
+_LONGCAT = argument_tags(
+    "longcat_2",
+    ("<longcat_tool_call>", "</longcat_tool_call>"),
+    ("<longcat_arg_key>", "<longcat_arg_value>"),
+    mark="<longcat_arg_key>",
+)
 #: From the most telling marks to the least.
 TOOLS: Mapping[str, ToolFormat] = {
     row.name: row
@@ -128,17 +135,11 @@ TOOLS: Mapping[str, ToolFormat] = {
         shell_tags("cwm"),
         cdata_tags("minicpm5"),
         element_tags("minimax_m3", "]<]minimax[>["),
-        argument_tags(
-            "longcat_2",
-            ("<longcat_tool_call>", "</longcat_tool_call>"),
-            ("<longcat_arg_key>", "<longcat_arg_value>"),
-            mark="<longcat_arg_key>",
-        ),
-        records(
-            "longcat",
-            ("<longcat_tool_call>",),
-            record("", before="<longcat_tool_call>\n", after="\n</longcat_tool_call>"),
-            closes=("</longcat_tool_call>",),
+        _LONGCAT,
+        replace(
+            _LONGCAT,
+            name="longcat",
+            written=record("", before="<longcat_tool_call>\n", after="\n</longcat_tool_call>"),
             mark="<longcat_tool_call>",
         ),
         section_tags("hy_v3", ("", ":opensource"), mark=":opensource|<tool_sep:"),

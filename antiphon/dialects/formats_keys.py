@@ -34,13 +34,17 @@ def argument_tags(
     key, value = tags
     key_end = key.replace("<", "</") if key_end is None else key_end
     value_end = value.replace("<", "</") if value_end is None else value_end
-    ends = {opening: "name", closing: START}
+    ends = {opening: "head", closing: START}
     after_key = {key_end: "parameters"} if key_end else {value: "value"}
     between = f"{key_end}{line}{value}" if key_end else value
     return ToolFormat(
         name=name,
-        opens={opening: "name"},
+        opens={opening: "head"},
         states={
+            # Some write JSON all the same.
+            "head": State(reads="between", on=ends, peek={"{": "record"}, then="name"),
+            "record": State(reads="record", on=ends, then="rest"),
+            "rest": State(reads="between", on=ends),
             # Ling 3 writes the line end behind its name as it stands in a source, now and then.
             "name": State(
                 reads="name", on=ends | {key: "key", "\\n": "parameters"}, peek={"{": "arguments"}
