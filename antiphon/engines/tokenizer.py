@@ -19,6 +19,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+from antiphon.engines.unbroken import pieces
 from antiphon.errors import SetupError
 
 __all__ = ["LlamaTokenizer", "extension", "require"]
@@ -60,6 +61,8 @@ class _ModelParams(ctypes.Structure):
 _Log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
 
 _pointer, _int, _bool = ctypes.c_void_p, ctypes.c_int32, ctypes.c_bool
+#: A kind of vocabulary, ``enum llama_vocab_type``.
+_BPE = 2
 _SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
     "llama_log_set": (None, [_Log, _pointer]),
     "llama_backend_init": (None, []),
@@ -68,6 +71,7 @@ _SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
     "llama_model_get_vocab": (_pointer, [_pointer]),
     "llama_model_free": (None, [_pointer]),
     "llama_vocab_n_tokens": (_int, [_pointer]),
+    "llama_vocab_type": (ctypes.c_int, [_pointer]),
     "llama_vocab_get_attr": (ctypes.c_int, [_pointer, _int]),
     "llama_vocab_is_eog": (_bool, [_pointer, _int]),
     "llama_vocab_bos": (_int, [_pointer]),
@@ -151,6 +155,8 @@ class LlamaTokenizer:
         model = self._library.open(path)
         weakref.finalize(self, self._library.model_free, model)
         self._vocabulary = self._library.model_get_vocab(model)
+        #: It parts texts into words before it looks for tokens.
+        self._has_words = self._library.vocab_type(self._vocabulary) == _BPE
         self._size: int = self._library.vocab_n_tokens(self._vocabulary)
         self._pieces: dict[int, bytes] = {}
         self._special, self._end_ids, self._taken = self._look_up_special()
@@ -194,6 +200,12 @@ class LlamaTokenizer:
         return ids + self._encode(text[start:], special=False)
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
+        if not self._has_words:
+            return self._tokens(text, special)
+        parts = pieces(text, self._special if special else {})
+        return [id for part in parts for id in self._tokens(part, special)]
+
+    def _tokens(self, text: str, special: bool) -> list[int]:
         spelled = text.encode("utf-8", "replace")
         room = len(spelled) + 8  # a token is at least a byte; some models add a space in front
         ids = (ctypes.c_int32 * room)()
