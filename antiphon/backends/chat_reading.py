@@ -18,7 +18,7 @@ from antiphon.dialects.json_text import Span, dump
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk as Tokens
-from antiphon.upstream.refusals import complaint, refused
+from antiphon.upstream.refusals import GIVEN_UP, complaint, refused
 from antiphon.wire.items import Logprob
 
 from . import chat_chunks as cc
@@ -129,7 +129,7 @@ class Reading:
         ``BackendError`` for a stream that broke off."""
         if self._finish is None and not done:
             raise BackendError("The upstream's answer broke off.")
-        if self._finish == "error":
+        if self._finish in GIVEN_UP:
             raise BackendError("The upstream failed.")
         reason = cast(Reason, cc.REASONS.get(self._finish or "stop", "stop"))
         self._progress(final=True, is_cut=reason == "length")

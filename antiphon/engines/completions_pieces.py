@@ -15,7 +15,7 @@ from antiphon.engines.base import Sampling
 from antiphon.engines.withheld import Withheld
 from antiphon.errors import BackendError
 from antiphon.tokens import Alternative, Prompt, Tokenizer, TokenLogprob
-from antiphon.upstream.refusals import complaint, refused
+from antiphon.upstream.refusals import GIVEN_UP, complaint, refused
 
 __all__ = [
     "Asked",
@@ -34,8 +34,6 @@ UNKNOWN_LOGPROB = -9999.0
 #: What decoding JSON that others wrote may raise.
 UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
-#: Reasons for an end that is none of the answer's own.
-_GIVEN_UP = frozenset({"abort", "cancelled", "error", "timeout"})
 #: The most tokens that end within one character.
 _MOST_WITHHELD = 8
 
@@ -83,7 +81,7 @@ def _unreadable() -> BackendError:
 
 def _reason(told: str) -> Reason:
     """Raises ``BackendError`` where the server gave up what it was asked for."""
-    if told in _GIVEN_UP:
+    if told in GIVEN_UP:
         raise BackendError(f"The upstream ended it: {told}.")
     return "length" if told == "length" else "stop"
 

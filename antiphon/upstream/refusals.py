@@ -15,7 +15,11 @@ from msgspec import Struct
 
 from antiphon.errors import BackendError
 
-__all__ = ["TOO_LONG", "complaint", "refusal", "refused"]
+__all__ = ["GIVEN_UP", "TOO_LONG", "complaint", "refusal", "refused"]
+
+#: Why an answer ended, where its server gave it up (vLLM, SGLang, TensorRT-LLM, OpenRouter,
+#: DeepSeek): it is not whole, whatever was said.
+GIVEN_UP = frozenset({"abort", "cancelled", "error", "insufficient_system_resource", "timeout"})
 
 TOO_LONG = "context_length_exceeded"
 _TOO_LONG_TEXT = (

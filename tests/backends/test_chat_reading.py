@@ -420,7 +420,7 @@ def test_errors_in_the_stream_keep_their_meaning() -> None:
     assert raised.value.code == "rate_limit_exceeded"
 
 
-@pytest.mark.parametrize("reason", ["error", None])
+@pytest.mark.parametrize("reason", ["abort", "error", "insufficient_system_resource", None])
 def test_a_stream_without_an_end_raises(reason: str | None) -> None:
     with pytest.raises(BackendError):
         said([{"content": "a"}], reason, done=False)
