@@ -223,7 +223,7 @@ async def test_what_is_stored_can_be_had_again(serve: Serve, ask: Ask, stores: S
     assert again.json() == kept.ended
 
 
-@pytest.mark.requirement("API-STORE-FALSE", "VN-15")
+@pytest.mark.requirement("API-STORE-FALSE", "VN-15", "GO-10")
 async def test_what_is_not_to_be_stored_is_nowhere(serve: Serve, wait: Ask, stores: Store) -> None:
     server = serve(on=stores)
     passing = await wait(server, store=False)
@@ -306,7 +306,7 @@ async def test_an_answer_nobody_waited_for_is_not_kept(serve: Serve, stores: Sto
     assert (await server.get(f"responses/{created['response']['id']}")).status_code == 404
 
 
-@pytest.mark.requirement("D-30", "D-42", "TR-6", "API-RETENTION")
+@pytest.mark.requirement("D-30", "D-42", "TR-6", "GO-10", "API-RETENTION")
 async def test_what_is_over_the_bounds_is_a_clean_404(
     serve: Serve, ask: Ask, stores: Store
 ) -> None:

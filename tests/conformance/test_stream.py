@@ -376,7 +376,7 @@ ALWAYS = {
 }  # fmt: skip
 
 
-@pytest.mark.requirement("D-29", "D-58", "HF-14", "API-FIELDS", "CL-CREATED")
+@pytest.mark.requirement("API-METADATA", "D-29", "D-58", "HF-14", "API-FIELDS", "CL-CREATED")
 async def test_every_snapshot_is_a_whole_response(serve: Serve, ask: Ask) -> None:
     asked: Json = {
         "instructions": "Be brief.",
