@@ -52,6 +52,9 @@ _NOT_HTTP = (400, "We could not parse the HTTP of your request.", "invalid_http"
 #: Allocations between looks for garbage. Python's 700 are a few tokens' worth.
 _GARBAGE = 10_000
 
+#: Bytes that are rather copied than sent in a packet of their own.
+_SMALL = 2**16
+
 _NO_SUCH_ADDRESS = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
 #: Ends ``serve`` when the runs are over: takes the seconds they may still have.
@@ -239,16 +242,17 @@ class _Joined:
     def write(self, piece: bytes) -> None:
         """More of an answer."""
         if self._head:
-            head, self._head = self._head, b""
-            self._transport.writelines((head, piece))
+            if len(piece) < _SMALL:
+                piece, self._head = self._head + piece, b""
+            self._alone()
         elif piece[:9] == b"HTTP/1.1 ":  # it may be a view of bytes
             self._head = piece
             asyncio.get_running_loop().call_soon(self._alone)
-        else:
-            self._transport.write(piece)
+            return
+        self._transport.write(piece)
 
     def _alone(self) -> None:
-        """What follows the head takes longer."""
+        """What follows the head takes longer, or is too much."""
         if self._head:
             head, self._head = self._head, b""
             self._transport.write(head)

@@ -94,9 +94,6 @@ class Socket(asyncio.Transport):
     def write(self, data: Any) -> None:
         self.packets.append(data)
 
-    def writelines(self, list_of_data: Any) -> None:
-        self.packets.append(b"".join(list_of_data))
-
     def is_closing(self) -> bool:
         return self.closing
 
@@ -136,6 +133,15 @@ async def test_a_head_goes_with_what_follows_it() -> None:
     assert socket.packets[2:] == [HEAD + b"{}"]
     await asyncio.sleep(0)
     assert len(socket.packets) == 3
+
+
+async def test_what_is_much_is_not_copied() -> None:
+    socket, much = Socket(), b"x" * 2**20
+    joined = _Joined(socket)
+    joined.write(HEAD)
+    joined.write(much)
+    await asyncio.sleep(0)
+    assert len(socket.packets) == 2 and socket.packets[0] == HEAD and socket.packets[1] is much
 
 
 async def test_a_head_that_nothing_follows_goes_alone() -> None:
