@@ -115,9 +115,10 @@ class Dialect:
             tools = SHIPPED.tools["hermes"]
         self.tools: ToolFormat = tools
         #: What stands for an image in the text; None: images are not shown.
+        self._place = self._with_tools.traits.image
         self._image: str | None = {
             "apart": "",
-            "template": self._with_tools.traits.image,
+            "template": None if self._place is None else self._place.word,
             None: None,
         }[images]
         self._encoder = Encoder(tokenizer, card.fingerprint)
@@ -203,7 +204,7 @@ class Dialect:
             return *self._text(conversation, options, shown, way, None), None
         seen = ""
         for _ in range(2):
-            pictures = Pictures(next(marks(seen), ""))
+            pictures = Pictures(next(marks(seen), ""), self._place)
             if not pictures.mark:
                 break
             text, thinking = self._text(conversation, options, shown, way, pictures)

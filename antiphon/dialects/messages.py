@@ -51,9 +51,22 @@ class _Reader:
         self.path = ""
 
     def joined(self, parts: Iterable[it.Part], field: str = "content") -> str:
-        return "\n".join(
-            self.text(part, f"{self.path}.{field}[{index}]") for index, part in enumerate(parts)
-        )
+        said, was_shown = "", False
+        for index, part in enumerate(parts):
+            text = self.text(part, f"{self.path}.{field}[{index}]")
+            is_shown = self._pictures is not None and text == self._pictures.mark
+            if index:
+                said += self._between(was_shown, is_shown)
+            said, was_shown = said + text, is_shown
+        return said
+
+    def _between(self, was_shown: bool, is_shown: bool) -> str:
+        if self._pictures is None or not (was_shown or is_shown):
+            return "\n"
+        place = self._pictures.place
+        if was_shown and is_shown:
+            return place.after or place.before
+        return place.after if was_shown else place.before
 
     def text(self, part: it.Part, path: str) -> str:
         match part:

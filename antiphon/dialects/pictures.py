@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 
-__all__ = ["Picture", "Pictures", "Unreadable", "marks", "omitted"]
+__all__ = ["Picture", "Pictures", "Place", "Unreadable", "marks", "omitted"]
 
 #: What becomes of images and other parts that a text model cannot read: a note takes their place,
 #: or the request is refused.
@@ -32,11 +32,21 @@ class Picture(Struct, frozen=True):
     mime: str
 
 
-class Pictures:
-    """The images of one rendering, in the order in which the text has their marks."""
+class Place(Struct, frozen=True):
+    """What a template writes for an image, and around it among the parts of a message."""
 
-    def __init__(self, mark: str) -> None:
+    word: str
+    before: str = ""
+    after: str = ""
+
+
+class Pictures:
+    """The images of one rendering, in the order in which the text has their marks. ``place``: how
+    the model's template shows one, if it does; what stands around an image is taken from it."""
+
+    def __init__(self, mark: str, place: Place | None = None) -> None:
         self.mark = mark
+        self.place = place or Place(mark)
         self.found: list[Picture] = []
 
     def take(self, part: it.InputImage | it.ComputerScreenshot) -> str | None:

@@ -14,6 +14,7 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 
+from .pictures import Place
 from .template import Refused, Template
 
 __all__ = ["EFFORT", "SHORT_ID", "Traits", "probe"]
@@ -71,7 +72,7 @@ class Traits(Struct, frozen=True, kw_only=True):
     #: The words it takes for an effort, where it asks for one.
     efforts: frozenset[str] = frozenset()
     #: What is written for an image among the parts of a question; None: it is not shown.
-    image: str | None = None
+    image: Place | None = None
 
 
 def probe(template: Template) -> Traits:
@@ -186,7 +187,7 @@ class _Samples:
             return False
         return True
 
-    def image(self) -> str | None:
+    def image(self) -> Place | None:
         parts = [_text(_FIRST), {"type": "image"}, _text(_SECOND)]
         try:
             text = self._template.render([{"role": "user", "content": parts}], tools=self.no_tools)
@@ -194,8 +195,12 @@ class _Samples:
             return None
         before, found, rest = text.partition(_FIRST)
         shown, also, _ = rest.partition(_SECOND)
+        word = shown.strip()
         # a template that knows no parts may write the list itself
-        return shown.strip() or None if found and also and "type" not in before + shown else None
+        if not (found and also and word) or "type" in before + shown:
+            return None
+        front, _, behind = shown.partition(word)
+        return Place(word, front, behind)
 
     def end(self, messages: Sequence[Message]) -> str:
         try:

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat import Dialect
+from antiphon.dialects.template import Template
 from antiphon.errors import InvalidRequest
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import ModelCard
@@ -54,9 +57,9 @@ def shown(made: Dialect, *items: it.Item) -> tuple[str, list[tuple[str, bytes]]]
 @pytest.mark.requirement("HF-6")
 def test_images_stand_where_they_were_said() -> None:
     text, images = shown(dialect("apart"), said("one", RED, "two", BLUE))
-    assert text == ("<|im_start|>user\none\n\ntwo\n<|im_end|>\n<|im_start|>assistant\n")
+    assert text == "<|im_start|>user\nonetwo<|im_end|>\n<|im_start|>assistant\n"
     assert images == [
-        ("\ntwo\n<|im_end|>\n<|im_start|>assistant\n", RED),
+        ("two<|im_end|>\n<|im_start|>assistant\n", RED),
         ("<|im_end|>\n<|im_start|>assistant\n", BLUE),
     ]
 
@@ -65,6 +68,33 @@ def test_where_the_template_has_a_word_for_them_it_is_written() -> None:
     text, images = shown(dialect("template"), said("one", RED), said("two", role="assistant"))
     assert text.count("<|image|>") == 1
     assert images == [(text[text.index("<|image|>") :], RED)]
+
+
+@pytest.mark.parametrize("behind", ["", "\n"])
+@pytest.mark.parametrize("before", ["", "{{ '\\n' }}"])
+@pytest.mark.parametrize(
+    "parts", [("one", RED), (RED, "one"), ("one", RED, "two"), ("one", "two", RED), (RED, BLUE)]
+)
+def test_what_stands_around_an_image_is_the_templates(
+    before: str, behind: str, parts: tuple[Any, ...]
+) -> None:
+    """Between parts: a space before the first or behind the last is another matter. Texts side by
+    side have a line each."""
+    source = TEMPLATE.replace("<|image|>", f"{before}<|image|>{behind}")
+    content: list[dict[str, str]] = []
+    for part in parts:
+        is_text = isinstance(part, str)
+        if is_text and content and content[-1]["type"] == "text":
+            content[-1]["text"] += f"\n{part}"
+        else:
+            content.append({"type": "text", "text": part} if is_text else {"type": "image"})
+    written = Template(source).render([{"role": "user", "content": content}], tools=None)
+    ends = ("<|im_start|>user\n", "<|im_end|>\n<|im_start|>assistant\n")
+    between = written.removeprefix(ends[0]).removesuffix(ends[1]).strip()
+    if parts == (RED, BLUE):
+        between = between.replace("\n\n", "\n")
+    text, _ = shown(dialect("template", source), said(*parts))
+    assert text == f"{ends[0]}{between}{ends[1]}"
 
 
 def test_images_in_the_outputs_of_tools() -> None:

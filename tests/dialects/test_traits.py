@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from antiphon.dialects.pictures import Place
 from antiphon.dialects.template import CHATML, PLAIN, Template
 from antiphon.dialects.traits import Traits, probe
 from antiphon.errors import SetupError
@@ -42,7 +43,7 @@ CALLS = {"tools": True, "results": True, "objects": True, "texts": True, "parall
         (CHATML, traits(end="<|im_end|>\n")),
         (PLAIN, traits(end="\n\n")),
         (template_of("smol"), traits(end="<|im_end|>\n")),
-        (template_of("parts"), traits(parts=True, end="<|im_end|>\n", image="<image>")),
+        (template_of("parts"), traits(parts=True, end="<|im_end|>\n", image=Place("<image>"))),
         (template_of("qwen"), traits(**CALLS, reasoning="reasoning_content", end="<|im_end|>\n")),
         (template_of("r1"), traits(end="<｜end▁of▁sentence｜>")),
         (template_of("llama"), traits(**{**CALLS, "parallel": False}, end="<|eot_id|>")),
@@ -92,13 +93,13 @@ def test_a_template_that_shows_no_question_is_refused(source: str) -> None:
     [
         (
             "<|vision_start|><|image_pad|><|vision_end|>",
-            "<|vision_start|><|image_pad|><|vision_end|>",
+            Place("<|vision_start|><|image_pad|><|vision_end|>"),
         ),
-        ("\n<image>\n", "<image>"),
+        ("{{ '\\n' }}<image> ", Place("<image>", before="\n", after=" ")),
         ("", None),
     ],
 )
-def test_what_a_template_writes_for_an_image(body: str, image: str | None) -> None:
+def test_what_a_template_writes_for_an_image(body: str, image: Place | None) -> None:
     source = (
         "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}"
         "{% for p in m.content %}{% if p.type == 'image' %}" + body + "{% else %}{{ p.text }}"
