@@ -15,12 +15,14 @@ from re import _constants as sre  # type: ignore[attr-defined]
 from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
-__all__ = ["JSON", "PLAIN", "Unwritable", "lark_rules", "regex_rule"]
+__all__ = ["JSON", "LONGEST", "PLAIN", "Unwritable", "lark_rules", "regex_rule", "weight"]
 
 #: Characters that have another form in the reply, and that form.
 Escapes = Mapping[str, str]
 
 PLAIN: Escapes = {}
+#: Characters of a text that must come, and of what a regex spells out.
+LONGEST = 10_000
 JSON: Escapes = {
     '"': '\\"',
     "\\": "\\\\",
@@ -78,8 +80,28 @@ def regex_rule(pattern: str, escapes: Escapes, flags: str = "") -> str:
         tree = _parser.parse(pattern, value)
     except (re.error, RecursionError, OverflowError) as error:
         raise Unwritable(f"the regex cannot be read: {error}") from None
+    if weight(tree) > LONGEST:
+        raise Unwritable(f"it repeats too much: {LONGEST} characters are the most")
     state = tree.state.flags
     return _Regex(escapes).sequence(tree, bool(state & re.S), bool(state & re.I))
+
+
+def weight(tree: Any) -> int:
+    """How many characters a regex spells out, its repetitions among them: what llama.cpp is made
+    to write in one go, it parts into words, and does not survive words without end."""
+    return sum(_weight(op, argument) for op, argument in tree)
+
+
+def _weight(op: Any, argument: Any) -> int:
+    if op in (sre.MAX_REPEAT, sre.MIN_REPEAT, sre.POSSESSIVE_REPEAT):
+        least, most, inner = argument
+        times: int = least if most is sre.MAXREPEAT else most
+        return max(1, times) * weight(inner)
+    if op is sre.BRANCH:
+        return max(weight(branch) for branch in argument[1])
+    if op in (sre.SUBPATTERN, sre.ASSERT, sre.ASSERT_NOT):
+        return weight(argument[-1])
+    return weight(argument) if op is sre.ATOMIC_GROUP else 1
 
 
 class _Regex:
@@ -106,6 +128,8 @@ class _Regex:
         return [self.literal("".join(literal))] if literal else []
 
     def literal(self, text: str) -> str:
+        if len(text) > LONGEST:
+            raise Unwritable(f"a text in it is too long: {LONGEST} characters are the most")
         form = "".join(self._escapes.get(char, char) for char in text)
         return json.dumps(form, ensure_ascii=False)
 

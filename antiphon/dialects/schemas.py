@@ -9,9 +9,12 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
+from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from antiphon.errors import InvalidRequest
+
+from .escaped import LONGEST, weight
 
 __all__ = [
     "bare",
@@ -70,6 +73,8 @@ def _first_line(fault: str) -> str:
 def check_schema(text: str, path: str) -> None:
     """``text`` is a schema as JSON, ``path`` where the request has it. Raises ``InvalidRequest``
     if it cannot be enforced, with the path of a keyword that is not known."""
+    if len(text) > LONGEST or "{" in text.partition('"pattern"')[2]:
+        _check_lengths(json.loads(text), path)
     fault = grammar_fault(f"start: %json {text}")
     if fault is None:
         return
@@ -79,6 +84,34 @@ def check_schema(text: str, path: str) -> None:
         fault = f"the keyword {names} is not supported."
         path = _place(json.loads(text), set(re.findall("'([^']*)'", names)), path) or path
     raise InvalidRequest(f"Invalid schema: {fault}", param=path, code="invalid_json_schema")
+
+
+def _check_lengths(schema: Any, path: str) -> None:
+    """Raises ``InvalidRequest`` for a text that would have to come and has no end to speak of."""
+    if isinstance(schema, list):
+        for inner in schema:
+            _check_lengths(inner, path)
+    if not isinstance(schema, Mapping):
+        return
+    for key, value in schema.items():
+        texts = value if key == "enum" and isinstance(value, list) else [value]
+        is_long = key in ("const", "enum") and any(
+            len(json.dumps(each)) > LONGEST for each in texts
+        )
+        if is_long or (key == "pattern" and isinstance(value, str) and _spelled(value) > LONGEST):
+            raise InvalidRequest(
+                f"Invalid schema: what '{key}' spells out is too long.",
+                param=path,
+                code="invalid_json_schema",
+            )
+        _check_lengths(value, path)
+
+
+def _spelled(pattern: str) -> int:
+    try:
+        return weight(_parser.parse(pattern))
+    except (re.error, RecursionError, OverflowError):
+        return 0  # llguidance says what is wrong with it
 
 
 def bare(schema: Schema) -> dict[str, Any]:

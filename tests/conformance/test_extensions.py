@@ -70,6 +70,26 @@ async def test_a_guide_that_is_none_is_refused(
     assert (refused["http"], refused["param"]) == (400, param)
 
 
+@pytest.mark.parametrize(
+    "guides",
+    [
+        {"regex": "(a{1000}){1000}"},
+        {"regex": "a" * 20_000},
+        {"choice": ["no", "a" * 20_000]},
+        {"grammar": f'start: "{"a" * 20_000}"'},
+        {"grammar": "start: /(?:x|(a{1000}){100})/"},
+        {"json": {"const": "a" * 20_000}},
+        {"json": {"type": "object", "properties": {"a": {"enum": ["b", "a" * 20_000]}}}},
+        {"json": {"type": "string", "pattern": "(a{1000}){100}"}},
+    ],
+)
+async def test_a_guide_that_spells_out_a_text_without_end_is_refused(
+    serve: Serve, wait: Ask, guides: Json
+) -> None:
+    refused = (await wait(serve(local(engine(["7"]))), structured_outputs=guides)).refused
+    assert refused["http"] == 400 and refused["code"] in ("invalid_grammar", "invalid_json_schema")
+
+
 async def test_a_guide_and_a_format_exclude_each_other(serve: Serve, wait: Ask) -> None:
     refused = await wait(
         serve(), structured_outputs={"regex": "a"}, text={"format": {"type": "json_object"}}
