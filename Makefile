@@ -57,6 +57,7 @@ engines: $(ENGINES) ## the tests of the engines that `make check` does not insta
 
 vllm: $(VLLM) $(ENGINES) ## the tests against vLLM on the CPU: in this process, and as a server
 	.venv-vllm/bin/pytest -m engines tests/engines/test_vllm_real.py tests/engines/test_vllm_parsers.py $(ARGS)
+	.venv-vllm/bin/pytest -m engines tests/e2e/test_seeing.py -k vllm $(ARGS)
 	$(HEAVY)/bin/pytest -m engines tests/e2e/test_real_upstreams.py -k vllm $(ARGS)
 
 sglang: $(SGLANG) $(ENGINES) ## the tests against SGLang's server on the CPU
@@ -65,6 +66,7 @@ sglang: $(SGLANG) $(ENGINES) ## the tests against SGLang's server on the CPU
 models: $(ENGINES) ## train the tiny models of tests/models again, half an hour
 	$(HEAVY)/bin/python -m scripts.train_tiny tests/models/tiny-tools --steps 2200
 	$(HEAVY)/bin/python -m scripts.train_tiny tests/models/tiny-tools --go-on --steps 1500 --rate 2e-3 --seed 77
+	$(HEAVY)/bin/python -m scripts.train_eyes tests/models/tiny-eyes
 
 clients: $(DEV) $(CLIENTS) ## real clients against the real server, apart from check
 	$(BIN)/pytest tests/clients $(ARGS)

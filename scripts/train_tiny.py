@@ -13,7 +13,8 @@ import argparse
 import json
 import random
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -78,7 +79,9 @@ class Examples:
             yield prompt, whole[len(prompt) :]
 
 
-def train_tokenizer(examples: Examples) -> Tokenizer:
+def train_tokenizer(
+    texts: Iterable[str], special: Sequence[str], marks: Sequence[str]
+) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
@@ -87,22 +90,20 @@ def train_tokenizer(examples: Examples) -> Tokenizer:
         ]
     )
     tokenizer.decoder = decoders.ByteLevel()
-    texts = examples.texts()
     plain = []
-    for _ in range(4000):
-        text = "".join(next(texts))
-        for mark in (*SPECIAL, *MARKS):
+    for text in islice(texts, 4000):
+        for mark in (*special, *marks):
             text = text.replace(mark, "\n")
         plain.append(text)
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY - len(SPECIAL) - len(MARKS),
+        vocab_size=VOCABULARY - len(special) - len(marks),
         min_frequency=20,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
         show_progress=False,
     )
     tokenizer.train_from_iterator(plain, trainer)
-    tokenizer.add_special_tokens([AddedToken(each, normalized=False) for each in SPECIAL])
-    tokenizer.add_tokens([AddedToken(each, normalized=False) for each in MARKS])
+    tokenizer.add_special_tokens([AddedToken(each, normalized=False) for each in special])
+    tokenizer.add_tokens([AddedToken(each, normalized=False) for each in marks])
     return tokenizer
 
 
@@ -123,7 +124,7 @@ def new_model(size: int) -> Qwen3ForCausalLM:
     return Qwen3ForCausalLM(config)
 
 
-def batches(examples: Examples, tokenizer: Tokenizer, size: int) -> Iterator[Any]:
+def batches(examples: Examples, tokenizer: Tokenizer, size: int) -> Iterator[dict[str, Any]]:
     """Ids and labels. Only what the model is to write counts; alike lengths come together."""
     texts = examples.texts()
     while True:
@@ -139,18 +140,17 @@ def batches(examples: Examples, tokenizer: Tokenizer, size: int) -> Iterator[Any
                 whole = torch.tensor(prompt + said)
                 ids[row, : len(whole)] = whole
                 labels[row, len(prompt) : len(whole)] = whole[len(prompt) :]
-            yield ids, labels
+            yield {"input_ids": ids, "labels": labels}
 
 
-def train(model: Qwen3ForCausalLM, examples: Any, steps: int, rate: float) -> None:
+def train(model: Any, examples: Iterator[dict[str, Any]], steps: int, rate: float) -> None:
     optimizer = torch.optim.AdamW(model.parameters(), lr=rate, betas=(0.9, 0.98), weight_decay=0.01)
     schedule = torch.optim.lr_scheduler.OneCycleLR(
         optimizer, max_lr=rate, total_steps=steps, pct_start=0.05
     )
     begun, total = time.monotonic(), 0.0
     for step in range(1, steps + 1):
-        ids, labels = next(examples)
-        loss = model(input_ids=ids, labels=labels).loss
+        loss = model(**next(examples)).loss
         loss.backward()
         torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
         optimizer.step()
@@ -174,9 +174,7 @@ def right(model: Qwen3ForCausalLM, examples: Examples, tokenizer: Tokenizer, cou
     return good / count
 
 
-def write_folder(
-    folder: Path, model: Qwen3ForCausalLM, tokenizer: Tokenizer, template: str
-) -> None:
+def write_folder(folder: Path, model: Any, tokenizer: Tokenizer, template: str) -> None:
     end = tokenizer.token_to_id(END)
     pad = tokenizer.token_to_id("<|endoftext|>")
     model.config.eos_token_id = model.generation_config.eos_token_id = end
@@ -197,7 +195,7 @@ def write_folder(
 def write_gguf(path: Path, model: Qwen3ForCausalLM, tokenizer: Tokenizer, template: str) -> None:
     writer = gguf.GGUFWriter(path, "qwen3")
     config = model.config
-    writer.add_name(NAME)
+    writer.add_name(path.stem)
     writer.add_context_length(CONTEXT)
     writer.add_embedding_length(config.hidden_size)
     writer.add_block_count(config.num_hidden_layers)
@@ -242,14 +240,14 @@ def _write_vocabulary(writer: gguf.GGUFWriter, tokenizer: Tokenizer, template: s
     size = tokenizer.get_vocab_size()
     tokens = [tokenizer.id_to_token(id) for id in range(size)]
     kinds = {
-        **dict.fromkeys(SPECIAL, gguf.TokenType.CONTROL),
-        **dict.fromkeys(MARKS, gguf.TokenType.USER_DEFINED),
+        id: gguf.TokenType.CONTROL if added.special else gguf.TokenType.USER_DEFINED
+        for id, added in tokenizer.get_added_tokens_decoder().items()
     }
     merges = json.loads(tokenizer.to_str())["model"]["merges"]
     writer.add_tokenizer_model("gpt2")
     writer.add_tokenizer_pre("qwen2")
     writer.add_token_list(tokens)
-    writer.add_token_types([kinds.get(token, gguf.TokenType.NORMAL) for token in tokens])
+    writer.add_token_types([kinds.get(id, gguf.TokenType.NORMAL) for id in range(size)])
     writer.add_token_merges([" ".join(pair) for pair in merges])
     writer.add_eos_token_id(tokenizer.token_to_id(END))
     writer.add_pad_token_id(tokenizer.token_to_id("<|endoftext|>"))
@@ -273,7 +271,8 @@ def main() -> None:
         tokenizer = Tokenizer.from_file(str(given.folder / "tokenizer.json"))
         model = Qwen3ForCausalLM.from_pretrained(given.folder, dtype=torch.float32)
     else:
-        tokenizer = train_tokenizer(Examples(template, seed=1))
+        texts = map("".join, Examples(template, seed=1).texts())
+        tokenizer = train_tokenizer(texts, SPECIAL, MARKS)
         model = new_model(tokenizer.get_vocab_size())
     examples = Examples(template, seed=given.seed)
     train(model, batches(examples, tokenizer, given.batch), given.steps, given.rate)
