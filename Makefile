@@ -57,7 +57,6 @@ engines: $(ENGINES) ## the tests of the engines that `make check` does not insta
 
 vllm: $(VLLM) $(ENGINES) ## the tests against vLLM on the CPU: in this process, and as a server
 	.venv-vllm/bin/pytest -m engines tests/engines/test_vllm_real.py tests/engines/test_vllm_parsers.py $(ARGS)
-	.venv-vllm/bin/pytest -m engines tests/e2e/test_seeing.py -k vllm $(ARGS)
 	$(HEAVY)/bin/pytest -m engines tests/e2e/test_real_upstreams.py -k vllm $(ARGS)
 
 sglang: $(SGLANG) $(ENGINES) ## the tests against SGLang's server on the CPU

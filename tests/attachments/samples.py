@@ -7,18 +7,32 @@ import io
 import struct
 import zipfile
 import zlib
+from collections.abc import Callable
 
-__all__ = ["GIF", "JPEG", "WEBPS", "data_url", "docx", "office", "pdf", "png", "xlsx"]
+__all__ = ["GIF", "JPEG", "WEBPS", "data_url", "docx", "drawn", "office", "pdf", "png", "xlsx"]
+
+Color = tuple[int, int, int]
 
 
-def png(width: int = 2, height: int = 3, color: tuple[int, int, int] = (200, 10, 10)) -> bytes:
+def png(width: int = 2, height: int = 3, color: Color = (200, 10, 10)) -> bytes:
     """One colour."""
+    return _png(width, height, (b"\0" + bytes(color) * width) * height)
 
+
+def drawn(width: int, height: int, color: Callable[[float, float], Color]) -> bytes:
+    """A PNG, of which each pixel is asked for: its middle, from 0 to 1 both ways."""
+    rows = []
+    for y in range(height):
+        row = (color((x + 0.5) / width, (y + 0.5) / height) for x in range(width))
+        rows.append(b"\0" + b"".join(map(bytes, row)))
+    return _png(width, height, b"".join(rows))
+
+
+def _png(width: int, height: int, rows: bytes) -> bytes:
     def chunk(kind: bytes, content: bytes) -> bytes:
         checksum = struct.pack(">I", zlib.crc32(kind + content))
         return struct.pack(">I", len(content)) + kind + content + checksum
 
-    rows = b"".join(b"\0" + bytes(color) * width for _ in range(height))
     head = struct.pack(">IIBBBBB", width, height, 8, 2, 0, 0, 0)
     return (
         b"\x89PNG\r\n\x1a\n"

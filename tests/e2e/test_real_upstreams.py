@@ -14,7 +14,6 @@ import os
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -39,9 +38,9 @@ from antiphon.store.memory import MemoryStore
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.backend_check import Check as BackendCheck
 from antiphon.testing.engine_check import CHECKS, Check, collect
-from tests.attachments.samples import png
+from tests.engines import tiny_eyes
 from tests.engines.tiny import FOLDER
-from tests.engines.tiny_llava import make_llava, shown
+from tests.engines.tiny_eyes import picture, shown
 from tests.upstream.real_servers import SERVERS, Missing, seeing_vllm, serving
 
 pytestmark = [
@@ -329,17 +328,16 @@ async def test_what_it_refuses_is_told_with_its_field(
 
 
 @pytest.mark.requirement("UP-IMAGES")
-async def test_what_vllm_sees_is_what_transformers_sees(tmp_path: Path) -> None:
+async def test_what_vllm_sees_is_what_transformers_sees() -> None:
     pytest.importorskip("transformers")
-    make_llava(tmp_path)
-    here = await load_transformers(tmp_path)
-    red, blue = (png(28, 28, color) for color in ((250, 0, 0), (0, 0, 250)))
+    here = await load_transformers(tiny_eyes.FOLDER)
+    red, blue = picture("red", "circle"), picture("blue", "square")
     asked = [shown(here, "What is ", *each, "?") for each in ((red,), (blue, red), ())]
     greedy = Sampling(max_tokens=4, temperature=0, logprobs=2, ignore_eos=True)
     expected = [await collect(here, prompt, greedy) for prompt in asked]
     try:
-        with serving(seeing_vllm(tmp_path)) as url:
-            there = await load("elsewhere", url, options={"tokenizer": str(tmp_path)})
+        with serving(seeing_vllm(tiny_eyes.FOLDER)) as url:
+            there = await load("elsewhere", url, options={"tokenizer": str(tiny_eyes.FOLDER)})
             assert there.capabilities.images == "template"
             for prompt, right in zip(asked, expected, strict=True):
                 found = await collect(there, prompt, greedy)

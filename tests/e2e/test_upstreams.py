@@ -5,11 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import json
-import subprocess
-import sys
 from collections.abc import AsyncIterator, Callable, Iterator
-from pathlib import Path
-from typing import Any
 
 import httpx
 import openai
@@ -34,29 +30,16 @@ from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.testing.models import smollm2
 from antiphon.tokens import Image, Prompt
-from tests.attachments.samples import data_url, png
-from tests.engines.gguf_files import IMAGE_TOKENS, write_projector
+from tests.engines.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture
+from tests.upstream.started import llama_server
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
-SERVER = Path(__file__).parents[1] / "upstream" / "llama_server.py"
 
 
 @pytest.fixture(scope="module")
-def upstream(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """With a tiny random picture encoder: it sees, if nothing of sense."""
-    projector = write_projector(tmp_path_factory.mktemp("vision") / "mmproj.gguf", 576)
-    process = subprocess.Popen(
-        [sys.executable, str(SERVER), str(smollm2()), "0", str(projector)],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
-    with process:
-        assert process.stdout is not None and process.stdin is not None
-        yield process.stdout.readline().strip()
-        process.stdin.close()
-        process.wait(20)
+def upstream() -> Iterator[str]:
+    with llama_server(smollm2()) as url:
+        yield url
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -91,41 +74,51 @@ async def test_the_backend_of_ids_keeps_its_contract(engine: Completions, name: 
 
 # --- images beside token ids ---------------------------------------------------------------------
 
-RED, BLUE = png(28, 28, (250, 0, 0)), png(28, 28, (0, 0, 250))
-GREEDY = Sampling(max_tokens=4, temperature=0, logprobs=0)
+RED, BLUE = picture("red", "circle"), picture("blue", "square")
+GREEDY = Sampling(max_tokens=12, temperature=0)
+QUESTION = "<|im_start|>user\nWhat do you see?\n@<|im_end|>\n<|im_start|>assistant\n"
 
 
-def asked(engine: Completions, *pictures: bytes, text: str = "Look: | What is it?") -> Prompt:
-    before, after = (engine.tokenizer.encode(half, special=True) for half in text.split("|"))
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def seeing() -> AsyncIterator[Completions]:
+    with llama_server(GGUF, PROJECTOR) as url:
+        loaded = await load("eyes", url)
+        yield loaded
+        await loaded.close()
+
+
+def asked(engine: Completions, *pictures: bytes, text: str = QUESTION) -> Prompt:
+    before, after = (engine.tokenizer.encode(half, special=True) for half in text.split("@"))
     images = tuple(Image(content, "image/png", len(before)) for content in pictures)
     return Prompt((*before, *after), images)
 
 
-async def test_what_it_says_depends_on_what_it_sees(engine: Completions) -> None:
-    assert engine.capabilities.images == "apart"
-    prompts = [asked(engine, RED), asked(engine, BLUE), asked(engine, RED, BLUE), asked(engine)]
-    first = [(await collect(engine, prompt, GREEDY)).logprobs[0].logprob for prompt in prompts]
-    assert len(set(first)) == 4
-    again = await collect(engine, prompts[0], GREEDY)
-    assert again.logprobs[0].logprob == pytest.approx(first[0], abs=0.05)
-    place = prompts[0].images[0].at
+async def test_it_says_what_it_sees(seeing: Completions) -> None:
+    assert seeing.capabilities.images == "apart"
+    answers = {"A red circle.": (RED,), "A blue square.": (BLUE,), "I see no picture.": ()}
+    for answer, pictures in answers.items():
+        said = await collect(seeing, asked(seeing, *pictures), GREEDY)
+        assert b"".join(map(seeing.tokenizer.piece, said.ids)).decode() == f"{answer}<|im_end|>"
+    prompt = asked(seeing, RED)
+    again = await collect(seeing, prompt, GREEDY)
+    place = prompt.images[0].at
     assert again.cached_tokens is not None and again.cached_tokens >= place + IMAGE_TOKENS
 
 
-async def test_images_are_measured_and_refused_by_the_upstream(engine: Completions) -> None:
-    assert await engine.image_tokens(Image(RED, "image/png", 0)) == IMAGE_TOKENS
+async def test_images_are_measured_and_refused_by_the_upstream(seeing: Completions) -> None:
+    assert await seeing.image_tokens(Image(RED, "image/png", 0)) == IMAGE_TOKENS
     with pytest.raises(InvalidRequest, match="image") as refused:
-        await engine.image_tokens(Image(RED[:50], "image/png", 0))
+        await seeing.image_tokens(Image(RED[:50], "image/png", 0))
     assert refused.value.code == "image_parse_error"
     with pytest.raises(InvalidRequest, match="end of a prompt"):
-        await collect(engine, asked(engine, RED, text="Look:|"), GREEDY)
+        await collect(seeing, asked(seeing, RED, text="Look:@"), GREEDY)
 
 
-async def test_what_looks_like_an_image_stays_text(engine: Completions) -> None:
-    spelled = engine.tokenizer.encode("<__media__> <|im_end|>", special=False)
-    prompt = asked(engine, RED)
+async def test_what_looks_like_an_image_stays_text(seeing: Completions) -> None:
+    spelled = seeing.tokenizer.encode("<__media__> <|im_end|>", special=False)
+    prompt = asked(seeing, RED)
     odd = Prompt((*spelled, *prompt.ids), (replace(prompt.images[0], at=len(spelled)),))
-    assert (await collect(engine, odd, GREEDY)).ids
+    assert (await collect(seeing, odd, GREEDY)).ids
 
 
 # --- messages over /v1/chat/completions ----------------------------------------------------------
@@ -225,28 +218,3 @@ async def test_too_long_is_told_in_openais_words(client: openai.AsyncOpenAI, eng
     with pytest.raises(openai.BadRequestError) as raised:
         await client.responses.create(model=engine, input="word " * 2000)
     assert raised.value.code == "context_length_exceeded"
-
-
-@pytest.mark.requirement("HF-6", "UP-IMAGES")
-@pytest.mark.parametrize("engine", ENGINES[:2])
-async def test_clients_show_images(client: openai.AsyncOpenAI, engine: str) -> None:
-    async def told(*pictures: bytes) -> Any:
-        parts: list[Any] = [{"type": "input_text", "text": "What is this?"}]
-        parts += [{"type": "input_image", "image_url": data_url(each)} for each in pictures]
-        return await client.responses.create(
-            model=engine,
-            input=[{"role": "user", "content": parts}],
-            include=["message.output_text.logprobs"],
-            temperature=0,
-            max_output_tokens=4,
-        )
-
-    answers = [await told(*pictures) for pictures in ((), (RED,), (BLUE,), (RED, BLUE))]
-    assert len({answer.output[0].content[0].logprobs[0].logprob for answer in answers}) == 4
-    tokens = [answer.usage.input_tokens for answer in answers]
-    assert tokens[1] == tokens[2] and tokens[3] - tokens[1] == tokens[1] - tokens[0]
-    assert tokens[1] - tokens[0] in (IMAGE_TOKENS, IMAGE_TOKENS + 1)  # with a line of its own
-    with pytest.raises(openai.BadRequestError) as raised:
-        await told(RED[:60])
-    if engine == "completions":
-        assert (raised.value.param, raised.value.code) == ("input", "image_parse_error")

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from antiphon.configuration import untracked
 from antiphon.engines.base import Sampling
 from antiphon.engines.vllm import load
 from antiphon.testing.engine_check import check_closed, check_engine, collect
-from tests.attachments.samples import png
+from tests.engines import tiny_eyes
 from tests.engines.tiny import FOLDER, calls_a_tool_and_answers
-from tests.engines.tiny_llava import make_llava, shown
+from tests.engines.tiny_eyes import picture, shown
 
 # Its own imports warn of what is theirs.
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
@@ -35,19 +33,21 @@ async def test_keeps_the_contract() -> None:
 
 
 @pytest.mark.requirement("HF-6")
-async def test_it_sees_and_measures(tmp_path: Path) -> None:
+async def test_it_sees_and_measures() -> None:
     pytest.importorskip("vllm")
     try:
         import torchvision  # noqa: F401
     except (ImportError, RuntimeError):  # of another PyTorch
         pytest.skip("vLLM's models that see need torchvision")
     untracked()
-    make_llava(tmp_path)
-    engine = await load(tmp_path, context_size=1024, options=OPTIONS)
-    greedy = Sampling(max_tokens=2, temperature=0, logprobs=0, ignore_eos=True)
-    red, blue = (png(28, 28, color) for color in ((250, 0, 0), (0, 0, 250)))
-    asked = [shown(engine, "What is ", *each, "?") for each in ((red,), (blue,), (red, blue), ())]
-    said = [(await collect(engine, prompt, greedy)).logprobs[0].logprob for prompt in asked]
-    assert len(set(said)) == 4
-    assert await engine.image_tokens(asked[0].images[0]) == 3  # four patches for a word of one id
+    engine = await load(tiny_eyes.FOLDER, context_size=1024, options=OPTIONS)
+    greedy = Sampling(max_tokens=12, temperature=0)
+    before, after = "<|im_start|>user\nWhat do you see?\n", "<|im_end|>\n<|im_start|>assistant\n"
+    for colour, shape in (("red", "circle"), ("blue", "square")):
+        prompt = shown(engine, before, picture(colour, shape), after)
+        said = await collect(engine, prompt, greedy)
+        text = b"".join(map(engine.tokenizer.piece, said.ids)).decode()
+        assert text.startswith(f"A {colour} {shape}.")
+        # its places, for a word of one id
+        assert await engine.image_tokens(prompt.images[0]) == tiny_eyes.IMAGE_TOKENS - 1
     await engine.close()

@@ -1,0 +1,233 @@
+"""A model that really sees, through the real server: the tiny one tells colours and shapes.
+
+Nothing but the picture tells it what to answer, so a picture that is lost, mixed up with another or
+shown in the wrong place is a wrong answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+from collections.abc import Iterator
+from contextlib import ExitStack
+from importlib.util import find_spec
+from typing import Any
+
+import pytest
+from openai import AsyncOpenAI, BadRequestError, OpenAI
+
+from tests.attachments.samples import data_url
+from tests.e2e.server import Server, serving
+from tests.engines.tiny_eyes import FOLDER, GGUF, IMAGE_TOKENS, PROJECTOR, picture
+from tests.upstream.started import llama_server
+
+pytestmark = pytest.mark.model
+
+#: Engine → its package.
+HERE = {"llama": "xllamacpp", "transformers": "transformers"}
+#: Engines that reach llama.cpp's own server.
+ELSEWHERE = ("completions", "chat_completions")
+WHAT = "What is in the picture?"
+LOOK: Any = {
+    "type": "function",
+    "name": "look",
+    "description": "Look at what is there.",
+    "parameters": {"type": "object", "properties": {}, "additionalProperties": False},
+    "strict": False,
+}
+
+
+@pytest.fixture(scope="module")
+def seeing(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
+    """The model over every engine that is installed, each by its engine's name."""
+    with ExitStack() as stack:
+        upstream = stack.enter_context(llama_server(GGUF, PROJECTOR))
+        rows = [(name, upstream, "") for name in ELSEWHERE]
+        for name, package in HERE.items():
+            if find_spec(package) is not None:
+                rows.append((name, str(FOLDER), "context_size = 1024\nthreads = 1\n"))
+        models = "\n".join(
+            f'[models.{name}]\nengine = "{name}"\nsource = "{source}"\nload = "demand"\n{told}'
+            for name, source, told in rows
+        )
+        yield stack.enter_context(serving(tmp_path_factory.mktemp("seeing"), model=models))
+
+
+@pytest.fixture(scope="module")
+def client(seeing: Server) -> Iterator[OpenAI]:
+    with OpenAI(base_url=seeing.url, api_key="none", max_retries=0) as made:
+        yield made
+
+
+@pytest.fixture(
+    params=[
+        *ELSEWHERE,
+        "llama",
+        pytest.param("transformers", marks=pytest.mark.engines),
+    ],
+)
+def ask(request: pytest.FixtureRequest) -> Any:
+    """What every request says."""
+    pytest.importorskip(HERE.get(request.param, "xllamacpp"))
+    return {"model": request.param, "temperature": 0}
+
+
+def image(content: bytes, mime: str = "image/png", **more: Any) -> Any:
+    return {"type": "input_image", "image_url": data_url(content, mime), **more}
+
+
+def shown(text: str, *images: Any) -> Any:
+    """What a user asks of pictures."""
+    return [{"role": "user", "content": [{"type": "input_text", "text": text}, *images]}]
+
+
+def named(colour: str, shape: str) -> str:
+    return f"{'An' if colour == 'orange' else 'A'} {colour} {shape}."
+
+
+@pytest.mark.requirement("HF-6", "FILE-IMAGES", "UP-IMAGES")
+@pytest.mark.parametrize("shape", ["circle", "square", "triangle", "cross"])
+def test_it_says_what_is_in_a_picture(client: OpenAI, ask: Any, shape: str) -> None:
+    for colour in ("red", "green", "blue", "yellow", "purple", "orange"):
+        asked = shown(WHAT, image(picture(colour, shape)))
+        assert client.responses.create(**ask, input=asked).output_text == named(colour, shape)
+
+
+def test_without_a_picture_it_says_so(client: OpenAI, ask: Any) -> None:
+    assert client.responses.create(**ask, input=WHAT).output_text == "I see no picture."
+
+
+def test_pictures_are_counted(client: OpenAI, ask: Any) -> None:
+    pictures = [image(picture("red", "circle")), image(picture("blue", "cross", 90, 60))]
+    tokens = []
+    for count, said in enumerate(("I see no picture.", "A red circle.", "")):
+        answer = client.responses.create(**ask, input=shown(WHAT, *pictures[:count]))
+        assert not said or answer.output_text == said
+        assert answer.usage is not None
+        tokens.append(answer.usage.input_tokens)
+    # each on a line of its own, or not
+    assert tokens[2] - tokens[1] == tokens[1] - tokens[0]
+    assert tokens[1] - tokens[0] in (IMAGE_TOKENS, IMAGE_TOKENS + 1)
+
+
+@pytest.mark.requirement("FILE-IMAGES")
+@pytest.mark.parametrize("form", ["jpeg", "gif", "webp"])
+def test_in_whichever_form_it_comes(client: OpenAI, ask: Any, form: str) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    for colour, shape in (("red", "square"), ("blue", "cross")):
+        out = io.BytesIO()
+        pillow.open(io.BytesIO(picture(colour, shape, 200, 160))).save(out, form)
+        asked = shown(WHAT, image(out.getvalue(), f"image/{form}"))
+        if (ask["model"], form) == ("chat_completions", "webp"):  # which llama-server cannot read
+            with pytest.raises(BadRequestError, match="upstream refused"):
+                client.responses.create(**ask, input=asked)
+            continue
+        assert client.responses.create(**ask, input=asked).output_text == named(colour, shape)
+
+
+def test_what_is_broken_off_is_refused(client: OpenAI, ask: Any) -> None:
+    broken = image(picture("red", "circle")[:60])
+    with pytest.raises(BadRequestError) as raised:
+        client.responses.create(**ask, input=shown(WHAT, broken))
+    if ask["model"] != "chat_completions":
+        assert (raised.value.param, raised.value.code) == ("input", "image_parse_error")
+
+
+@pytest.mark.requirement("FILE-IMAGES")
+def test_by_the_id_of_a_file(client: OpenAI, ask: Any) -> None:
+    for colour, shape in (("green", "circle"), ("red", "triangle")):
+        content = ("it.png", picture(colour, shape), "image/png")
+        file = client.files.create(file=content, purpose="vision")
+        asked = shown(WHAT, {"type": "input_image", "file_id": file.id, "detail": "auto"})
+        assert client.responses.create(**ask, input=asked).output_text == named(colour, shape)
+
+
+@pytest.mark.parametrize("detail", ["low", "high", "auto"])
+def test_in_every_detail(client: OpenAI, ask: Any, detail: str) -> None:
+    asked = shown("What colour is it?", image(picture("yellow", "cross", 300, 200), detail=detail))
+    assert client.responses.create(**ask, input=asked).output_text == "Yellow."
+
+
+def test_pictures_are_told_apart_by_their_order(client: OpenAI, ask: Any) -> None:
+    red, blue = image(picture("red", "circle")), image(picture("blue", "square"))
+    for pictures, first, second in (
+        ((red, blue), "a red circle", "a blue square"),
+        ((blue, red), "a blue square", "a red circle"),
+    ):
+        for question, answer in (
+            ("What is in the pictures?", f"{first} and {second}."),
+            ("What is in the first picture?", f"{first}."),
+            ("What is in the second picture?", f"{second}."),
+        ):
+            said = client.responses.create(**ask, input=shown(question, *pictures))
+            assert said.output_text == f"A{answer[1:]}"
+
+
+def test_a_conversation_goes_on_about_what_was_shown(client: OpenAI, ask: Any) -> None:
+    asked = shown(WHAT, image(picture("green", "triangle")))
+    first = client.responses.create(**ask, input=asked)
+    assert first.output_text == "A green triangle."
+    second = client.responses.create(
+        **ask, previous_response_id=first.id, input="What colour is it?"
+    )
+    assert second.output_text == "Green."
+    assert second.usage is not None
+    assert second.usage.input_tokens_details.cached_tokens or ask["model"] == "transformers"
+    for question, other, answer in (
+        ("What is in the picture?", ("blue", "circle"), "A blue circle."),
+        ("What is in the first picture?", ("red", "cross"), "A green triangle."),
+        ("How many pictures are there?", ("red", "square"), "Two."),
+    ):
+        third = client.responses.create(
+            **ask,
+            previous_response_id=second.id,
+            input=shown(question, image(picture(*other))),
+        )
+        assert third.output_text == answer
+
+
+def test_a_stream_says_it_too(client: OpenAI, ask: Any) -> None:
+    asked = shown(WHAT, image(picture("purple", "square")))
+    with client.responses.stream(**ask, input=asked) as stream:
+        said = "".join(e.delta for e in stream if e.type == "response.output_text.delta")
+    assert said == "A purple square."
+
+
+@pytest.mark.parametrize(("colour", "shape"), [("orange", "circle"), ("blue", "triangle")])
+def test_a_tool_shows_a_picture(client: OpenAI, ask: Any, colour: str, shape: str) -> None:
+    ask |= {"tools": [LOOK]}
+    asked = client.responses.create(**ask, input="What is in front of you?")
+    (call,) = asked.output
+    assert call.type == "function_call" and call.name == "look"
+    output = [image(picture(colour, shape))]
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": output}
+    seen = client.responses.create(**ask, previous_response_id=asked.id, input=[result])
+    assert seen.output_text == named(colour, shape)
+    again = client.responses.create(**ask, previous_response_id=seen.id, input="What shape is it?")
+    assert again.output_text == f"A {shape}."
+
+
+def test_over_chat_completions(client: OpenAI, ask: Any) -> None:
+    for colour, shape in (("red", "cross"), ("green", "square")):
+        url = data_url(picture(colour, shape))
+        content: Any = [
+            {"type": "text", "text": WHAT},
+            {"type": "image_url", "image_url": {"url": url}},
+        ]
+        answer = client.chat.completions.create(
+            **ask, messages=[{"role": "user", "content": content}]
+        )
+        assert answer.choices[0].message.content == named(colour, shape)
+
+
+async def test_many_at_once_see_each_their_own(seeing: Server, ask: Any) -> None:
+    things = [(c, s) for c in ("red", "blue", "green") for s in ("circle", "square", "cross")]
+    async with AsyncOpenAI(base_url=seeing.url, api_key="none", max_retries=0) as client:
+
+        async def seen(colour: str, shape: str) -> str:
+            asked = shown(WHAT, image(picture(colour, shape)))
+            return (await client.responses.create(**ask, input=asked)).output_text
+
+        async with asyncio.timeout(60):
+            said = await asyncio.gather(*(seen(*thing) for thing in things))
+    assert said == [named(*thing) for thing in things]

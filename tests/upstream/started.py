@@ -1,0 +1,29 @@
+"""llama.cpp's own server, as a process, for tests that ask it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+__all__ = ["llama_server"]
+
+_SCRIPT = Path(__file__).with_name("llama_server.py")
+
+
+@contextmanager
+def llama_server(model: Path, *projector: Path) -> Iterator[str]:
+    """Its address."""
+    with subprocess.Popen(
+        [sys.executable, str(_SCRIPT), str(model), "0", *map(str, projector)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as process:
+        assert process.stdout is not None and process.stdin is not None
+        yield process.stdout.readline().strip()
+        process.stdin.close()
+        process.wait(20)
