@@ -96,9 +96,7 @@ class Upstream:
         if key:
             headers["authorization"] = f"Bearer {key}"
         try:
-            self._connections = Connections(
-                self.url, headers, connect_s=connect_s, silence_s=silence_s
-            )
+            self._connections = Connections(headers, connect_s=connect_s, silence_s=silence_s)
         except ValueError as error:
             raise SetupError(f"the upstream {url!r} cannot be asked: {error}") from None
         self._pause = pause
