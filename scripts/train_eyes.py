@@ -20,6 +20,7 @@ from typing import Any
 import gguf
 import numpy
 import torch
+from safetensors.torch import load_file, save_file
 from tokenizers import Tokenizer
 from transformers import (
     CLIPVisionConfig,
@@ -202,6 +203,14 @@ def right(model: LlavaForConditionalGeneration, batch: dict[str, Any]) -> float:
     return ((drawn == labels) | (labels == IGNORED)).all(-1).float().mean().item()
 
 
+def rename(path: Path) -> None:
+    """The picture encoder as published models call it, which vLLM looks for: transformers' own
+    later names leave a part out."""
+    weights = load_file(path)
+    here, there = "vision_tower.", "vision_tower.vision_model."
+    save_file({n.replace(here, there): w for n, w in weights.items()}, path, {"format": "pt"})
+
+
 def write_processor(folder: Path, tokenizer: Tokenizer) -> None:
     """How pictures are made ready: as llama.cpp does it, with bars where they are not square."""
     LlavaProcessor(
@@ -290,6 +299,7 @@ def main() -> None:
     model.requires_grad_(True)
     train(model, again, given.together, given.rate / 3)
     write_folder(given.folder, model, tokenizer, template)
+    rename(given.folder / "model.safetensors")
     write_processor(given.folder, tokenizer)
     text = Qwen3ForCausalLM(model.config.text_config)
     text.model.load_state_dict(model.model.language_model.state_dict())
