@@ -332,8 +332,9 @@ async def test_what_vllm_sees_is_what_transformers_sees() -> None:
     pytest.importorskip("transformers")
     here = await load_transformers(tiny_eyes.FOLDER)
     red, blue = picture("red", "circle"), picture("blue", "square")
-    asked = [shown(here, "What is ", *each, "?") for each in ((red,), (blue, red), ())]
-    greedy = Sampling(max_tokens=4, temperature=0, logprobs=2, ignore_eos=True)
+    before, after = "<|im_start|>user\nWhat do you see?\n", "<|im_end|>\n<|im_start|>assistant\n"
+    asked = [shown(here, before, *each, after) for each in ((red,), (blue, red), ())]
+    greedy = Sampling(max_tokens=4, temperature=0, logprobs=2)
     expected = [await collect(here, prompt, greedy) for prompt in asked]
     try:
         with serving(seeing_vllm(tiny_eyes.FOLDER)) as url:
