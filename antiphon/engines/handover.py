@@ -38,11 +38,11 @@ class Handover:
         return True
 
     def fail(self, error: BaseException) -> bool:
-        """Give an error: one that nobody expected is the cause of the engine's failure, and found
-        in the log. As ``give``."""
+        """Give an error: one that nobody expected is the cause of the engine's failure. Its words
+        are for the log, not for clients. As ``give``."""
         if isinstance(error, AntiphonError):
             return self.give(error)
-        failure = BackendError(f"The engine failed: {str(error) or type(error).__name__}")
+        failure = BackendError("The engine failed.")
         failure.__cause__ = error
         return self.give(failure)
 
