@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, cast
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, SetupError
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
-from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig
 
 from .base import Rendered
 from .harmony_grammar import Grammarian
@@ -74,7 +74,9 @@ class Dialect:
 
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         shown = shown_tools(options, conversation.items)
-        talk = talk_of(conversation.items, shown, self._unreadable, conversation.past)
+        asked = options.reasoning or ReasoningConfig()
+        recalls = asked.context == "all_turns"
+        talk = talk_of(conversation.items, shown, self._unreadable, conversation.past, recalls)
         called = natives(shown)
         functions = [tool for tool in shown.declared if tool.name not in called]
         head = [self._system(options, [tool for tool in shown.tools if tool.name in called])]

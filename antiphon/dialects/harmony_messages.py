@@ -60,20 +60,25 @@ def natives(shown: Shown) -> Mapping[str, str]:
 
 
 def talk_of(
-    items: Sequence[it.Item], shown: Shown, unreadable: Unreadable = "note", past: int = 0
+    items: Sequence[it.Item],
+    shown: Shown,
+    unreadable: Unreadable = "note",
+    past: int = 0,
+    recalls: bool = False,
 ) -> Talk:
     """The messages of a conversation, of which ``past`` items stood before the request.
 
-    Thinking before the last final answer is left out, as its makers do; within a tool loop it
-    stays. Raises ``InvalidRequest`` with the path of items and parts that the model cannot be
-    shown.
+    Thinking before the last final answer is left out, as its makers do, unless ``recalls``; within
+    a tool loop it stays. Raises ``InvalidRequest`` with the path of items and parts that the model
+    cannot be shown.
     """
     builder = _Talk(shown, unreadable)
     builder.read(items, past)
     said = builder.finished()
     is_open = unfinished(items) and said[-1:] != [] and said[-1].author == ASSISTANT
     answers = said[:-1] if is_open else said
-    over = max((n for n, each in enumerate(answers) if each.channel == "final"), default=-1)
+    finals = () if recalls else (n for n, each in enumerate(answers) if each.channel == "final")
+    over = max(finals, default=-1)
     return Talk(
         told=tuple(builder.told),
         said=tuple(each for n, each in enumerate(said) if n > over or each.channel != "analysis"),
