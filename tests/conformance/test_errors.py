@@ -11,7 +11,6 @@ from antiphon.errors import BackendError, InvalidRequest, RunError
 from tests.conformance import oracle
 from tests.conformance.breaking import Breaking
 from tests.conformance.conftest import Serve
-from tests.conformance.scripts import TOOL
 from tests.conformance.served import Ask, Json, engine
 
 #: Of a client that sends something else where an id stands.
@@ -118,7 +117,6 @@ async def test_what_a_model_cannot_do_is_refused_by_name(serve: Serve, ask: Ask)
         ({"include": ["message.output_text.logprobs"]}, "include"),
         ({"logit_bias": {"1": 5}}, "logit_bias"),
         ({"seed": 1}, "seed"),
-        ({"tools": [TOOL], "tool_choice": "required"}, "tool_choice"),
     ):
         error = (await ask(serve(weak), **asked)).refused
         assert (error["http"], error["param"], error["code"]) == (

@@ -64,6 +64,7 @@ async def test_sees_what_transformers_itself_sees(engine: TransformersEngine) ->
 
 @pytest.mark.requirement("HF-6")
 async def test_a_conversation_about_images() -> None:
+    pytest.importorskip("transformers")
     model = Model(source=str(FOLDER), engine="transformers", threads=1, context_size=1024)
     catalog = await load_catalog(Settings(models={"eyes": model}))
     backend = catalog.find("eyes").backend

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 
 import pytest
 
@@ -40,10 +40,10 @@ HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: Text/Event-Stream; charset=utf-8\r\n"
 
 async def test_what_is_asked_and_answered() -> None:
     async with upstream(HEAD + b"content-length: 4\r\n\r\n", b"word") as (url, connections, heard):
-        answer = await connections.ask("POST", f"{url}/x", b"{}", {"x-key": "b"})
-        assert (answer.status, answer.media_type) == (200, "text/event-stream")
-        assert [await answer.read(), await answer.read()] == [b"word", b""]
-        assert answer.is_read
+        with closing(await connections.ask("POST", f"{url}/x", b"{}", {"x-key": "b"})) as answer:
+            assert (answer.status, answer.media_type) == (200, "text/event-stream")
+            assert [await answer.read(), await answer.read()] == [b"word", b""]
+            assert answer.is_read
     (asked,) = heard
     assert asked.startswith(b"POST /v1/x HTTP/1.1\r\n")
     assert b"x-key: b\r\n" in asked and b"x-key: a" not in asked and b"accept: */*\r\n" in asked
@@ -57,15 +57,16 @@ async def test_what_is_asked_and_answered() -> None:
 async def test_what_fails_is_an_os_error(said: tuple[bytes, ...]) -> None:
     async with upstream(*said) as (url, connections, _):
         with pytest.raises(OSError):
-            answer = await connections.ask("GET", url)
-            while await answer.read():
-                pass
+            with closing(await connections.ask("GET", url)) as answer:
+                while await answer.read():
+                    pass
 
 
 async def test_redirects_are_not_followed() -> None:
     moved = b"HTTP/1.1 307 x\r\nlocation: http://127.0.0.1:1/\r\ncontent-length: 0\r\n\r\n"
     async with upstream(moved) as (url, connections, heard):
-        assert (await connections.ask("GET", url)).status == 307
+        with closing(await connections.ask("GET", url)) as answer:
+            assert answer.status == 307
         assert len(heard) == 1
 
 
