@@ -47,7 +47,7 @@ lint: $(DEV) ## format and lint, without changing anything
 	$(BIN)/ruff check .
 
 types: $(DEV) ## mypy, strict
-	$(BIN)/mypy
+	$(BIN)/mypy --num-workers 2
 
 test: $(DEV) ## every test, or ARGS="tests/stream -k writer"
 	$(BIN)/pytest -n auto --maxprocesses 4 --dist loadfile --no-loadscope-reorder $(ARGS)

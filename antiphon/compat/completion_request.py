@@ -201,6 +201,7 @@ def _stream_options(raw: Any, path: str) -> Json:
     usage = fields.pop("include_usage", False)
     if not isinstance(usage, bool):
         raise bad_type(f"{path}.include_usage", "a boolean", kind_of(usage))
+    refuse_foreign(fields, path=path)
     return {path: fields}
 
 

@@ -18,6 +18,7 @@ _FOREIGN: Mapping[str, tuple[Any, ...]] = {
     "bad_words": ([],),
     "best_of": (1,),
     "chat_template": (),
+    "continuous_usage_stats": (False,),
     "documents": ([],),
     "dry_multiplier": (0,),
     "dynatemp_range": (0,),
@@ -54,12 +55,16 @@ _FOREIGN: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-def refuse_foreign(raw: Mapping[str, Any], known: Collection[str] = ()) -> None:
-    """``known``: those that the API has. Raises ``InvalidRequest`` that names the field."""
+def refuse_foreign(
+    raw: Mapping[str, Any], known: Collection[str] = (), path: str | None = None
+) -> None:
+    """``known``: those that the API has; ``path``: of the object they are in. Raises
+    ``InvalidRequest`` that names the field."""
     for name, value in raw.items():
         if name in _FOREIGN and name not in known and value not in _FOREIGN[name]:
+            field = name if path is None else f"{path}.{name}"
             raise InvalidRequest(
-                f"Unsupported parameter: '{name}' is not supported by this server.",
-                param=name,
+                f"Unsupported parameter: '{field}' is not supported by this server.",
+                param=field,
                 code="unsupported_parameter",
             )

@@ -537,6 +537,11 @@ IMAGE = {"type": "image_url", "image_url": {"url": "data:image/png;base64,x", "d
         ({"tool_choice": "required"}, "tool_choice", None),
         ({"stream_options": {"include_usage": True}}, "stream_options", None),
         (
+            {"stream": True, "stream_options": {"continuous_usage_stats": True}},
+            "stream_options.continuous_usage_stats",
+            "unsupported_parameter",
+        ),
+        (
             {"stream": True, "stream_options": {"include_usage": 1}},
             "stream_options.include_usage",
             "invalid_type",
