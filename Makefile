@@ -103,6 +103,7 @@ $(LLAMA): pyproject.toml | $(BIN)/python
 $(DEV): pyproject.toml | $(BIN)/python
 	@echo "Installing Antiphon and what its tests need"
 	@$(BIN)/python -m pip install -qq --disable-pip-version-check --editable '.[dev]'
+	@$(BIN)/python -m compileall -q antiphon  # once, not in each server that a test starts
 	@touch $@ $(LLAMA)
 
 $(ENGINES): pyproject.toml
