@@ -10,6 +10,7 @@ import json
 import re
 import secrets
 from collections.abc import Sequence
+from functools import cached_property
 from typing import Any
 
 from msgspec import UNSET, to_builtins
@@ -60,7 +61,6 @@ class _Writer:
         self._behind: list[Any] = []
         #: Stands in a text where a part or a detail was; nobody can write it who did not see it.
         self._secret = secrets.token_hex(8)
-        self._sign = re.compile(f"\U0010ff00{self._secret}:(\\d+)\U0010ff01")
 
     # --- items: what is no text leaves a mark ----------------------------------------------------
 
@@ -153,8 +153,9 @@ class _Writer:
 
     def _add_answer(self, message: Message, written: list[Message]) -> None:
         thinking = message.get("reasoning_content", "")
-        details = [each for n in self._sign.findall(thinking) for each in self._kept[int(n)]]
-        thinking = self._sign.sub("", thinking).strip("\n")
+        pieces = self._pieces(thinking)
+        details = [each for n in pieces[1::2] for each in self._kept[int(n)]]
+        thinking = "".join(pieces[::2]).strip("\n")
         answer: Message = {"role": "assistant", "content": self._text(message["content"])}
         if calls := message.get("tool_calls"):
             answer["tool_calls"] = [_call(call) for call in calls]
@@ -174,15 +175,24 @@ class _Writer:
 
     def _split(self, text: str) -> str | list[Message]:
         """The text, or the parts that its marks stand for with the texts between."""
-        if self._sign.search(text) is None:
+        pieces = self._pieces(text)
+        if len(pieces) == 1:
             return text
         parts: list[Message] = []
-        for place, piece in enumerate(self._sign.split(text)):
+        for place, piece in enumerate(pieces):
             if place % 2:
                 parts.append(self._kept[int(piece)])
             elif piece := piece.strip("\n"):
                 parts.append({"type": "text", "text": piece})
         return parts
+
+    def _pieces(self, text: str) -> list[str]:
+        """Texts, and between them the numbers of what was kept."""
+        return self._sign.split(text) if self._kept else [text]
+
+    @cached_property
+    def _sign(self) -> re.Pattern[str]:
+        return re.compile(f"\U0010ff00{self._secret}:(\\d+)\U0010ff01")
 
     def _text(self, text: str, note: str = "") -> str:
         """The text alone, and ``note`` where there was more: that stands behind it."""
