@@ -133,7 +133,9 @@ class Stream:
         else:
             if chunk is not None:
                 self._ended = chunk.finish is not None
-                self._aborted |= not self._handover.give(chunk)
+                # never `|=`: it would write over an abort that comes meanwhile
+                if not self._handover.give(chunk):
+                    self._aborted = True
         return self._ended or self._aborted
 
     def _chunk(self, event: _Event) -> Chunk | None:
