@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from antiphon.engines.base import Sampling
+from antiphon.engines.handover import Handover
 from antiphon.engines.llama_stream import UNKNOWN_LOGPROB, Stream
 from antiphon.engines.withheld import Withheld
 from antiphon.errors import BackendError
@@ -82,6 +83,23 @@ async def test_failures_end_it_with_an_error(event: Any, message: str) -> None:
     cause = raised.value.__cause__
     assert message in (raised.value.message if cause is None else str(cause))
     assert cause is None or raised.value.message == "The engine failed."
+
+
+async def test_an_abort_that_comes_while_a_token_is_handed_over_is_heeded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenizer, server = Bytes(), Server(token(97, 1), token(98, 2), token(99, 3), end())
+    loop, sampling = asyncio.get_running_loop(), Sampling(max_tokens=100)
+    stream = Stream(loop, tokenizer, Withheld(tokenizer), sampling)
+    give = Handover.give
+
+    def leaving(handover: Handover, item: Any) -> bool:
+        stream.abort()
+        return give(handover, item)
+
+    monkeypatch.setattr(Handover, "give", leaving)
+    await asyncio.to_thread(stream.run, server, lambda: b"{}")
+    assert server.stopped_after == 1
 
 
 async def test_what_came_before_a_failure_is_told() -> None:
