@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -187,22 +188,21 @@ class Completions:
     async def image_tokens(self, image: Image) -> int:
         """``MeasuresImages``: the upstream is asked once for each image, and no longer than until
         it tells."""
-        known = self._sizes.known(image)
-        if known is not None:
-            return known
         if self._eyes is None:
             raise cannot_see()
+        return await self._sizes.of(image, partial(self._measured, self._eyes))
+
+    async def _measured(self, eyes: Eyes, image: Image) -> int:
         try:
-            tokens = await self._measured(self._eyes.alone(image))
+            return await self._besides(eyes.alone(image))
         except BackendError as error:
             if error.code != "invalid_prompt":
                 raise
             raise InvalidRequest(
                 f"Invalid image: {error.message}", param="input", code="image_parse_error"
             ) from None
-        return self._sizes.keep(image, tokens)
 
-    async def _measured(self, alone: Prompt) -> int:
+    async def _besides(self, alone: Prompt) -> int:
         """What the upstream makes of a prompt besides its ids."""
         sampling = Sampling(max_tokens=1)
         question = await self._question(alone, sampling)

@@ -4,6 +4,7 @@ engine."""
 from __future__ import annotations
 
 from collections import OrderedDict
+from collections.abc import Awaitable, Callable
 from hashlib import sha256
 
 from antiphon.tokens import Image
@@ -18,6 +19,11 @@ class ImageSizes:
 
     def __init__(self) -> None:
         self._found: OrderedDict[bytes, int] = OrderedDict()
+
+    async def of(self, image: Image, measure: Callable[[Image], Awaitable[int]]) -> int:
+        """The tokens of the image; raises what ``measure`` does."""
+        known = self.known(image)
+        return self.keep(image, await measure(image)) if known is None else known
 
     def known(self, image: Image) -> int | None:
         return self._found.get(sha256(image.content).digest())

@@ -251,16 +251,15 @@ class LlamaEngine:
         """``MeasuresImages``: llama.cpp is asked once for each image."""
         if self._speller is None:
             raise cannot_see()
-        known = self._sizes.known(image)
-        if known is not None:
-            return known
+        return await self._sizes.of(image, partial(self._measured, self._speller))
+
+    async def _measured(self, speller: Speller, image: Image) -> int:
         try:
-            tokens = await asyncio.to_thread(self._measure, self._speller, image)
+            return await asyncio.to_thread(self._measure, speller, image)
         except BackendError as error:
             raise InvalidRequest(
                 f"Invalid image: {error.message}.", param="input", code="image_parse_error"
             ) from None
-        return self._sizes.keep(image, tokens)
 
     def _measure(self, speller: Speller, image: Image) -> int:
         prompt = alone(image, self.tokenizer, self._bos)

@@ -159,9 +159,9 @@ class VllmEngine:
         """``MeasuresImages``: by vLLM's own processor of prompts."""
         if not self._sees:
             raise cannot_see()
-        known = self._sizes.known(image)
-        if known is not None:
-            return known
+        return await self._sizes.of(image, self._measured)
+
+    async def _measured(self, image: Image) -> int:
         pictures = await asyncio.to_thread(opened, [image])
         alone = {"prompt_token_ids": [*image.word], "multi_modal_data": {"image": pictures}}
         try:
@@ -169,7 +169,7 @@ class VllmEngine:
             (made,) = await self._engine.renderer.render_cmpl_async([alone], skip_mm_cache=True)
         except ValueError as error:
             raise _refused(error) from None
-        return self._sizes.keep(image, len(made["prompt_token_ids"]) - len(image.word))
+        return len(made["prompt_token_ids"]) - len(image.word)
 
     def _params(self, sampling: Sampling, room: int) -> Any:
         from vllm import SamplingParams
