@@ -58,13 +58,7 @@ def argument_tags(
             before=opening,
             between=line,
             after=closing,
-            parameter=ParameterForm(
-                before=key,
-                text=between,
-                text_end=value_end + line,
-                json=between,
-                json_end=value_end + line,
-            ),
+            parameter=_parameter(key, between, value_end + line),
         ),
         mark=mark,
     )
@@ -123,16 +117,15 @@ def section_tags(
             between=behind + line,
             after=closing,
             last="\n" + last,
-            parameter=ParameterForm(
-                before=key,
-                text=between,
-                text_end=value_end + line,
-                json=between,
-                json_end=value_end + line,
-            ),
+            parameter=_parameter(key, between, value_end + line),
         ),
         mark=mark,
     )
+
+
+def _parameter(key: str, between: str, end: str) -> ParameterForm:
+    """Texts and JSON are written alike."""
+    return ParameterForm(before=key, text=between, text_end=end, json=between, json_end=end)
 
 
 def respelled(row: _Row, special: Collection[str]) -> _Row:
