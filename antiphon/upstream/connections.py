@@ -54,7 +54,7 @@ class Answer:
 
 
 class Connections:
-    """To the server at ``url``. ``headers``: of every request. ``connect_s``: seconds for a
+    """Those of one session. ``headers``: of every request. ``connect_s``: seconds for a
     connection; ``silence_s``: the longest silence of an answer. Raises ``SetupError`` without the
     extra, ``ValueError`` for a header that would be more than one."""
 
