@@ -134,12 +134,12 @@ class Parser:
             if self.done:
                 break
             control = controls.get(token)
-            if control is not None:
+            if control is not None and not self._is_text(control):
                 self._meet(control)
                 continue
-            if logprob is not None and token not in marks:
+            if logprob is not None and (control or token not in marks):
                 self._logprobs.append(logprob)
-            self._read(decode(token), 1)
+            self._read(decode(token) + (CONTROLS[control] if control else ""), 1)
         if chunk.tail and not self.done:
             self._read(chunk.tail, 0)
         self._write()
@@ -154,10 +154,13 @@ class Parser:
 
     # --- the machine ------------------------------------------------------------------------------
 
+    def _is_text(self, control: Control) -> bool:
+        """It stands in a string of JSON, as the text that it is to the grammar."""
+        in_string = self._json is not None and self._json.in_string
+        return in_string and control not in ("return", "call")
+
     def _meet(self, control: Control) -> None:
-        if self._json is not None and self._json.in_string and control not in ("return", "call"):
-            self._read(self._detokenizer.finish() + CONTROLS[control], 1)
-        elif control in ("end", "return", "call"):
+        if control in ("end", "return", "call"):
             self._count(1)
             self._end_message()
         elif control == "start":

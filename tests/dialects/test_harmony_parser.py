@@ -433,6 +433,15 @@ def test_logprobs_stand_with_their_text() -> None:
         assert found[0].token == "H" and found[0].top_logprobs[0].token == "A"
 
 
+def test_logprobs_of_control_tokens_that_are_text() -> None:
+    text = '{"a":"é<|end|>"}'
+    ids = tuple(ids_of(f"<|channel|>final<|message|>{text}<|return|>"))
+    logprobs = tuple(TokenLogprob(id, -0.5) for id in ids)
+    deltas = list(parser(held=True, is_json=True).feed(Chunk(ids=ids, logprobs=logprobs)))
+    found = [lp for delta in deltas if isinstance(delta, Text) for lp in delta.logprobs]
+    assert b"".join(bytes(lp.bytes or ()) for lp in found).decode() == text
+
+
 def test_logprobs_of_bare_text() -> None:
     ids = ids_of("assist me")
     logprobs = tuple(TokenLogprob(id, -0.5) for id in ids)
