@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, Literal, Protocol
 
@@ -84,7 +85,7 @@ def _choice(lead: str, index: int, response: Response) -> TextChoice:
     return TextChoice(
         text=lead + "".join(part.text for part in parts),
         index=index,
-        logprobs=_logprobs(logprobs, len(lead)) if logprobs else None,
+        logprobs=_logprobs(logprobs, _Offsets(lead)) if logprobs else None,
         finish_reason=_reason(response),
     )
 
@@ -96,17 +97,26 @@ def _reason(response: Response) -> Reason:
     return "content_filter" if is_filter else "length"
 
 
-def _logprobs(logprobs: Sequence[it.Logprob], offset: int) -> TextLogprobs:
-    offsets = []
-    for logprob in logprobs:
-        offsets.append(offset)
-        offset += len(logprob.token)
+class _Offsets:
+    """Where tokens begin in the text they make, in characters, which tokens may be parts of."""
+
+    def __init__(self, lead: str) -> None:
+        self._at = len(lead)
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace").decode
+
+    def next(self, logprob: it.Logprob) -> int:
+        at = self._at
+        self._at += len(self._decode(bytes(logprob.bytes or ())))
+        return at
+
+
+def _logprobs(logprobs: Sequence[it.Logprob], offsets: _Offsets) -> TextLogprobs:
     tops = [{top.token: top.logprob for top in one.top_logprobs} for one in logprobs]
     return TextLogprobs(
         tokens=tuple(one.token for one in logprobs),
         token_logprobs=tuple(one.logprob for one in logprobs),
         top_logprobs=tuple(tops) if any(tops) else None,
-        text_offset=tuple(offsets),
+        text_offset=tuple(map(offsets.next, logprobs)),
     )
 
 
@@ -122,7 +132,7 @@ class TextChunks:
         self._index = index
         self._lead = asked.lead(index)
         self._usage = None if asked.include_usage else UNSET
-        self._offset = len(self._lead)
+        self._offsets = _Offsets(self._lead)
 
     def frames(self, events: Iterable[ev.Event]) -> bytes:
         """What these events are, as bytes of a ``text/event-stream``; perhaps nothing."""
@@ -151,8 +161,7 @@ class TextChunks:
     def _chunk(
         self, text: str, logprobs: Sequence[it.Logprob] = (), finish: Reason | None = None
     ) -> bytes:
-        said = _logprobs(logprobs, self._offset) if logprobs else None
-        self._offset += sum(len(logprob.token) for logprob in logprobs)
+        said = _logprobs(logprobs, self._offsets) if logprobs else None
         choice = TextChoice(text=text, index=self._index, logprobs=said, finish_reason=finish)
         return _frame(TextCompletion(**self._head, choices=(choice,), usage=self._usage))
 

@@ -144,6 +144,15 @@ async def test_log_probabilities(serve: Serve) -> None:
         assert [value for piece in pieces if piece for value in piece[name]] == values
 
 
+async def test_offsets_are_of_characters(serve: Serve) -> None:
+    """Also where a character takes several tokens."""
+    server = serve(engine(["é!"]))  # a token a byte
+    logprobs = (await plain(server, logprobs=0))["choices"][0]["logprobs"]
+    assert logprobs["text_offset"] == [0, 0, 1]
+    pieces = [one["choices"][0]["logprobs"] for one in await streamed(server, logprobs=0)]
+    assert [at for piece in pieces if piece for at in piece["text_offset"]] == [0, 0, 1]
+
+
 async def test_options_reach_the_engine(serve: Serve) -> None:
     played = engine(["Hello END"])
     body = {
