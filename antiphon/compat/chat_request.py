@@ -74,6 +74,9 @@ def read_chat(raw: Json, limits: Limits = DEFAULT_LIMITS) -> Chat:
             _merge(asked, read(value, name, paths, limits))
         elif name in _SAME:
             asked[name] = value
+    legacy = "functions" in raw
+    if legacy:
+        asked["parallel_tool_calls"] = False  # an answer has room for one
     _go_on(raw, asked["input"])
     if "top_logprobs" in raw and "include" not in asked:
         raise InvalidRequest(
@@ -89,7 +92,7 @@ def read_chat(raw: Json, limits: Limits = DEFAULT_LIMITS) -> Chat:
         requests=tuple(reseeded(request, at) for at in range(choices)),
         paths=paths,
         include_usage=bool((raw.get("stream_options") or {}).get("include_usage")),
-        legacy="functions" in raw and "tools" not in raw,
+        legacy=legacy,
     )
 
 
@@ -215,7 +218,7 @@ def _functions(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
     for at, function in enumerate(functions):
         paths.add(f"tools[{at}]", f"{path}[{at}]")
         tools.append({**fields_of(function, f"{path}[{at}]"), "type": "function"})
-    return {"tools": tools, "parallel_tool_calls": False}
+    return {"tools": tools}
 
 
 def _choice(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:

@@ -22,6 +22,7 @@ from .usage import Usage, usage
 __all__ = ["Call", "Chunk", "ChunkChoice", "Chunks", "Delta"]
 
 _encode = msgspec.json.Encoder().encode
+_Thought = ev.ReasoningTextDelta | ev.ReasoningDelta | ev.ReasoningSummaryTextDelta
 
 
 class Call(Struct, frozen=True, kw_only=True, omit_defaults=True):
@@ -77,6 +78,9 @@ class Chunks:
         self._legacy = legacy
         #: Calls by the index of their item.
         self._calls: dict[int, int] = {}
+        #: The item of the last thinking that was told; whether in its own words.
+        self._thinking: int | None = None
+        self._is_raw = False
 
     def frames(self, events: Iterable[ev.Event]) -> bytes:
         """What these events are, as bytes of a ``text/event-stream``; perhaps nothing."""
@@ -129,6 +133,20 @@ class Chunks:
             call = Call(index=index, id=item.call_id, type="function", function=said)
         return Delta(tool_calls=(call,))
 
+    def _thought(self, event: _Thought) -> Delta:
+        """Thoughts of several items stand on lines of their own."""
+        is_other = self._thinking not in (None, event.output_index)
+        self._thinking, self._is_raw = event.output_index, True
+        return Delta(reasoning_content=f"\n{event.delta}" if is_other else event.delta)
+
+    def _summed_up(self, event: ev.ReasoningSummaryTextDelta) -> Delta | None:
+        """Told where the thinking itself was not."""
+        if self._is_raw and self._thinking == event.output_index:
+            return None
+        delta = self._thought(event)
+        self._is_raw = False
+        return delta
+
     def _argued(self, event: ev.FunctionCallArgumentsDelta) -> Delta:
         said = {"arguments": event.delta}
         if self._legacy:
@@ -148,9 +166,9 @@ def _frame(value: Any) -> bytes:
 _DELTAS: Mapping[type[ev.Event], Callable[[Chunks, Any], Delta | None]] = {
     ev.Created: lambda chunks, event: Delta(role="assistant", content=""),
     ev.RefusalDelta: lambda chunks, event: Delta(refusal=event.delta),
-    ev.ReasoningTextDelta: lambda chunks, event: Delta(reasoning_content=event.delta),
-    ev.ReasoningDelta: lambda chunks, event: Delta(reasoning_content=event.delta),
-    ev.ReasoningSummaryTextDelta: lambda chunks, event: Delta(reasoning_content=event.delta),
+    ev.ReasoningTextDelta: Chunks._thought,
+    ev.ReasoningDelta: Chunks._thought,
+    ev.ReasoningSummaryTextDelta: Chunks._summed_up,
     ev.OutputItemAdded: Chunks._begun,
     ev.FunctionCallArgumentsDelta: Chunks._argued,
     ev.CustomToolCallInputDelta: Chunks._typed,

@@ -235,6 +235,39 @@ async def test_calls_in_the_first_form_of_the_api(serve: Serve) -> None:
     pieces = [delta["function_call"] for delta in deltas if "function_call" in delta]
     assert pieces[0] == {"name": "get_weather", "arguments": ""}
     assert "".join(piece["arguments"] for piece in pieces) == said["arguments"]
+    # there is room for one, whatever else is asked for
+    for asked in (True, False):
+        server = serve(local(engine([f"{CALL}\n{CALL}"])))
+        deltas = [
+            one["choices"][0]["delta"]
+            for one in await chunks(server, **body, parallel_tool_calls=asked)
+        ]
+        named = [one for one in deltas if "name" in one.get("function_call", {})]
+        assert len(named) == 1
+
+
+@pytest.mark.parametrize("raw", [True, False])
+async def test_a_stream_tells_the_thoughts_that_the_plain_answer_has(
+    serve: Serve, raw: bool
+) -> None:
+    """Those of several items on lines of their own, a summary only where there is no more."""
+    said = [
+        delta
+        for thought in ("One", "Two")
+        for delta in (
+            Open(Reasoning()),
+            *((Text(f"{thought}."),) if raw else ()),
+            Text(f"{thought} in", channel="summary"),
+            Text(" short.", channel="summary"),
+            Close(),
+        )
+    ]
+    expected = "One.\nTwo." if raw else "One in short.\nTwo in short."
+    server = serve([(*said, Open(Message(role="assistant", content=())), Text("Hi."), Close())])
+    (choice,) = (await plain(server))["choices"]
+    assert choice["message"]["reasoning_content"] == expected
+    deltas = [one["choices"][0]["delta"] for one in await chunks(server)]
+    assert "".join(one.get("reasoning_content", "") for one in deltas) == expected
 
 
 @pytest.mark.requirement("CC-FINISH")
