@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from array import array
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -170,10 +170,9 @@ class Local:
             self._engine,
             rendered,
             self._sampling(rendered, options, besides),
+            options,
             dropped,
             besides=besides,
-            budget=options.thinking_budget,
-            shown=options.stop if options.stop_shown else (),
         )
 
     def _render(
@@ -232,20 +231,19 @@ class LocalReply:
         engine: Engine,
         rendered: Rendered,
         sampling: Sampling,
+        options: Options,
         dropped: tuple[str, ...],
         *,
         besides: int = 0,
         begun: tuple[int, ...] = (),
-        budget: int | None = None,
-        shown: tuple[str, ...] = (),
     ) -> None:
         self._engine = engine
         self._rendered = rendered
         self._sampling = sampling
         self._besides = besides
         self._begun = begun
-        self._budget = budget if rendered.unthink else None
-        self._shown = shown
+        self._options = options
+        self._budget = options.thinking_budget if rendered.unthink else None
         #: The thinking was cut short.
         self._thought = False
         self.dropped = dropped
@@ -279,11 +277,10 @@ class LocalReply:
             self._engine,
             rendered,
             sampling,
+            self._options,
             self.dropped,
             besides=self._besides,
             begun=begun.sampled,
-            budget=self._budget,
-            shown=self._shown,
         )
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -303,12 +300,10 @@ class LocalReply:
                 break
             async with aclosing(self._engine.generate(prompt, sampling)) as chunks:
                 async for chunk in chunks:
-                    sampled.extend(chunk.ids)
                     # what a later call finds in the cache is what this one put there
                     if chunk.cached_tokens is not None and not self._thought:
                         cached = chunk.cached_tokens
-                    known = tuple(parser.feed(self._with_stop(chunk)))
-                    reason = _reason(chunk, parser.done)
+                    known, reason = self._read(chunk, sampled)
                     if reason is not None:
                         break
                     if known:
@@ -319,9 +314,22 @@ class LocalReply:
                     raise BackendError("The engine stopped without saying why.")
         yield (*known, *parser.finish(reason), Finish(reason, self._usage(len(sampled), cached)))
 
+    def _read(self, chunk: Chunk, sampled: array[int]) -> tuple[tuple[Delta, ...], Reason | None]:
+        """What a chunk says, and why the reply is over, if it is. Where the reply may end before
+        the engine does, at a token: what else came with it is dropped, however much that was."""
+        parser, known = self._rendered.parser, list[Delta]()
+        is_exact = self._budget is not None or not self._options.parallel_tool_calls
+        for piece in _pieces(chunk) if is_exact else (chunk,):
+            sampled.extend(piece.ids)
+            known += parser.feed(self._with_stop(piece))
+            reason: Reason | None = "stop" if parser.done else piece.finish
+            if reason is not None or self._has_thought_enough:
+                break
+        return tuple(known), reason
+
     def _with_stop(self, chunk: Chunk) -> Chunk:
         """The chunk with the stop string that ended it, where that is part of the answer."""
-        if chunk.stop_text in self._shown:
+        if self._options.stop_shown and chunk.stop_text in self._options.stop:
             return replace(chunk, tail=chunk.tail + (chunk.stop_text or ""))
         return chunk
 
@@ -383,5 +391,8 @@ def _freed(rendered: Rendered) -> Rendered:
     return replace(rendered, constraint=None, answer_constraint=None)
 
 
-def _reason(chunk: Chunk, done: bool) -> Reason | None:
-    return "stop" if done else chunk.finish
+def _pieces(chunk: Chunk) -> Iterator[Chunk]:
+    """A chunk token by token."""
+    for at, token in enumerate(chunk.ids[:-1]):
+        yield Chunk((token,), chunk.logprobs[at : at + 1])
+    yield replace(chunk, ids=chunk.ids[-1:], logprobs=chunk.logprobs[-1:])

@@ -258,14 +258,18 @@ async def test_more_alternatives_than_the_engine_has_are_refused() -> None:
     assert refused.value.param == "top_logprobs"
 
 
-async def test_the_engine_is_stopped_after_the_only_call_allowed() -> None:
-    played = engine(f"{CALL}\n{CALL}<|im_end|>")
+@pytest.mark.parametrize("size", [1, 7, 500])
+async def test_the_engine_is_stopped_after_the_only_call_allowed(size: int) -> None:
+    played = engine(f"{CALL}\n{CALL}<|im_end|>", chunk=size)
     told = await ask(local(played), user("Hi"), tools=(WEATHER,), parallel_tool_calls=False)
     assert [type(item) for item in told.opened] == [FunctionCall]
     assert told.text == '{"city": "Oslo"}'
     assert told.finish.reason == "stop"
-    assert played.aborted == 1
-    assert told.finish.usage.output_tokens < 100
+    assert played.aborted == (size < 500)
+    used = told.finish.usage.output_tokens
+    assert used == len(told.sampled) and told.sampled == tuple(played.sampled[0][:used])
+    spelled = b"".join(map(played.tokenizer.piece, told.sampled)).decode()
+    assert spelled + "\n</tool_call>" == CALL  # whatever else had come
 
 
 async def test_two_calls_may_come_otherwise() -> None:
@@ -390,6 +394,22 @@ async def test_a_budget_ends_the_thinking_and_the_answer_comes(budget: int, thou
     assert usage.output_tokens == len(told.sampled)
     assert second[1].max_tokens == first[1].max_tokens - (len(second[0].ids) - len(first[0].ids))
     assert told.finish.reason == "stop" and played.aborted == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+async def test_a_budget_is_exact_however_many_tokens_come_at_once(size: int) -> None:
+    said = "<think>\nabcdefghijkl\n</think>\n\nYes<|im_end|>"
+    played = engine(said, "No<|im_end|>", chunk=size)
+    told = await ask(local(played), user("Hi"), thinking_budget=3)
+    assert told.text == "abNo"
+    ids = told.sampled  # <think> \n a b, \n </think> \n \n, N o <|im_end|>
+    assert told.finish.usage.output_tokens == len(ids) == 4 + 4 + 3
+
+
+async def test_a_reply_that_ends_within_its_budget_is_over() -> None:
+    played = engine("<think>\nab<|im_end|>", chunk=50)
+    told = await ask(local(played), user("Hi"), thinking_budget=4)
+    assert told.text == "ab" and len(played.requests) == 1
 
 
 async def test_a_budget_that_is_not_used_up_changes_nothing() -> None:
