@@ -21,7 +21,11 @@ class Single:
     """The runner. Some models keep state between steps: there is one generation at a time."""
 
     def __init__(self, model: Any) -> None:
+        from transformers import GenerationConfig
+
         self._model = model
+        # What the model's files recommend is the sampler's to heed; `generate` would do it again.
+        model.generation_config = GenerationConfig()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="transformers")
 
     def start(self, generation: Generation, eyes: Eyes | None) -> None:
@@ -49,6 +53,8 @@ class Single:
         )
         try:
             inputs = self._inputs(generation.prompt, eyes)
+            # Without it `generate` would look for padding, and find it in words of the id 0.
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
             with torch.no_grad():
                 self._model.generate(
                     **inputs,

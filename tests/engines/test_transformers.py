@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import shutil
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -108,6 +111,40 @@ async def test_the_end_of_the_context_ends_it(engine: TransformersEngine) -> Non
     sampling = Sampling(max_tokens=100, temperature=0, ignore_eos=True)
     outcome = await collect(engine, long, sampling)
     assert (len(outcome.ids), outcome.last.finish) == (4, "length")
+
+
+async def test_every_token_of_a_prompt_is_seen(engine: TransformersEngine) -> None:
+    """Also the one with the id 0, which is a word like any other."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    asked = Prompt((*prompt(engine, "Hi!").ids, 0))
+    assert 0 in asked.ids[:-1]
+    model = AutoModelForCausalLM.from_pretrained(FOLDER, dtype=torch.float32)
+    with torch.no_grad():
+        expected = model(torch.tensor([asked.ids])).logits[0, -1].log_softmax(-1)
+    outcome = await collect(engine, asked, Sampling(max_tokens=1, temperature=0, logprobs=5))
+    (told,) = outcome.logprobs
+    for best in told.top:
+        assert best.logprob == pytest.approx(float(expected[best.id]), abs=1e-3)
+
+
+@pytest.mark.parametrize("batching", ["paged", "single"])
+async def test_what_a_folder_recommends_is_heeded_once(batching: str, tmp_path: Path) -> None:
+    shutil.copytree(FOLDER, tmp_path, dirs_exist_ok=True)
+    config = json.loads((FOLDER / "generation_config.json").read_text())
+    config |= {"repetition_penalty": 1.8, "suppress_tokens": list(range(1, 900))}
+    (tmp_path / "generation_config.json").write_text(json.dumps(config))
+    options = {"batching": batching}
+    plain = await load(FOLDER, threads=1, options=options)
+    advised = await load(tmp_path, threads=1, options=options)
+    asked = prompt(plain, "Tell me a story.")
+    for given, meant in ((None, 1.8), (1.0, 1.0)):
+        told = await collect(advised, asked, hot(temperature=0, repetition_penalty=given))
+        expected = await collect(plain, asked, hot(temperature=0, repetition_penalty=meant))
+        assert told.ids == expected.ids
+    for engine in (plain, advised):
+        await engine.close()
 
 
 async def test_an_empty_prompt_is_refused(engine: TransformersEngine) -> None:
