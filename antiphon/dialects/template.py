@@ -101,6 +101,7 @@ class Template:
         except TemplateError as error:
             raise SetupError(f"The model's chat template cannot be read: {error}") from None
         self._fixed = {"bos_token": bos or "", "eos_token": eos or ""}
+        self._today = today
         self.source = source
 
     def render(
@@ -115,8 +116,12 @@ class Template:
         ``Refused``."""
         try:
             return self._template.render(
-                **self._fixed,
-                **(settings or {}),
+                {
+                    "datetime": self._today().strftime("%b %d %Y"),
+                    **self._tools_as(tools),
+                    **self._fixed,
+                    **(settings or {}),
+                },
                 messages=messages,
                 tools=tools,
                 documents=None,
@@ -128,6 +133,11 @@ class Template:
             raise Refused("it does what a template must not do") from None
         except Exception as error:  # a template is anybody's code
             raise Refused(f"{type(error).__name__}: {error}"[:200]) from None
+
+    def _tools_as(self, tools: Sequence[Mapping[str, Any]] | None) -> dict[str, Any]:
+        """The tools by other names: FireFunction is given a text, SmolLM3 knows two kinds."""
+        said = {"functions": _tojson(tools or [], indent=4), "xml_tools": tools}
+        return {name: value for name, value in said.items() if self.mentions(name)}
 
     def mentions(self, name: str) -> bool:
         """Whether the template asks for a variable of this name."""

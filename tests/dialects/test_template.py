@@ -37,6 +37,15 @@ def test_what_transformers_gives_templates(source: str, text: str) -> None:
     assert render(source) == text
 
 
+def test_tools_and_the_date_have_other_names() -> None:
+    """FireFunction 2 asks for the text of its functions, SmolLM3 for tools called in XML."""
+    tool = {"type": "function", "function": {"name": "f"}}
+    assert render("{{ functions + datetime }}", tools=[tool]).endswith("}\n]Jul 09 2026")
+    assert render("{{ functions }}") == "[]"
+    assert render("{% for t in xml_tools %}{{ t.function.name }}{% endfor %}", tools=[tool]) == "f"
+    assert render("{{ functions }}", settings={"functions": "none"}) == "none"
+
+
 def test_settings_are_variables() -> None:
     source = "{% if enable_thinking is defined and not enable_thinking %}off{% endif %}"
     assert render(source) == ""
