@@ -153,7 +153,7 @@ def models_page() -> str:
         "\n### Thinking\n\n| format | models | thinking | read in | |\n|---|---|---|---|---|"
     )
     for name, thinks in REASONING.items():
-        looks = f"{thinks.open[0]}…{thinks.close[0]}"
+        looks = f"{thinks.open[0]}…{thinks.close[0]}" if thinks.open else ""
         sections.append(_format_row(name, REASONING_ABOUT[name], looks))
     sections.append(
         "| `identity` | any that does not think: all is answer (also an empty name) | | | |\n"

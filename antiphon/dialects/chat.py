@@ -19,7 +19,7 @@ from antiphon.tokens import Image, ModelCard, Prompt, Tokenizer
 from .base import Rendered
 from .constraints import Grammarian
 from .fallback import fitted, tool_prompt, without_tools
-from .formats import SHIPPED, Formats, ToolFormat
+from .formats import SHIPPED, Formats, ReasoningFormat, ToolFormat
 from .formats_about import FOUND
 from .formats_keys import respelled
 from .lexer import terminals_of
@@ -29,7 +29,7 @@ from .prompt import Encoder
 from .scanner import Lexer, Parser
 from .template import CHATML, PLAIN, RESERVED, Refused, Template
 from .tools import Shown, shown_tools
-from .traits import EFFORT, Traits, probe
+from .traits import Traits, probe
 from .wording import LEVELS, form_in_words, wishes
 
 __all__ = ["Dialect"]
@@ -41,16 +41,19 @@ _SWITCHES: Mapping[str, Callable[[str], Any]] = {
     "enable_thinking": lambda effort: effort != "none",
     "thinking": lambda effort: effort != "none",
     "think": lambda effort: effort != "none",
+    "thinking_mode": lambda effort: "disabled" if effort == "none" else "enabled",
     "force_reasoning": lambda effort: effort != "none",
     "skip_reasoning": lambda effort: effort == "none",
 }
 #: What templates call the ends of the scale, where they have words for them.
-_EFFORTS: Mapping[str, tuple[str, ...]] = {
+_ENDS: Mapping[str, tuple[str, ...]] = {
     "none": ("none", "no_think"),
     "minimal": ("minimal",),
     "xhigh": ("xhigh", "max"),
     "max": ("max", "xhigh"),
 }
+#: What a template calls the number of tokens that a model may think; none: it does not.
+_BUDGET = "thinking_budget"
 #: Nothing but the next name ends a turn that is written as plain text.
 _PLAIN_STOPS = ("\n\nuser:", "\n\nassistant:", "\n\nsystem:")
 
@@ -103,6 +106,10 @@ class Dialect:
         thinking = formats.reasoning_format(_named(reasoning_format, thinks))
         tools = formats.tool_format(_named(tool_format, calls))
         self.reasoning = thinking and respelled(thinking, tokenizer.special)
+        #: The same, if it tells how thinking is written, and not only answers.
+        self._thinks: ReasoningFormat | None = (
+            self.reasoning if self.reasoning is not None and self.reasoning.open else None
+        )
         tools = tools and respelled(tools, tokenizer.special)
         used = terminals_of(self.reasoning, tools)
         self._plain = self._made(source, today, used)
@@ -170,9 +177,9 @@ class Dialect:
 
     def _cut_short(self, options: Options, shown: Shown, prompt: str) -> dict[str, Any]:
         """What goes on where a budget of thinking is used up."""
-        if options.thinking_budget is None or self.reasoning is None:
+        if options.thinking_budget is None or self._thinks is None:
             return {}
-        end = f"\n{self.reasoning.opened(prompt) or self.reasoning.close[0]}\n\n"
+        end = self._thinks.ending(prompt)
         return {
             "unthink": tuple(self._tokenizer.encode(end, special=True)),
             "answer_constraint": self._grammarian.constraint(
@@ -248,7 +255,7 @@ class Dialect:
         text = self._rendered(way, messages, tools, settings)
         if unfinished is not None:
             text += self._begun(unfinished, text)
-            return text, self.reasoning is not None and not unfinished["content"]
+            return text, self._thinks is not None and not unfinished["content"]
         text += self._unthinking(way.template, options, text)
         return text, self._opens_thinking(text)
 
@@ -269,41 +276,46 @@ class Dialect:
         """The beginning of an answer that the model is to go on with, behind the prompt ``text``
         that opens its turn."""
         thought, said = message.get("reasoning_content", ""), str(message["content"])
-        if self.reasoning is None:
+        form = self.reasoning
+        if form is not None and said and (form.header or not form.open):
+            said = form.answer[0] + said
+        if form is None or not form.open:
             return said
-        opened = self.reasoning.opened(text)
-        opening = f"{self.reasoning.open[0].rstrip()}\n"
-        closing = f"\n{opened or self.reasoning.close[0]}\n\n"
+        opened, closing = form.opened(text), form.ending(text)
         if not thought:
             return f"{closing}{said}" if opened else said
-        begun = thought if opened else f"{opening}{thought}"
+        begun = thought if opened else f"{form.opening}{thought}"
         return f"{begun}{closing}{said}" if said else begun
 
     def _opens_thinking(self, text: str) -> bool:
-        return self.reasoning is not None and bool(self.reasoning.opened(text))
+        return self._thinks is not None and bool(self._thinks.opened(text))
 
     def _unthinking(self, template: Template, options: Options, text: str) -> str:
         """For models that always think: where effort is none, the thinking is over already."""
         effort = options.reasoning.effort if options.reasoning is not None else None
-        if self.reasoning is None or effort != "none" or any(map(template.mentions, _SWITCHES)):
+        form = self._thinks
+        if form is None or effort != "none" or any(map(template.mentions, _SWITCHES)):
             return ""
-        if text.rstrip().endswith(self.reasoning.close):
+        over = tuple(form.opening + close for close in form.close) if form.header else form.close
+        over += form.answer[:1] if form.answer[0] else ()
+        if text.rstrip().removesuffix(form.header).endswith(over):
             return ""
-        opened = self.reasoning.opened(text)
-        opening = "" if opened else f"{self.reasoning.open[0].rstrip()}\n"
-        return f"{opening}\n{opened or self.reasoning.close[0]}\n\n"
+        return ("" if form.opened(text) else form.opening) + form.ending(text)
 
     def _think_aloud(self, messages: list[Message]) -> list[Message]:
         """For templates that know no thinking: within a tool loop it stays, as the text the model
-        wrote; what came before the user spoke last is dropped, as its makers do."""
+        wrote; what came before the user spoke last is dropped, as its makers do. Thinking that is
+        a message of its own is none of another's text."""
+        form = self._thinks
+        if form is None or form.header:
+            return messages
         spoken = (n for n, m in enumerate(messages) if m["role"] == "user" and "results" not in m)
         last_user = max(spoken, default=-1)
         out = []
         for position, message in enumerate(messages):
             thought = message.get("reasoning_content")
-            if thought and self.reasoning is not None and position > last_user:
-                opening, closing = self.reasoning.open[0], self.reasoning.close[0]
-                text = f"{opening}\n{thought}\n{closing}\n\n{message['content']}"
+            if thought and position > last_user:
+                text = f"{form.open[0]}\n{thought}\n{form.close[0]}\n\n{message['content']}"
                 message = {**message, "content": text}
             out.append(message)
         return out
@@ -312,13 +324,19 @@ class Dialect:
         template = way.template
         settings = {**self._settings, **options.template}
         effort = options.reasoning.effort if options.reasoning is not None else None
+        told: dict[str, Any] = {}
         if effort is not None:
-            for name, value in _SWITCHES.items():
-                if template.mentions(name) and name not in options.template:
-                    settings[name] = value(effort)
-            if template.mentions(EFFORT) and EFFORT not in options.template:
-                settings[EFFORT] = _effort(way, effort)
-        return settings
+            scales = way.traits.efforts.items()
+            told = {name: value(effort) for name, value in _SWITCHES.items()}
+            told |= {name: _effort(way, words, effort) for name, words in scales}
+        budget = 0 if effort == "none" else options.thinking_budget
+        if budget is not None:
+            told[_BUDGET] = budget
+        return settings | {
+            name: value
+            for name, value in told.items()
+            if template.mentions(name) and name not in options.template
+        }
 
 
 def _named(name: str | None, found: str | None) -> str:
@@ -326,11 +344,10 @@ def _named(name: str | None, found: str | None) -> str:
     return (found if name is None or name in FOUND else name) or ""
 
 
-def _effort(way: _Way, effort: str) -> str:
+def _effort(way: _Way, taken: Collection[str], effort: str) -> str:
     """An effort in the template's words: its own for the ends of the scale, else one of three
     levels, or the nearest of those that it takes."""
-    taken = way.traits.efforts
-    own = [word for word in _EFFORTS.get(effort, ()) if way.template.names(word)]
+    own = [word for word in _ENDS.get(effort, ()) if way.template.names(word)]
     words = (*own, LEVELS.get(effort, effort), "high", "low")
     return next((word for word in words if word in taken), effort)
 

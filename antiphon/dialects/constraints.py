@@ -69,11 +69,8 @@ class Grammarian:
         self._form = tools
         self._reasoning = reasoning
         head = tools.written.first + tools.written.before
-        #: What begins a message of a reply, where it consists of such, and what parts two.
-        separator = tools.written.separator
-        frames = () if reasoning is None else reasoning.frames
-        self._header = next((frame for frame in frames if frame in separator), "")
-        self._separator = separator if self._header else ""
+        #: What begins a further message of a reply, where it consists of such.
+        self._header = "" if reasoning is None else reasoning.header
         #: The terminal by which calls are told from text, if there is one.
         self._opening = max((t for t in tools.opens if head.startswith(t)), key=len, default="")
         self._valid = lru_cache(maxsize=512)(check_schema)
@@ -117,7 +114,7 @@ class Grammarian:
 
     def _thinking(self, rules: Rules, begun: bool) -> str:
         form = self._reasoning
-        if form is None:
+        if form is None or not form.open:
             return ""
         ends = enumerate(form.closes)
         said = " | ".join(self._spelling.until(rules, f"thought_{n}", end) for n, end in ends)
@@ -240,6 +237,8 @@ class Grammarian:
             return rules.add("free", ANYTHING)
         if self._header:
             return self._messages(rules, shown, parallel)
+        if self._form.doubtful:
+            return self._told(rules, shown, parallel)
         if not opening:
             return self._bare(rules, shown, parallel)
         rest = self._calls(rules, shown, parallel, opening)
@@ -263,10 +262,29 @@ class Grammarian:
     def _messages(self, rules: Rules, shown: Shown, parallel: bool) -> str:
         """A reply of several messages, of which some are calls."""
         assert self._reasoning is not None
-        (before, after), header = self._reasoning.answer, self._literal(self._separator)
+        before, after = map(self._literal, self._reasoning.answer)
+        parts = self._form.written.separator
+        header = self._literal(parts if self._header in parts else self._header)
         calls = self._calls(rules, shown, parallel)
-        said = rules.add("said", f"{self._literal(before)} {ANYTHING} ({self._literal(after)})?")
+        said = rules.add("said", f"{before} {ANYTHING} ({after})?")
         return f"{said} ({header} {calls})? | {calls} ({header} {said})?"
+
+    def _told(self, rules: Rules, shown: Shown, parallel: bool) -> str:
+        """Calls, or an answer and then calls. What parts the two may stand in an answer: only what
+        stands before a tool's arguments tells them apart."""
+        how = self._form.written
+        sign = _escaped(how.separator)
+        heads = "|".join(_escaped(how.before + tool.name + how.between) for tool in shown.callable)
+        calls = self._calls(rules, shown, parallel)
+        rules.add("SAID", rf"/(?s:.*{sign})/")
+        rules.add("MORE", rf"SAID & ~/(?s:({heads}).*)/")
+        rules.add("LAST", rf"{ANYTHING} & ~/(?s:.*{sign}.*)/")
+        rules.add("REST", rf"LAST & ~/(?s:({heads}).*)/")
+        said, more = rules.add("said", "SAID", "[lazy]"), rules.add("more", "MORE", "[lazy]")
+        after = f"{more}* (REST | {calls})"
+        if self._reasoning is None or not self._reasoning.answer[0]:
+            return f"REST | {more} {after} | {calls}"
+        return f"{self._literal(self._reasoning.answer[0])} (LAST | {said} {after}) | {calls}"
 
     # --- arguments -------------------------------------------------------------------------------
 
@@ -304,7 +322,7 @@ class Grammarian:
 
 
 def _escaped(text: str) -> str:
-    return re.escape(text).replace("/", r"\/")
+    return re.escape(text).replace("/", r"\/").replace("\\\n", r"\n")
 
 
 def _own(rules: Rules, prefix: str, tool: ShownTool, escapes: Escapes) -> str:

@@ -20,6 +20,7 @@ from antiphon.errors import SetupError
 from .formats_about import HARMONY, REASONING_ABOUT, TOOLS_ABOUT, About
 from .formats_families import (
     braced,
+    channels,
     deepseek,
     function_records,
     inkling,
@@ -27,6 +28,7 @@ from .formats_families import (
     named_records,
     plamo,
     python,
+    recipients,
     record,
     records,
     solar,
@@ -165,6 +167,8 @@ TOOLS: Mapping[str, ToolFormat] = {
             line="",
         ),
         function_records("functionary", r"\{start_tag\}=\{function_name\}"),
+        recipients("functionary_v3_2", ">>>all"),
+        channels("llm_jp", "chat_format=llm-jp-harmony"),
         function_tags("seed_oss", "seed:tool_call", "seed:tool_call", lines=False),
         function_tags("mimo", "tool_call", "<parameter=example_parameter_1>value_1", lines=False),
         function_tags("qwen3_coder", "tool_call", "<function="),
@@ -275,6 +279,13 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark="<TOOLCALL>",
         ),
         records(
+            "nemotron_mini",
+            ("<toolcall>",),
+            record(" ", before="<toolcall> ", after=" </toolcall>"),
+            closes=("</toolcall>",),
+            mark="<toolcall>|<extra_id_1>Tool",
+        ),
+        records(
             "granite_20b_fc",
             ("<function_call>",),
             record("", before="<function_call> "),
@@ -285,7 +296,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             (),
             record(", ", first="[", last="]"),
             bare="[",
-            mark="calls in a single JSON array|xLAM",
+            mark="calls in a single JSON array|xLAM|deep thinking subroutine",
         ),
         records(
             "llama3_json",
@@ -317,7 +328,7 @@ class Formats(Struct, frozen=True, kw_only=True):
         return (_first(self.reasoning, texts), _first(self.tools, texts) if knows else None)
 
     def tool_format(self, name: str) -> ToolFormat | None:
-        """The row of that name, or the one that others call so, hyphens being underscores; None for
+        """The row of that name, or the one that others call so, however they spell it; None for
         ``""``. Raises ``SetupError``."""
         return _named(self.tools, TOOLS_ABOUT, name, "tool_format")
 
@@ -338,7 +349,7 @@ def _named(
 ) -> _Row | None:
     if name in _NONE:
         return None
-    said = name.replace("-", "_")
+    said = re.sub(r"[\W_]+", "_", name.lower())
     if name not in table:
         name = _row_of(about, said) or name
     if said in HARMONY:

@@ -8,6 +8,7 @@ from .formats_shape import START, THINKING, ParameterForm, State, ToolFormat, Wr
 
 __all__ = [
     "braced",
+    "channels",
     "deepseek",
     "function_records",
     "inkling",
@@ -15,6 +16,7 @@ __all__ = [
     "named_records",
     "plamo",
     "python",
+    "recipients",
     "record",
     "records",
     "solar",
@@ -275,6 +277,55 @@ def function_records(name: str, mark: str) -> ToolFormat:
             "rest": State(reads="between", on=ends),
         },
         written=Written(before=opening, between=">", after=closing, separator=""),
+        mark=mark,
+    )
+
+
+def recipients(name: str, mark: str) -> ToolFormat:
+    """``>>>NAME`` on a line, and what it is told; an answer is told to ``all``. The prompt has
+    written the first sign."""
+    opens = {">>>": "name"}
+    ends = opens | {">>>all\n": START}
+    return ToolFormat(
+        name=name,
+        opens=opens,
+        bare_state="name",
+        doubtful=True,
+        states={
+            "name": State(reads="name", on={"\n": "arguments"}),
+            "arguments": State(reads="json", on=ends, then="rest"),
+            "rest": State(reads="between", on=ends),
+        },
+        written=Written(before="", between="\n", after="", separator=">>>"),
+        mark=mark,
+    )
+
+
+def channels(name: str, mark: str) -> ToolFormat:
+    """Messages as in harmony, written by a template: a call's names its function in its role, or
+    in its channel. A vocabulary may put a blank behind its control tokens."""
+    to, told = "to=functions.", "<|message|>"
+    again = "<|end|><|start|>assistant"
+    ends = dict.fromkeys((again, "<|end|>", "<|call|>"), START)
+    opens = (f" {to}", f"<|channel|>commentary {to}", f"<|channel|> commentary {to}")
+    heads = {told: "arguments", f" json{told}": "arguments"}
+    heads |= dict.fromkeys(("<|channel|>", "<|constrain|>", " <|constrain|>"), "head")
+    return ToolFormat(
+        name=name,
+        opens=dict.fromkeys(opens, "name"),
+        doubtful=True,
+        states={
+            "name": State(reads="name", on=ends | heads),
+            "head": State(reads="filler", on=ends | {told: "arguments"}),
+            "arguments": State(reads="json", on=ends),
+        },
+        written=Written(
+            before=opens[0],
+            between=f"<|channel|>commentary <|constrain|> json{told}",
+            after="",
+            separator=again,
+            last="<|call|>",
+        ),
         mark=mark,
     )
 

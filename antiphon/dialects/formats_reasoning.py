@@ -35,7 +35,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
             open=("<|content_thinking|>",),
             close=("<|end_message|>", "<|content_model_end_sampling|>"),
             answer=("<|content_text|>", "<|end_message|>"),
-            frames=("<|message_model|>",),
+            header="<|message_model|>",
             mark=r"<\|content_thinking\|>",
         ),
         ReasoningFormat(
@@ -43,7 +43,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
             open=(" to=self<|message|>",),
             close=("<|eom|>",),
             answer=(" to=user<|message|>", "<|eot|>"),
-            frames=("<|start|>assistant",),
+            header="<|start|>assistant",
             mark="<atem:function_calls>",
         ),
         ReasoningFormat(
@@ -51,8 +51,29 @@ REASONING: Mapping[str, ReasoningFormat] = {
             open=("<|channel|>analysis<|message|>",),
             close=("<|end|>",),
             answer=("<|channel|>final<|message|>", "<|end|>"),
-            frames=("<|start|>assistant",),
+            header="<|start|>assistant",
             mark="<rfl:parameter",
+        ),
+        ReasoningFormat(
+            name="llm_jp",
+            open=("<|channel|>analysis<|message|>", "<|channel|> analysis<|message|>"),
+            close=("<|end|>",),
+            answer=("<|channel|>final<|message|>", "<|return|>"),
+            header="<|start|>assistant",
+            frames=(
+                "<|start|> assistant",
+                "<|channel|>final<|message|> ",
+                *("<|channel|> final<|message|>", "<|channel|> final<|message|> "),
+                *("<|channel|>commentary<|message|>", "<|channel|>commentary<|message|> "),
+                *("<|channel|> commentary<|message|>", "<|channel|> commentary<|message|> "),
+            ),
+            mark="chat_format=llm-jp-harmony",
+        ),
+        ReasoningFormat(
+            name="functionary_v3_2", answer=("all\n", ""), frames=(">>>all\n",), mark=">>>all"
+        ),
+        ReasoningFormat(
+            name="exaone_deep", open=("<thought>",), close=("</thought>",), mark="</thought>"
         ),
         ReasoningFormat(
             name="hyperclovax",
@@ -101,7 +122,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
             open=("<|think|>",),
             close=("<|end|>",),
             answer=("<|content|>", "<|end|>"),
-            frames=("<|begin|>assistant",),
+            header="<|begin|>assistant",
             mark=r"<\|tool_call:args\|>",
         ),
         ReasoningFormat(
@@ -148,6 +169,12 @@ REASONING: Mapping[str, ReasoningFormat] = {
             frames=("\n[END FINAL RESPONSE]", "[END FINAL RESPONSE]"),
             mark=r"\[BEGIN FINAL RESPONSE\]",
         ),
-        ReasoningFormat(name="think", open=("<think>",), close=("</think>",), mark="</think>"),
+        ReasoningFormat(
+            name="think",
+            open=("<think>",),
+            close=("</think>",),
+            # MiniMax M1 and Cogito think so without a word of it in their templates.
+            mark="</think>|provide tool-name and json-object|deep thinking subroutine",
+        ),
     )
 }

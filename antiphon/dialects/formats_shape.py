@@ -31,15 +31,18 @@ START, TEXT, THINKING = "start", "text", "thinking"
 
 class ReasoningFormat(Struct, frozen=True, kw_only=True):
     """Thinking stands between an ``open`` and a ``close`` terminal. The first of each is how it is
-    written; the others are read as well, in pairs where there are as many of both. ``answer``: what
-    may stand before an answer and behind it; ``leads``: what else may stand before its first word;
-    ``frames``: what else says nothing anywhere. ``kept``: the thinking stays in the answer with its
-    tags. ``mark``: a pattern that tells a template's format; none tells of ``""``."""
+    written; the others are read as well, in pairs where there are as many of both. Without any, the
+    row only tells how answers are framed. ``answer``: what may stand before an answer and behind
+    it; ``leads``: what else may stand before its first word; ``header``: what begins each further
+    message, where a reply consists of several; ``frames``: what else says nothing anywhere.
+    ``kept``: the thinking stays in the answer with its tags. ``mark``: a pattern that tells a
+    template's format; none tells of ``""``."""
 
     name: str
-    open: tuple[str, ...]
-    close: tuple[str, ...]
+    open: tuple[str, ...] = ()
+    close: tuple[str, ...] = ()
     answer: tuple[str, str] = ("", "")
+    header: str = ""
     leads: tuple[str, ...] = ()
     frames: tuple[str, ...] = ()
     kept: bool = False
@@ -49,6 +52,17 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
     def closes(self) -> tuple[str, ...]:
         """What may end thinking, to go on with an answer."""
         return self.close if len(self.open) == len(self.close) else self.close[:1]
+
+    @property
+    def opening(self) -> str:
+        """Thinking begins."""
+        return self.open[0].rstrip() + ("" if self.header else "\n")
+
+    def ending(self, prompt: str) -> str:
+        """The thinking that ``prompt`` has opened, or that was begun behind it, is over, and an
+        answer or calls may follow."""
+        close = self.opened(prompt) or self.close[0]
+        return f"{close}{self.header}" if self.header else f"\n{close}\n\n"
 
     def opened(self, prompt: str) -> str:
         """What closes the thinking that ``prompt`` ends in; nothing if it ends in none."""
@@ -164,7 +178,8 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
 
     ``opens``: the terminals that lead out of text and thinking. ``bare``: the character that does
     so at the start of an answer only, to ``bare_state``, which reads it; without one, the answer's
-    first word does. Without any markup of its own, only a known tool's name makes that a call.
+    first word does. Without any markup of its own, only a known tool's name makes that a call;
+    ``doubtful``: nor does more make one of what ``opens`` leads to.
     ``begins``: the state a reply begins in, where the prompt has opened it already. ``quote``: what
     readers of pairs are told of as the quote of strings, and readers of elements as the beginning
     of a tag. ``trims``: one line end on each side of a value is not part of it. ``mark``: a pattern
@@ -177,6 +192,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     bare: str = ""
     bare_state: str = ""
     begins: str = ""
+    doubtful: bool = False
     quote: str = ""
     written: Written
     mark: str

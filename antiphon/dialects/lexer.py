@@ -141,7 +141,9 @@ def _leads(
     begin = {} if reasoning is None else dict.fromkeys(reasoning.open, THINKING)
     end = () if reasoning is None else reasoning.close
     frames = (
-        () if reasoning is None else tuple(filter(None, (*reasoning.answer, *reasoning.frames)))
+        ()
+        if reasoning is None
+        else tuple(filter(None, (*reasoning.answer, reasoning.header, *reasoning.frames)))
     )
     leads_in = () if reasoning is None else reasoning.leads
     opens = {} if tools is None else dict(tools.opens)

@@ -239,7 +239,8 @@ class Parser:
             self._sink.part()
             self._state = to
         else:
-            self._markup = _Markup(self._state, self._position, is_bare=is_left)
+            is_bare = is_left or (self._tools is not None and self._tools.doubtful)
+            self._markup = _Markup(self._state, self._position, is_bare=is_bare)
             if not is_left:
                 self._markup.text.append(self._advance(len(terminal)))
             self._enter(to)

@@ -17,14 +17,14 @@ from antiphon.errors import SetupError
 from .pictures import Place
 from .template import Refused, Template
 
-__all__ = ["EFFORT", "SHORT_ID", "Traits", "probe"]
+__all__ = ["SHORT_ID", "Traits", "probe"]
 
 Message = Mapping[str, Any]
 
 #: The length of the ids that Mistral's templates insist on: letters and digits only.
 SHORT_ID = 9
-#: The variable that tells how much to think, and what it might be.
-EFFORT = "reasoning_effort"
+#: The variables that tell how much to think, and what they might be.
+_SCALES = ("reasoning_effort", "thinking_effort", "reasoning_strength")
 _EFFORTS = ("none", "no_think", "minimal", "low", "medium", "high", "xhigh", "max")
 #: Keys under which templates look for what a model thought.
 _THINKING = ("reasoning_content", "reasoning", "thinking")
@@ -69,8 +69,8 @@ class Traits(Struct, frozen=True, kw_only=True):
     end: str
     #: What it is given where there are no tools: some templates go over them without asking.
     no_tools: tuple[()] | None = None
-    #: The words it takes for an effort, where it asks for one.
-    efforts: frozenset[str] = frozenset()
+    #: The variables in which it asks for an effort, and the words it takes.
+    efforts: Mapping[str, frozenset[str]] = {}
     #: What is written for an image among the parts of a question; None: it is not shown.
     image: Place | None = None
 
@@ -176,13 +176,15 @@ class _Samples:
                 return key
         return None
 
-    def efforts(self) -> frozenset[str]:
-        asked = _EFFORTS if self._template.mentions(EFFORT) else ()
-        return frozenset(effort for effort in asked if self._takes(effort))
+    def efforts(self) -> dict[str, frozenset[str]]:
+        asked = filter(self._template.mentions, _SCALES)
+        return {
+            name: frozenset(word for word in _EFFORTS if self._takes(name, word)) for name in asked
+        }
 
-    def _takes(self, effort: str) -> bool:
+    def _takes(self, name: str, effort: str) -> bool:
         try:
-            self._render([_said("user", _FIRST)], None, prompt=True, settings={EFFORT: effort})
+            self._render([_said("user", _FIRST)], None, prompt=True, settings={name: effort})
         except Refused:
             return False
         return True

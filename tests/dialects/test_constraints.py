@@ -577,11 +577,14 @@ def test_every_way_of_writing_calls_can_be_held(form: str, free: bool) -> None:
 #: What begins an answer, where a reply consists of messages.
 IN_MESSAGES = {
     "beam": "<|channel|>final<|message|>",
+    "functionary_v3_2": "all\n",
     "inkling": "<|content_text|>",
+    "llm_jp": "<|channel|>final<|message|>",
     "muse": " to=user<|message|>",
+    "solar_open": "<|content|>",
 }
 #: What ends a reply, where the tokenizer's usual end is written within one.
-ENDS = {"beam": "<|return|>"}
+ENDS = dict.fromkeys(("beam", "llm_jp", "solar_open"), "<|return|>")
 
 
 @pytest.mark.requirement("FM-HELD", "D-57")

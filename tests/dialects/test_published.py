@@ -4,7 +4,7 @@ its mark, shows tools, calls and results, and what it writes as a call is read a
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -16,7 +16,14 @@ from antiphon.dialects.formats_about import REASONING_ABOUT, TOOLS_ABOUT
 from antiphon.stream.deltas import Delta
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Chunk, ModelCard
-from antiphon.wire.items import FunctionCall, FunctionCallOutput, InputText, Item, Message
+from antiphon.wire.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputText,
+    Item,
+    Message,
+    OutputText,
+)
 from antiphon.wire.response import Effort, ReasoningConfig
 from antiphon.wire.tools import Function, Namespace
 from tests.dialects.replies import items, specials, written
@@ -30,6 +37,10 @@ FILES |= {name: FOLDER / f"{other}.jinja" for name, other in ELSEWHERE.items()}
 ROWS = {name: name.partition("-")[0] for name in FILES}
 #: How they think, where they do.
 THINKS = {
+    "functionary_v3_2": "functionary_v3_2",
+    "llm_jp": "llm_jp",
+    "minimax_m1": "think",
+    "xlam-cogito": "think",
     "deepseek_v4": "think",
     "granite": "granite",
     "granite-33": "ernie45",
@@ -77,16 +88,27 @@ def dialect(name: str, *besides: str) -> tuple[Dialect, ByteTokenizer]:
     if name in THINKS:
         thinks = REASONING[THINKS[name]]
         tokens |= {t for t in (*thinks.open, *thinks.close) if "sep" not in t}
+    return dialect_of(FILES[name].read_text(encoding="utf-8"), tokens)
+
+
+def dialect_of(template: str, tokens: Collection[str]) -> tuple[Dialect, ByteTokenizer]:
     tokenizer = ByteTokenizer(sorted(tokens))
     card = ModelCard(
-        name=name,
+        name="m",
         context_size=1000,
-        chat_template=FILES[name].read_text(encoding="utf-8"),
+        chat_template=template,
         bos_token="<s>",
         eos_token=END,
         fingerprint="f",
     )
     return Dialect(card, tokenizer), tokenizer
+
+
+def thinking_only() -> Iterator[tuple[str, Dialect, ByteTokenizer]]:
+    """Models without calls of their own."""
+    for path in sorted((FOLDER / "thinking").glob("*.jinja")):
+        spoken, tokenizer = dialect_of(path.read_text(encoding="utf-8"), ())
+        yield path.stem, spoken, tokenizer
 
 
 def user(text: str) -> Message:
@@ -164,6 +186,13 @@ def test_what_parts_a_turn_does_not_end_it(name: str, token: str) -> None:
 @pytest.mark.parametrize(
     ("name", "effort", "end"),
     [
+        ("llm_jp", "none", "<|channel|>analysis<|message|><|end|><|start|>assistant"),
+        ("muse", "none", " to=self<|message|><|eom|><|start|>assistant"),
+        ("minimax_m3", "none", "</mm:think>"),
+        ("minimax_m3", "low", "<mm:think>"),
+        ("seed_oss", "none", "</seed:cot_budget_reflect>\n</seed:think>"),
+        ("solar_open", "none", "<|begin|>assistant<|think|><|end|><|begin|>assistant"),
+        ("functionary_v3_2", "none", ">>>"),
         ("hy_v3", "none", "<think:opensource></think:opensource>"),
         ("hy_v3", "medium", "<think:opensource>"),
         ("hy_v3", "xhigh", "<think:opensource>"),
@@ -178,10 +207,57 @@ def test_an_effort_is_told_in_words_that_the_template_takes(
     name: str, effort: Effort, end: str
 ) -> None:
     """Hunyuan 3 and K2 Horizon refuse all but three words; clients send others."""
+    assert shown(name, Options(reasoning=ReasoningConfig(effort=effort))).endswith(end)
+
+
+@pytest.mark.parametrize(
+    ("name", "effort", "told"),
+    [
+        ("kimi_k3", "low", "thinking_effort=low"),
+        ("kimi_k3", "medium", "thinking_effort=high"),
+        ("kimi_k3", "xhigh", "thinking_effort=max"),
+        ("llm_jp", "minimal", "Reasoning: low"),
+        ("muse", "medium", "Reasoning strength: medium"),
+        ("minimax_m3", "high", "thinking mode: enabled"),
+    ],
+)
+def test_an_effort_has_many_names(name: str, effort: Effort, told: str) -> None:
+    assert told in shown(name, Options(reasoning=ReasoningConfig(effort=effort)))
+
+
+def test_a_template_is_told_the_budget_that_a_model_is_held_to() -> None:
+    assert "within 77 tokens" in shown("seed_oss", Options(thinking_budget=77))
+    fixed = Options(thinking_budget=77, template={"thinking_budget": 9})
+    assert "within 9 tokens" in shown("seed_oss", fixed)
+
+
+@pytest.mark.parametrize(
+    ("name", "end"),
+    [
+        ("functionary_v3_2", ">>>all\nIt is"),
+        ("llm_jp", "<|start|>assistant<|channel|>final<|message|>It is"),
+        ("muse", "<|start|>assistant to=user<|message|>It is"),
+    ],
+)
+def test_an_answer_that_was_cut_is_gone_on_with_behind_its_recipient(name: str, end: str) -> None:
+    cut = Message(role="assistant", content=(OutputText(text="It is"),), status="incomplete")
+    assert shown(name, Options(), user("Hi"), cut).endswith(end)
+
+
+def shown(name: str, options: Options, *talk: Item) -> str:
     spoken, tokenizer = dialect(name)
-    options = Options(reasoning=ReasoningConfig(effort=effort))
-    prompt = spoken.render(Conversation(items=(user("Hi"),)), options).prompt
-    assert b"".join(map(tokenizer.piece, prompt.ids)).decode().endswith(end)
+    prompt = spoken.render(Conversation(items=talk or (user("Hi"),)), options).prompt
+    return b"".join(map(tokenizer.piece, prompt.ids)).decode()
+
+
+def test_models_that_only_think_are_found_too() -> None:
+    for name, spoken, tokenizer in thinking_only():
+        assert spoken.reasoning and spoken.reasoning.name == name and not spoken.knows_tools
+        rendered = spoken.render(Conversation(items=(user("Hi"),)), Options())
+        written = f"Hm.\n{spoken.reasoning.close[0]}\n\nHello."
+        ids = tuple(tokenizer.encode(written, special=True))
+        deltas = [*rendered.parser.feed(Chunk(ids=ids)), *rendered.parser.finish("stop")][1:]
+        assert items(deltas)[0] == [{"reasoning": "Hm."}, {"message": "Hello."}]
 
 
 @pytest.mark.requirement("FM-SPACES")
@@ -222,7 +298,7 @@ def test_the_suffix_of_tags_is_that_of_the_vocabulary(separated: bool) -> None:
 def test_what_is_said_to_be_checked_is_checked_here() -> None:
     assert {name for name, about in TOOLS_ABOUT.items() if about.template} == set(ROWS.values())
     thinks = {name for name, about in REASONING_ABOUT.items() if about.template}
-    assert thinks == set(THINKS.values())
+    assert thinks == set(THINKS.values()) | {name for name, *_ in thinking_only()}
 
 
 def test_something_is_said_of_every_row() -> None:
