@@ -3,7 +3,7 @@
 AntiphonError
 ├── SetupError                the operator must change something: one line, no traceback
 ├── RequestError              before a run: becomes an HTTP error in OpenAI's shape
-│   ├── InvalidRequest  400
+│   ├── InvalidRequest  400   (UnreadableImage)
 │   ├── Unauthorized    401
 │   ├── Forbidden       403
 │   ├── NotFound        404
@@ -38,6 +38,7 @@ __all__ = [
     "TooLarge",
     "ToolError",
     "Unauthorized",
+    "UnreadableImage",
     "first_line",
 ]
 
@@ -71,6 +72,16 @@ class RequestError(AntiphonError):
 
 class InvalidRequest(RequestError):
     """The request cannot be honoured as it stands."""
+
+
+class UnreadableImage(InvalidRequest):
+    """An image that whoever was to see it cannot decode. ``content``: its bytes, by which the part
+    of the request is found that it came with; ``why``: what is wrong with them."""
+
+    def __init__(self, why: str, content: bytes) -> None:
+        super().__init__(f"Invalid image: {why}.", param="input", code="image_parse_error")
+        self.why = why
+        self.content = content
 
 
 class Unauthorized(RequestError):

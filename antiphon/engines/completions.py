@@ -26,7 +26,7 @@ from antiphon.engines.completions_pieces import Asked, Piece, Pieces
 from antiphon.engines.endings import Endings
 from antiphon.engines.image_sizes import ImageSizes
 from antiphon.engines.withheld import Withheld
-from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
 from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import Patience, Upstream
 from antiphon.upstream.reach import entries, listing, only_model, reach
@@ -198,9 +198,7 @@ class Completions:
         except BackendError as error:
             if error.code != "invalid_prompt":
                 raise
-            raise InvalidRequest(
-                f"Invalid image: {error.message}", param="input", code="image_parse_error"
-            ) from None
+            raise UnreadableImage(error.message.rstrip("."), image.content) from None
 
     async def _besides(self, alone: Prompt) -> int:
         """What the upstream makes of a prompt besides its ids."""

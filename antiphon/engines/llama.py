@@ -32,7 +32,7 @@ from antiphon.engines.llama_stream import Stream
 from antiphon.engines.slots import Slots
 from antiphon.engines.tokenizer import LlamaTokenizer, require
 from antiphon.engines.withheld import Withheld
-from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
 from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt
 
 __all__ = ["LlamaEngine", "load", "serve"]
@@ -257,9 +257,7 @@ class LlamaEngine:
         try:
             return await asyncio.to_thread(self._measure, speller, image)
         except BackendError as error:
-            raise InvalidRequest(
-                f"Invalid image: {error.message}.", param="input", code="image_parse_error"
-            ) from None
+            raise UnreadableImage(error.message.rstrip("."), image.content) from None
 
     def _measure(self, speller: Speller, image: Image) -> int:
         prompt = alone(image, self.tokenizer, self._bos)

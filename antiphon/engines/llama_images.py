@@ -14,7 +14,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, UnreadableImage
 from antiphon.tokens import Image, Prompt, Tokenizer
 
 __all__ = ["Speller", "alone", "check_places", "readable"]
@@ -111,7 +111,5 @@ def readable(image: Image) -> bytes:
         with Pillow.open(io.BytesIO(image.content), formats=("WEBP",)) as opened:
             opened.convert("RGB").save(out, "PNG")
     except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError):
-        raise InvalidRequest(
-            "Invalid image: it cannot be decoded.", param="input", code="image_parse_error"
-        ) from None
+        raise UnreadableImage("it cannot be decoded", image.content) from None
     return out.getvalue()

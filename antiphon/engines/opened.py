@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
-from antiphon.errors import InvalidRequest, SetupError
+from antiphon.errors import SetupError, UnreadableImage
 from antiphon.tokens import Image
 
 __all__ = ["opened", "require"]
@@ -20,7 +20,7 @@ def require(extra: str) -> None:
 
 
 def opened(images: Sequence[Image]) -> list[Any]:
-    """Each in RGB. Raises ``InvalidRequest`` for one that cannot be read."""
+    """Each in RGB. Raises ``UnreadableImage`` for one that cannot be read."""
     import PIL.Image
 
     found = []
@@ -28,7 +28,5 @@ def opened(images: Sequence[Image]) -> list[Any]:
         try:
             found.append(PIL.Image.open(BytesIO(image.content)).convert("RGB"))
         except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
-            raise InvalidRequest(
-                f"Invalid image: {error}.", param="input", code="image_parse_error"
-            ) from None
+            raise UnreadableImage(str(error), image.content) from None
     return found

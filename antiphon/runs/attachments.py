@@ -20,7 +20,7 @@ from antiphon.attachments.images import MIMES, Broken, sniff
 from antiphon.attachments.inline import NotEncoded, inline_bytes
 from antiphon.backends.base import Backend, Reply
 from antiphon.conversation import Conversation, Options
-from antiphon.errors import InvalidRequest, NotFound, RequestError
+from antiphon.errors import InvalidRequest, NotFound, RequestError, UnreadableImage
 from antiphon.wire import items as it
 
 from .attached import Bad, Given, given_in, url_of
@@ -83,9 +83,24 @@ class _Resolving:
         """Raises ``RequestError`` with the path of the part for what the request brought and cannot
         be had; in the place of what was there before stands a note."""
         spots = list(self._spots(conversation))
-        if spots:
-            conversation = replace(conversation, items=await self._filled(conversation, spots))
-        return await self._backend.prepare(conversation, options)
+        if not spots:
+            return await self._backend.prepare(conversation, options)
+        while True:
+            filled = replace(conversation, items=await self._filled(conversation, spots))
+            try:
+                return await self._backend.prepare(filled, options)
+            except UnreadableImage as error:
+                if not self._blamed(error):
+                    raise
+
+    def _blamed(self, error: UnreadableImage) -> bool:
+        """Whether the image came with a part, which is from now on known to be broken."""
+        encoded = base64.b64encode(error.content).decode()
+        for key, found in self._found.items():
+            if isinstance(found, it.InputImage) and (found.image_url or "").endswith(f",{encoded}"):
+                self._found[key] = Bad("broken", error.why)
+                return True
+        return False
 
     def _spots(self, conversation: Conversation) -> Iterator[_Spot]:
         for index, item in enumerate(conversation.items):

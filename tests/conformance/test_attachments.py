@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
+from antiphon.errors import UnreadableImage
 from antiphon.runs import attachments
 from antiphon.runs.files import Files
 from antiphon.store.base import Store
@@ -241,6 +242,33 @@ async def test_what_is_stored_is_what_was_sent(
     again = await server.post(input=message(*parts), previous_response_id=first["id"])
     assert again.status_code == 404
     assert again.json()["error"]["param"] == "input[0].content[1].file_id"
+
+
+@pytest.mark.requirement("FILE-REFUSED")
+async def test_what_only_the_model_can_tell_of_an_image_is_told_of_its_part(serve: Serve) -> None:
+    """It is broken behind its head: named where it is new, a note where it was there before."""
+    broken = png(5, 5)
+
+    def script(conversation: Conversation, options: Options) -> Any:
+        if data_url(broken) in str(conversation.items) and options.temperature:
+            return UnreadableImage("it is truncated", broken)
+        return "Yes."
+
+    server = serve(Scripted(script))
+    parts = [image(image_url=data_url(png())), image(image_url=data_url(broken))]
+    refused = await server.post(input=message(*parts))
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "image_parse_error")
+    assert error["param"] == "input[0].content[2].image_url"
+    assert error["message"] == f"Invalid image in '{error['param']}': it is truncated."
+    first = (await server.post(input=message(*parts), temperature=0)).json()
+    assert first["status"] == "completed"
+    second = await server.post(input="And?", previous_response_id=first["id"])
+    assert second.status_code == 200
+    assert shown(server)[:2] == [
+        it.InputImage(image_url=data_url(png())),
+        it.InputText(text="[image omitted: it can no longer be read]"),
+    ]
 
 
 @pytest.mark.requirement("FILE-STORED")

@@ -130,7 +130,8 @@ def test_what_is_broken_off_is_refused(client: OpenAI, ask: Any) -> None:
     with pytest.raises(BadRequestError) as raised:
         client.responses.create(**ask, input=shown(WHAT, broken))
     if ask["model"] != "chat_completions":
-        assert (raised.value.param, raised.value.code) == ("input", "image_parse_error")
+        path = "input[0].content[1].image_url"
+        assert (raised.value.param, raised.value.code) == (path, "image_parse_error")
 
 
 @pytest.mark.requirement("FILE-IMAGES")
