@@ -9,11 +9,9 @@ ON CONFLICT (tenant, id) DO UPDATE SET
     output = excluded.output, base = excluded.base, tokens = excluded.tokens,
     fingerprint = excluded.fingerprint, expires_at = excluded.expires_at
 
--- forget_items
-DELETE FROM items WHERE response = ?
-
--- save_item
-INSERT OR IGNORE INTO items (tenant, id, response) VALUES (?, ?, ?)
+-- save_items
+INSERT OR IGNORE INTO items (tenant, id, response)
+SELECT tenant, value, seq FROM responses, json_each(?) WHERE tenant = ? AND responses.id = ?
 
 -- load
 SELECT body, input, output, base, tokens, fingerprint FROM responses

@@ -168,13 +168,13 @@ class SqliteStore:
         """What keeps a response. ``listed``: its items can be referred to."""
         row = response_row(tenant, stored, expires_at)
         added = (*stored.input, *stored.response.output)
-        items = [(tenant, item.id) for item in added] if listed else []
+        ids = encode([item.id for item in added]).decode() if listed else None
 
         def work(connection: sqlite3.Connection) -> None:
+            # two statements: at each one the event loop's thread and this one change places
             connection.execute(self._queries["save"], row)
-            (seq,) = connection.execute(self._queries["row_of"], row[:2]).fetchone()
-            connection.execute(self._queries["forget_items"], (seq,))
-            connection.executemany(self._queries["save_item"], [(*item, seq) for item in items])
+            if ids is not None:
+                connection.execute(self._queries["save_items"], (ids, *row[:2]))
             if conversation is not None:
                 self._append(connection, tenant, conversation, added)
 
