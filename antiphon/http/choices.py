@@ -79,7 +79,7 @@ class Choices(Generic[_A]):
         body = await bodies.read(scope, receive, self._rim.limits.max_body_bytes)
         asked = self._read(body, self._rim.limits.body)
         stream = Stream(scope, send)
-        async with Presence(receive), self._rim.gate.slot(exchange.tenant):
+        async with Presence(scope, receive), self._rim.gate.slot(exchange.tenant):
             runs = await self._runs(exchange.tenant, asked)
             exchange.model, exchange.response_id = runs[0].response.model, runs[0].id
             try:
@@ -121,7 +121,7 @@ class Choices(Generic[_A]):
                 await rest
 
     async def _driven(
-        self, exchange: Exchange, run: Run, outlet: Callable[[Observed], Outlet]
+        self, exchange: Exchange, run: Run, outlet: Callable[[Observed], Outlet | None]
     ) -> None:
         observed = Observed(exchange.started, self._rim.clock)
         try:
@@ -142,9 +142,8 @@ def _total(runs: Iterable[Run]) -> Usage:
     )
 
 
-def _unheard(observed: Observed) -> Outlet:
+def _unheard(observed: Observed) -> None:
     """Nobody hears the events of an answer that is not streamed."""
-    return Outlet()
 
 
 async def _together(drives: Iterable[Coroutine[Any, Any, None]]) -> None:

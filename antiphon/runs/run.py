@@ -34,7 +34,6 @@ __all__ = ["Left", "Outlet", "Run", "Work"]
 
 _log = structlog.get_logger(__name__)
 
-
 #: Why a response is incomplete in spite of what it says.
 _INCOMPLETE: Mapping[Reason | None, str] = {
     "content_filter": "content_filter",
@@ -101,9 +100,11 @@ class Run:
         "_driver",
         "_failure",
         "_heard",
+        "_is_heard",
         "_outlet",
         "_over",
         "_patience",
+        "_refusable",
         "_supervisor",
         "_work",
         "_writer",
@@ -134,6 +135,8 @@ class Run:
         self._beat: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
         self._answered = False
+        self._refusable = False
+        self._is_heard = False
         #: The number of the next event when silence was last looked for.
         self._heard = -1
         self._writing = False
@@ -153,12 +156,13 @@ class Run:
         return self._writer.number
 
     async def drive(self, outlet: Outlet | None = None) -> Response:
-        """Produce the response; its events go to ``outlet``. To cancel the call is to leave: the
-        model stops, the run ends ``cancelled`` and nothing is stored. So does ``Left``. Where the
-        reply may be refused and fails before anybody has heard of the run, nothing is stored
-        either, and ``RunError`` is raised."""
-        self._outlet = outlet or self._outlet
+        """Produce the response; its events go to ``outlet``, if anybody is to hear them. To cancel
+        the call is to leave: the model stops, the run ends ``cancelled`` and nothing is stored. So
+        does ``Left``. Where the reply may be refused and fails before anybody has heard of the run,
+        nothing is stored either, and ``RunError`` is raised."""
         self._driver = asyncio.current_task()
+        self._is_heard = outlet is not None
+        self._outlet = outlet or self._outlet
         self._beat_later()
         self._supervisor.enter(self)
         try:
@@ -217,12 +221,13 @@ class Run:
         work = self._work
         if self._writer.number == 0:
             self._writer.create()
-            if work.patience_s and may_be_refused(work.reply):
+            self._refusable = work.patience_s > 0 and may_be_refused(work.reply)
+            if self._refusable and self._is_heard:
                 loop = asyncio.get_running_loop()
                 self._patience = loop.call_later(work.patience_s, self._announce)
         if not self._writer.begun:
             self._writer.begin()
-        return self._patience is not None
+        return self._refusable
 
     async def _reply(self) -> None:
         writer, write = self._writer, self._outlet.write
@@ -277,7 +282,7 @@ class Run:
     async def _failed(self, error: RunError) -> None:
         if error.__cause__ is not None:  # what nobody expected
             _log.error("run failed", response=self.id, exc_info=error.__cause__)
-        if self._patience is not None and not self._answered and not self._outlet.begun:
+        if self._refusable and not self._answered and not self._outlet.begun:
             self._over = True
             self.response = self._writer.settle(
                 "failed", at=int(self._work.clock()), usage=Usage(), error=_as_wire(error)
@@ -356,7 +361,7 @@ class Run:
     def _beat_later(self) -> None:
         """Fill silence with keepalive events. One timer a run, which looks twice an interval
         whether anything was said since it last looked."""
-        if self._work.keepalive_s <= 0 or self._over:
+        if self._work.keepalive_s <= 0 or self._over or not self._is_heard:
             return
         writer = self._writer
         if writer.number == self._heard and not self._writing and self._aside is None:
