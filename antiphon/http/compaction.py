@@ -32,7 +32,7 @@ class Compact:
         body = await bodies.read(scope, receive, self._rim.limits.max_body_bytes)
         request = compact(body, self._rim.limits.body)
         observed = Observed(exchange.started, self._rim.clock)
-        async with Presence(receive), self._rim.gate.slot(exchange.tenant):
+        async with Presence(scope, receive), self._rim.gate.slot(exchange.tenant):
             asked = await self._rim.service.compact(exchange.tenant, request)
             run = asked.run
             exchange.model, exchange.response_id = run.response.model, run.id

@@ -26,7 +26,7 @@ class Embeddings:
         exchange = exchange_of(scope)
         body = await bodies.read(scope, receive, self._rim.limits.max_body_bytes)
         asked = embeddings_request(body, self._rim.limits.body)
-        async with Presence(receive), self._rim.gate.slot(exchange.tenant):
+        async with Presence(scope, receive), self._rim.gate.slot(exchange.tenant):
             made = await self._rim.service.embeddings.make(
                 asked.model,
                 asked.input,

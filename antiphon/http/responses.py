@@ -60,7 +60,7 @@ class Create:
             return await self._enqueue(request, response_id, scope, receive, send)
         observed = Observed(exchange.started, self._rim.clock)
         stream = Stream(scope, send)
-        async with Presence(receive), self._rim.gate.slot(exchange.tenant):
+        async with Presence(scope, receive), self._rim.gate.slot(exchange.tenant):
             run = await self._rim.service.create(exchange.tenant, request)
             exchange.model, exchange.response_id = run.response.model, run.id
             told = _Told(run, stream, observed)
@@ -94,7 +94,7 @@ class Create:
             followed = Followed(self._rim.service, exchange.tenant, response.id, -1, headers)
             return await followed(scope, receive, send)
         if not request.background:
-            async with Presence(receive):
+            async with Presence(scope, receive):
                 await self._rim.service.kept.over(exchange.tenant, response.id)
                 response = await self._rim.service.retrieve(exchange.tenant, response.id)
             exchange.usage = response.usage
@@ -165,7 +165,7 @@ class Followed:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stream = Stream(scope, send)
-        async with Presence(receive), aclosing(self._batches) as batches:
+        async with Presence(scope, receive), aclosing(self._batches) as batches:
             await stream.begin(self._headers)
             with Silence(self._keepalive_s, self._keepalive(stream)) as silence:
                 async for lines in batches:

@@ -26,6 +26,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from antiphon.errors import SetupError
 
 from .errors import error_reply
+from .presence import DEPARTURES
 from .stream import STRAIGHT, Straight
 
 __all__ = ["bind", "run", "serve"]
@@ -179,7 +180,8 @@ def _calm_collector() -> Iterator[None]:
 
 class _Protocol(HttpToolsProtocol):
     """uvicorn's, with an end to the request head (the parser gathers any number of bytes), refusals
-    in the API's shape, a short way for the pieces of streams, and heads that do not travel alone.
+    in the API's shape, a short way for the pieces of streams, heads that do not travel alone, and a
+    word to who wants to know that the client has left.
     """
 
     _head = 0
@@ -190,7 +192,18 @@ class _Protocol(HttpToolsProtocol):
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
         self._answers = _Joined(transport)
-        self._extensions = {STRAIGHT: {"write": _straight(self._answers, self.flow)}}
+        self.watching: set[Callable[[], None]] = set()
+        self.is_lost = False
+        self._extensions = {
+            STRAIGHT: {"write": _straight(self._answers, self.flow)},
+            DEPARTURES: {"connection": self},
+        }
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.is_lost = True
+        for tell in tuple(self.watching):
+            tell()
 
     def on_message_begin(self) -> None:
         self._head = 0
