@@ -180,7 +180,9 @@ class Call:
 
     def value(self, text: str) -> None:
         """The whole value of the present key."""
-        if self._object is not None:
+        if self._object is None:
+            self.junk.append(text)
+        else:
             self._lacks_value = False
             self._write(self._object.value(text))
 

@@ -60,7 +60,7 @@ def named_records(name: str, opening: str, closing: str, mark: str) -> ToolForma
         states={
             "calls": State(reads="between", skips="[],;{}", on=ends | {'"': "name"}),
             "name": State(reads="name", on=ends | {'"': "colon"}),
-            "colon": State(reads="filler", on=ends, peek={"{": "arguments"}),
+            "colon": State(reads="gap", on=ends | {":": "colon"}, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=ends, then="calls"),
         },
         written=Written(
@@ -147,7 +147,11 @@ def deepseek(name: str, mark: str, *, typed: bool) -> ToolFormat:
             "name": State(reads="name", on=ends | named, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=ends, then="calls"),
         }
-        | ({"type": State(reads="gap", on=ends | {sep: "name"})} if typed else {}),
+        | (
+            {"type": State(reads="gap", on=ends | {sep: "name", "function": "type"})}
+            if typed
+            else {}
+        ),
         written=Written(
             first=first,
             before=f"{begin}function{sep}" if typed else begin,

@@ -53,7 +53,7 @@ def _tagged(
         opens={first: "calls"}
         | ({opening: "name"} if loose else {})
         | ({before: "type"} if before else {}),
-        states=({"type": State(reads="gap", on=ends)} if before else {})
+        states=({"type": State(reads="gap", on=ends | {"function": "type"})} if before else {})
         | {
             "calls": State(reads="between", on=ends),
             "name": State(reads="name", on=ends | {named: "parameters"}),

@@ -117,15 +117,14 @@ class _Id(_Plain):
     """The call's id, as the model gives it."""
 
     def leave(self) -> None:
-        self.call.call_id = self.text.strip()
+        self.call.call_id = self.text.strip() or self.call.call_id
 
 
 class _Gap(_Plain):
     """Between two parts of a call there is nothing to read."""
 
     def read(self, text: str) -> int:
-        if self.call.begun:
-            self.call.junk.append(text)
+        self.call.junk.append(text)
         return len(text)
 
 

@@ -26,6 +26,7 @@ class Recorded(Protocol):
 
     name: str
     begun: bool
+    junk: list[str]
 
     @property
     def is_likely(self) -> bool: ...
@@ -71,6 +72,8 @@ class Record:
         """A terminal came, or the end: what was said so far is all."""
         if self._step == self._read_scalar:
             self._scalar_over()
+        elif self._step in (self._read_key, self._colon):
+            self._call.junk += self._text
         if not self._call.begun and self._call.name:
             self._begin()
 

@@ -29,17 +29,29 @@ _BETWEEN_CALLS = frozenset({"between", "record", "name", "label"})
 _BLANK = " \t\r\n"
 #: What may stand between calls and says nothing.
 _SEPARATORS = _BLANK + "]),;}`"
+_BETWEEN = _SEPARATORS + "[{("
 
 
 class _Markup:
-    """A stretch of markup: where it began, and the text of it that is no call yet."""
+    """A stretch of markup: where it began, and the text of it that is no call yet; ``words``: that
+    without its terminals."""
 
     def __init__(self, origin: str, position: int, *, is_bare: bool) -> None:
         self.origin = origin
         self.position = position
         self.is_bare = is_bare
         self.text: list[str] = []
+        self.words: list[str] = []
         self.calls = 0
+
+    def add(self, text: str) -> None:
+        """What stands between terminals."""
+        self.text.append(text)
+        self.words.append(text)
+
+    def clear(self) -> None:
+        """It is a call's."""
+        self.text, self.words = [], []
 
 
 class Parser:
@@ -204,7 +216,7 @@ class Parser:
         else:
             read = reader.read(text)
             is_over = reader.over
-        self._markup.text.append(self._advance(read))
+        self._markup.add(self._advance(read))
         if reader is not None and reader.failed:
             self._fail()
             return False
@@ -299,7 +311,7 @@ class Parser:
             if not call.begin():
                 return False
         if call.begun:
-            self._markup.text.clear()
+            self._markup.clear()
         has_only_id = self._reads == "id" and not call.name
         if reads in _BETWEEN_CALLS and not (has_only_id and reads == "name"):
             self._call = self._reader = None
@@ -325,11 +337,12 @@ class Parser:
         tokens with nothing between them are dropped, unless text follows them (``is_text``)."""
         markup = self._markup
         text = "".join(markup.text)
-        markup.text = []
-        self._state = to if markup.calls or to == THINKING else markup.origin
         if markup.calls:
-            text = text.lstrip(_SEPARATORS) if is_text else ""
-        if not is_text and not without_marks(text).strip():
+            text = (text if is_text else "".join(markup.words)).lstrip(_SEPARATORS)
+        markup.clear()
+        self._state = to if markup.calls or to == THINKING else markup.origin
+        nothing = _BETWEEN if markup.calls else _BLANK
+        if not is_text and not without_marks(text).strip(nothing):
             return
         start = self._position - len(text) if markup.calls else markup.position
         text = self._lexer.plain(text)

@@ -11,7 +11,7 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon.dialects.formats import REASONING, TOOLS, ToolFormat
+from antiphon.dialects.formats import REASONING, TOOLS, ReasoningFormat, ToolFormat
 from antiphon.dialects.lexer import Lexer
 from antiphon.dialects.scanner import Parser, ToolShape
 from antiphon.stream.deltas import Close, Delta, Open, Reason, Sampled, Text
@@ -192,6 +192,32 @@ def written(form: ToolFormat, calls: Sequence[tuple[str, Mapping[str, Any]]]) ->
         how.opening(name, n) + said(values) + how.after for n, (name, values) in enumerate(calls)
     )
     return how.first + how.separator.join(bodies) + how.last
+
+
+def thinking_of(name: str) -> ReasoningFormat:
+    """How models think whose calls this row writes."""
+    return REASONING.get({"seed_oss": "seed", "mistral_v11": "mistral"}.get(name, name), _USUAL)
+
+
+_USUAL = REASONING["think"]
+#: Rows whose calls are marked by nothing: a text before them would be all there is.
+BARE = frozenset(name for name, row in TOOLS.items() if row.bare_state and not row.doubtful)
+
+
+def reply(form: ToolFormat, thought: str, text: str, calls: str) -> str:
+    """A whole reply: thinking and an answer, if there are any, and calls as they are written."""
+    thinks, parts = thinking_of(form.name), form.written.separator
+    (before, after), header = thinks.answer, thinks.header
+    if form.name == "hyperclovax":  # which begins a new turn for its calls
+        before, after = "", "<|im_end|>\n<|im_start|>assistant"
+    if header and header in parts and header != parts:
+        after = parts  # which ends a message as well
+    elif form.doubtful:
+        after = parts
+    elif calls:
+        after += header or "\n"
+    said = thinks.opening + thought + thinks.ending("") if thought else ""
+    return said + (before + text + (after if calls else "") if text else "") + calls
 
 
 def specials(form: ToolFormat) -> set[str]:

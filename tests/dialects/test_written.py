@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -10,9 +11,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.dialects.formats import TOOLS
+from antiphon.dialects.lexer import terminals_of
 from antiphon.dialects.scanner import Parser, ToolShape
 from antiphon.testing.tokenizer import ByteTokenizer
-from tests.dialects.replies import items, read, schema, written
+from tests.dialects.replies import (
+    BARE,
+    items,
+    read,
+    reply,
+    schema,
+    specials,
+    thinking_of,
+    written,
+)
 from tests.searching import examples
 
 SHAPES = {
@@ -46,17 +57,76 @@ arguments = st.fixed_dictionaries(
 )
 
 
-@pytest.mark.requirement("FM-ROWS")
-@pytest.mark.parametrize("special", [True, False], ids=["special", "spelled"])
-@pytest.mark.parametrize("name", sorted(TOOLS))
-@examples(10, fuzz=200)
-@given(calls=st.lists(arguments, min_size=1, max_size=3))
-def test_what_is_written_is_read(name: str, special: bool, calls: list[dict[str, Any]]) -> None:
-    form = TOOLS[name]
-    tokenizer = ByteTokenizer([t for t in form.opens if len(t) > 1] if special else [])
-    reader = Parser(tokenizer, reasoning=None, tools=form, shapes=SHAPES, thinking=False)
-    ids = tokenizer.encode(written(form, [("store", call) for call in calls]), special=True)
-    found, is_open = items(read(reader, ([token] for token in ids)))
-    assert [item.get("call") for item in found] == ["store"] * len(calls)
-    assert [json.loads(item["arguments"]) for item in found] == calls
+texts = st.text(st.sampled_from("ab é😀\"'\\n<>[](){}|=:;,.`"), max_size=20).map(str.strip)
+cuts = st.lists(st.integers(0, 10_000), max_size=3)
+each_row = pytest.mark.parametrize("name", sorted(TOOLS))
+
+
+def parser(name: str, *, special: bool) -> tuple[Parser, ByteTokenizer]:
+    form, thinks = TOOLS[name], thinking_of(name)
+    tokens = {*specials(form), *thinks.open, *thinks.close} if special else ()
+    tokenizer = ByteTokenizer(sorted(tokens))
+    return Parser(tokenizer, reasoning=thinks, tools=form, shapes=SHAPES, thinking=False), tokenizer
+
+
+def found(name: str, reply: str, at: list[int], *, special: bool) -> list[dict[str, Any]]:
+    """What is read of a reply cut there; it is what is read of it token by token."""
+    reader, tokenizer = parser(name, special=special)
+    ids = tokenizer.encode(reply, special=True)
+    ends = sorted({0, len(ids), *(cut % (len(ids) + 1) for cut in at)})
+    deltas = read(reader, (ids[a:b] for a, b in pairwise(ends)))
+    assert deltas == read(parser(name, special=special)[0], ([token] for token in ids))
+    said, is_open = items(deltas)
     assert not is_open
+    return said
+
+
+@pytest.mark.requirement("FM-ROWS")
+@each_row
+@examples(8, fuzz=300)
+@given(
+    special=st.booleans(),
+    calls=st.lists(arguments, max_size=3),
+    thought=texts,
+    text=texts,
+    at=cuts,
+)
+def test_what_is_written_is_read(
+    name: str, special: bool, calls: list[dict[str, Any]], thought: str, text: str, at: list[int]
+) -> None:
+    form = TOOLS[name]
+    special |= bool(form.begins)  # what the prompt has begun is told by tokens alone
+    thought, text = (thought if thinking_of(name).open else ""), ("" if name in BARE else text)
+    text = text.rstrip(">") if form.doubtful else text  # which its next call begins with
+    called = written(form, [("store", call) for call in calls]) if calls else ""
+    said = found(name, reply(form, thought, text, called), at, special=special)
+    kinds = [{"reasoning": thought}] * bool(thought) + [{"message": text}] * bool(text)
+    assert said[: len(kinds)] == kinds
+    made = said[len(kinds) :]
+    assert [item.get("call") for item in made] == ["store"] * len(calls)
+    assert [json.loads(item["arguments"]) for item in made] == calls
+
+
+#: Where a format has room for what means nothing without a call, words there are for nobody.
+ROOMY = frozenset(
+    name for name, row in TOOLS.items() if {s.reads for s in row.states.values()} & {"filler", "id"}
+)
+
+
+@pytest.mark.requirement("FM-FUZZ")
+@each_row
+@examples(8, fuzz=300)
+@given(special=st.booleans(), data=st.data(), at=cuts)
+def test_no_word_among_markup_is_lost(
+    name: str, special: bool, data: st.DataObject, at: list[int]
+) -> None:
+    """Whatever stands where: a word is part of some item."""
+    terminals = sorted(terminals_of(thinking_of(name), TOOLS[name]))
+    markup = st.lists(st.sampled_from([*terminals, "\n", " "]), max_size=3).map("".join)
+    words = data.draw(st.lists(st.integers(0, 99).map("w{}q".format), max_size=4, unique=True))
+    pieces = [data.draw(markup)]
+    for word in words:
+        pieces += [word, data.draw(markup)]
+    said = json.dumps(found(name, "".join(pieces), at, special=special))
+    if name not in ROOMY:
+        assert [word for word in words if word not in said] == []

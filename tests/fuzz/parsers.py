@@ -14,12 +14,12 @@ from pathlib import Path
 from msgspec import Struct
 
 from antiphon.dialects.base import Parser
-from antiphon.dialects.formats import REASONING, TOOLS
+from antiphon.dialects.formats import TOOLS
 from antiphon.dialects.harmony_parser import CONTROLS, Codes
 from antiphon.dialects.harmony_parser import Parser as HarmonyParser
 from antiphon.dialects.scanner import Parser as Scanner
 from antiphon.testing.tokenizer import ByteTokenizer
-from tests.dialects.replies import SHAPES, specials, stories
+from tests.dialects.replies import SHAPES, specials, stories, thinking_of
 
 __all__ = ["TARGETS", "Target"]
 
@@ -51,7 +51,7 @@ def corpus(name: str) -> tuple[str, ...]:
 def _format(name: str, *, special: bool) -> Target:
     """A format with the thinking that has its name, else the usual one."""
     form = TOOLS[name]
-    thinks = REASONING.get(name, REASONING["think"])
+    thinks = thinking_of(name)
     tokens = sorted({*specials(form), *thinks.open, *thinks.close}) if special else ()
     tokenizer = ByteTokenizer(tokens)
 
