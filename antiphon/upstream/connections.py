@@ -79,7 +79,6 @@ class Connections:
         """The answer to a request, once its head is there. ``headers``: besides its own, or in
         their place. Raises ``OSError``, ``TimeoutError`` where it takes too long."""
         session = self._open()
-        headers = {**self._headers, **headers} if headers else self._headers
         try:
             response = await session.request(
                 method, url, data=body or None, headers=headers, allow_redirects=False
@@ -100,6 +99,7 @@ class Connections:
         if self._session is None:
             connect_s, silence_s = self._times
             self._session = aiohttp.ClientSession(
+                headers=self._headers,
                 connector=aiohttp.TCPConnector(limit=0, keepalive_timeout=_IDLE_S),
                 cookie_jar=aiohttp.DummyCookieJar(),
                 timeout=aiohttp.ClientTimeout(
