@@ -59,8 +59,11 @@ class _Writer:
         self._origin = origin
         self._kept: list[Any] = []
         self._behind: list[Any] = []
-        #: Stands in a text where a part or a detail was; nobody can write it who did not see it.
-        self._secret = secrets.token_hex(8)
+
+    @cached_property
+    def _secret(self) -> str:
+        """Stands in a text where a part or a detail was; nobody can write it who did not see it."""
+        return secrets.token_hex(8)
 
     # --- items: what is no text leaves a mark ----------------------------------------------------
 
