@@ -11,7 +11,7 @@ from antiphon.conversation import Options
 from antiphon.engines.base import Capabilities
 from antiphon.errors import InvalidRequest
 
-__all__ = ["cannot_restrict", "check_bias", "check_options", "field_of_extra"]
+__all__ = ["check_bias", "check_options", "field_of_extra"]
 
 
 class _Need(Struct, frozen=True):
@@ -69,13 +69,6 @@ def check_bias(bias: Mapping[int, float], size: int) -> None:
 def field_of_extra(name: str) -> str:
     """Where a request says what the engine alone knows by this name."""
     return name if name == _FOR_IMAGES else f"vllm_xargs.{name[:64]}"
-
-
-def cannot_restrict() -> InvalidRequest:
-    """The refusal of a choice that leaves out tools which the model is shown."""
-    return _unsupported(
-        "tool_choice", "'tool_choice' is not supported with this model: it has no grammars."
-    )
 
 
 def _unsupported(param: str, why: str) -> InvalidRequest:

@@ -1,5 +1,5 @@
-"""Which calls a request allows, for models that nothing holds to it: that one comes where one must,
-of a tool that may be called, with arguments that obey a strict schema or a grammar.
+"""Which calls a request allows: that one comes where one must, of a tool that may be called, with
+arguments that obey a strict schema or a grammar.
 
 It knows no engine and no wire.
 """
@@ -9,11 +9,13 @@ from __future__ import annotations
 import json
 
 from antiphon.dialects.constraints import input_lark
-from antiphon.dialects.schemas import check_schema, strict_form
+from antiphon.dialects.schemas import bare, check_schema, strict_form
 from antiphon.dialects.tools import Shown, ShownTool
+from antiphon.errors import InvalidRequest
 from antiphon.wire.items import CustomToolCall, FunctionCall
 
 from .form import Form
+from .grammar import Grammars
 
 __all__ = ["Calls", "calls_of"]
 
@@ -23,38 +25,75 @@ _Name = tuple[str, str | None]
 class Calls:
     """Judges the calls of one reply. ``required``: there must be one."""
 
-    def __init__(self, shown: Shown) -> None:
+    def __init__(self, shown: Shown, grammars: Grammars) -> None:
         self.required = shown.required
-        self._forms = {_name(tool): _form(tool) for tool in shown.callable}
-        self._kept_out = {_name(tool) for tool in shown.tools} - self._forms.keys()
+        self._grammars = grammars
+        self._callable = {_name(tool): tool for tool in shown.callable}
+        self._kept_out = {_name(tool) for tool in shown.tools} - self._callable.keys()
 
-    def fault(self, call: FunctionCall | CustomToolCall, text: str) -> str | None:
-        """What is wrong with a call that has this input, in words for who made it."""
-        name = (call.name, call.namespace or None)
-        if name in self._kept_out or (self.required and name not in self._forms):
+    def bar(self, call: FunctionCall | CustomToolCall) -> str | None:
+        """Why this may not be called, in words for who did."""
+        name = _named(call)
+        if name in self._kept_out or (self.required and name not in self._callable):
             return f"'{call.name}' may not be called now."
-        form = self._forms.get(name)
-        if form is None or form.obeys(text):
+        return None
+
+    def form(self, call: FunctionCall | CustomToolCall) -> Form | None:
+        """What its input must be, if that is asked for."""
+        tool = self._callable.get(_named(call))
+        if tool is None or not _is_asked(tool):
             return None
-        return f"that is not the form that '{call.name}' takes."
+        try:
+            grammar = self._grammars.of(_lark(tool))
+        except InvalidRequest:  # in a language of the upstream's own
+            return None
+        if grammar.is_broken:
+            return None
+        fault = f"that is not the form that '{call.name}' takes."
+        return Form(grammar, is_json=tool.grammar is None, fault=fault)
+
+    async def fault(self, call: FunctionCall | CustomToolCall, text: str) -> str | None:
+        """What is wrong with a call that has this input, in words for who made it."""
+        form = self.form(call)
+        bar = self.bar(call)
+        if bar is not None or form is None or await form.grammar.allows(text):
+            return bar
+        return form.fault
 
 
-def calls_of(shown: Shown) -> Calls | None:
-    """None where any call is right, and none too. Raises ``InvalidRequest`` for schemas and
-    grammars that cannot be judged by."""
-    asked = any(tool.strict or tool.grammar for tool in shown.callable)
-    return Calls(shown) if asked or shown.required or shown.restricted else None
+def calls_of(shown: Shown, grammars: Grammars, *, held: bool = False) -> Calls | None:
+    """None where any call is right, and none too. ``held``: who answers is held to it, so that it
+    has been checked; else raises ``InvalidRequest`` for schemas and grammars that cannot be judged
+    by."""
+    asked = [tool for tool in shown.callable if _is_asked(tool)]
+    for tool in asked:
+        if not held:
+            _check(tool)
+    return Calls(shown, grammars) if asked or shown.required or shown.restricted else None
+
+
+def _is_asked(tool: ShownTool) -> bool:
+    return bool(tool.strict or tool.grammar)
 
 
 def _name(tool: ShownTool) -> _Name:
     return tool.shape.wire_name, tool.shape.namespace
 
 
-def _form(tool: ShownTool) -> Form | None:
-    if tool.grammar is not None:
-        return Form(input_lark(tool), is_json=False)
-    if not tool.strict:
-        return None
-    schema = json.dumps({"type": "object", **strict_form(tool.schema)})
-    check_schema(schema, tool.path)
-    return Form(f"start: %json {schema}", is_json=True)
+def _named(call: FunctionCall | CustomToolCall) -> _Name:
+    return call.name, call.namespace or None
+
+
+def _schema(tool: ShownTool) -> str:
+    return json.dumps({"type": "object", **strict_form(bare(tool.schema))})
+
+
+def _lark(tool: ShownTool) -> str:
+    return f"start: %json {_schema(tool)}" if tool.grammar is None else input_lark(tool)
+
+
+def _check(tool: ShownTool) -> None:
+    if tool.grammar is None:
+        check_schema(_schema(tool), tool.path)
+    else:
+        input_lark(tool)

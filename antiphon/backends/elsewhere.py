@@ -23,8 +23,9 @@ from antiphon.wire.items import CustomToolCall, FunctionCall
 
 from .base import Reply
 from .calling import calls_of
-from .checked import Checked
-from .form import form_of
+from .checked import Asked, right
+from .form import form_of, trusted_form
+from .grammar import Grammars
 from .truncation import shortened
 
 __all__ = ["Elsewhere", "Reading", "UpstreamReply", "check_particular", "told", "unsupported"]
@@ -77,21 +78,26 @@ class Elsewhere(ABC):
         self._model = model
         self._body = body or {}
         self._template = template or {}
+        self._grammars = Grammars()
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
         kind of server does not know."""
         shown = self.shown(conversation, options)
         reply = UpstreamReply(self, conversation, options, shown)
-        form = None if self.holds(options) else await form_of(options)
-        calls = None if self.holds_calls else calls_of(shown)
-        if form is None and calls is None:
-            return reply
+        holds, grammars = self.holds(options), self._grammars
+        asked = Asked(
+            form=await (trusted_form if holds else form_of)(options, grammars),
+            calls=calls_of(shown, grammars, held=self.holds_calls),
+            holds_form=holds,
+            holds_calls=self.holds_calls,
+            talks=bool(shown.tools or options.tools),
+        )
 
         async def again(corrected: Conversation) -> Reply:
             return UpstreamReply(self, corrected, options, shown)
 
-        return Checked(reply, form, calls, conversation, again)
+        return right(reply, asked, conversation, again)
 
     @abstractmethod
     def shown(self, conversation: Conversation, options: Options) -> Shown:

@@ -1,4 +1,5 @@
-"""Whether JSON obeys a schema, by a validator that knows every keyword, in a process of its own.
+"""Whether JSON obeys a schema, by a validator that knows every keyword, in a process of its own;
+and what of grammars would take long.
 
 For what no grammar can hold a model to. It knows no model and no answer, only schemas and texts.
 """
@@ -17,7 +18,7 @@ import msgspec
 
 from antiphon.errors import InvalidRequest
 
-__all__ = ["Judge"]
+__all__ = ["Judge", "grammar_fault"]
 
 _WORKER = Path(__file__).with_name("judge_worker.py")
 _SECONDS = 10.0
@@ -50,26 +51,34 @@ class Judge:
         return said.fault or said.schema
 
     async def _asked(self, text: str | None) -> _Said:
-        process = await asyncio.create_subprocess_exec(
-            sys.executable,
-            "-P",
-            str(_WORKER),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            stderr=asyncio.subprocess.DEVNULL,
-            env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
-        )
-        try:
-            async with asyncio.timeout(_SECONDS):
-                asked = msgspec.json.encode({"schema": self._schema, "text": text})
-                said, _ = await process.communicate(asked)
-        except TimeoutError:
-            return _Said(fault=_SLOW)
-        finally:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
-        try:
-            return msgspec.json.decode(said, type=_Said)
-        except msgspec.DecodeError:  # ended for what it took
-            return _Said(fault=_SLOW)
+        return await _asked(schema=self._schema, text=text)
+
+
+async def grammar_fault(lark: str, text: str) -> str | None:
+    """What is wrong with a text, by a grammar in llguidance's Lark; None if nothing is."""
+    return (await _asked(lark=lark, text=text)).fault
+
+
+async def _asked(**about: Any) -> _Said:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-P",
+        str(_WORKER),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.DEVNULL,
+        env={"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+    )
+    try:
+        async with asyncio.timeout(_SECONDS):
+            said, _ = await process.communicate(msgspec.json.encode(about))
+    except TimeoutError:
+        return _Said(fault=_SLOW)
+    finally:
+        with suppress(ProcessLookupError):
+            process.kill()
+        await process.wait()
+    try:
+        return msgspec.json.decode(said, type=_Said)
+    except msgspec.DecodeError:  # ended for what it took
+        return _Said(fault=_SLOW)

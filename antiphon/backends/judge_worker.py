@@ -1,7 +1,7 @@
-"""Judges JSON texts by a schema, in a process of its own, and says what is wrong with each.
+"""Judges texts by a schema or a grammar, in a process of its own, and says what is wrong with each.
 
-Run by its path. Schemas and values are other people's, and can be made to take for ever: here that
-is within bounds of time and memory, and nothing is fetched.
+Run by its path. Schemas, grammars and texts are other people's, and can be made to take for ever:
+here that is within bounds of time and memory, and nothing is fetched.
 """
 
 from __future__ import annotations
@@ -10,12 +10,14 @@ import json
 import sys
 from typing import Any
 
-__all__ = ["main"]
+__all__ = ["followed", "main"]
 
 _MEMORY, _SECONDS, _FILES = 2 * 2**30, 10, 64
 #: The validator goes down as deep as a value goes, on the stack.
 _DEEPEST = 500
 _LONGEST = 300
+#: Of what the library allows itself: time and memory are bounded here.
+_TIMES = 100
 
 
 def main(schema: Any, text: str | None) -> dict[str, str]:
@@ -43,6 +45,22 @@ def main(schema: Any, text: str | None) -> dict[str, str]:
         return {"fault": "it is nested too deep."}
     error = next(validator.iter_errors(value), None)
     return {} if error is None else {"fault": _told(error)}
+
+
+def followed(lark: str, text: str) -> dict[str, str]:
+    """The same by a grammar in llguidance's Lark."""
+    import llguidance
+
+    usual = llguidance.LLParserLimits()
+    limits = llguidance.LLParserLimits(max_items_in_row=usual.max_items_in_row * _TIMES)
+    grammar = llguidance.grammar_from("lark", lark)
+    matcher = llguidance.LLMatcher(
+        llguidance.LLTokenizer("byte"), grammar, log_level=0, limits=limits
+    )
+    ids = list(text.encode("utf-8", "replace"))
+    if matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting():
+        return {}
+    return {"fault": "it does not match the grammar."}
 
 
 def _refused(uri: str) -> Any:
@@ -91,4 +109,4 @@ def _bound() -> None:
 if __name__ == "__main__":
     _bound()
     asked = json.load(sys.stdin)
-    sys.stdout.write(json.dumps(main(asked["schema"], asked["text"])))
+    sys.stdout.write(json.dumps((followed if "lark" in asked else main)(**asked)))

@@ -17,19 +17,20 @@ from msgspec.structs import replace
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.schemas import keywords_of
-from antiphon.dialects.tools import shown_tools
+from antiphon.dialects.tools import narrowed, shown_tools
 from antiphon.engines.base import Engine, MeasuresImages, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk, Constraint, Prompt
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
-from .abilities import cannot_restrict, check_bias, check_options
+from .abilities import check_bias, check_options
 from .base import Reply
-from .calling import Calls, calls_of
-from .checked import Checked
+from .calling import calls_of
+from .checked import Asked, right
 from .continuation import as_text, continuing
-from .form import form_of
+from .form import enforced_form, form_of
+from .grammar import Grammars
 from .truncation import shortened
 
 __all__ = ["Local", "LocalReply"]
@@ -75,6 +76,7 @@ class Local:
         self._engine = engine
         self.sees_images = sees_images
         self._dialect = dialect
+        self._grammars = Grammars()
 
     @property
     def context_size(self) -> int:
@@ -93,21 +95,36 @@ class Local:
         """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the
         engine or the model cannot do, and where the conversation is too long."""
         self._check(options)
-        rendered, dropped, besides = await self._rendered(conversation, options)
+        can = self._engine.capabilities
+        seen = options if can.constraints else narrowed(options, conversation.items)
+        rendered, dropped, besides = await self._rendered(conversation, seen)
         constraint = rendered.constraint
         holds = self._can_hold_to(constraint)
-        held = self._held(rendered, holds)
-        reply = self._reply(held, dropped, options, besides)
-        if constraint is None or not constraint.needed or (holds and not constraint.partial):
+        reply = self._reply(self._held(rendered, holds), dropped, options, besides)
+        if seen is options and (constraint is None or not constraint.needed):
             return reply
-        calls = None if holds else self._calls(conversation, options)
-        form = await form_of(options)
+        asked = await self._asked(conversation, options, None if not holds else constraint)
 
         async def again(corrected: Conversation) -> Reply:
-            rendered, dropped, besides = await self._rendered(corrected, options)
+            rendered, dropped, besides = await self._rendered(corrected, seen)
             return self._reply(self._held(rendered, holds), dropped, options, besides)
 
-        return Checked(reply, form, calls, conversation, again)
+        return right(reply, asked, conversation, again)
+
+    async def _asked(
+        self, conversation: Conversation, options: Options, held: Constraint | None
+    ) -> Asked:
+        """What must be right. ``held``: what the engine holds the model to."""
+        grammars, is_whole = self._grammars, held is not None and not held.partial
+        holds_calls = self._engine.capabilities.constraints
+        shown = shown_tools(options, conversation.items)
+        return Asked(
+            form=enforced_form(options, grammars) if is_whole else await form_of(options, grammars),
+            calls=calls_of(shown, grammars, held=holds_calls),
+            holds_form=is_whole,
+            holds_calls=holds_calls,
+            talks=bool(shown.tools) and not holds_calls,
+        )
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
         """Go on with a text. Raises ``InvalidRequest``."""
@@ -118,14 +135,6 @@ class Local:
     def _check(self, options: Options) -> None:
         check_options(options, self._engine.capabilities)
         check_bias(options.logit_bias, self._engine.tokenizer.size)
-
-    def _calls(self, conversation: Conversation, options: Options) -> Calls | None:
-        """What must be checked of calls. A tool that is shown and may not be called would be, again
-        and again: raises ``InvalidRequest``."""
-        shown = shown_tools(options, conversation.items)
-        if shown.restricted and not shown.required:
-            raise cannot_restrict()
-        return calls_of(shown)
 
     def _can_hold_to(self, constraint: Constraint | None) -> bool:
         can = self._engine.capabilities
@@ -288,7 +297,7 @@ class LocalReply:
         parser = self._rendered.parser
         sampled, cached = array("I", self._begun), 0
         known: tuple[Delta, ...] = ()
-        reason = self._caught_up()
+        reason, stopped = self._caught_up(), False
         while reason is None:
             if self._has_thought_enough:
                 sampled.extend(self._rendered.unthink)
@@ -305,6 +314,7 @@ class LocalReply:
                         cached = chunk.cached_tokens
                     known, reason = self._read(chunk, sampled)
                     if reason is not None:
+                        stopped = chunk.stop_text in self._options.stop
                         break
                     if known:
                         yield known
@@ -312,7 +322,8 @@ class LocalReply:
                         break
                 else:
                     raise BackendError("The engine stopped without saying why.")
-        yield (*known, *parser.finish(reason), Finish(reason, self._usage(len(sampled), cached)))
+        finish = Finish(reason, self._usage(len(sampled), cached), stopped)
+        yield (*known, *parser.finish(reason), finish)
 
     def _read(self, chunk: Chunk, sampled: array[int]) -> tuple[tuple[Delta, ...], Reason | None]:
         """What a chunk says, and why the reply is over, if it is. Where the reply may end before

@@ -19,7 +19,15 @@ from antiphon.wire import tools as tl
 
 from .scanner import ToolShape
 
-__all__ = ["INPUT_SCHEMA", "Shown", "ShownTool", "definitions_of", "shown_tools", "spaces_of"]
+__all__ = [
+    "INPUT_SCHEMA",
+    "Shown",
+    "ShownTool",
+    "definitions_of",
+    "narrowed",
+    "shown_tools",
+    "spaces_of",
+]
 
 #: What a custom tool takes, seen as a function.
 INPUT_SCHEMA: Mapping[str, Any] = {
@@ -126,6 +134,30 @@ def _chosen(tools: tuple[ShownTool, ...], choice: tl.ToolChoice) -> Shown:
         callable=tuple(tool for tool in tools if any(_is(one, tool) for one in named)),
         required=choice.mode == "required" if several else True,
     )
+
+
+def narrowed(options: Options, items: Iterable[it.Item]) -> Options:
+    """The same without tools that may not be called, for models that nothing keeps from it. What
+    the conversation itself tells of stays. Raises ``InvalidRequest`` as ``shown_tools``."""
+    if not isinstance(options.tool_choice, tl.Choice):
+        return options
+    shown = shown_tools(options, items)
+    if not shown.restricted:
+        return options
+    left = {(tool.shape.wire_name, tool.shape.namespace) for tool in shown.callable}
+    return replace(options, tools=tuple(_left(options.tools, left)))
+
+
+def _left(
+    tools: tuple[tl.Tool, ...], left: Collection[tuple[str, str | None]]
+) -> Iterator[tl.Tool]:
+    for tool in tools:
+        if isinstance(tool, tl.Namespace):
+            inner = tuple(each for each in tool.tools if (each.name, tool.name) in left)
+            if inner:
+                yield replace(tool, tools=inner)
+        elif not isinstance(tool, tl.Function | tl.Custom) or (tool.name, None) in left:
+            yield tool
 
 
 def definitions_of(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:

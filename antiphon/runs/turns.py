@@ -273,7 +273,7 @@ class Turns(Around):
             said = items(partial(self._told, room=self._room // share))
             self._conversation = replace(before, items=(*before.items, *said), kept=kept)
             try:
-                self._now = await self._ask()
+                self._now = await self._work.ask(self._conversation, self._options)
                 break
             except InvalidRequest as refused:
                 if refused.code == _TOO_LONG and share != _SHARES[-1]:
@@ -282,21 +282,6 @@ class Turns(Around):
                 return None
         prompt = self._now.kept
         return () if prompt is None else (Prompted(prompt.ids),)
-
-    async def _ask(self) -> Reply:
-        """Raises ``InvalidRequest``. Where nothing can keep the model from what it is shown and may
-        not call any more, it is not shown it."""
-        ask, choice = self._work.ask, self._options.tool_choice
-        try:
-            return await ask(self._conversation, self._options)
-        except InvalidRequest as refused:
-            is_choice = isinstance(choice, tl.Choice) and choice.type == "allowed_tools"
-            if not is_choice or refused.code == _TOO_LONG:
-                raise
-        tools = tuple(tool for tool in self._options.tools if not self._runs_here(tool))
-        choice = choice if tools else "none"
-        self._options = replace(self._options, tools=tools, tool_choice=choice)
-        return await ask(self._conversation, self._options)
 
     def _afterwards(self) -> Options:
         """A call that was demanded has been made. Where no more may be made, only what the client

@@ -101,10 +101,12 @@ class Keep(Struct, frozen=True):
 
 
 class Finish(Struct, frozen=True):
-    """The reply is over. An item open here was cut: it is closed with the matching status."""
+    """The reply is over. An item open here was cut: it is closed with the matching status.
+    ``stopped``: a stop string of the request ended it."""
 
     reason: Reason
     usage: Usage
+    stopped: bool = False
 
 
 Delta = Open | Text | Annotate | Progress | Close | Sampled | Prompted | Keep | Finish

@@ -299,8 +299,13 @@ async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> 
         assert len(playing.bodies) == 3
         assert playing.bodies[0]["response_format"] == {"type": "json_object"}
         assert '"integer"' in playing.bodies[0]["messages"][0]["content"]
-    async with served(wrong, owner="vllm") as (playing, backend):
-        assert (await read(backend, wish)).text == "Sure: a is one."
+
+
+async def test_what_a_server_holds_to_is_read_along_all_the_same() -> None:
+    wrong, right = (chunks({"content": text}) for text in ("Sure: a is one.", 'Well: {"a": 1}'))
+    wish = Options(text=TextConfig(format=FORM))
+    async with served(wrong, right, owner="vllm") as (playing, backend):
+        assert (await read(backend, wish)).text == '{"a": 1}' and len(playing.bodies) == 2
 
 
 CALL = chunks(
@@ -364,8 +369,8 @@ async def test_calls_that_must_have_a_form_are_checked_and_asked_for_again(
         with pytest.raises(RunError, match="form"):
             await read(backend, wish)
         assert len(playing.bodies) == 3
-    async with served(calling(wrong), owner="openai") as (playing, backend):
-        assert len((await read(backend, wish)).items) == 1
+    async with served(calling(wrong), calling(right), owner="openai") as (playing, backend):
+        assert [each.item.name for each in (await read(backend, wish)).items] == [tool.name]
 
 
 @pytest.mark.requirement("API-TOOL-CHOICE")

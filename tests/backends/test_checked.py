@@ -6,7 +6,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.base import singly
+from antiphon.backends import judge
+from antiphon.backends.base import Reply, singly
 from antiphon.backends.local import Local
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.dialects.chat import Dialect
@@ -16,19 +17,26 @@ from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
 from antiphon.wire.extensions import read_guides
 from antiphon.wire.items import FunctionCall, Message, Reasoning
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
-from antiphon.wire.tools import Function
-from tests.backends.test_local import WEATHER, engine, user
+from antiphon.wire.tools import Choice, Function
+from tests.backends.test_local import CALL, LOOK, ONLY_LOOK, WEATHER, engine, user
 
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
 SCHEMA = TextConfig(format=JsonSchemaFormat(name="age", schema=AGE))
 NO_GRAMMARS = Capabilities()
+GRAMMARS = Capabilities(constraints=True)
 
 
-async def told(*replies: str, **options: Any) -> tuple[list[Delta], Any]:
-    played = engine(*replies, capabilities=NO_GRAMMARS)
-    backend = Local(played, Dialect(played.card, played.tokenizer))
-    reply = await backend.prepare(Conversation((user("How old?"),)), Options(**options))
+async def told(
+    *replies: str, can: Capabilities = NO_GRAMMARS, **options: Any
+) -> tuple[list[Delta], Any]:
+    played = engine(*replies, capabilities=can)
+    reply = await asked(played, **options)
     return [delta async for delta in singly(reply.deltas())], played
+
+
+async def asked(played: Any, **options: Any) -> Reply:
+    backend = Local(played, Dialect(played.card, played.tokenizer))
+    return await backend.prepare(Conversation((user("How old?"),)), Options(**options))
 
 
 def text(deltas: list[Delta]) -> str:
@@ -181,3 +189,108 @@ async def test_it_cannot_be_continued_after_an_interruption() -> None:
     assert reply.kept is None and reply.resumed(Begun((1,), ())) is reply
     with pytest.raises(CannotContinue):
         reply.resumed(Begun((1,), (2,)))
+
+
+# --- where an engine holds to it -----------------------------------------------------------------
+
+
+async def test_what_is_held_to_comes_as_it_is_said_and_is_kept() -> None:
+    played = engine('<think>\nHm.\n</think>\n\n{"age": 7}', capabilities=GRAMMARS)
+    reply = await asked(played, text=SCHEMA)
+    texts, sampled, seen = 0, 0, 0
+    async for known in reply.deltas():
+        seen = len(played.sampled[0])
+        texts += sum(isinstance(delta, Text) for delta in known)
+        sampled += sum(len(delta.ids) for delta in known if isinstance(delta, Sampled))
+        assert seen == sampled  # nothing waits for its end
+    assert texts >= len('{"age": 7}') and reply.kept is not None
+    assert reply.kept.ids == played.requests[0][0].ids
+
+
+@pytest.mark.requirement("VN-43")
+@pytest.mark.parametrize(
+    ("options", "said", "out"),
+    [
+        ({"text": SCHEMA}, '{"age": "x"}', '{"age":'),
+        ({"text": SCHEMA}, '{"age": 7', '{"age": 7'),
+        ({"text": SCHEMA}, '{"age": 7} I think.', '{"age": 7}'),
+        ({"guide": read_guides({"regex": "[0-9]{3}"}, "").guide}, "12x", "12"),
+        ({"guide": read_guides({"choice": ["no", "yes"]}, "").guide}, "ye", "ye"),
+    ],
+)
+async def test_a_grammar_that_was_dropped_is_noticed(options: Any, said: str, out: str) -> None:
+    played = engine(said, capabilities=GRAMMARS)
+    reply, heard = await asked(played, **options), ""
+    with pytest.raises(RunError, match="not the form that was asked for"):
+        async for delta in singly(reply.deltas()):
+            heard += delta.text if isinstance(delta, Text) else ""
+            assert not isinstance(delta, Close)
+    assert heard == out and len(played.requests) == 1
+    assert len(played.sampled[0]) <= len(out) + 3  # the engine is stopped there
+
+
+async def test_what_is_wrong_from_the_first_is_held_back_and_asked_for_again() -> None:
+    deltas, played = await told('Sure: {"age": 7}!', can=GRAMMARS, text=SCHEMA)
+    assert text(deltas) == '{"age": 7}' and len(played.requests) == 1
+    played = engine("Seven.", "Seven!", '{"age": 7}', capabilities=GRAMMARS)
+    reply = await asked(played, text=SCHEMA)
+    deltas = [delta async for delta in singly(reply.deltas())]
+    assert text(deltas) == '{"age": 7}' and reply.kept is None
+    assert all(sampling.constraint is not None for _, sampling in played.requests)
+    assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message]
+
+
+async def test_calls_are_read_along_as_well() -> None:
+    strict, forced = {"tools": (STRICT,)}, {"tools": (STRICT,), "tool_choice": "required"}
+    for options, said in (
+        (strict, call('{"days": "two"}')),
+        (forced, "Sunny."),
+        ({"tools": (WEATHER, LOOK), "tool_choice": ONLY_LOOK}, CALL),
+    ):
+        with pytest.raises(RunError, match="not the form that was asked for"):
+            await told(said, can=GRAMMARS, **options)
+    deltas, _ = await told("Hm. " + call('{"days": 2}'), can=GRAMMARS, **strict)
+    assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message, FunctionCall]
+
+
+@pytest.mark.parametrize("can", [GRAMMARS, NO_GRAMMARS])
+async def test_a_stop_string_may_end_what_has_begun_right(can: Capabilities) -> None:
+    """As vLLM's own example has it: a regex that ends with the line, and a stop string there."""
+    guide = read_guides({"regex": "[a-z]+@[a-z]+\\.com\n"}, "").guide
+    for said in ("ada@home.com\n", "ada@\nhome.com"):
+        deltas, _ = await told(said, can=can, guide=guide, stop=("\n",))
+        assert text(deltas) == said.partition("\n")[0]
+        assert isinstance(deltas[-1], Finish) and deltas[-1].stopped
+    with pytest.raises(RunError, match="grammar"):
+        await told("Ada\n", can=can, guide=guide, stop=("\n",))
+
+
+async def test_what_a_grammar_makes_hard_is_judged_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guide = read_guides({"grammar": 'start: a\na: a a | "x" | ""'}, "").guide
+    deltas, _ = await told("x" * 150, can=GRAMMARS, guide=guide)
+    assert text(deltas) == "x" * 150
+    monkeypatch.setattr(judge, "_SECONDS", 0.3)
+    with pytest.raises(RunError, match="grammar"):
+        await told("x" * 1000, can=GRAMMARS, guide=guide)
+
+
+# --- some of the tools ---------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("API-TOOL-CHOICE")
+async def test_where_nothing_keeps_a_model_from_it_it_is_not_shown_what_it_may_not_call() -> None:
+    tools = {"tools": (WEATHER, LOOK), "tool_choice": ONLY_LOOK}
+    look = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+    deltas, played = await told(CALL, look, **tools)
+    assert [d.item.name for d in deltas if isinstance(d, Open)] == ["look"]  # type: ignore[union-attr]
+    first, second = (played.text(prompt) for prompt, _ in played.requests)
+    assert "look" in first and "city" not in first
+    assert "may not be called now" in second
+    deltas, played = await told("Nothing to see.", **tools)
+    assert text(deltas) == "Nothing to see." and len(played.requests) == 1
+    required = Choice(type="allowed_tools", mode="required", tools=ONLY_LOOK.tools)
+    deltas, played = await told("No.", look, tools=tools["tools"], tool_choice=required)
+    assert len(played.requests) == 2 and isinstance(deltas[-1], Finish)
+    assert [d.item.name for d in deltas if isinstance(d, Open)] == ["look"]  # type: ignore[union-attr]

@@ -86,9 +86,12 @@ async def read(
 
 
 async def asked(
-    wish: Options | None = None, conversation: Conversation = TALK, **more: Any
+    wish: Options | None = None,
+    conversation: Conversation = TALK,
+    answers: Sequence[Answer] = (),
+    **more: Any,
 ) -> dict[str, Any]:
-    async with served(**more) as (playing, backend):
+    async with served(*answers, **more) as (playing, backend):
         await read(backend, wish, conversation)
         body: dict[str, Any] = playing.bodies[-1]
     return body
@@ -150,7 +153,8 @@ async def test_all_that_every_server_knows() -> None:
 async def test_a_server_that_knows_them_is_shown_tools_as_they_are() -> None:
     choice = Choice(type="custom", name="patch")
     wish = Options(tools=(PATCH, Namespace(name="desk", tools=(LOOK,))), tool_choice=choice)
-    body = await asked(wish, owner="openai")
+    called = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "x"}
+    body = await asked(wish, owner="openai", answers=[said("", output=[called])])
     assert [tool["type"] for tool in body["tools"]] == ["custom", "namespace"]
     assert body["tool_choice"] == {"type": "custom", "name": "patch"}
     assert body["include"] == ["reasoning.encrypted_content"]
@@ -184,14 +188,14 @@ async def test_what_is_no_part_of_the_api_is_refused(wish: Options, param: str) 
 
 
 async def test_a_guide_is_passed_on_or_told_and_checked() -> None:
-    wish = Options(guide=Guide(syntax="lark", definition='start: "a"', path="so.grammar"))
-    body = await asked(wish, owner="antiphon")
-    assert body["structured_outputs"] == {"grammar": 'start: "a"'}
-    assert 'start: "a"' not in str(body.get("instructions"))
+    wish = Options(guide=Guide(syntax="lark", definition='start: "a "', path="so.grammar"))
+    body = await asked(wish, owner="antiphon", answers=[said("a")])
+    assert body["structured_outputs"] == {"grammar": 'start: "a "'}
+    assert 'start: "a "' not in str(body.get("instructions"))
     async with served() as (playing, backend):
         with pytest.raises(RunError, match="form"):
             await read(backend, wish)
-        assert 'start: "a"' in playing.bodies[0]["instructions"] and len(playing.bodies) == 3
+        assert 'start: "a "' in playing.bodies[0]["instructions"] and len(playing.bodies) == 3
 
 
 async def test_another_antiphon_is_asked_all_that_we_are() -> None:
@@ -342,8 +346,9 @@ async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> 
     async with served(said("no"), said('{"a":1}')) as (playing, backend):
         assert (await read(backend, wish)).text == '{"a":1}'
         assert len(playing.bodies) == 2
-    async with served(said("no"), owner="vllm") as (playing, backend):
-        assert (await read(backend, wish)).text == "no "
+    async with served(said("no"), said('{"a":1}'), owner="vllm") as (playing, backend):
+        assert (await read(backend, wish)).text == '{"a":1}'
+        assert len(playing.bodies) == 2
 
 
 async def test_what_was_said_before_an_error_was_said() -> None:

@@ -28,21 +28,24 @@ def asked(server: Server) -> Options:
 
 @pytest.mark.requirement("VN-43")
 @pytest.mark.parametrize(
-    ("guides", "rule"),
+    ("guides", "rule", "said"),
     [
-        ({"regex": "[0-9]{3}"}, "[0-9]"),
-        ({"choice": ["yes", 'n"o']}, '"yes"'),
-        ({"grammar": 'start: "a" b\nb: /c+/'}, '"a"'),
-        ({"json": {"type": "object", "properties": {"a": {"type": "integer"}}}}, '"integer"'),
-        ({"json": '{"type": "boolean"}'}, '"boolean"'),
-        ({"json_object": True}, '"object"'),
+        ({"regex": "[0-9]{3}"}, "[0-9]", "123"),
+        ({"choice": ["yes", 'n"o']}, '"yes"', 'n"o'),
+        ({"grammar": 'start: "a" b\nb: /c+/'}, '"a"', "acc"),
+        ({"json": {"type": "object", "properties": {"a": {"type": "integer"}}}}, '"integer"', "{}"),
+        ({"json": '{"type": "boolean"}'}, '"boolean"', "true"),
+        ({"json_object": True}, '"object"', '{"a": [1]}'),
     ],
     ids=["regex", "choice", "grammar", "schema", "schema text", "object"],
 )
-async def test_an_answer_can_be_guided(serve: Serve, wait: Ask, guides: Json, rule: str) -> None:
-    played = engine(["7"])
+async def test_an_answer_can_be_guided(
+    serve: Serve, wait: Ask, guides: Json, rule: str, said: str
+) -> None:
+    played = engine([said])
     answer = await wait(serve(local(played)), structured_outputs=guides)
     assert answer.ended["text"]["format"] == {"type": "text"}
+    assert answer.ended["status"] == "completed" and answer.text == said
     constraint = played.requests[-1][1].constraint
     assert constraint is not None and constraint.needed and rule in constraint.lark
     assert (constraint.schema is not None) == ("json" in next(iter(guides)))

@@ -248,7 +248,7 @@ async def test_arguments_that_are_no_json_are_handed_out_as_they_are(
     serve: Serve, ask: Ask
 ) -> None:
     reply = PARIS.replace('{"city": "Paris"}', '{"city": Paris}')
-    answer = await ask(serve(engine([reply])), tools=[TOOL])
+    answer = await ask(serve(engine([reply])), tools=[{**TOOL, "strict": False}])
     assert answer.ended["status"] == "completed"
     (made,) = answer.output
     assert (made["type"], made["name"]) == ("function_call", "get_weather")

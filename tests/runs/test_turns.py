@@ -246,12 +246,6 @@ async def test_what_was_not_allowed_before_is_not_at_the_end(
     assert tuple(one.name for one in last.tools or ()) == left
 
 
-async def test_where_nothing_could_keep_it_from_calling_it_is_not_shown_what_it_may_not() -> None:
-    refused = InvalidRequest("It cannot be kept from that.", param="tool_choice")
-    told = await Told(look(), refused, said("Done."), bounds={"turns": 2}).all()
-    assert told.backend.requests[-1][1].tools == (ASK,) and told.finish.reason == "stop"
-
-
 INCOMPLETE = {"at_end": "incomplete"}
 
 
