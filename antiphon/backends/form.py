@@ -94,6 +94,15 @@ class Coming:
             text = self._solid(text)
         return None if not text or self._following.more(text) else self._form.fault
 
+    @property
+    def is_due(self) -> bool:
+        """``begins`` is to be asked."""
+        return self._following.is_due
+
+    async def begins(self) -> str | None:
+        """What is wrong with all so far, where that is hard to tell."""
+        return None if await self._following.begins() else self._form.fault
+
     def _solid(self, text: str) -> str:
         """Without white space at its ends."""
         text = self._blank + text if self._has_begun else (self._blank + text).lstrip()

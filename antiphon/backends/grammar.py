@@ -76,6 +76,8 @@ class Following:
         self._unmeasured = 0
         #: It takes too long, or more than the library allows itself.
         self._is_hard = False
+        #: So long a text is to be looked at apart.
+        self._due = 0
 
     def more(self, text: str) -> bool:
         """False: nothing that could follow would make it right."""
@@ -105,9 +107,22 @@ class Following:
         """All of it so far."""
         return "".join(self._said)
 
+    @property
+    def is_due(self) -> bool:
+        """``begins`` is to be asked: whenever half as much again has come."""
+        return self._is_hard and len(self._said) >= self._due
+
+    async def begins(self) -> bool:
+        """The same as ``more``, of all so far, where it is hard to tell."""
+        self._due = len(self._said) * 3 // 2
+        return await self._fault_apart(whole=False) is None
+
     async def ends(self) -> bool:
         """Whether it may end here."""
         if self._is_hard:
-            text = self.text.encode("utf-8", "replace").decode()
-            return await grammar_fault(self._lark, text) is None
+            return await self._fault_apart(whole=True) is None
         return bool(self._matcher.is_accepting())
+
+    async def _fault_apart(self, *, whole: bool) -> str | None:
+        text = self.text.encode("utf-8", "replace").decode()
+        return await grammar_fault(self._lark, text, whole=whole)

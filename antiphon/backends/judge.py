@@ -54,9 +54,10 @@ class Judge:
         return await _asked(schema=self._schema, text=text)
 
 
-async def grammar_fault(lark: str, text: str) -> str | None:
-    """What is wrong with a text, by a grammar in llguidance's Lark; None if nothing is."""
-    return (await _asked(lark=lark, text=text)).fault
+async def grammar_fault(lark: str, text: str, *, whole: bool) -> str | None:
+    """What is wrong with a text, or the beginning of one, by a grammar in llguidance's Lark; None
+    if nothing is."""
+    return (await _asked(lark=lark, text=text, whole=whole)).fault
 
 
 async def _asked(**about: Any) -> _Said:

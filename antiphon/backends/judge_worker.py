@@ -47,8 +47,8 @@ def main(schema: Any, text: str | None) -> dict[str, str]:
     return {} if error is None else {"fault": _told(error)}
 
 
-def followed(lark: str, text: str) -> dict[str, str]:
-    """The same by a grammar in llguidance's Lark."""
+def followed(lark: str, text: str, whole: bool) -> dict[str, str]:
+    """The same by a grammar in llguidance's Lark. Unless it is ``whole`` a text may go on."""
     import llguidance
 
     usual = llguidance.LLParserLimits()
@@ -58,7 +58,7 @@ def followed(lark: str, text: str) -> dict[str, str]:
         llguidance.LLTokenizer("byte"), grammar, log_level=0, limits=limits
     )
     ids = list(text.encode("utf-8", "replace"))
-    if matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting():
+    if matcher.try_consume_tokens(ids) == len(ids) and (not whole or matcher.is_accepting()):
         return {}
     return {"fault": "it does not match the grammar."}
 

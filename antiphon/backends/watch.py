@@ -48,12 +48,16 @@ class Watch:
     def flows(self, known: Sequence[Delta]) -> bool:
         """Whether this is nothing but more of an item, and right so far, as nearly all is."""
         more = known[-1] if known else None
-        if not isinstance(more, Text) or self.waits:
+        if not isinstance(more, Text) or self.waits or self._is_due:
             return False
         if len(known) > 2 or (len(known) == 2 and not isinstance(known[0], Sampled)):
             return False
         self._says(more)
         return self._fault is None
+
+    @property
+    def _is_due(self) -> bool:
+        return self._coming is not None and self._coming.is_due
 
     async def fault(self, known: Sequence[Delta]) -> str | None:
         """What is wrong with what came together, if something is. What a stop string cut need only
@@ -66,6 +70,8 @@ class Watch:
         for delta in known:
             if isinstance(delta, Text):
                 self._says(delta)
+                if self._coming is not None and self._coming.is_due:
+                    self._wrong(await self._coming.begins())
             elif isinstance(delta, Open | Close | Finish):
                 await self._ends()
                 if isinstance(delta, Open):

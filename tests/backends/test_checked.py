@@ -271,6 +271,11 @@ async def test_what_a_grammar_makes_hard_is_judged_within_bounds(
     guide = read_guides({"grammar": 'start: a\na: a a | "x" | ""'}, "").guide
     deltas, _ = await told("x" * 150, can=GRAMMARS, guide=guide)
     assert text(deltas) == "x" * 150
+    played = engine("x" * 150 + "y" * 600, capabilities=GRAMMARS)
+    with pytest.raises(RunError, match="grammar"):
+        async for _ in (await asked(played, guide=guide)).deltas():
+            pass
+    assert len(played.sampled[0]) < 700  # it is not waited for the end
     monkeypatch.setattr(judge, "_SECONDS", 0.3)
     with pytest.raises(RunError, match="grammar"):
         await told("x" * 1000, can=GRAMMARS, guide=guide)
