@@ -34,7 +34,7 @@ from .calling import Calls
 from .form import Coming, Form
 from .watch import Watch, is_answer, is_call
 
-__all__ = ["Asked", "right"]
+__all__ = ["Asked", "Checked", "Watched", "right"]
 
 #: How often a model is asked, the first time included.
 _ATTEMPTS = 3
