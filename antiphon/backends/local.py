@@ -31,42 +31,10 @@ from .checked import Asked, right
 from .continuation import as_text, continuing
 from .form import enforced_form, form_of
 from .grammar import Grammars
+from .sampling import recommended, sampling_of
 from .truncation import shortened
 
 __all__ = ["Local", "LocalReply"]
-
-
-#: Options whose name is the same in ``Sampling``.
-_SAME = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "logprobs",
-    "cache_key",
-    "cache_salt",
-    "priority",
-    "adapter",
-    "trace",
-    "extra",
-    "ignore_eos",
-)
-#: What model files call a recommended value (``general.sampling.*`` of GGUF, generation_config of
-#: Hugging Face) → the option.
-_RECOMMENDED: Mapping[str, str] = {
-    "temp": "temperature",
-    "temperature": "temperature",
-    "top_p": "top_p",
-    "top_k": "top_k",
-    "min_p": "min_p",
-    "penalty_repeat": "repetition_penalty",
-    "repetition_penalty": "repetition_penalty",
-}
 
 
 class Local:
@@ -84,12 +52,7 @@ class Local:
 
     @property
     def recommended(self) -> Mapping[str, Any]:
-        generation = self._engine.card.generation
-        return {
-            option: generation[name]
-            for name, option in _RECOMMENDED.items()
-            if generation.get(name) is not None
-        }
+        return recommended(self._engine.card.generation)
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the
@@ -216,13 +179,7 @@ class Local:
     def _sampling(self, rendered: Rendered, options: Options, besides: int) -> Sampling:
         rest = self.context_size - len(rendered.prompt.ids) - besides
         asked = options.max_output_tokens
-        return Sampling(
-            **{**{name: getattr(options, name) for name in _SAME}, **_narrow(options)},
-            max_tokens=rest if asked is None else min(asked, rest),
-            stop=(*rendered.stop, *options.stop),
-            stop_ids=rendered.stop_ids,
-            constraint=rendered.constraint,
-        )
+        return sampling_of(options, rendered, rest if asked is None else min(asked, rest))
 
     def spell(self, ids: Sequence[int]) -> str:
         """What the ids stand for, control tokens by their literals."""
@@ -381,15 +338,6 @@ class LocalReply:
             ),
             total_tokens=self.input_tokens + sampled,
         )
-
-
-def _narrow(options: Options) -> dict[str, Any]:
-    """Values at the end of their range, which not every engine takes, by others that mean the
-    same: of one token alone the likeliest is left, and -1 is vLLM's word for all of them."""
-    said: dict[str, Any] = {"top_k": 0} if options.top_k == -1 else {}
-    if options.top_p == 0 or options.min_p == 1:
-        said |= {"temperature": 0.0, "top_p": 1.0, "min_p": None}
-    return said
 
 
 def _weight(rendered: Rendered, sizes: Mapping[bytes, int]) -> int:
