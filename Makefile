@@ -56,7 +56,8 @@ engines: $(ENGINES) ## the tests of the engines that `make check` does not insta
 	$(HEAVY)/bin/pytest -m engines $(ARGS)
 
 vllm: $(VLLM) $(ENGINES) ## the tests against vLLM on the CPU: in this process, and as a server
-	.venv-vllm/bin/pytest -m engines tests/engines/test_vllm_real.py tests/engines/test_vllm_parsers.py $(ARGS)
+	.venv-vllm/bin/pytest -m engines tests/engines/test_vllm_real.py tests/engines/test_vllm_parsers.py \
+	  tests/engines/xgrammar $(ARGS)
 	$(HEAVY)/bin/pytest -m engines tests/e2e/test_real_upstreams.py -k vllm $(ARGS)
 
 sglang: $(SGLANG) $(ENGINES) ## the tests against SGLang's server on the CPU

@@ -1,4 +1,4 @@
-"""Options that not every engine can honour: refused by name before a run."""
+"""What not every engine can honour: options, refused by name before a run, and grammars."""
 
 from __future__ import annotations
 
@@ -8,10 +8,12 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.conversation import Options
+from antiphon.dialects.schemas import keywords_of
 from antiphon.engines.base import Capabilities
 from antiphon.errors import InvalidRequest
+from antiphon.tokens import Constraint
 
-__all__ = ["check_bias", "check_options", "field_of_extra"]
+__all__ = ["check_bias", "check_options", "field_of_extra", "holds_to", "takes"]
 
 
 class _Need(Struct, frozen=True):
@@ -64,6 +66,23 @@ def check_bias(bias: Mapping[int, float], size: int) -> None:
                 param=f"logit_bias.{id}",
                 code="invalid_value",
             )
+
+
+def takes(constraint: Constraint | None, can: Capabilities) -> bool:
+    """Whether an engine of these capabilities takes the grammar itself."""
+    if constraint is None or can.constraints:
+        return True
+    return can.grammars is not None and can.grammars(constraint.lark)
+
+
+def holds_to(constraint: Constraint | None, can: Capabilities) -> bool:
+    """Whether it holds a model to it by the schema alone."""
+    if constraint is None:
+        return True
+    if not can.schemas or constraint.schema is None:
+        return False
+    known = can.schema_keywords
+    return known is None or keywords_of(constraint.schema) <= known
 
 
 def field_of_extra(name: str) -> str:

@@ -16,7 +16,6 @@ from msgspec.structs import replace
 
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.dialects.base import Dialect, Rendered
-from antiphon.dialects.schemas import keywords_of
 from antiphon.dialects.tools import narrowed, shown_tools
 from antiphon.engines.base import Engine, MeasuresImages, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
@@ -24,7 +23,7 @@ from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk, Constraint, Prompt
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
-from .abilities import check_bias, check_options
+from .abilities import check_bias, check_options, holds_to, takes
 from .base import Reply
 from .calling import calls_of
 from .checked import Asked, right
@@ -58,28 +57,35 @@ class Local:
         """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the
         engine or the model cannot do, and where the conversation is too long."""
         self._check(options)
-        can = self._engine.capabilities
-        seen = options if can.constraints else narrowed(options, conversation.items)
-        rendered, dropped, besides = await self._rendered(conversation, seen)
+        can, seen = self._engine.capabilities, options
+        rendered, dropped, besides = await self._rendered(conversation, options)
+        if not (taken := takes(rendered.constraint, can)):
+            seen = narrowed(options, conversation.items)
+            if seen is not options:
+                rendered, dropped, besides = await self._rendered(conversation, seen)
         constraint = rendered.constraint
-        holds = self._can_hold_to(constraint)
-        reply = self._reply(self._held(rendered, holds), dropped, options, besides)
+        holds = taken or holds_to(constraint, can)
+        reply = self._reply(_held(rendered, holds, taken, self._engine), dropped, options, besides)
         if seen is options and (constraint is None or not constraint.needed):
             return reply
-        asked = await self._asked(conversation, options, None if not holds else constraint)
+        asked = await self._asked(conversation, options, constraint if holds else None, taken)
 
         async def again(corrected: Conversation) -> Reply:
             rendered, dropped, besides = await self._rendered(corrected, seen)
-            return self._reply(self._held(rendered, holds), dropped, options, besides)
+            held = _held(rendered, holds, taken, self._engine)
+            return self._reply(held, dropped, options, besides)
 
         return right(reply, asked, conversation, again)
 
     async def _asked(
-        self, conversation: Conversation, options: Options, held: Constraint | None
+        self,
+        conversation: Conversation,
+        options: Options,
+        held: Constraint | None,
+        holds_calls: bool,
     ) -> Asked:
         """What must be right. ``held``: what the engine holds the model to."""
         grammars, is_whole = self._grammars, held is not None and not held.partial
-        holds_calls = self._engine.capabilities.constraints
         shown = shown_tools(options, conversation.items)
         return Asked(
             form=enforced_form(options, grammars) if is_whole else await form_of(options, grammars),
@@ -98,24 +104,6 @@ class Local:
     def _check(self, options: Options) -> None:
         check_options(options, self._engine.capabilities)
         check_bias(options.logit_bias, self._engine.tokenizer.size)
-
-    def _can_hold_to(self, constraint: Constraint | None) -> bool:
-        can = self._engine.capabilities
-        if constraint is None or can.constraints:
-            return True
-        if not can.schemas or constraint.schema is None:
-            return False
-        known = can.schema_keywords
-        return known is None or keywords_of(constraint.schema) <= known
-
-    def _held(self, rendered: Rendered, holds: bool) -> Rendered:
-        """As the engine can be asked for it. One that knows schemas alone holds to them from the
-        first token on: what it writes is JSON, whatever stands in its strings."""
-        if not holds:
-            return _freed(rendered)
-        if rendered.constraint is None or self._engine.capabilities.constraints:
-            return rendered
-        return replace(rendered, parser=as_text(self._engine.tokenizer))
 
     async def _rendered(
         self, conversation: Conversation, options: Options
@@ -343,6 +331,17 @@ class LocalReply:
 def _weight(rendered: Rendered, sizes: Mapping[bytes, int]) -> int:
     prompt = rendered.prompt
     return len(prompt.ids) + sum(sizes.get(image.content, 0) for image in prompt.images)
+
+
+def _held(rendered: Rendered, holds: bool, taken: bool, engine: Engine) -> Rendered:
+    """As the engine can be asked for it. ``taken``: with its grammar. One that knows schemas alone
+    holds to them from the first token on: what it writes is JSON, whatever stands in its strings.
+    """
+    if not holds:
+        return _freed(rendered)
+    if rendered.constraint is None or taken:
+        return rendered
+    return replace(rendered, parser=as_text(engine.tokenizer))
 
 
 def _freed(rendered: Rendered) -> Rendered:

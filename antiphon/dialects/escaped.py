@@ -179,7 +179,8 @@ class _Regex:
 
     def chars(self, inside: str, negated: bool, any_case: bool) -> str:
         """One character of a class, given as what stands between the brackets."""
-        matcher = re.compile(f"[{'^' if negated else ''}{inside}]", re.I if any_case else 0)
+        flags = re.A | (re.I if any_case else 0)  # else \s would be more than it is in grammars
+        matcher = re.compile(f"[{'^' if negated else ''}{inside}]", flags)
         if any_case:
             inside += "".join(re.escape(c) for c in _LETTERS if bool(matcher.match(c)) != negated)
         forms = [re.escape(form) for char, form in self._escapes.items() if matcher.match(char)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
@@ -51,7 +51,8 @@ class Sampling(Struct, frozen=True, kw_only=True):
 class Capabilities(Struct, frozen=True, kw_only=True):
     """What an engine can do; the rest is refused by name before a run.
 
-    ``constraints``: any grammar. ``schemas``: only ``Constraint.schema``, and of these only such as
+    ``constraints``: any grammar; ``grammars``: which ones, of an engine that takes some.
+    ``schemas``: only ``Constraint.schema``, and of these only such as
     use no other than its ``schema_keywords``; None for any. ``adapters``: names of its LoRA
     adapters. ``extra``: names it takes in ``Sampling.extra``; None for any. ``may_refuse``: it is
     somewhere else, and may refuse what could not be foreseen here. ``images``: how it is told where
@@ -61,6 +62,7 @@ class Capabilities(Struct, frozen=True, kw_only=True):
 
     max_logprobs: int | None = None
     constraints: bool = False
+    grammars: Callable[[str], bool] | None = None
     images: Literal["apart", "template"] | None = None
     cached_tokens: bool = False
     seed: bool = False

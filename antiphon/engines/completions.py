@@ -16,18 +16,18 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from antiphon.dialects.schemas import grammar_fault
 from antiphon.engines import gguf, hf_folder
 from antiphon.engines.asked import cannot_see, check_request
-from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.base import Sampling
 from antiphon.engines.completions_flavours import FLAVOURS, Flavour
 from antiphon.engines.completions_images import Eyes, Question, eyes_of
 from antiphon.engines.completions_pieces import Asked, Piece, Pieces
+from antiphon.engines.completions_words import WORDS, Worded, Words, are_taken
 from antiphon.engines.endings import Endings
 from antiphon.engines.image_sizes import ImageSizes
 from antiphon.engines.withheld import Withheld
-from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
-from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt, Tokenizer
+from antiphon.errors import BackendError, SetupError, UnreadableImage
+from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import Patience, Upstream
 from antiphon.upstream.reach import entries, listing, only_model, reach
 
@@ -76,21 +76,15 @@ async def load(
         can = replace(
             flavour.can,
             images=None if eyes is None else eyes.told,
-            constraints=await _takes_grammars(upstream, flavour, told.grammars, facts),
             seed=flavour.can.seed or facts.get("enable_deterministic_inference") is True,
             adapters=_adapters(flavour, listed) | frozenset(adapters or {}),
         )
         flavour = replace(flavour, can=can)
-        return Completions(
-            upstream,
-            called,
-            flavour,
-            tokenizer,
-            card,
-            body=told.body,
-            adapters=adapters,
-            eyes=eyes,
-        )
+        made = partial(Completions, upstream, called, flavour, tokenizer, card, body=told.body)
+        for words in WORDS[kind]:
+            if await are_taken(made(words=words)):
+                return made(words=words, adapters=adapters, eyes=eyes)
+        return made(adapters=adapters, eyes=eyes)
     except BaseException:
         await upstream.close()
         raise
@@ -98,7 +92,8 @@ async def load(
 
 class Completions:
     """``Engine`` over one model of an upstream, which it owns. ``body``: fields that every request
-    gets besides, over ours. ``eyes``: of a model that sees."""
+    gets besides, over ours. ``eyes``: of a model that sees. ``words``: in which constraints are
+    said to it."""
 
     def __init__(
         self,
@@ -111,7 +106,10 @@ class Completions:
         body: Mapping[str, Any] | None = None,
         adapters: Mapping[str, str] | None = None,
         eyes: Eyes | None = None,
+        words: Words | None = None,
     ) -> None:
+        self._worded = Worded(words, tokenizer)
+        self.capabilities = self._worded.told(flavour.can)
         self._adapters = adapters or {}
         self._eyes = eyes
         self._sizes = ImageSizes()
@@ -130,17 +128,12 @@ class Completions:
         return self._card
 
     @property
-    def capabilities(self) -> Capabilities:
-        return self._flavour.can
-
-    @property
     def tokenizer(self) -> Tokenizer:
         return self._tokenizer
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         sees = self._eyes is not None
         check_request(prompt, sampling, self._card, self._tokenizer, sees=sees)
-        _check_constraint(sampling.constraint, self.capabilities)
         patience, begun = self._upstream.patience(), False
         while True:
             try:
@@ -223,7 +216,7 @@ class Completions:
             sampling=sampling,
             tokenizer=self._tokenizer,
             withheld=self._withheld,
-            grammars=self.capabilities.constraints,
+            held=self._worded.said(sampling),
         )
         if prompt.images and self._eyes is not None:
             return await self._eyes.question(asked)
@@ -266,16 +259,6 @@ def _ended(endings: Endings, piece: Piece) -> Chunk | None:
     return replace(rest, ids=(*chunk.ids, *rest.ids), logprobs=(*chunk.logprobs, *rest.logprobs))
 
 
-def _check_constraint(constraint: Constraint | None, can: Capabilities) -> None:
-    if constraint is None:
-        return
-    if not can.constraints and constraint.schema is None:
-        raise InvalidRequest("The upstream takes no grammars.", code="invalid_grammar")
-    fault = grammar_fault(constraint.lark) if can.constraints else None
-    if fault is not None:
-        raise InvalidRequest(f"The grammar cannot be used: {fault}", code="invalid_grammar")
-
-
 # --- what the upstream tells of itself -----------------------------------------------------------
 
 
@@ -303,26 +286,6 @@ def _adapters(flavour: Flavour, listed: Any) -> frozenset[str]:
     """Those that the server lists as models of their own."""
     found = (each.get("id") for each in entries(listed) if each.get("parent"))
     return frozenset(id for id in found if flavour.adapts and isinstance(id, str))
-
-
-async def _takes_grammars(
-    upstream: Upstream, flavour: Flavour, told: bool, facts: Mapping[str, Any]
-) -> bool:
-    """Whether llguidance's Lark is understood. SGLang says so; llama-server is asked for a word
-    that it would not say: built without, it refuses; vLLM takes any text for a grammar of some
-    kind."""
-    if flavour.grammars == "told":
-        return told
-    if flavour.grammars == "said":
-        return facts.get("grammar_backend") == "llguidance"
-    if flavour.grammars == "no":
-        return False
-    word = {"prompt": "a", "n_predict": 4, "grammar": '%llguidance {}\nstart: "qz"'}
-    try:
-        answer = await upstream.ask(f"{upstream.root}/{flavour.path}", word)
-    except BackendError:
-        return False
-    return isinstance(answer, Mapping) and answer.get("content") == "qz"
 
 
 async def _facts(upstream: Upstream, kind: str) -> Mapping[str, Any]:

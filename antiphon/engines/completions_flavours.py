@@ -6,7 +6,7 @@ One row a server. It knows their fields, not how they are reached.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import msgspec
 from msgspec import Struct
@@ -28,9 +28,8 @@ _MOST_LOGPROBS = 20
 
 class Flavour(Struct, frozen=True, kw_only=True):
     """``path``: where it continues tokens. ``versioned``: below ``/v1``. ``owner``: whom its list
-    of models names. ``grammars``: whether it takes llguidance's Lark: it can be asked, never, if
-    it says so itself, or the operator. ``late``: how many tokens were cached is told behind the
-    end. ``adapts``: it has adapters that a request names."""
+    of models names. ``late``: how many tokens were cached is told behind the end. ``adapts``: it
+    has adapters that a request names."""
 
     path: str
     owner: str
@@ -38,7 +37,6 @@ class Flavour(Struct, frozen=True, kw_only=True):
     written: Callable[[Asked], Mapping[str, Any]]
     pieces: Callable[[Asked], Pieces]
     versioned: bool = True
-    grammars: Literal["asked", "no", "said", "told"] = "no"
     late: bool = False
     adapts: bool = False
 
@@ -89,7 +87,7 @@ def _openai(asked: Asked) -> dict[str, Any]:
 def _vllm(asked: Asked) -> Mapping[str, Any]:
     sampling = asked.sampling
     body = _openai(asked) | _given(sampling, ("priority", "cache_salt"))
-    body |= _vllm_held(asked)
+    body |= asked.held
     body["return_token_ids"] = True
     if sampling.logprobs is not None:
         body["logprobs"] = sampling.logprobs
@@ -99,18 +97,10 @@ def _vllm(asked: Asked) -> Mapping[str, Any]:
     return body
 
 
-def _vllm_held(asked: Asked) -> dict[str, Any]:
-    constraint = asked.sampling.constraint
-    if constraint is None:
-        return {}
-    form = {"grammar": constraint.lark} if asked.grammars else {"json": constraint.schema}
-    return {"structured_outputs": form}
-
-
 def vllm_shown(asked: Asked, urls: Sequence[str]) -> Mapping[str, Any]:
     """What vLLM's ``/inference/v1/generate`` is asked for a prompt with images at these URLs."""
     sampling = asked.sampling
-    params = _sampled(sampling) | _vllm_held(asked) | {"detokenize": False}
+    params = {**_sampled(sampling), **asked.held, "detokenize": False}
     if sampling.logprobs is not None:
         # the one that was sampled is told first, and in the place of the last of the others
         params["logprobs"] = min(sampling.logprobs + 1, _MOST_LOGPROBS) if sampling.logprobs else 0
@@ -128,12 +118,8 @@ def vllm_shown(asked: Asked, urls: Sequence[str]) -> Mapping[str, Any]:
 
 
 def _trtllm(asked: Asked) -> Mapping[str, Any]:
-    body = _openai(asked)
-    body["detokenize"] = False  # gives the ids in place of the text
-    if asked.sampling.constraint is not None:
-        schema = {"schema": asked.sampling.constraint.schema}
-        body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return body
+    # gives the ids in place of the text
+    return {**_openai(asked), **asked.held, "detokenize": False}
 
 
 #: What SGLang calls otherwise.
@@ -152,7 +138,7 @@ def _sglang(asked: Asked) -> Mapping[str, Any]:
         params["top_k"] = -1  # all of them
     body: dict[str, Any] = {
         "input_ids": asked.prompt.ids,
-        "sampling_params": {**params, **_sglang_held(asked), "skip_special_tokens": False},
+        "sampling_params": {**params, **asked.held, "skip_special_tokens": False},
         "stream": True,
     }
     body |= {_SGLANG[n]: v for n, v in _given(sampling, ("adapter", "cache_salt")).items()}
@@ -161,15 +147,6 @@ def _sglang(asked: Asked) -> Mapping[str, Any]:
     if sampling.logprobs is not None:
         body |= {"return_logprob": True, "top_logprobs_num": sampling.logprobs}
     return body
-
-
-def _sglang_held(asked: Asked) -> dict[str, Any]:
-    constraint = asked.sampling.constraint
-    if constraint is None:
-        return {}
-    if asked.grammars:
-        return {"ebnf": constraint.lark}  # which its llguidance tells from EBNF
-    return {"json_schema": msgspec.json.encode(constraint.schema).decode()}
 
 
 def sglang_shown(asked: Asked, urls: Sequence[str]) -> Mapping[str, Any]:
@@ -200,12 +177,7 @@ def _llama(asked: Asked) -> Mapping[str, Any]:
         body["ignore_eos"] = True
     if sampling.logprobs is not None:
         body["n_probs"] = max(1, sampling.logprobs)
-    if (constraint := sampling.constraint) is not None:
-        if asked.grammars:
-            body["grammar"] = "%llguidance {}\n" + constraint.lark
-        else:
-            body["json_schema"] = constraint.schema
-    return body
+    return {**body, **asked.held}
 
 
 _ALL = Capabilities(
@@ -214,7 +186,6 @@ _ALL = Capabilities(
     seed=True,
     logit_bias=True,
     penalties=True,
-    schemas=True,
     may_refuse=True,
 )
 
@@ -227,7 +198,6 @@ FLAVOURS: Mapping[str, Flavour] = {
         written=_vllm,
         pieces=VllmPieces,
         adapts=True,
-        grammars="told",
         late=True,
     ),
     "sglang": Flavour(
@@ -239,7 +209,6 @@ FLAVOURS: Mapping[str, Flavour] = {
         pieces=SglangPieces,
         adapts=True,
         versioned=False,
-        grammars="said",
     ),
     "tensorrt-llm": Flavour(
         path="completions",
@@ -257,6 +226,5 @@ FLAVOURS: Mapping[str, Flavour] = {
         written=_llama,
         pieces=LlamaPieces,
         versioned=False,
-        grammars="asked",
     ),
 }

@@ -5,7 +5,7 @@ What they call things differs; what comes out is the same. Sans-IO.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, Protocol
 
 import msgspec
@@ -44,14 +44,14 @@ Reason = Literal["stop", "length"]
 
 
 class Asked(Struct, frozen=True, kw_only=True):
-    """One continuation that is asked for. ``grammars``: the server takes llguidance's Lark."""
+    """One continuation that is asked for. ``held``: what is said of its constraint."""
 
     model: str
     prompt: Prompt
     sampling: Sampling
     tokenizer: Tokenizer
     withheld: Withheld
-    grammars: bool = False
+    held: Mapping[str, Any] = {}
 
 
 class Piece(Struct):

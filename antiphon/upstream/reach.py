@@ -22,8 +22,7 @@ class Reach(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``flavour``: whose server it is, where asking it does not tell. ``headers`` go with every
     request, ``body`` into it. ``connect_s``, ``silence_s``: the longest waits, in seconds.
     For the engine ``responses``: ``tools``, types of hosted tools that the upstream runs itself.
-    For the engine ``completions``: ``tokenizer``, where that of its model is; ``grammars``, whether
-    it takes grammars in llguidance's Lark."""
+    For the engine ``completions``: ``tokenizer``, where that of its model is."""
 
     flavour: str | None = None
     headers: dict[str, str] = field(default_factory=dict)
@@ -32,7 +31,6 @@ class Reach(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     silence_s: float = 600
     tools: list[str] = field(default_factory=list)
     tokenizer: str | None = None
-    grammars: bool = False
 
 
 def reach(

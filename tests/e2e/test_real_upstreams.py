@@ -49,11 +49,14 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="module"),
 ]
 
-#: Server → the engines that speak to it.
+#: Server, as it is by default or with another library for its grammars → the engines that speak
+#: to it.
 WAYS = {
     "named": ("completions", "chat_completions"),
     "vllm": ("completions", "chat_completions", "responses"),
     "sglang": ("completions", "chat_completions", "responses"),
+    "vllm, guidance": ("completions",),
+    "sglang, llguidance": ("completions",),
     "transformers": ("chat_completions", "responses"),
     "llama-server": ("completions", "chat_completions", "responses"),
 }
@@ -113,7 +116,7 @@ def spoken(upstream: Upstream, engine: str) -> str:
 def _options(upstream: Upstream, engine: str) -> dict[str, Any]:
     if engine != "completions":
         return {}
-    return {"tokenizer": upstream.tokenizer, "grammars": upstream.name == "vllm"}
+    return {"tokenizer": upstream.tokenizer}
 
 
 # --- the contracts -------------------------------------------------------------------------------
@@ -191,8 +194,6 @@ _FREE = {
 }
 #: Who was started without a parser, and so tells no thinking apart by itself.
 _UNPARSED = {"vllm", "sglang"}
-#: Who takes grammars along with token ids.
-_GRAMMARS = {"vllm", "sglang"}
 #: What is within our bounds, and not within those of the server.
 _REFUSED = {
     ("vllm", "chat_completions"): {"top_p": 0},
@@ -200,6 +201,67 @@ _REFUSED = {
     ("sglang", "completions"): {"repetition_penalty": 3},
     ("sglang", "chat_completions"): {"top_p": 0},
     ("sglang", "responses"): {"top_p": 0},
+}
+
+
+class Forced(Struct, frozen=True):
+    """What is asked, and of the one item that is answered, a field and what it must look like."""
+
+    asked: dict[str, Any]
+    field: str
+    right: str
+
+
+_SUM: Any = {
+    "type": "custom",
+    "name": "sum",
+    "description": "Adds.",
+    "format": {
+        "type": "grammar",
+        "syntax": "lark",
+        "definition": 'start: sum\nsum: N | "(" sum ("+" sum)? ")"\nN: /[0-9]{1,3}/',
+    },
+}
+_CLOCK: Any = {
+    "type": "function",
+    "name": "get_time",
+    "parameters": {
+        "type": "object",
+        "properties": {
+            "zone": {"enum": ["UTC", "CET"]},
+            "hour": {"type": "integer", "minimum": 1, "maximum": 12},
+            "on": {"type": "string", "format": "date"},
+        },
+        "required": ["zone", "hour", "on"],
+        "additionalProperties": False,
+    },
+    "strict": True,
+}
+_TIME = r'\{"zone": "(UTC|CET)", "hour": ([1-9]|1[0-2]), "on": "\d{4}-\d\d-\d\d"\}'
+_FORCED = {
+    "a grammar": Forced(
+        {"tools": [_SUM, _CLOCK], "tool_choice": {"type": "custom", "name": "sum"}},
+        "input",
+        r"[()+0-9]+",
+    ),
+    "a tool by name": Forced(
+        {
+            "tools": [_WEATHER, _CLOCK],
+            "tool_choice": {"type": "function", "name": "get_time"},
+            "parallel_tool_calls": False,
+        },
+        "arguments",
+        _TIME,
+    ),
+    "any tool": Forced(
+        {"tools": [_CLOCK], "tool_choice": "required", "parallel_tool_calls": False},
+        "arguments",
+        _TIME,
+    ),
+    "a form": Forced({"text": _SIZE}, "", r'\{"size": [123]\}'),
+    "a regex": Forced(
+        {"extra_body": {"structured_outputs": {"regex": "[xyz]{4}"}}}, "", "[xyz]{4}"
+    ),
 }
 each_engine = pytest.mark.parametrize("engine", ["completions", "chat_completions", "responses"])
 each_way = pytest.mark.parametrize("stream", [False, True], ids=["plain", "stream"])
@@ -242,7 +304,7 @@ def _ids() -> Callable[[str], str]:
 
 async def ask(client: openai.AsyncOpenAI, *, stream: bool, **fields: Any) -> Any:
     """The response, whichever way it came."""
-    answer = await client.responses.create(stream=stream, temperature=0, **fields)
+    answer = await client.responses.create(**{"stream": stream, "temperature": 0, **fields})
     if not stream:
         return answer
     events = [event async for event in answer]
@@ -284,18 +346,18 @@ async def test_forms_are_held_to(
     assert json.loads(answer.output_text)["size"] in (1, 2, 3)
 
 
-async def test_a_custom_tools_grammar_is_held_to(
-    upstream: Upstream, client: openai.AsyncOpenAI
+@pytest.mark.requirement("UP-XGRAMMAR")
+@each_way
+async def test_over_token_ids_all_is_held_to(
+    upstream: Upstream, client: openai.AsyncOpenAI, stream: bool
 ) -> None:
-    if upstream.name not in _GRAMMARS:
-        pytest.skip("it is not known to take grammars")
-    grammar = {"type": "grammar", "syntax": "lark", "definition": 'start: /[0-9]{1,3}/ "+1"'}
-    tool: Any = {"type": "custom", "name": "sum", "description": "Adds.", "format": grammar}
-    choice: Any = {"type": "custom", "name": "sum"}
-    asked = {"model": "completions", "input": "Add.", "tools": [tool], "tool_choice": choice}
-    answer = await ask(client, stream=True, **asked)
-    (call,) = [item for item in answer.output if item.type == "custom_tool_call"]
-    assert re.fullmatch(r"[0-9]{1,3}\+1", call.input)
+    """Whatever library it is that holds the model to it, and whatever the model would rather say:
+    it is drawn from at random."""
+    asked = {"model": spoken(upstream, "completions"), "input": "Add.", "temperature": 1.5}
+    for name, made in _FORCED.items():
+        answer = await ask(client, stream=stream, **asked | made.asked)
+        (said,) = [item for item in answer.output if item.type != "reasoning"]
+        assert re.fullmatch(made.right, getattr(said, made.field, answer.output_text)), name
 
 
 @each_engine

@@ -53,6 +53,15 @@ class Shape:
     def payloads(self, chunk: Chunk) -> Iterator[Json]:
         raise NotImplementedError
 
+    def held(self) -> str | None:
+        """The kind of constraint that is asked for."""
+        params = self.body.get("sampling_params", self.body)
+        asked = params.get("structured_outputs", params)
+        if text := asked.get("grammar") or asked.get("ebnf"):
+            return "ebnf" if "::=" in text else "lark"
+        fields = {"json", "json_schema", "response_format"}
+        return None if fields.isdisjoint(asked) else "schema"
+
     def finish(self) -> Iterator[Json]:
         yield from ()
 
@@ -265,9 +274,10 @@ async def serving(
     shape: type[Shape], engine: ScriptedEngine, *, sees: bool = False, **facts: Any
 ) -> AsyncIterator[tuple[str, list[Json]]]:
     """A server of that shape: its address, and the bodies it was sent. ``sees``: its model sees
-    images. ``facts``: what it says of its model in the list, besides; ``more``: further entries."""
+    images. ``facts``: what it says of its model in the list, besides; ``more``: further entries.
+    ``takes``: the kind of constraints that it takes, and what it says then."""
     bodies: list[Json] = []
-    more = facts.pop("more", [])
+    more, (takes, word) = facts.pop("more", []), facts.pop("takes", (None, ""))
     told = {
         "/get_model_info": {"has_image_understanding": sees},
         "/props": {"modalities": {"vision": sees}, "media_marker": LlamaServer.marker},
@@ -286,10 +296,15 @@ async def serving(
         told = (VllmGenerate if request.path == VllmGenerate.path else shape)(body)
         if not body.get("stream"):  # it is only asked whether it is there
             return web.json_response({})
+        speaks = engine
+        if kind := told.held():
+            if kind != takes:
+                return web.json_response({"error": {"message": "what is that?"}}, status=400)
+            speaks = ScriptedEngine([word])
         bodies.append(body)
         response = web.StreamResponse(headers={"content-type": "text/event-stream"})
         await response.prepare(request)
-        chunks = engine.generate(Prompt(tuple(told.prompt())), told.sampling())
+        chunks = speaks.generate(Prompt(tuple(told.prompt())), told.sampling())
         async with aclosing(chunks):
             async for chunk in chunks:
                 if chunk.cached_tokens is not None:

@@ -4,13 +4,14 @@ elsewhere."""
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from antiphon.engines import hf_folder
 from antiphon.engines.base import Sampling
 from antiphon.engines.completions import Completions, load
 from antiphon.engines.completions_flavours import FLAVOURS
@@ -21,6 +22,7 @@ from antiphon.engines.completions_pieces import (
     TrtllmPieces,
     VllmPieces,
 )
+from antiphon.engines.completions_words import WORDS, Worded
 from antiphon.engines.withheld import Withheld
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine import ScriptedEngine
@@ -176,27 +178,34 @@ async def test_no_more_is_asked_than_fits() -> None:
 
 
 LARK = Constraint('start: "a"', schema={"type": "object"})
+LLGUIDANCE = "%llguidance {}\n" + LARK.lark
+EBNF = 'root ::= r_start\nr_start ::= "a"'
 
 
 @pytest.mark.parametrize(
-    ("flavour", "grammars", "field", "value"),
+    ("flavour", "kind", "field", "value"),
     [
-        ("vllm", False, "structured_outputs", {"json": LARK.schema}),
-        ("vllm", True, "structured_outputs", {"grammar": LARK.lark}),
+        ("vllm", "schema", "structured_outputs", {"json": LARK.schema}),
+        ("vllm", "lark", "structured_outputs", {"grammar": LLGUIDANCE}),
+        ("vllm", "ebnf", "structured_outputs", {"grammar": EBNF}),
+        ("sglang", "schema", "json_schema", '{"type":"object"}'),
+        ("sglang", "lark", "ebnf", LLGUIDANCE),
+        ("sglang", "ebnf", "ebnf", EBNF),
         (
             "tensorrt-llm",
-            False,
+            "schema",
             "response_format",
             {"type": "json_schema", "json_schema": {"schema": LARK.schema}},
         ),
-        ("llama-server", False, "json_schema", LARK.schema),
-        ("llama-server", True, "grammar", "%llguidance {}\n" + LARK.lark),
+        ("llama-server", "schema", "json_schema", LARK.schema),
+        ("llama-server", "lark", "grammar", LLGUIDANCE),
     ],
 )
-def test_constraints_in_each_ones_terms(
-    flavour: str, grammars: bool, field: str, value: object
-) -> None:
-    assert FLAVOURS[flavour].written(asked(constraint=LARK, grammars=grammars))[field] == value
+def test_constraints_in_each_ones_terms(flavour: str, kind: str, field: str, value: object) -> None:
+    (words,) = (each for each in WORDS[flavour] if each.kind == kind)
+    held = Worded(words, ByteTokenizer()).said(Sampling(max_tokens=9, constraint=LARK))
+    written = FLAVOURS[flavour].written(asked(held=held))
+    assert written.get("sampling_params", written)[field] == value
 
 
 @pytest.mark.requirement("VN-37", "VN-45")
@@ -206,16 +215,12 @@ def test_what_only_some_take() -> None:
     expected = {"priority": 2, "cache_salt": "s", "model": "lora", "vllm_xargs": {"x": 1}}
     assert {key: vllm[key] for key in expected} == expected
     assert (vllm["logprobs"], vllm["return_tokens_as_token_ids"]) == (3, True)
-    sglang = FLAVOURS["sglang"].written(asked(**more, logprobs=3, constraint=LARK))
+    sglang = FLAVOURS["sglang"].written(asked(**more, logprobs=3))
     expected = {"priority": -2, "extra_key": "s", "lora_path": "lora", "top_logprobs_num": 3}
     assert {key: sglang[key] for key in expected} == expected
-    assert json.loads(sglang["sampling_params"]["json_schema"]) == LARK.schema
-    with_grammars = FLAVOURS["sglang"].written(asked(constraint=LARK, grammars=True))
-    assert with_grammars["sampling_params"].keys() & {"ebnf", "json_schema"} == {"ebnf"}
-    assert with_grammars["sampling_params"]["ebnf"] == LARK.lark
 
 
-def asked(*, grammars: bool = False, **sampling: Any) -> Asked:
+def asked(*, held: Mapping[str, Any] | None = None, **sampling: Any) -> Asked:
     tokenizer = ByteTokenizer()
     return Asked(
         model="m",
@@ -223,16 +228,18 @@ def asked(*, grammars: bool = False, **sampling: Any) -> Asked:
         sampling=Sampling(**{"max_tokens": 9, **sampling}),
         tokenizer=tokenizer,
         withheld=Withheld(tokenizer),
-        grammars=grammars,
+        held=held or {},
     )
 
 
-async def test_grammars_it_cannot_take_are_refused() -> None:
-    async with connected("vllm") as (engine, bodies):
-        sampling = Sampling(max_tokens=5, constraint=Constraint('start: "a"'))
-        with pytest.raises(InvalidRequest):
-            await collect(engine, PROMPT, sampling)
-        assert not bodies
+@pytest.mark.parametrize(
+    ("kind", "lark"), [(None, "a"), ("schema", '"a"'), ("ebnf", '"a" & "b"'), ("lark", "/(/")]
+)
+def test_grammars_it_cannot_take_are_refused(kind: str | None, lark: str) -> None:
+    words = next((each for each in WORDS["vllm"] if each.kind == kind), None)
+    worded = Worded(words, ByteTokenizer())
+    with pytest.raises(InvalidRequest):
+        worded.said(Sampling(max_tokens=5, constraint=Constraint(f"start: {lark}")))
 
 
 # --- what is answered ----------------------------------------------------------------------------
@@ -343,29 +350,41 @@ async def test_finds_out_who_it_is(flavour: str, folder: Path) -> None:
         await engine.close()
 
 
-@pytest.mark.parametrize(
-    ("facts", "constraints", "seed"),
-    [
-        ({}, False, False),
-        ({"grammar_backend": "xgrammar", "enable_deterministic_inference": False}, False, False),
-        ({"grammar_backend": "llguidance", "enable_deterministic_inference": True}, True, True),
-    ],
-)
-async def test_sglang_says_what_it_can(
-    facts: dict[str, Any], constraints: bool, seed: bool, folder: Path
-) -> None:
+@pytest.mark.parametrize("is_deterministic", [False, True])
+async def test_sglang_says_what_it_can(is_deterministic: bool, folder: Path) -> None:
     listed = {"data": [{"id": "m", "owned_by": "sglang", "max_model_len": 300}]}
+    facts = {"enable_deterministic_inference": is_deterministic}
     said = json_answer({**facts, "model_path": "m", "tokenizer_path": str(folder)})
     async with fake(v1__models=json_answer(listed), server_info=said) as playing:
         engine = await load("tiny", playing.url)
-        assert (engine.capabilities.constraints, engine.capabilities.seed) == (constraints, seed)
+        assert engine.capabilities.seed is is_deterministic
         assert engine.card.context_size == 300
+        await engine.close()
+
+
+@pytest.mark.requirement("UP-XGRAMMAR")
+@pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_in_what_words_it_takes_constraints_is_found_by_asking(
+    flavour: str, folder: Path
+) -> None:
+    ids = hf_folder.read(folder, name="tiny").tokenizer.encode('"qz"', special=False)
+    for kind in ("lark", "ebnf", "schema", None):
+        takes = (kind, bytes(ids).decode())
+        engines = serving(SHAPES[flavour], ScriptedEngine(), root=str(folder), takes=takes)
+        async with engines as (url, _):
+            engine = await load("tiny", url)
+        can, known = engine.capabilities, {words.kind for words in WORDS[flavour]}
+        assert can.constraints is (kind == "lark" and kind in known)
+        assert (can.grammars is not None) is (kind == "ebnf" and kind in known)
+        assert can.schemas is (kind == "schema" and kind in known)
+        if can.grammars is not None:
+            assert can.grammars('start: "a"') and not can.grammars('start: "a" & "b"')
         await engine.close()
 
 
 async def test_the_server_knows_its_context(folder: Path) -> None:
     async with serving(SHAPES["vllm"], ScriptedEngine(), max_model_len=300) as (url, bodies):
-        options = {"tokenizer": str(folder), "grammars": True, "body": {"x": 1}}
+        options = {"tokenizer": str(folder), "body": {"x": 1}}
         adapters = {"poet": "poet-v2", "clerk": ""}
         engine = await load("tiny", url, adapters=adapters, options=options)
         assert engine.capabilities.adapters == {"poet", "clerk"}
@@ -373,7 +392,7 @@ async def test_the_server_knows_its_context(folder: Path) -> None:
             asked = Sampling(max_tokens=1, ignore_eos=True, adapter=name)
             await collect(engine, Prompt((5, 6)), asked)
             assert bodies[-1]["model"] == there
-        assert engine.card.context_size == 300 and engine.capabilities.constraints
+        assert engine.card.context_size == 300
         await collect(engine, Prompt((5, 6)), Sampling(max_tokens=2, ignore_eos=True))
         assert bodies[-1]["x"] == 1
         await engine.close()

@@ -18,6 +18,7 @@ from antiphon.engines.base import MeasuresImages, Sampling
 from antiphon.engines.completions import Completions, load
 from antiphon.engines.completions_flavours import FLAVOURS
 from antiphon.engines.completions_images import eyes_of
+from antiphon.engines.completions_words import WORDS
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.engine import ScriptedEngine
@@ -52,7 +53,7 @@ each_server = pytest.mark.parametrize("kind", SEEING)
 async def connected(kind: str, **more: Any) -> AsyncIterator[tuple[Completions, list[Any]]]:
     """An engine over a server without a model, which answers with the prompt that it has seen."""
     echo = ScriptedEngine(lambda prompt: prompt, special=["<image>"], card=CARD, chunk=7)
-    async with serving(SHAPES[kind], echo, sees=True) as (url, bodies):
+    async with serving(SHAPES[kind], echo, sees=True, takes=("schema", "{}")) as (url, bodies):
         engine = await seeing(kind, url, **more)
         try:
             yield engine, bodies
@@ -161,7 +162,8 @@ async def test_what_vllm_is_asked() -> None:
         adapter="poet",
         extra={"x": 1},
     )
-    async with connected("vllm", adapters={"poet": "poet-v2"}, body={"y": 2}) as (engine, bodies):
+    more = {"adapters": {"poet": "poet-v2"}, "body": {"y": 2}, "words": WORDS["vllm"][-1]}
+    async with connected("vllm", **more) as (engine, bodies):
         await collect(engine, asked(engine, "a", RED), everything)
     assert bodies == [
         {

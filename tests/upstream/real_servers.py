@@ -76,8 +76,11 @@ def _vllm(port: int, folder: Path = FOLDER, *more: str) -> list[str]:
         *("--enforce-eager", "--dtype", "float32", "--block-size", "32"),
         *("--max-model-len", "1024", "--enable-prompt-tokens-details"),
         *("--enable-auto-tool-choice", "--tool-call-parser", "hermes"),
-        *("--structured-outputs-config", '{"backend": "guidance", "disable_any_whitespace": true}'),
     ]
+
+
+def _vllm_guidance(port: int) -> list[str]:
+    return _vllm(port, FOLDER, "--structured-outputs-config", '{"backend": "guidance"}')
 
 
 def seeing_vllm(folder: Path) -> Real:
@@ -94,7 +97,7 @@ def seeing_vllm(folder: Path) -> Real:
     return Real(command=command)
 
 
-def _sglang(port: int) -> list[str]:
+def _sglang(port: int, *more: str) -> list[str]:
     """``make sglang`` makes it for the CPU; ``SGLANG`` names another environment's Python."""
     python = Path(os.environ.get("SGLANG") or _ROOT / ".venv-sglang" / "bin" / "python")
     if not python.is_file():
@@ -105,8 +108,12 @@ def _sglang(port: int) -> list[str]:
         *("--device", "cpu", "--attention-backend", "torch_native", "--dtype", "float32"),
         *("--sampling-backend", "pytorch", "--max-total-tokens", "16384"),
         *("--context-length", "1024", "--tool-call-parser", "qwen"),
-        *("--grammar-backend", "llguidance", "--constrained-json-disable-any-whitespace"),
+        *("--constrained-json-disable-any-whitespace", *more),
     ]
+
+
+def _sglang_llguidance(port: int) -> list[str]:
+    return _sglang(port, "--grammar-backend", "llguidance")
 
 
 def _transformers(port: int) -> list[str]:
@@ -134,7 +141,9 @@ def _llama(port: int) -> list[str]:
 
 SERVERS: Mapping[str, Real] = {
     "vllm": Real(command=_vllm),
+    "vllm, guidance": Real(command=_vllm_guidance),
     "sglang": Real(command=_sglang),
+    "sglang, llguidance": Real(command=_sglang_llguidance),
     "transformers": Real(command=_transformers, model=str(FOLDER)),
     "llama-server": Real(command=_llama),
 }

@@ -1,0 +1,1 @@
+"""What a constraint is to xgrammar, which SGLang and vLLM enforce grammars with."""

@@ -1,0 +1,66 @@
+"""Sets of characters as ranges of code points. It knows no syntax."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from functools import cache
+
+__all__ = ["ALL", "Ranges", "both", "category", "either", "others"]
+
+#: First and last code point of each range, ascending, none touching the next.
+Ranges = tuple[tuple[int, int], ...]
+
+_LAST = 0x10FFFF
+#: Every character; surrogates are none.
+ALL: Ranges = ((0, 0xD7FF), (0xE000, _LAST))
+
+
+def either(*sets: Iterable[tuple[int, int]]) -> Ranges:
+    """What is in one of them at least."""
+    joined: list[tuple[int, int]] = []
+    for first, last in sorted(each for ranges in sets for each in ranges):
+        if joined and first <= joined[-1][1] + 1:
+            joined[-1] = joined[-1][0], max(joined[-1][1], last)
+        else:
+            joined.append((first, last))
+    return tuple(joined)
+
+
+def both(one: Ranges, other: Ranges) -> Ranges:
+    """What is in each of the two."""
+    found = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
+    return either((first, last) for first, last in found if first <= last)
+
+
+def others(ranges: Ranges) -> Ranges:
+    """What is not in it."""
+    edges = [-1, *(edge for first, last in ranges for edge in (first - 1, last)), _LAST]
+    gaps = ((edges[n] + 1, edges[n + 1]) for n in range(0, len(edges), 2))
+    return both(ALL, either((first, last) for first, last in gaps if first <= last))
+
+
+@cache
+def category(name: str) -> Ranges:
+    """What is surely meant by ``\\d``, ``\\W`` and the like: of letters of other scripts, whose
+    lists are long, neither side speaks. To say less than was asked for is never wrong."""
+    return _CATEGORIES[name]()
+
+
+_DIGIT: Ranges = ((0x30, 0x39),)
+_WORD: Ranges = (*_DIGIT, (0x41, 0x5A), (0x5F, 0x5F), (0x61, 0x7A))
+_SPACE: Ranges = ((0x09, 0x0D), (0x20, 0x20))
+_ASCII: Ranges = ((0, 0x7F),)
+
+
+def _are(said: Callable[[str], bool]) -> Ranges:
+    return either((code, code) for code in range(_LAST + 1) if said(chr(code)))
+
+
+_CATEGORIES: Mapping[str, Callable[[], Ranges]] = {
+    "d": lambda: _DIGIT,
+    "w": lambda: _WORD,
+    "s": lambda: _SPACE,
+    "D": lambda: others(_are(str.isdecimal)),
+    "W": lambda: both(_ASCII, others(_WORD)),
+    "S": lambda: others(_are(str.isspace)),
+}

@@ -1,0 +1,147 @@
+"""Constraints in xgrammar's words. What it makes of them is asked of itself elsewhere."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.engines.xgrammar.ebnf import ebnf
+
+LITERALS = {5: "<call>", 6: "</call>", 7: "<|end|>"}
+
+
+def said(lark: str) -> str:
+    found = ebnf(lark, LITERALS, {7})
+    assert found is not None
+    return found
+
+
+def of_schema(schema: Any) -> str | None:
+    return ebnf("start: %json " + json.dumps(schema), {}, ())
+
+
+@pytest.mark.parametrize(
+    ("body", "written"),
+    [
+        (r'"a\"\\\n" "é🦄"', r'"a\u0022\u005c\u000a" "\u00e9\U0001f984"'),
+        ('"a" | "b" "c"', '"a" | "b" "c"'),
+        ('("a" | "b")? "c"{2,4} "d"{,3} "e"{2,}', '("a" | "b")? ("c"){2,4} ("d"){0,3} ("e"){2,}'),
+        ('"a"~2 "b" ~ 1..3 ["c"]', '("a"){2,2} ("b"){1,3} ("c")?'),
+        ('""', '""'),
+        (r"/[a-c_&&[^b]]+x|\n/", r'([a\u005fc])+ "x" | "\u000a"'.replace("a\\u005fc", "\\u005fac")),
+        (r"/[^\d\x00-\x1f]\w/", None),
+        ("<[5]>", "Token(5)"),
+        ('<[5]> "a" <[7]>', 'Token(5) "a" ""'),
+    ],
+)
+def test_each_form(body: str, written: str | None) -> None:
+    found = said(f"start: {body}").partition("r_start ::= ")[2]
+    assert found == written if written else found.startswith("[\\u0020-\\u002f")
+
+
+def test_what_ends_a_text_is_in_no_text() -> None:
+    """Nor are control tokens, which a text could spell."""
+    written = said('start: head* /(?s:.*)/\nhead[suffix="]]"]: /(?s:.*)/')
+    assert written == (
+        "root ::= r_start\n"
+        "r_start ::= (r_head)* text_0\n"
+        'r_head ::= text_0 "]]"\n'
+        "text_0 ::= TagDispatch(loop_after_dispatch=false,"
+        ' excludes=("<call>", "</call>", "<|end|>", "]]",))'
+    )
+
+
+def test_of_control_tokens_that_are_numbered_their_stem_is_kept_out() -> None:
+    literals = {n: f"<|reserved_token_{n}|>" for n in range(250)} | {300: "[A1]", 301: "[A2]"}
+    written = ebnf("start: /(?s:.*)/", literals, ())
+    assert written is not None and 'excludes=("<|reserved_token_", "[A1]", "[A2]",)' in written
+
+
+def test_a_text_goes_on_behind_what_ends_it_unless_a_control_token_follows() -> None:
+    written = said('start: part+ <[5]> "x"\npart[suffix="<"]: /(?s:.*)/')
+    assert '"<",' not in written and 'r_part ::= text_0 "<"' in written
+
+
+def test_texts_without_others() -> None:
+    written = said(r"start: TEXT" + "\n" + r"TEXT: /(?s:.*)/ & ~/(?s:.*)<\|(a|b)\|>(?s:.*)/")
+    assert '"</call>", "<|end|>", "<|a|>", "<|b|>",)' in written
+
+
+def test_rules_may_stand_in_themselves() -> None:
+    written = said('start: pair\npair: "(" pair ")" | "x"')
+    assert written.endswith('r_pair ::= "(" r_pair ")" | "x"')
+
+
+def test_a_schema_is_written_as_llguidance_lays_it_out() -> None:
+    schema = {
+        "type": "object",
+        "properties": {"a": {"enum": [1, "b"]}, "c": {"type": "boolean"}},
+        "required": ["c"],
+        "x-guidance": {"item_separator": ",", "key_separator": ":"},
+    }
+    assert of_schema(schema) == (
+        "root ::= r_start\n"
+        "r_start ::= r_json_0_root\n"
+        'r_json_0_root ::= "{" (("\\u0022a\\u0022:" ("1" | "\\u0022b\\u0022")) r_json_0_1_1'
+        ' | ("\\u0022c\\u0022:" ("true" | "false")) r_json_0_1_2) "}"\n'
+        'r_json_0_1_1 ::= ("," ("\\u0022c\\u0022:" ("true" | "false"))) r_json_0_1_2\n'
+        'r_json_0_1_2 ::= ""'
+    )
+
+
+@pytest.mark.parametrize(
+    "lark",
+    [
+        "start: /a(?=b)/",
+        "start: /a$/",
+        "start: /[[:alpha:]]/",
+        "start: /(?i:a)/",
+        "start: /a+?/",
+        "start: /[b-a]/",
+        "start: /(a/",
+        r"start: /\p{L}/",
+        "start: /[a/",
+        "start: TEXT\nTEXT: /(?s:.*)/ & ~/(?s:(a|b).*)/",
+        "start: /a/ & /b/",
+        'start: "a" ?? "b"',
+        "start: (",
+        "no rule at all",
+        "start: %json false",
+    ],
+)
+def test_what_is_not_known_is_not_said(lark: str) -> None:
+    assert ebnf(lark, LITERALS, {7}) is None
+
+
+A_AND_B = {"a": {"type": "string"}, "b": {"type": "integer"}}
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"type": "string", "pattern": "a", "maxLength": 3},
+        {"type": "string", "format": "uri-template"},
+        {"type": "string", "pattern": r"a\b"},
+        {"type": "integer", "multipleOf": 3},
+        {"type": "integer", "minimum": 0.5},
+        {"type": "integer", "minimum": 5, "maximum": 4},
+        {"type": "array", "uniqueItems": True},
+        {"type": "array", "minItems": 3, "maxItems": 2},
+        {"type": "object", "properties": A_AND_B, "required": ["c"]},
+        {"type": "object", "minProperties": 2},
+        {"allOf": [{"type": "string"}, {"minLength": 2}]},
+        {"properties": A_AND_B, "anyOf": [{"required": ["a"]}, {"required": ["b"]}]},
+        {"$ref": "#/properties/a", "properties": A_AND_B},
+        {"$ref": "other.json"},
+        {"const": 1, "type": "string"},
+        {"minimum": 1, "minLength": 2},
+        {"type": "any"},
+        {"not": {}},
+    ],
+)
+def test_schemas_that_would_not_be_held_to_are_refused(schema: Any) -> None:
+    assert of_schema(schema) is None
+    # what may be lenient passes over it
+    assert of_schema({**schema, "x-guidance": {"lenient": True}}) is not None
