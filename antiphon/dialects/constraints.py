@@ -298,7 +298,7 @@ class Grammarian:
         if parameter is None:
             return json_rule(schema)
         if tool.grammar is not None:
-            text = _own(rules, f"u{number}", tool, PLAIN)
+            text = _own(rules, f"u{number}", tool, JSON if parameter.quoted else PLAIN)
             return Parameters(self._spelling, parameter).text("input", text)
         return Parameters(self._spelling, parameter).of(rules, f"p_{number}", schema)
 

@@ -45,10 +45,14 @@ class Parameters:
         return f"({' | '.join(arms)})"
 
     def text(self, key: str, body: str) -> str:
-        """A parameter whose text follows the rule ``body``."""
+        """A parameter whose text follows the rule ``body``, as JSON where that is how it is
+        written."""
         form = self._form
-        head = self._spelling.filled(form.before + key + form.text, key=key)
-        end = f" {self._spelling.filled(form.text_end, key=key)}" if form.text_end else ""
+        before, after = form.text, form.text_end
+        if form.quoted:
+            before, after = f'{form.json}"', f'"{form.json_end}'
+        head = self._spelling.filled(form.before + key + before, key=key)
+        end = f" {self._spelling.filled(after, key=key)}" if after else ""
         return f"{head} {body}{end}"
 
     def _object(
