@@ -26,6 +26,7 @@ __all__ = [
     "Used",
     "decode",
     "logprobs_of",
+    "sampled_at",
     "usage_of",
 ]
 
@@ -95,9 +96,16 @@ class Used(Struct):
     prompt_cache_hit_tokens: int | None = None  # DeepSeek
 
 
+class _Timings(Struct):
+    predicted_n: int | None = None
+
+
 class Chunk(Struct):
+    """``timings`` are llama-server's."""
+
     choices: list[Choice] | None = None
     usage: Used | None = None
+    timings: _Timings | None = None
     error: Any = None
     #: Some say "error" by an object of this kind, with the message at the top.
     object: str | None = None
@@ -105,6 +113,15 @@ class Chunk(Struct):
 
 
 decode = msgspec.json.Decoder(Chunk).decode
+
+
+def sampled_at(chunk: Chunk) -> int | None:
+    """How many tokens had been sampled when the chunk was sent, where its server counts along."""
+    if not chunk.choices:
+        return None
+    if chunk.timings is not None:
+        return chunk.timings.predicted_n
+    return None if chunk.usage is None else chunk.usage.completion_tokens
 
 
 def logprobs_of(choice: Choice) -> tuple[Logprob, ...]:
@@ -134,15 +151,16 @@ def _bytes(each: _Alternative) -> tuple[int, ...]:
     return tuple(each.token.encode() if each.bytes is None else each.bytes)
 
 
-def usage_of(told: Used | None, given: int, said: int) -> Usage:
-    """What was used; ``given`` and ``said`` are estimates for an upstream that does not tell."""
+def usage_of(told: Used | None, given: int, said: int, thought: int = 0) -> Usage:
+    """What was used; ``given`` and ``said`` are estimates for an upstream that does not tell.
+    ``thought``: tokens of thinking that were counted along the way."""
     told = told or Used()
     prompt = given if told.prompt_tokens is None else told.prompt_tokens
     answer = said if told.completion_tokens is None else told.completion_tokens
     details = told.prompt_tokens_details
     cached = (details and details.cached_tokens) or told.prompt_cache_hit_tokens or 0
     inner = told.completion_tokens_details
-    thought = (inner and inner.reasoning_tokens) or 0
+    thought = (inner and inner.reasoning_tokens) or thought
     return used(prompt, answer, cached=cached, thought=thought)
 
 

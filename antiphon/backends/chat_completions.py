@@ -95,6 +95,7 @@ class ChatCompletions(Elsewhere):
             ),
             "stream": True,
             "stream_options": {"include_usage": True},
+            **(flavour.counts if self._reader or not flavour.counts_thinking else {}),
             **_sampling(self._there(options), flavour),
             **_tools(options, shown),
             **_form(options, flavour),

@@ -6,7 +6,7 @@ A field that a server would drop in silence is not in its row: asking for it is 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Any, Literal
 
 from msgspec import Struct
 
@@ -48,11 +48,20 @@ class Flavour(Struct, frozen=True, kw_only=True):
     developer: bool = False
     #: It takes ``vllm_xargs``.
     extra: bool = False
+    #: What makes it tell of all chunks how many tokens there were: all that it has of thinking, or
+    #: all it has where it takes thinking for text.
+    counts: Mapping[str, Any] = {}
+    #: It counts the tokens of thinking that it tells apart.
+    counts_thinking: bool = True
     #: Syntax of a grammar → where it takes one.
     guides: Mapping[str, tuple[str, ...]] = {}
     owners: tuple[str, ...] = ()
     hosts: tuple[str, ...] = ()
 
+
+_CONTINUOUS: Mapping[str, Any] = {
+    "stream_options": {"include_usage": True, "continuous_usage_stats": True}
+}
 
 _LOCAL: Mapping[str, str] = {
     "top_k": "top_k",
@@ -84,6 +93,7 @@ FLAVOURS: Mapping[str, Flavour] = {
             "stop_shown": "include_stop_str_in_output",
         },
         extra=True,
+        counts=_CONTINUOUS,
         guides={
             "regex": ("structured_outputs", "regex"),
             "lark": ("structured_outputs", "grammar"),
@@ -103,6 +113,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         },
         without="seed",  # heeded by deterministic ones alone, which do not say that they are
         higher_first=True,
+        counts=_CONTINUOUS,
         guides={"regex": ("regex",)},
         template=True,
         owners=("sglang",),
@@ -110,6 +121,8 @@ FLAVOURS: Mapping[str, Flavour] = {
     "llama-server": Flavour(
         form="holds",
         fields={**_LOCAL, "repetition_penalty": "repeat_penalty"},
+        counts={"timings_per_token": True},
+        counts_thinking=False,
         template=True,
         owners=("llamacpp",),
     ),

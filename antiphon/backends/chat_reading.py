@@ -70,6 +70,21 @@ class _Pending:
         return bool(self.name) and self._argued
 
 
+class _Counted:
+    """The tokens of thinking, from how many there are in all at each step."""
+
+    def __init__(self) -> None:
+        self.tokens = self._all = self._pending = 0
+
+    def at(self, count: int, is_thinking: bool | None) -> None:
+        """``is_thinking``: what was said since; None: nothing, what it begins is yet to come."""
+        self._pending += max(0, count - self._all)
+        self._all = max(count, self._all)
+        if is_thinking is not None:
+            self.tokens += self._pending if is_thinking else 0
+            self._pending = 0
+
+
 class Reading:
     """One reply. ``shapes``: the names the model was shown → what they are on the wire. ``taken``:
     ids that calls of the conversation have. ``thinking``: reads thinking that stands in the
@@ -94,6 +109,7 @@ class Reading:
         self._usage: cc.Used | None = None
         self._given = given
         self._length = 0
+        self._thought = _Counted()
         self._finish: str | None = None
 
     def feed(self, payloads: Iterable[bytes]) -> tuple[Delta, ...]:
@@ -118,11 +134,20 @@ class Reading:
             )
         if chunk.usage is not None:
             self._usage = chunk.usage
+        before = self._length
         for choice in chunk.choices or ():
             if (delta := choice.delta or choice.message) is not None:
                 self._read(delta, choice)
             if choice.finish_reason:
                 self._finish = choice.finish_reason
+        if (count := cc.sampled_at(chunk)) is not None:
+            self._thought.at(count, self._is_thinking if self._length > before else None)
+
+    @property
+    def _is_thinking(self) -> bool:
+        if self._thinking is not None and self._thinking.thinking:
+            return True
+        return self._items.open == "reasoning"
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
         """The end. ``done``: the upstream said so; otherwise it must have said why. Raises
@@ -140,7 +165,8 @@ class Reading:
             if self._details and self._origin:  # they came late: an item of their own keeps them
                 self._items.begin("reasoning")
                 self._close()
-        usage = cc.usage_of(self._usage, self._given, -(-self._length // _TOKEN_BYTES))
+        said = -(-self._length // _TOKEN_BYTES)
+        usage = cc.usage_of(self._usage, self._given, said, self._thought.tokens)
         return (*self._items.take(), Finish(reason, usage))
 
     def _read(self, delta: cc.Delta, choice: cc.Choice) -> None:

@@ -15,6 +15,7 @@ from antiphon.stream.deltas import Close, Open
 from antiphon.testing.deltas import Reading as Read
 from antiphon.testing.deltas import read
 from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
+from antiphon.wire.response import OutputTokensDetails
 
 SHAPES = {
     "look": ToolShape(wire_name="look", schema={"properties": {"at": {"type": "string"}}}),
@@ -312,6 +313,37 @@ def test_usage() -> None:
     assert (found.input_tokens, found.output_tokens, found.total_tokens) == (90, 20, 110)
     assert found.input_tokens_details.cached_tokens == 64
     assert found.output_tokens_details.reasoning_tokens == 12
+
+
+@pytest.mark.requirement("UP-THOUGHT")
+@pytest.mark.parametrize("where", ["timings", "usage"])
+def test_thinking_is_counted_along_the_way(where: str) -> None:
+    """What is sampled before a text, as what opens thinking is, belongs to it."""
+    reading = Reading(SHAPES)
+    name = "predicted_n" if where == "timings" else "completion_tokens"
+    steps: list[tuple[JSON, int]] = [
+        ({"role": "assistant", "content": None}, 1),
+        ({"reasoning_content": "I"}, 3),
+        ({"reasoning_content": " see."}, 5),
+        ({}, 6),
+        ({"content": "A"}, 7),
+        ({"reasoning_content": "Hm."}, 10),
+        ({"tool_calls": [call(0, "a", "look", "{}")]}, 20),
+    ]
+    for delta, count in steps:
+        told = {"choices": [{"delta": delta}], where: {name: count}}
+        reading.feed([json.dumps(told).encode()])
+    end = {"choices": [], where: {name: 22}, "usage": {"completion_tokens": 22}}
+    reading.feed([json.dumps(end).encode()])
+    assert read([*reading.finish(done=True)]).finish.usage.output_tokens_details == (
+        OutputTokensDetails(reasoning_tokens=8)
+    )
+
+
+def test_what_the_server_counts_itself_is_believed() -> None:
+    usage = {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}}
+    reply = said([{"reasoning_content": "a"}, {"content": "b"}], usage=usage)
+    assert reply.finish.usage.output_tokens_details.reasoning_tokens == 4
 
 
 @pytest.mark.parametrize(
