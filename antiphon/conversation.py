@@ -10,12 +10,13 @@ from typing import Any
 
 from msgspec import Struct
 
+from antiphon.wire import items as it
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import Item, Program, ProgramCaller, ProgramOutput
 from antiphon.wire.response import ReasoningConfig, TextConfig
 from antiphon.wire.tools import Tool, ToolChoice
 
-__all__ = ["Begun", "Conversation", "Kept", "Options", "open_programs", "program_of"]
+__all__ = ["PARTS", "Begun", "Conversation", "Kept", "Options", "open_programs", "program_of"]
 
 
 class Begun(Struct, frozen=True):
@@ -93,6 +94,15 @@ class Options(Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     trace: Mapping[str, str] = {}
     extra: Mapping[str, Any] = {}
+
+
+#: Item type → the field that may hold parts: an array of them, one, or a text.
+PARTS: Mapping[type[it.ItemBase], str] = {
+    it.Message: "content",
+    it.FunctionCallOutput: "output",
+    it.CustomToolCallOutput: "output",
+    it.ComputerCallOutput: "output",
+}
 
 
 def program_of(item: Item) -> str | None:

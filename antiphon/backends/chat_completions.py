@@ -66,6 +66,7 @@ class ChatCompletions(Elsewhere):
     ) -> None:
         super().__init__(upstream, model, context_size=context_size, body=body, template=template)
         self.flavour = flavour
+        self.unread = flavour.unread
         self._reader = reader
         self._adapters = adapters or {}
 

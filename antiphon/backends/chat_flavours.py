@@ -10,6 +10,8 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
+from antiphon.engines.llama_images import UNREAD
+
 __all__ = ["FLAVOURS", "STANDARD", "Flavour"]
 
 #: Option → field of the body, where servers do what OpenAI's reference says.
@@ -53,6 +55,8 @@ class Flavour(Struct, frozen=True, kw_only=True):
     counts: Mapping[str, Any] = {}
     #: It counts the tokens of thinking that it tells apart.
     counts_thinking: bool = True
+    #: Formats of images that it cannot read.
+    unread: frozenset[str] = frozenset()
     #: Syntax of a grammar → where it takes one.
     guides: Mapping[str, tuple[str, ...]] = {}
     owners: tuple[str, ...] = ()
@@ -123,6 +127,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         fields={**_LOCAL, "repetition_penalty": "repeat_penalty"},
         counts={"timings_per_token": True},
         counts_thinking=False,
+        unread=UNREAD,
         template=True,
         owners=("llamacpp",),
     ),

@@ -7,7 +7,7 @@ Tokens are the upstream's own affair: counts before the answer are estimates.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Container, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Container, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, ClassVar, Protocol
 
@@ -26,6 +26,7 @@ from .calling import calls_of
 from .checked import Asked, right
 from .form import form_of, trusted_form
 from .grammar import Grammars
+from .legible import legible
 from .truncation import shortened
 
 __all__ = ["Elsewhere", "Reading", "UpstreamReply", "check_particular", "told", "unsupported"]
@@ -59,6 +60,8 @@ class Elsewhere(ABC):
 
     #: Where conversations are answered, below the version.
     path: ClassVar[str]
+    #: Formats of images that this kind of server cannot read.
+    unread: Collection[str] = ()
 
     def __init__(
         self,
@@ -83,6 +86,7 @@ class Elsewhere(ABC):
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
         kind of server does not know."""
+        conversation = await legible(conversation, self.unread)
         shown = self.shown(conversation, options)
         reply = UpstreamReply(self, conversation, options, shown)
         holds, grammars = self.holds(options), self._grammars

@@ -81,6 +81,7 @@ class Responses(Elsewhere):
     ) -> None:
         super().__init__(upstream, model, context_size=context_size, body=body, template=template)
         self.flavour = flavour
+        self.unread = flavour.unread
         self.tool_types = tool_types
 
     def shown(self, conversation: Conversation, options: Options) -> Shown:

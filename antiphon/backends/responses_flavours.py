@@ -6,6 +6,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
+from antiphon.engines.llama_images import UNREAD
+
 __all__ = ["FLAVOURS", "Flavour"]
 
 
@@ -24,6 +26,8 @@ class Flavour(Struct, frozen=True, kw_only=True):
     holds: bool = False
     #: Syntax of a grammar → its name in ``structured_outputs``.
     guides: Mapping[str, str] = {}
+    #: Formats of images that it cannot read.
+    unread: frozenset[str] = frozenset()
     #: It takes ``chat_template_kwargs``.
     template: bool = False
     owners: tuple[str, ...] = ()
@@ -95,6 +99,7 @@ FLAVOURS: Mapping[str, Flavour] = {
             "seed": "seed",
             "ignore_eos": "ignore_eos",
         },
+        unread=UNREAD,
         template=True,
         owners=("llamacpp",),
     ),

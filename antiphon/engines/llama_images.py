@@ -7,17 +7,20 @@ like the marker, is parted by an invisible character, so that it stays text. San
 from __future__ import annotations
 
 import base64
-import io
 import re
 from collections.abc import Iterator
 from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.errors import InvalidRequest, UnreadableImage
+from antiphon.engines.opened import as_png
+from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image, Prompt, Tokenizer
 
-__all__ = ["Speller", "alone", "check_places", "readable"]
+__all__ = ["UNREAD", "Speller", "alone", "check_places", "readable"]
+
+#: Formats of images that llama.cpp cannot read.
+UNREAD = frozenset({"image/webp"})
 
 #: WORD JOINER: no width, no break.
 _PART = "\u2060"
@@ -95,21 +98,5 @@ def check_places(prompt: Prompt) -> None:
 
 
 def readable(image: Image) -> bytes:
-    """The image as llama.cpp can read it: WebP it cannot. Raises ``InvalidRequest``."""
-    if image.mime != "image/webp":
-        return image.content
-    try:
-        from PIL import Image as Pillow
-    except ImportError:
-        raise InvalidRequest(
-            'WebP needs an extra here: pip install "antiphon[images]".',
-            param="input",
-            code="invalid_image_format",
-        ) from None
-    out = io.BytesIO()
-    try:
-        with Pillow.open(io.BytesIO(image.content), formats=("WEBP",)) as opened:
-            opened.convert("RGB").save(out, "PNG")
-    except (OSError, ValueError, SyntaxError, Pillow.DecompressionBombError):
-        raise UnreadableImage("it cannot be decoded", image.content) from None
-    return out.getvalue()
+    """The image as llama.cpp can read it. Raises ``InvalidRequest``."""
+    return as_png(image.content, image.mime) if image.mime in UNREAD else image.content

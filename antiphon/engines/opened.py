@@ -1,4 +1,5 @@
-"""Images of a prompt as Pillow opens them, for engines that take them so. It knows no engine."""
+"""Images as Pillow opens them: for engines that take them so, and in a format that others can read.
+It knows no engine."""
 
 from __future__ import annotations
 
@@ -7,10 +8,10 @@ from collections.abc import Sequence
 from io import BytesIO
 from typing import Any
 
-from antiphon.errors import SetupError, UnreadableImage
+from antiphon.errors import InvalidRequest, SetupError, UnreadableImage
 from antiphon.tokens import Image
 
-__all__ = ["opened", "require"]
+__all__ = ["as_png", "opened", "require"]
 
 
 def require(extra: str) -> None:
@@ -30,3 +31,23 @@ def opened(images: Sequence[Image]) -> list[Any]:
         except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
             raise UnreadableImage(str(error), image.content) from None
     return found
+
+
+def as_png(content: bytes, mime: str) -> bytes:
+    """An image of another format. Raises ``UnreadableImage``, and ``InvalidRequest`` where Pillow
+    is not installed."""
+    try:
+        import PIL.Image
+    except ImportError:
+        raise InvalidRequest(
+            'Images of this format need an extra here: pip install "antiphon[images]".',
+            param="input",
+            code="invalid_image_format",
+        ) from None
+    out = BytesIO()
+    try:
+        with PIL.Image.open(BytesIO(content), formats=[mime.partition("/")[2]]) as found:
+            found.convert("RGB").save(out, "PNG")
+    except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError):
+        raise UnreadableImage("it cannot be decoded", content) from None
+    return out.getvalue()

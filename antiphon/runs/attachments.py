@@ -19,7 +19,7 @@ from antiphon.attachments.fetch import Failed, Fetched, Fetcher, check
 from antiphon.attachments.images import MIMES, Broken, sniff
 from antiphon.attachments.inline import NotEncoded, inline_bytes
 from antiphon.backends.base import Backend, Reply
-from antiphon.conversation import Conversation, Options
+from antiphon.conversation import PARTS, Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError, UnreadableImage
 from antiphon.wire import items as it
 
@@ -239,18 +239,11 @@ class _Spot(Struct, frozen=True, kw_only=True):
 
 
 _IMAGES = (it.InputImage, it.ComputerScreenshot)
-#: Item type → the field that may hold parts.
-_FIELDS: Mapping[type[it.ItemBase], str] = {
-    it.Message: "content",
-    it.FunctionCallOutput: "output",
-    it.CustomToolCallOutput: "output",
-    it.ComputerCallOutput: "output",
-}
 
 
 def _parts(item: it.Item) -> tuple[str, tuple[it.Part, ...] | list[it.Part]] | None:
     """The field and its parts; a list where the field holds one part and no array."""
-    field = _FIELDS.get(type(item))
+    field = PARTS.get(type(item))
     if field is None:
         return None
     value = getattr(item, field)
@@ -260,7 +253,7 @@ def _parts(item: it.Item) -> tuple[str, tuple[it.Part, ...] | list[it.Part]] | N
 
 
 def _with(item: it.Item, number: int, part: it.Part) -> it.Item:
-    field = _FIELDS[type(item)]
+    field = PARTS[type(item)]
     value = getattr(item, field)
     if isinstance(value, tuple):
         return replace(item, **{field: (*value[:number], part, *value[number + 1 :])})

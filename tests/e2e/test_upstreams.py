@@ -6,17 +6,21 @@ import io
 import itertools
 import json
 from collections.abc import AsyncIterator, Callable, Iterator
+from typing import Any
 
 import httpx
 import openai
 import pytest
 import pytest_asyncio
 from msgspec.structs import replace
+from PIL import Image as pillow
 
+from antiphon.backends.base import singly
 from antiphon.backends.connect import chat_completions, responses
 from antiphon.backends.local import Local
 from antiphon.backends.responses_flavours import FLAVOURS
 from antiphon.catalog import load as load_catalog
+from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat import Dialect
 from antiphon.engines.base import Sampling
 from antiphon.engines.completions import Completions, load
@@ -26,10 +30,13 @@ from antiphon.logs import open_log
 from antiphon.runs.service import Policy, Service
 from antiphon.settings import Model, Settings
 from antiphon.store.memory import MemoryStore
+from antiphon.stream.deltas import Text
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
 from antiphon.testing.models import smollm2
 from antiphon.tokens import Image, Prompt
+from antiphon.wire import items as it
+from tests.attachments.samples import data_url
 from tests.engines.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture
 from tests.upstream.started import llama_server
 
@@ -79,12 +86,17 @@ GREEDY = Sampling(max_tokens=12, temperature=0)
 QUESTION = "<|im_start|>user\nWhat do you see?\n@<|im_end|>\n<|im_start|>assistant\n"
 
 
-@pytest_asyncio.fixture(scope="module", loop_scope="module")
-async def seeing() -> AsyncIterator[Completions]:
+@pytest.fixture(scope="module")
+def eyes() -> Iterator[str]:
     with llama_server(GGUF, PROJECTOR) as url:
-        loaded = await load("eyes", url)
-        yield loaded
-        await loaded.close()
+        yield url
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def seeing(eyes: str) -> AsyncIterator[Completions]:
+    loaded = await load("eyes", eyes)
+    yield loaded
+    await loaded.close()
 
 
 def asked(engine: Completions, *pictures: bytes, text: str = QUESTION) -> Prompt:
@@ -119,6 +131,24 @@ async def test_what_looks_like_an_image_stays_text(seeing: Completions) -> None:
     prompt = asked(seeing, RED)
     odd = Prompt((*spelled, *prompt.ids), (replace(prompt.images[0], at=len(spelled)),))
     assert (await collect(seeing, odd, GREEDY)).ids
+
+
+@pytest.mark.requirement("UP-FORMATS")
+@pytest.mark.parametrize("form", ["PNG", "JPEG", "GIF", "WEBP"])
+@pytest.mark.parametrize("make", [chat_completions, responses])
+async def test_it_is_shown_every_format(eyes: str, make: Any, form: str) -> None:
+    out = io.BytesIO()
+    pillow.open(io.BytesIO(RED)).convert("RGB").save(out, form)
+    image = it.InputImage(image_url=data_url(out.getvalue(), f"image/{form.lower()}"))
+    content = (it.InputText(text="What do you see?\n"), image)
+    asked = Conversation((it.Message(id="m", role="user", content=content),))
+    backend = await make("eyes", eyes)
+    try:
+        reply = await backend.prepare(asked, Options(temperature=0, max_output_tokens=12))
+        said = [d.text async for d in singly(reply.deltas()) if isinstance(d, Text)]
+        assert "".join(said) == "A red circle."
+    finally:
+        await backend.close()
 
 
 # --- messages over /v1/chat/completions ----------------------------------------------------------

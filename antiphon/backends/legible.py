@@ -1,0 +1,58 @@
+"""Images of a conversation in formats that an upstream can read. It knows no upstream."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from msgspec.structs import replace
+
+from antiphon.conversation import PARTS, Conversation
+from antiphon.engines.opened import as_png
+from antiphon.wire import items as it
+
+__all__ = ["legible"]
+
+
+async def legible(conversation: Conversation, unread: Collection[str]) -> Conversation:
+    """The conversation, with images of these formats written anew as PNG. Raises
+    ``InvalidRequest``."""
+    heads = tuple(f"data:{mime};" for mime in unread)
+    if not heads or not any(
+        _is_unread(part, heads) for item in conversation.items for part in _parts(item)
+    ):
+        return conversation
+    return await asyncio.to_thread(_rewritten, conversation, heads)
+
+
+def _rewritten(conversation: Conversation, heads: tuple[str, ...]) -> Conversation:
+    items = list(conversation.items)
+    for index, item in enumerate(items):
+        if parts := [_readable(part, heads) for part in _parts(item)]:
+            field = PARTS[type(item)]
+            is_one = not isinstance(getattr(item, field), tuple)
+            items[index] = replace(item, **{field: parts[0] if is_one else tuple(parts)})
+    return replace(conversation, items=tuple(items))
+
+
+def _parts(item: it.Item) -> Iterator[Any]:
+    """What the item's field holds, a text among it."""
+    if (field := PARTS.get(type(item))) is not None:
+        held = getattr(item, field)
+        yield from held if isinstance(held, tuple) else (held,)
+
+
+def _is_unread(part: Any, heads: tuple[str, ...]) -> bool:
+    url = getattr(part, "image_url", None)
+    return isinstance(url, str) and url.startswith(heads)
+
+
+def _readable(part: Any, heads: tuple[str, ...]) -> Any:
+    if not _is_unread(part, heads):
+        return part
+    head, _, body = part.image_url.partition(";base64,")
+    content = as_png(base64.b64decode(body), head.removeprefix("data:"))
+    url = f"data:image/png;base64,{base64.b64encode(content).decode()}"
+    return replace(part, image_url=url)
