@@ -15,6 +15,9 @@ from antiphon.tokens import Constraint
 
 __all__ = ["Grammars", "Mask", "check_grammar"]
 
+#: With this byte llguidance begins the text of a control token.
+_CONTROL = 0xFF
+
 
 def check_grammar(constraint: Constraint, extra: str) -> str:
     """The constraint in llguidance's own form. ``extra``: of ours, the one that brings it. Raises
@@ -46,16 +49,18 @@ class Grammars:
         """``grammar`` as ``check_grammar`` gives it."""
         import llguidance
 
-        return Mask(llguidance.LLMatcher(self._tokenizer, grammar), self._size)
+        matcher = llguidance.LLMatcher(self._tokenizer, grammar)
+        return Mask(matcher, self._tokenizer, self._size)
 
 
 class Mask:
     """One continuation under its grammar. Belongs to one thread."""
 
-    def __init__(self, matcher: Any, size: int) -> None:
+    def __init__(self, matcher: Any, tokenizer: Any, size: int) -> None:
         import numpy
 
         self._matcher = matcher
+        self._tokenizer = tokenizer
         self._size = size
         self._bits: Any = numpy.zeros((1, (size + 31) // 32), dtype=numpy.int32)
 
@@ -67,7 +72,19 @@ class Mask:
         fill_next_token_bitmask(self._matcher, self._bits)
         self._check()
         bits = numpy.unpackbits(self._bits.view(numpy.uint8)[0], bitorder="little")
-        return bits[: self._size] == 0
+        forbidden = bits[: self._size] == 0
+        if numpy.count_nonzero(self._bits) == 1:
+            self._spell(forbidden)
+        return forbidden
+
+    def _spell(self, forbidden: Any) -> None:
+        """Where one text must come, the library allows its usual tokens alone: a control token too,
+        if the text looks like one, which it then refuses to take."""
+        text = self._matcher.compute_ff_bytes()
+        token = int(forbidden.argmin())
+        if text and text[0] != _CONTROL and self._tokenizer.is_special_token(token):
+            plain = self._tokenizer.greedy_tokenize(text.decode("utf-8", "ignore"))
+            forbidden[[token, plain[0]]] = True, False
 
     def take(self, token: int) -> None:
         """``token`` was sampled."""
@@ -77,4 +94,5 @@ class Mask:
 
     def _check(self) -> None:
         if self._matcher.is_error():
-            raise BackendError(f"The grammar failed: {self._matcher.get_error()}")
+            why, _, _ = self._matcher.get_error().partition("\n")  # a drawing of its state follows
+            raise BackendError(f"The grammar failed: {why}")

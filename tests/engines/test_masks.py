@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -36,6 +37,16 @@ def spell(lark: str) -> str:
 def test_only_what_the_grammar_says_may_come() -> None:
     assert spell('start: "yes" | "yes, indeed"').startswith("yes")
     assert spell("start: /[0-9]{3}-[a-c]/")[3] == "-"
+
+
+@pytest.mark.parametrize(
+    "text", ["<tool_call>", "a</think>b", "<|im_end|><|im_start|>", "é<think>"]
+)
+def test_a_text_that_looks_like_a_control_token_is_spelled(text: str) -> None:
+    said = json.dumps(text, ensure_ascii=False)
+    assert spell(f"start: {said}") == text
+    assert spell(f'start: %json {{"enum": [{said}]}}') == said
+    assert spell('start: <[977]> "x"') == "<tool_call>x"  # and one that must come does
 
 
 def test_every_end_token_ends_a_complete_grammar() -> None:
