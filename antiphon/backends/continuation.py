@@ -51,6 +51,14 @@ def continuing(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
     return Rendered(prompt=Prompt(ids), parser=as_text(tokenizer))
 
 
-def as_text(tokenizer: Tokenizer) -> Parser:
-    """Reads nothing into what is written."""
-    return Parser(tokenizer, reasoning=None, tools=None, shapes={}, thinking=False)
+def as_text(tokenizer: Tokenizer, *, is_json: bool = False) -> Parser:
+    """Reads nothing into what is written. ``is_json``: it is held to that."""
+    return Parser(
+        tokenizer,
+        reasoning=None,
+        tools=None,
+        shapes={},
+        thinking=False,
+        held=is_json,
+        is_json=is_json,
+    )

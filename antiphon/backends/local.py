@@ -341,11 +341,12 @@ def _held(rendered: Rendered, holds: bool, taken: bool, engine: Engine) -> Rende
         return _freed(rendered)
     if rendered.constraint is None or taken:
         return rendered
-    return replace(rendered, parser=as_text(engine.tokenizer))
+    return replace(rendered, parser=as_text(engine.tokenizer, is_json=True))
 
 
 def _freed(rendered: Rendered) -> Rendered:
     """The same, held to nothing."""
+    rendered.parser.free()
     return replace(rendered, constraint=None, answer_constraint=None)
 
 

@@ -31,6 +31,10 @@ class Parser(Protocol):
         """What was held back, and the end of what is open. Not ``Finish``: the backend knows the
         usage. After ``length`` an unfinished item is left open, for the run to close as cut."""
 
+    def free(self) -> None:
+        """Before the first chunk: nothing holds the reply to the constraint it was rendered with,
+        so that strings in it may end where only its markup says so."""
+
     @property
     def reasoning_tokens(self) -> int:
         """How many of the sampled tokens so far were thinking."""

@@ -15,6 +15,7 @@ from msgspec import Struct
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image, ModelCard, Prompt, Tokenizer
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .base import Rendered
 from .constraints import Grammarian
@@ -158,6 +159,7 @@ class Dialect:
         shown = shown_tools(options, conversation.items)
         way = self._with_tools if shown.tools else self._plain
         text, thinking, pictures = self._marked(conversation, options, shown, way)
+        constraint = self._grammarian.constraint(options, shown, thinking)
         return Rendered(
             prompt=self._prompt(text, pictures, conversation),
             parser=Parser(
@@ -167,9 +169,11 @@ class Dialect:
                 shapes=shown.shapes,
                 thinking=thinking,
                 parallel=options.parallel_tool_calls,
+                held=constraint is not None,
+                is_json=isinstance(options.text.format, JsonSchemaFormat | JsonObjectFormat),
                 lexer=self._lexers[bool(shown.tools)],
             ),
-            constraint=self._grammarian.constraint(options, shown, thinking),
+            constraint=constraint,
             stop=way.stop,
             stop_ids=way.stop_ids,
             **self._cut_short(options, shown, text),

@@ -121,6 +121,9 @@ class Parser:
 
     # --- the contract -----------------------------------------------------------------------------
 
+    def free(self) -> None:
+        self._held, self._json = False, None
+
     @property
     def thinking(self) -> bool:
         return self._kind == "analysis"

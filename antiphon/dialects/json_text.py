@@ -48,7 +48,7 @@ def within(text: str) -> str:
 
 
 class Span:
-    """Follows one JSON value from its first character to its end."""
+    """Follows one JSON value from its first character, or the blanks before it, to its end."""
 
     __slots__ = ("_depth", "_escaped", "_scalar", "_started", "in_string", "over")
 
@@ -82,6 +82,8 @@ class Span:
     def _outside(self, text: str, at: int) -> int:
         char = text[at]
         if not self._started:
+            if char.isspace():
+                return at + 1
             self._started = True
             self._scalar = char not in '{["'
         if self._scalar:

@@ -16,7 +16,9 @@ from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 from .calls import Call, ToolShape
 from .detokenize import Detokenizer, Origins, wire_logprob
 from .formats import START, TEXT, THINKING, Reads, ReasoningFormat, ToolFormat
+from .json_text import Span
 from .lexer import QUOTE, Lexer, is_special, without_marks
+from .markup import Markup
 from .readers import Reader, reader_for
 from .sink import Sink
 
@@ -32,34 +34,14 @@ _SEPARATORS = _BLANK + "]),;}`"
 _BETWEEN = _SEPARATORS + "[{("
 
 
-class _Markup:
-    """A stretch of markup: where it began, and the text of it that is no call yet; ``words``: that
-    without its terminals."""
-
-    def __init__(self, origin: str, position: int, *, is_bare: bool) -> None:
-        self.origin = origin
-        self.position = position
-        self.is_bare = is_bare
-        self.text: list[str] = []
-        self.words: list[str] = []
-        self.calls = 0
-
-    def add(self, text: str) -> None:
-        """What stands between terminals."""
-        self.text.append(text)
-        self.words.append(text)
-
-    def clear(self) -> None:
-        """It is a call's."""
-        self.text, self.words = [], []
-
-
 class Parser:
     """``dialects.base.Parser`` for any pair of formats.
 
     ``shapes``: the name the model was shown → what it is on the wire; without any, no calls are
     looked for. ``thinking``: the prompt already opened the thinking. ``parallel``: there may be
-    more than one call. ``lexer``: that of these formats and this tokenizer, if it has been made.
+    more than one call. ``held``: to a constraint; ``is_json``: of the answer. In a string of JSON
+    that is held to, a special token stands as text, as llama.cpp's grammars take it. ``lexer``:
+    that of these formats and this tokenizer, if it has been made.
     """
 
     def __init__(
@@ -71,9 +53,13 @@ class Parser:
         shapes: Mapping[str, ToolShape],
         thinking: bool,
         parallel: bool = True,
+        held: bool = False,
+        is_json: bool = False,
         lexer: Lexer | None = None,
     ) -> None:
         self._tokenizer = tokenizer
+        self._held = held
+        self._json = Span() if held and is_json else None
         if not shapes:
             tools = None
         self._states = {} if tools is None else tools.states
@@ -94,7 +80,7 @@ class Parser:
         self._state = THINKING if thinking and reasoning is not None and not kept else START
         self._reader: Reader | None = None
         self._call: Call | None = None
-        self._markup = _Markup(self._state, 0, is_bare=False)
+        self._markup = Markup(self._state, 0, is_bare=False)
         self.reasoning_tokens = 0
         self.done = False
         if tools is not None and tools.begins and self._state == START:
@@ -102,6 +88,9 @@ class Parser:
             self._enter(tools.begins)
 
     # --- the contract -----------------------------------------------------------------------------
+
+    def free(self) -> None:
+        self._held, self._json = False, None
 
     @property
     def thinking(self) -> bool:
@@ -114,6 +103,11 @@ class Parser:
         logprobs: Iterable[TokenLogprob | None] = chunk.logprobs or repeat(None)
         for token, logprob in zip(chunk.ids, logprobs, strict=False):
             text = self._detokenizer.feed(token)
+            if (mark := self._lexer.marks.get(token)) is not None:
+                if self._held and self._is_text(token, mark):
+                    text = text.removesuffix(mark) + self._literal(token)
+            elif self._json is not None and self._state in (START, TEXT):
+                self._json.read(text)
             if self._is_plain(text):
                 self._pass(text, logprob)
             elif text or not self._lexer.is_dropped(token):
@@ -130,6 +124,17 @@ class Parser:
         if not self.done:
             self._end(is_cut=is_cut)
         return self._sink.take()
+
+    def _literal(self, token: int) -> str:
+        return self._tokenizer.piece(token).decode("utf-8", "replace")
+
+    def _is_text(self, token: int, mark: str) -> bool:
+        """It stands in a string, which it neither ends nor cuts."""
+        if (mark and mark == self._lexer.quote) or token in self._tokenizer.end_ids:
+            return False
+        if self._state == TEXT:
+            return self._json is not None and self._json.in_string
+        return self._reader is not None and self._reader.in_string
 
     def _go_on(self) -> None:
         """Say first what the prompt has begun."""
@@ -202,7 +207,7 @@ class Parser:
         """An answer begins with this, unless its first word may be a call's."""
         tools = self._tools
         if tools is not None and tools.bare_state and not tools.bare and char.isidentifier():
-            self._markup = _Markup(START, self._position, is_bare=True)
+            self._markup = Markup(START, self._position, is_bare=True)
             self._enter(tools.bare_state)
         else:
             self._state = TEXT
@@ -252,7 +257,7 @@ class Parser:
             self._state = to
         else:
             is_bare = is_left or (self._tools is not None and self._tools.doubtful)
-            self._markup = _Markup(self._state, self._position, is_bare=is_bare)
+            self._markup = Markup(self._state, self._position, is_bare=is_bare)
             if not is_left:
                 self._markup.text.append(self._advance(len(terminal)))
             self._enter(to)

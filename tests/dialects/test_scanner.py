@@ -28,6 +28,8 @@ def parser(
     *,
     thinking: bool = False,
     parallel: bool = True,
+    held: bool = False,
+    is_json: bool = False,
 ) -> Parser:
     return Parser(
         tokenizer,
@@ -36,6 +38,8 @@ def parser(
         shapes=SHAPES,
         thinking=thinking,
         parallel=parallel,
+        held=held,
+        is_json=is_json,
     )
 
 
@@ -241,6 +245,28 @@ def test_tail_of_a_stop_string_is_text() -> None:
     reader = parser(ByteTokenizer())
     deltas = [*reader.feed(Chunk(ids=(65,), tail="B", finish="stop")), *reader.finish("stop")]
     assert items(deltas[1:])[0] == [{"message": "AB"}]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 1000])
+def test_a_special_token_in_a_string_that_is_held_to_json_is_text(cut: int) -> None:
+    """To llama.cpp it is one, so that its grammars let it through: the rest is read as it goes on,
+    whole. Where nothing holds the reply, it is markup, as ever."""
+    tokenizer = ByteTokenizer((*THINK, *CALL, "<other>", "<end>"))
+    said = '{"a": "<tool_call><think>x</think></tool_call><other>é"}'
+    called = f'<tool_call>\n{{"name": "search", "arguments": {said}}}\n</tool_call>'
+    for begun in ("", "<think>\nHm.\n</think>\n\n"):
+        for reply, expected in (
+            (said, {"message": said}),
+            (called, {"call": "search", "arguments": said}),
+        ):
+            ids = tokenizer.encode(f"{begun}{reply}", special=True)
+            cuts = [ids[at : at + cut] for at in range(0, len(ids), cut)]
+            found, _ = items(read(parser(tokenizer, held=True, is_json=True), cuts, "stop"))
+            assert found == [*[{"reasoning": "Hm."}] * bool(begun), expected]
+            freed = parser(tokenizer, held=True, is_json=True)
+            freed.free()
+            free, _ = items(read(freed, cuts, "stop"))
+            assert free == items(read(parser(tokenizer), cuts, "stop"))[0] != found
 
 
 def chunk(tokenizer: ByteTokenizer, text: str) -> Chunk:

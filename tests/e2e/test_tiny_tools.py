@@ -155,3 +155,19 @@ def test_without_tools_it_says_so(client: OpenAI) -> None:
     assert asked.output_text == "I cannot look up the weather."
     greeted = client.responses.create(**ASK, input="Hello!")
     assert greeted.output_text == "Hello! How can I help you today?"
+
+
+@pytest.mark.parametrize("tag", ["<tool_call>", "</tool_call>", "<think>", "</think>"])
+def test_a_form_may_spell_the_tags_of_the_model(client: OpenAI, tag: str) -> None:
+    """Whatever tokens it is written in, it stands where the form has it."""
+    schema = {
+        "type": "object",
+        "properties": {"tag": {"enum": [tag]}},
+        "required": ["tag"],
+        "additionalProperties": False,
+    }
+    form: Any = {"type": "json_schema", "name": "tag", "schema": schema, "strict": True}
+    asked: Any = {"model": "tiny", "temperature": 0, "input": "Hi!", "max_output_tokens": 60}
+    said = client.responses.create(**asked, text={"format": form}).output_text.strip()
+    # where a grammar allows blanks, this model may go on with them until its tokens run out
+    assert json.loads(said.removesuffix("}") + "}") == {"tag": tag}
