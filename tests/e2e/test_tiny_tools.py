@@ -171,3 +171,21 @@ def test_a_form_may_spell_the_tags_of_the_model(client: OpenAI, tag: str) -> Non
     said = client.responses.create(**asked, text={"format": form}).output_text.strip()
     # where a grammar allows blanks, this model may go on with them until its tokens run out
     assert json.loads(said.removesuffix("}") + "}") == {"tag": tag}
+
+
+@pytest.mark.requirement("API-TOOL-CHOICE")
+@pytest.mark.parametrize("mode", ["auto", "required"])
+def test_some_of_the_tools_may_be_called(client: OpenAI, mode: Any) -> None:
+    """Whether a grammar keeps the model from the others, or they are not shown."""
+    only_add = [{"type": "function", "name": "add"}]
+    some: Any = {"type": "allowed_tools", "mode": mode, "tools": only_add}
+    asked = client.responses.create(**ASK, input="What is 17 plus 25?", tool_choice=some)
+    (call,) = (item for item in asked.output if item.type == "function_call")
+    assert (call.name, json.loads(call.arguments)) == ("add", {"a": 17, "b": 25})
+    if mode == "required":  # which a model that nothing holds to it may not manage
+        return
+    asked = client.responses.create(
+        **ASK, input="What is the weather in Rome?", tool_choice=some, max_output_tokens=200
+    )
+    assert asked.status == "completed"
+    assert "get_weather" not in [getattr(item, "name", "") for item in asked.output]
