@@ -242,7 +242,7 @@ class LocalReply:
         parser = self._rendered.parser
         sampled, cached = array("I", self._begun), 0
         known: tuple[Delta, ...] = ()
-        reason, stopped = self._caught_up(), False
+        reason, stopped, untold = self._caught_up(), False, 0
         while reason is None:
             if self._has_thought_enough:
                 sampled.extend(self._rendered.unthink)
@@ -259,7 +259,7 @@ class LocalReply:
                         cached = chunk.cached_tokens
                     known, reason = self._read(chunk, sampled)
                     if reason is not None:
-                        stopped = chunk.stop_text in self._options.stop
+                        stopped, untold = chunk.stop_text in self._options.stop, chunk.untold
                         break
                     if known:
                         yield known
@@ -267,7 +267,7 @@ class LocalReply:
                         break
                 else:
                     raise BackendError("The engine stopped without saying why.")
-        finish = Finish(reason, self._usage(len(sampled), cached), stopped)
+        finish = Finish(reason, self._usage(len(sampled), untold, cached), stopped)
         yield (*known, *parser.finish(reason), finish)
 
     def _read(self, chunk: Chunk, sampled: array[int]) -> tuple[tuple[Delta, ...], Reason | None]:
@@ -315,16 +315,17 @@ class LocalReply:
             sampling = replace(sampling, constraint=self._rendered.answer_constraint)
         return Prompt((*prompt.ids, *sampled), prompt.images), sampling
 
-    def _usage(self, sampled: int, cached: int) -> Usage:
+    def _usage(self, told: int, untold: int, cached: int) -> Usage:
+        parser = self._rendered.parser
         return Usage(
             input_tokens=self.input_tokens,
             # what was sampled before an interruption may be cached too, but is no input
             input_tokens_details=InputTokensDetails(cached_tokens=min(cached, self.input_tokens)),
-            output_tokens=sampled,
+            output_tokens=told + untold,
             output_tokens_details=OutputTokensDetails(
-                reasoning_tokens=self._rendered.parser.reasoning_tokens
+                reasoning_tokens=parser.reasoning_tokens + (untold if parser.thinking else 0)
             ),
-            total_tokens=self.input_tokens + sampled,
+            total_tokens=self.input_tokens + told + untold,
         )
 
 

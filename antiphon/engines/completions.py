@@ -243,6 +243,7 @@ def _read(pieces: Pieces, payloads: list[bytes]) -> tuple[Piece, BackendError | 
             return whole, error
         whole.tokens = [*whole.tokens, *piece.tokens] if whole.tokens else piece.tokens
         whole.reason = piece.reason or whole.reason
+        whole.untold += piece.untold
         whole.cached = whole.cached if piece.cached is None else max(0, piece.cached)
         whole.prompt = whole.prompt if piece.prompt is None else piece.prompt
     return whole, None
@@ -253,7 +254,7 @@ def _ended(endings: Endings, piece: Piece) -> Chunk | None:
     chunk = endings.feed(piece.tokens) if piece.tokens else None
     if piece.reason is None or endings.over:
         return chunk
-    rest = endings.finish(piece.reason)
+    rest = replace(endings.finish(piece.reason), untold=piece.untold)
     if chunk is None:
         return rest
     return replace(rest, ids=(*chunk.ids, *rest.ids), logprobs=(*chunk.logprobs, *rest.logprobs))

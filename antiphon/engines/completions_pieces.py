@@ -55,10 +55,12 @@ class Asked(Struct, frozen=True, kw_only=True):
 
 
 class Piece(Struct):
-    """What one payload says. ``prompt``: the tokens of the prompt, images and all."""
+    """What one payload says. ``untold``: tokens that were sampled and are not told of. ``prompt``:
+    the tokens of the prompt, images and all."""
 
     tokens: list[TokenLogprob] = []
     reason: Reason | None = None
+    untold: int = 0
     cached: int | None = None
     prompt: int | None = None
 
@@ -340,7 +342,9 @@ class LlamaPieces:
             return Piece(cached=progress.cache, prompt=progress.total)
         if told.stop:
             cached = None if told.timings is None else told.timings.cache_n
-            return Piece(reason="length" if told.stop_type == "limit" else "stop", cached=cached)
+            reason: Reason = "length" if told.stop_type == "limit" else "stop"
+            untold = max(0, min(told.tokens_predicted - self._seen, _MOST_WITHHELD))
+            return Piece(reason=reason, untold=untold, cached=cached)
         return Piece(tokens=self._tokens(told))
 
     def _tokens(self, told: _Completed) -> list[TokenLogprob]:

@@ -77,4 +77,5 @@ def joined(chunks: Sequence[Chunk]) -> Chunk | None:
         cached_tokens=cached[0] if cached else None,
         stop_text=last.stop_text,
         tail=last.tail,
+        untold=last.untold,
     )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 from msgspec import Struct, field
@@ -147,7 +147,12 @@ class Stream:
         choice = event.choices[0]
         if choice.finish_reason is not None:
             ids, logprobs = self._let_go(len(self._pending))
-            return Chunk(ids, logprobs, "length" if choice.finish_reason == "length" else "stop")
+            reason: Literal["length", "stop"] = (
+                "length" if choice.finish_reason == "length" else "stop"
+            )
+            # what was withheld for the rest of a character is only counted
+            untold = max(0, verbose.tokens_predicted - self._count)
+            return Chunk(ids, logprobs, reason, untold=untold)
         released = 0
         for token in self._new(choice, verbose):
             self._pending.append(token)

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
 import pytest
 from msgspec import Struct
+from msgspec.structs import replace
 
 from antiphon.backends.base import singly
 from antiphon.backends.local import Local
 from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.dialects.chat import Dialect
-from antiphon.engines.base import Capabilities
+from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
 from antiphon.testing.engine import ScriptedEngine
-from antiphon.tokens import ModelCard
+from antiphon.tokens import Chunk, ModelCard, Prompt
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -146,6 +148,24 @@ async def test_a_full_context_cuts_as_well() -> None:
     usage = told.finish.usage
     assert usage.total_tokens == 100
     assert played.requests[0][1].max_tokens == 100 - usage.input_tokens
+
+
+@pytest.mark.parametrize(("said", "is_thought"), [("Hello", False), ("<think>\nHello", True)])
+async def test_tokens_that_are_only_counted_are_used(
+    monkeypatch: pytest.MonkeyPatch, said: str, is_thought: bool
+) -> None:
+    played = engine(said)
+    generate = played.generate
+
+    async def counted(prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        async for chunk in generate(prompt, sampling):
+            yield replace(chunk, untold=2) if chunk.finish else chunk
+
+    monkeypatch.setattr(played, "generate", counted)
+    usage = (await ask(local(played), user("Hi"), max_output_tokens=5)).finish.usage
+    assert usage.output_tokens == 7 and usage.total_tokens == usage.input_tokens + 7
+    thinking = usage.output_tokens_details.reasoning_tokens
+    assert thinking > 2 if is_thought else thinking == 0
 
 
 async def test_stop_strings_end_the_text() -> None:

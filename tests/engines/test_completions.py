@@ -295,6 +295,13 @@ def test_more_tokens_than_a_character_has_are_not_looked_for() -> None:
     assert [each.id for each in pieces.feed(json.dumps(told).encode()).tokens] == [169]
 
 
+def test_tokens_of_a_character_that_was_cut_are_counted() -> None:
+    pieces = LlamaPieces(asked())
+    for told in ({"content": "a", "tokens": [97], "tokens_predicted": 1}, {"tokens_predicted": 4}):
+        piece = pieces.feed(json.dumps({**told, "stop": "tokens" not in told}).encode())
+    assert (piece.tokens, piece.reason, piece.untold) == ([], "stop", 3)
+
+
 def test_ids_that_llama_server_withholds_are_found() -> None:
     pieces = LlamaPieces(asked(logprobs=0))
     unicorn = list("🦄".encode())

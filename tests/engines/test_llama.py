@@ -65,6 +65,18 @@ async def test_tells_every_id_of_characters_in_several_tokens(
         assert ids == llama.tokenizer.encode(text, special=False)
 
 
+async def test_tokens_of_a_character_that_is_cut_are_counted(llama: LlamaEngine) -> None:
+    asked, text = prompt(llama, "Write: "), "🦄🇩🇪"
+    ids = llama.tokenizer.encode(text, special=False)
+    held, untold = Constraint(f"start: /{text}/"), set()
+    for most in range(1, len(ids) + 1):
+        outcome = await collect(llama, asked, greedy(most, constraint=held))
+        assert outcome.last.finish == "length"
+        assert list(outcome.ids) == ids[: most - outcome.last.untold]
+        untold.add(outcome.last.untold)
+    assert untold > {0, 1}
+
+
 async def test_the_end_of_the_context_ends_it(llama: LlamaEngine) -> None:
     long = prompt(llama, "one " * 1500)
     close = Prompt(long.ids[: llama.card.context_size - 8])
