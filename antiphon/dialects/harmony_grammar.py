@@ -58,17 +58,17 @@ class Grammarian(Base):
         if (thought and not shown.required) or begun == "final":
             start = "answer"
         else:
-            start = f"{self._before(rules, begun, thought)}{self._ends(rules, shown)}"
+            # What is said by the way would be no part of the form, but of the same chat message.
+            kinds = '"analysis"' if is_formed else '("analysis" | "commentary")'
+            before = "" if thought else self._before(rules, begun, kinds)
+            start = f"{before}{self._ends(rules, shown)}"
         lark = f"start: {start}\n{rules.text()}"
         return Constraint(lark, needed=needed, partial=is_partial(schema))
 
-    def _before(self, rules: Rules, begun: Kind | None, thought: bool) -> str:
+    def _before(self, rules: Rules, begun: Kind | None, kinds: str) -> str:
         """The messages before the one that counts."""
-        if thought:
-            return ""
         said = rules.add("said", f"TEXT {self._literal(_TURN)}")
-        kind = '("analysis" | "commentary")'
-        told = f"{self._literal(_CHANNEL)} {kind} {self._literal(_MESSAGE)} {said}"
+        told = f"{self._literal(_CHANNEL)} {kinds} {self._literal(_MESSAGE)} {said}"
         before = f"{rules.add('told', told)}{{0,{_MOST_THOUGHTS}}} "
         return before if begun is None else f"{said} {before}"
 

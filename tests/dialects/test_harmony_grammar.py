@@ -113,7 +113,9 @@ def test_json_in_the_final_channel_only() -> None:
     assert not grammar.may_begin('{"age"') and not grammar.may_begin("<|channel|>final<|message|>A")
     assert held(text=OBJECT).may_write('<|channel|>final<|message|>{"a":[1]}<|return|>')
     both = held(text=AGE, tools=(WEATHER,))
-    assert both.may_write(CALL)
+    assert both.may_write(CALL) and both.may_write(THINK + BEFORE)
+    for each in (grammar, both):  # nothing is said besides
+        assert not each.may_begin("<|channel|>commentary<|message|>")
     assert both.may_write('<|channel|>final<|message|>{"age":3}<|return|>')
 
 
