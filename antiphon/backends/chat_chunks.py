@@ -28,6 +28,7 @@ __all__ = [
     "logprobs_of",
     "sampled_at",
     "usage_of",
+    "used_in",
 ]
 
 
@@ -74,6 +75,7 @@ class _Logprobs(Struct):
 class Choice(Struct):
     """``message`` stands in place of ``delta`` where the answer was not streamed after all."""
 
+    index: int | None = None
     delta: Delta | None = None
     message: Delta | None = None
     finish_reason: str | None = None
@@ -96,15 +98,19 @@ class Used(Struct):
     prompt_cache_hit_tokens: int | None = None  # DeepSeek
 
 
+_NOTHING = msgspec.Raw(b"null")
+
+
 class _Timings(Struct):
     predicted_n: int | None = None
 
 
 class Chunk(Struct):
-    """``timings`` are llama-server's."""
+    """``timings`` are llama-server's. A ``usage`` that cannot be read is none: it is no reason to
+    lose an answer."""
 
     choices: list[Choice] | None = None
-    usage: Used | None = None
+    usage: msgspec.Raw = _NOTHING
     timings: _Timings | None = None
     error: Any = None
     #: Some say "error" by an object of this kind, with the message at the top.
@@ -113,15 +119,24 @@ class Chunk(Struct):
 
 
 decode = msgspec.json.Decoder(Chunk).decode
+_decode_used = msgspec.json.Decoder(Used | None).decode
 
 
-def sampled_at(chunk: Chunk) -> int | None:
+def used_in(chunk: Chunk) -> Used | None:
+    """What the chunk says was used."""
+    try:
+        return None if chunk.usage is _NOTHING else _decode_used(chunk.usage)
+    except msgspec.MsgspecError:
+        return None
+
+
+def sampled_at(chunk: Chunk, told: Used | None) -> int | None:
     """How many tokens had been sampled when the chunk was sent, where its server counts along."""
     if not chunk.choices:
         return None
     if chunk.timings is not None:
         return chunk.timings.predicted_n
-    return None if chunk.usage is None else chunk.usage.completion_tokens
+    return None if told is None else told.completion_tokens
 
 
 def logprobs_of(choice: Choice) -> tuple[Logprob, ...]:

@@ -18,6 +18,7 @@ from antiphon.dialects.json_text import Span, dump
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk as Tokens
+from antiphon.upstream.payloads import MOST
 from antiphon.upstream.refusals import GIVEN_UP, complaint, refused
 from antiphon.wire.items import Logprob
 
@@ -33,8 +34,7 @@ _TOKEN_BYTES = 4
 class _Pending:
     """A call as it comes: its name, then its arguments, which wait until it is its turn."""
 
-    def __init__(self, index: int | None, call_id: str) -> None:
-        self.index = index
+    def __init__(self, call_id: str) -> None:
         self.id = call_id
         self.name = ""
         self.held: list[str] = []
@@ -47,8 +47,8 @@ class _Pending:
         return self._span is not None and self._span.over
 
     def named(self, name: str) -> None:
-        """Some repeat the name with every piece; some cut it."""
-        if not self._argued and name != self.name:
+        """Some repeat the name with every piece; some cut it, or send it behind the arguments."""
+        if not (self._argued and self.name) and name != self.name:
             self.name += name
 
     def argued(self, text: str) -> None:
@@ -104,12 +104,15 @@ class Reading:
         self._thinking = thinking
         self._origin = origin
         self._calls: list[_Pending] = []
+        self._by_id: dict[str, _Pending] = {}
+        self._by_index: dict[int, _Pending] = {}
         self._ended = 0  # how many of them are over
         self._details: list[dict[str, object]] = []
         self._usage: cc.Used | None = None
         self._given = given
         self._length = 0
         self._thought = _Counted()
+        self._choice: int | None = None
         self._finish: str | None = None
 
     def feed(self, payloads: Iterable[bytes]) -> tuple[Delta, ...]:
@@ -132,15 +135,19 @@ class Reading:
             raise refused(
                 _status_of(chunk.error), complaint(chunk.error or {"message": chunk.message})
             )
-        if chunk.usage is not None:
-            self._usage = chunk.usage
+        if (told := cc.used_in(chunk)) is not None:
+            self._usage = told
         before = self._length
         for choice in chunk.choices or ():
+            if choice.index is not None and choice.index != self._choice:
+                if self._choice is not None:
+                    continue  # one was asked for
+                self._choice = choice.index
             if (delta := choice.delta or choice.message) is not None:
                 self._read(delta, choice)
             if choice.finish_reason:
                 self._finish = choice.finish_reason
-        if (count := cc.sampled_at(chunk)) is not None:
+        if (count := cc.sampled_at(chunk, told)) is not None:
             self._thought.at(count, self._is_thinking if self._length > before else None)
 
     @property
@@ -217,15 +224,18 @@ class Reading:
             self._items.text("reasoning", text)
 
     def _keep(self, detail: dict[str, object]) -> None:
-        """Pieces of one detail have its type and its index; their texts are joined."""
+        """Pieces of one detail have its type and its index; their texts are joined in the end."""
         last = self._details[-1] if self._details else {}
         if not all(last.get(key) == detail.get(key) for key in ("type", "index")) or not last:
-            self._details.append(dict(detail))
-            return
+            self._details.append(last := {})
         for key, value in detail.items():
             before = last.get(key)
-            joined = isinstance(before, str) and isinstance(value, str) and key in _JOINED
-            last[key] = f"{before}{value}" if joined else (before if value is None else value)
+            if key in _JOINED and isinstance(value, str):
+                if not isinstance(before, _Pieces):
+                    last[key] = before = _Pieces()
+                before.append(value)
+            elif value is not None or key not in last:
+                last[key] = value
 
     def _parts(self, parts: Iterable[object]) -> None:
         """Content as a list: Mistral's, with thinking as parts among it."""
@@ -253,26 +263,32 @@ class Reading:
         if arguments:
             text = arguments if isinstance(arguments, str) else dump(arguments)
             self._length += len(text)
+            if self._length > MOST:  # of a call whose turn it is not, nothing is said yet
+                raise BackendError("The upstream's answer is too long.")
             pending.argued(text)
 
     def _pending(self, told: cc.Call) -> _Pending:
         """The call that is meant: by its id, else by its index; a new id or a new name where
         there are arguments already begins another."""
         call_id, name = told.id or "", (told.function and told.function.name) or ""
-        known = next((c for c in self._calls if call_id and c.id == call_id), None)
+        known = self._by_id.get(call_id)
         if known is None:
-            same = [c for c in self._calls if c.index == told.index or told.index is None]
-            known = same[-1] if same else None
+            last = self._calls[-1] if self._calls else None
+            known = last if told.index is None else self._by_index.get(told.index)
             if known is not None and (
                 (call_id and known.id and call_id != known.id)
-                or (name and known.over and not (call_id and call_id == known.id))
+                or (name and known.name and known.over and not (call_id and call_id == known.id))
                 or (name and known.ready and name != known.name)
             ):
                 known = None
         if known is None:
-            known = _Pending(told.index, call_id)
+            known = _Pending(call_id)
             self._calls.append(known)
+            if told.index is not None:
+                self._by_index[told.index] = known
         known.id = known.id or call_id
+        if known.id:
+            self._by_id[known.id] = known
         return known
 
     def _progress(self, *, final: bool = False, is_cut: bool = False) -> None:
@@ -285,7 +301,8 @@ class Reading:
             if pending.call is not None and pending.held:
                 pending.call.arguments("".join(pending.held))
                 pending.held.clear()
-            if not pending.over and not (final and not (is_cut and last)):
+            is_whole = pending.over and pending.call is not None
+            if not is_whole and not (final and not (is_cut and last)):
                 return
             if pending.call is not None:
                 pending.call.end()
@@ -305,13 +322,22 @@ class Reading:
     def _close(self) -> None:
         kept = ""
         if self._items.open == "reasoning" and self._details and self._origin:
-            kept = f"{self._origin}\n{json.dumps(self._details)}"
+            details = [{key: _joined(each[key]) for key in each} for each in self._details]
+            kept = f"{self._origin}\n{json.dumps(details)}"
             self._details = []
         self._items.close(kept)
 
 
 #: Fields of a detail that come in pieces.
 _JOINED = frozenset({"text", "summary", "data", "signature"})
+
+
+class _Pieces(list[str]):
+    """A text that goes on."""
+
+
+def _joined(value: object) -> object:
+    return "".join(value) if isinstance(value, _Pieces) else value
 
 
 def _status_of(error: object) -> int:

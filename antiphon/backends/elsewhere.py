@@ -16,8 +16,9 @@ from msgspec.structs import replace
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.dialects.tools import Shown
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
-from antiphon.stream.deltas import Delta, Finish, Open
+from antiphon.stream.deltas import Delta, Finish, Open, Text
 from antiphon.upstream.client import Upstream
+from antiphon.upstream.payloads import MOST
 from antiphon.upstream.refusals import TOO_LONG
 from antiphon.wire.items import CustomToolCall, FunctionCall
 
@@ -33,6 +34,8 @@ __all__ = ["Elsewhere", "Reading", "UpstreamReply", "check_particular", "told", 
 
 #: Bytes of a body that are taken for one token.
 _TOKEN_BYTES = 4
+#: Bytes of what is kept besides a text, as an item or a log-probability, roughly.
+_KEPT = 200
 #: Option → the field of the request that it came from, where that is called otherwise.
 _FIELDS: Mapping[str, str] = {
     "adapter": "model",
@@ -170,8 +173,8 @@ class UpstreamReply:
                     raise
 
     async def _answered(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Asked again until something of an answer can be read."""
-        backend, begun = self._backend, False
+        """Asked again until something of an answer can be read; none may go on without end."""
+        backend, begun, weight = self._backend, False, 0
         patience = backend.upstream.patience()
         while True:
             reading = backend.reading(
@@ -185,7 +188,10 @@ class UpstreamReply:
                         done = not payloads
                         if known := reading.feed(payloads):
                             begun = True
+                            weight += sum(map(_size, known))
                             yield known
+                        if weight > MOST:
+                            raise BackendError("The upstream's answer is too long.")
                 yield reading.finish(done=done)
                 return
             except BackendError as error:
@@ -258,6 +264,13 @@ def unsupported(field: str) -> InvalidRequest:
         param=field,
         code="unsupported_parameter",
     )
+
+
+def _size(delta: Delta) -> int:
+    """Bytes that it takes to keep, roughly."""
+    if isinstance(delta, Text):
+        return len(delta.text) + _KEPT * len(delta.logprobs)
+    return _KEPT
 
 
 def _weight(body: bytes) -> int:

@@ -160,6 +160,7 @@ class Completions:
         async with aclosing(self._answer(question, sampling, patience)) as batches:
             async for payloads in batches:
                 piece, error = _read(question.pieces, payloads)
+                self._check(piece)
                 cached = piece.cached if piece.cached is not None else cached
                 if last is not None:
                     continue  # only what was used can still come
@@ -177,6 +178,11 @@ class Completions:
         if last is None:
             raise BackendError("The upstream's answer broke off.")
         yield replace(last, cached_tokens=cached)
+
+    def _check(self, piece: Piece) -> None:
+        """Ids that nobody here knows would be kept, and asked with."""
+        if any(token.id >= self._tokenizer.size for token in piece.tokens):
+            raise BackendError("The upstream's tokens are of another vocabulary.", lasting=True)
 
     async def image_tokens(self, image: Image) -> int:
         """``MeasuresImages``: the upstream is asked once for each image, and no longer than until

@@ -152,7 +152,7 @@ class VllmPieces:
             piece.prompt = told.usage.prompt_tokens
             if told.usage.prompt_tokens_details is not None:
                 piece.cached = told.usage.prompt_tokens_details.cached_tokens
-        for choice in told.choices:
+        for choice in told.choices[:1]:  # one was asked for
             piece.tokens = self._tokens(choice)
             if choice.finish_reason is not None:
                 piece.reason = _reason(choice.finish_reason)

@@ -340,6 +340,68 @@ def test_thinking_is_counted_along_the_way(where: str) -> None:
     )
 
 
+@pytest.mark.parametrize("usage", ["none", {"completion_tokens": 2.5}, [1], 7])
+def test_a_usage_that_cannot_be_read_is_none(usage: Any) -> None:
+    reply = said([{"content": "nine char"}], usage=usage)
+    assert told(reply) == [("message", "nine char")]
+    assert (reply.finish.usage.input_tokens, reply.finish.usage.output_tokens) == (7, 3)
+
+
+@pytest.mark.requirement("UP-BROKEN")
+@pytest.mark.parametrize("first", [0, 3])
+def test_of_several_choices_one_is_read(first: int) -> None:
+    reading = Reading(SHAPES)
+    said: list[tuple[int, JSON]] = [
+        (first, {"delta": {"content": "a"}}),
+        (7, {"delta": {"content": "X"}}),
+        (first, {"delta": {"content": "b"}}),
+        (7, {"delta": {}, "finish_reason": "length"}),
+        (first, {"delta": {}, "finish_reason": "stop"}),
+    ]
+    found = [
+        delta
+        for index, choice in said
+        for delta in reading.feed([json.dumps({"choices": [{"index": index, **choice}]}).encode()])
+    ]
+    reply = read([*found, *reading.finish(done=True)])
+    assert told(reply) == [("message", "ab")] and reply.finish.reason == "stop"
+
+
+@pytest.mark.requirement("UP-BROKEN")
+@pytest.mark.parametrize("arguments", [['{"at":', ' "x"}'], ['{"at": "x"}', ""]])
+def test_a_name_may_come_behind_the_arguments(arguments: list[str]) -> None:
+    pieces = (call(id="a", args=arguments[0]), call(name="look", args=arguments[1]))
+    assert told(said(calls(*pieces), "tool_calls")) == [("look", '{"at": "x"}')]
+
+
+def test_details_of_thinking_are_joined_whatever_comes_between() -> None:
+    pieces: list[JSON] = [
+        {"type": "reasoning.text", "index": 0, "text": "a", "signature": None, "format": "x"},
+        {"type": "reasoning.text", "index": 0, "text": "b", "signature": "s1", "format": None},
+        {"type": "reasoning.text", "index": 0, "text": None, "signature": "s2", "data": [1]},
+        {"type": "reasoning.text", "index": 0, "data": "d"},
+    ]
+    reading = Reading(SHAPES, origin="http://h")
+    for piece in pieces:
+        payload = {"choices": [{"delta": {"reasoning_details": [piece]}}]}
+        reading.feed([json.dumps(payload).encode()])
+    (kept,) = [
+        delta.result["encrypted_content"]
+        for delta in reading.finish(done=True)
+        if isinstance(delta, Close)
+    ]
+    assert json.loads(kept.partition("\n")[2]) == [
+        {
+            "type": "reasoning.text",
+            "index": 0,
+            "text": "ab",
+            "signature": "s1s2",
+            "format": "x",
+            "data": "d",
+        }
+    ]
+
+
 def test_what_the_server_counts_itself_is_believed() -> None:
     usage = {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}}
     reply = said([{"reasoning_content": "a"}, {"content": "b"}], usage=usage)

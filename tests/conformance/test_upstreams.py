@@ -15,6 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from antiphon.backends import elsewhere
 from antiphon.backends.base import Backend
 from antiphon.backends.chat_completions import ChatCompletions
 from antiphon.backends.chat_flavours import FLAVOURS as CHAT
@@ -493,6 +494,30 @@ async def test_what_breaks_behind_the_first_word_fails(
         assert len(ours.playing.bodies) == 1 and ours.kept.saved == ["failed"]
 
 
+@pytest.mark.requirement("UP-NONSENSE")
+@pytest.mark.parametrize("kind", ["chat_completions", "responses"])
+async def test_an_answer_without_an_end_fails(kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of token ids no more are taken than were asked for."""
+    monkeypatch.setattr(elsewhere, "MOST", 2000)
+    first, *_ = words = KINDS[kind][2]()
+    said = words[:-2] if kind == "responses" else [first]
+    async with front(kind, Answer(said * 2000, hang=True)) as ours:
+        last = (await ours.events())[-1]
+        assert last["type"] == "response.failed"
+        assert "too long" in last["response"]["error"]["message"]
+        assert len(last["response"]["output"]) <= 20
+        await asyncio.wait_for(ours.playing.gone.wait(), 5)
+
+
+@pytest.mark.requirement("UP-NONSENSE")
+@each_kind
+async def test_a_storm_of_comments_says_nothing(kind: str) -> None:
+    storm = b": still there\n\n" * 2000
+    pieces = [piece for word in KINDS[kind][2]() for piece in (storm, word)]
+    async with front(kind, Answer(pieces)) as ours:
+        assert (await ours.events())[-1]["type"] == "response.completed"
+
+
 @pytest.mark.requirement("UP-NONSENSE", "UP-RETRY")
 @each_kind
 async def test_a_plain_answer_that_breaks_is_not_to_be_asked_for_again(kind: str) -> None:
@@ -555,6 +580,15 @@ async def test_ids_that_are_none_are_an_error(id: int) -> None:
     async with front("completions", Answer(said)) as ours:
         error = await ours.error()
         assert error["http"] == 500 and "cannot be read" in error["message"]
+
+
+@pytest.mark.requirement("UP-NONSENSE")
+async def test_ids_of_another_vocabulary_are_not_kept() -> None:
+    said = sse({"choices": [{"token_ids": [5000], "finish_reason": "stop"}]})
+    async with front("completions", Answer(said)) as ours:
+        error = await ours.error()
+        assert error["http"] == 500 and "another vocabulary" in error["message"]
+        assert len(ours.playing.bodies) == 1
 
 
 # --- anything at all -----------------------------------------------------------------------------
