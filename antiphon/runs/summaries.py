@@ -130,6 +130,8 @@ class Summarised(Around):
                         thought = None
                     if isinstance(delta, Open):
                         thought = [] if isinstance(delta.item, Reasoning) else None
+                    elif isinstance(delta, Text) and delta.channel == "summary":
+                        thought = None  # an upstream has summed it up
                     elif isinstance(delta, Text) and thought is not None:
                         thought.append(delta.text)
                     said.append(delta)

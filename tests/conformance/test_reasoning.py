@@ -9,6 +9,8 @@ import pytest
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, RunError
+from antiphon.stream.deltas import Close, Open, Text
+from antiphon.wire.items import Reasoning
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import call, said, thought
 from tests.conformance.served import Ask
@@ -107,6 +109,15 @@ async def test_each_thinking_of_a_reply_gets_its_own(serve: Serve, ask: Ask) -> 
     kinds = [item["type"] for item in answer.output]
     assert kinds == ["reasoning", "function_call", "reasoning", "message"]
     assert all(item["summary"] for item in answer.output if item["type"] == "reasoning")
+
+
+@pytest.mark.parametrize("words", [(), (Text("Two and two."),)])
+async def test_what_has_a_summary_gets_no_other(serve: Serve, wait: Ask, words: Any) -> None:
+    told = (Open(Reasoning()), *words, Text("Adding.", channel="summary"), Close())
+    backend = thinker(answer=[*told, *said("Four.")])
+    answer = await wait(serve(backend), reasoning={"summary": "auto"})
+    assert answer.output[0]["summary"] == [{"type": "summary_text", "text": "Adding."}]
+    assert len(backend.requests) == 1
 
 
 async def test_thinking_without_words_needs_none(serve: Serve, wait: Ask) -> None:
