@@ -7,6 +7,7 @@ It knows no engine and no wire.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from antiphon.dialects.constraints import input_lark
 from antiphon.dialects.schemas import bare, check_schema, strict_form
@@ -14,7 +15,7 @@ from antiphon.dialects.tools import Shown, ShownTool
 from antiphon.errors import InvalidRequest
 from antiphon.wire.items import CustomToolCall, FunctionCall
 
-from .form import Form
+from .form import Form, json_form
 from .grammar import Grammars
 
 __all__ = ["Calls", "calls_of"]
@@ -43,22 +44,20 @@ class Calls:
         tool = self._callable.get(_named(call))
         if tool is None or not _is_asked(tool):
             return None
-        try:
-            grammar = self._grammars.of(_lark(tool))
-        except InvalidRequest:  # in a language of the upstream's own
-            return None
-        if grammar.is_broken:
-            return None
         fault = f"that is not the form that '{call.name}' takes."
-        return Form(grammar, is_json=tool.grammar is None, fault=fault)
+        if tool.grammar is None:
+            form = json_form(_schema(tool), self._grammars, fault=fault)
+        else:
+            try:
+                form = Form(grammar=self._grammars.of(input_lark(tool)), fault=fault)
+            except InvalidRequest:  # in a language of the upstream's own
+                return None
+        return None if form.grammar.is_broken else form
 
     async def fault(self, call: FunctionCall | CustomToolCall, text: str) -> str | None:
         """What is wrong with a call that has this input, in words for who made it."""
-        form = self.form(call)
-        bar = self.bar(call)
-        if bar is not None or form is None or await form.grammar.allows(text):
-            return bar
-        return form.fault
+        form, bar = self.form(call), self.bar(call)
+        return bar if bar is not None or form is None else await form.wrong(text)
 
 
 def calls_of(shown: Shown, grammars: Grammars, *, held: bool = False) -> Calls | None:
@@ -84,16 +83,12 @@ def _named(call: FunctionCall | CustomToolCall) -> _Name:
     return call.name, call.namespace or None
 
 
-def _schema(tool: ShownTool) -> str:
-    return json.dumps({"type": "object", **strict_form(bare(tool.schema))})
-
-
-def _lark(tool: ShownTool) -> str:
-    return f"start: %json {_schema(tool)}" if tool.grammar is None else input_lark(tool)
+def _schema(tool: ShownTool) -> dict[str, Any]:
+    return {"type": "object", **strict_form(bare(tool.schema))}
 
 
 def _check(tool: ShownTool) -> None:
     if tool.grammar is None:
-        check_schema(_schema(tool), tool.path)
+        check_schema(json.dumps(_schema(tool)), tool.path)
     else:
         input_lark(tool)

@@ -10,62 +10,70 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.conversation import Options
 from antiphon.dialects.constraints import guide_lark
-from antiphon.dialects.schemas import bare, check_strict, is_enforced, lenient
+from antiphon.dialects.schemas import bare, can_judge, check_strict, is_enforced, lenient
 from antiphon.errors import InvalidRequest
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .grammar import Grammar, Grammars
 from .judge import Judge
 
-__all__ = ["Coming", "Form", "enforced_form", "form_of", "trusted_form"]
+__all__ = ["Coming", "Form", "enforced_form", "form_of", "json_form", "trusted_form"]
 
 _PATH = "text.format.schema"
 _NO_JSON = "it is not the JSON that was asked for."
 _NO_MATCH = "it does not match the grammar that was given."
+#: Any JSON (RFC 8259).
+_JSON = r"""
+start: value
+value: object | array | STRING | NUMBER | "true" | "false" | "null"
+object: "{" (pair ("," pair)*)? "}"
+pair: STRING ":" value
+array: "[" (value ("," value)*)? "]"
+STRING: /"([^"\\\x00-\x1f]|\\(["\\\/bfnrt]|u[0-9a-fA-F]{4}))*"/
+NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/
+%ignore /[ \t\r\n]+/
+"""
 _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 
 
-class Form:
-    """What an answer must look like: a grammar, and for JSON a judge of what it leaves open."""
+class Form(Struct, frozen=True, kw_only=True):
+    """What a text must look like. ``is_whole``: the grammar says all of it. ``fault``: what is
+    wrong with a text that the grammar does not allow. JSON may be right all the same, for grammars
+    have one order of keys and one way to escape: ``loose`` is the grammar of any, and a ``judge``
+    tells."""
 
-    def __init__(
-        self,
-        grammar: Grammar,
-        *,
-        is_json: bool,
-        judge: Judge | None = None,
-        fault: str | None = None,
-    ) -> None:
-        self.grammar = grammar
-        self.is_json = is_json
-        self.judge = judge
-        #: What is wrong with a text that the grammar does not allow.
-        self.fault = fault or (_NO_JSON if is_json else _NO_MATCH)
+    grammar: Grammar
+    is_whole: bool = True
+    fault: str = _NO_MATCH
+    loose: Grammar | None = None
+    judge: Judge | None = None
 
-    def comes(self) -> Coming:
-        """An answer that has it begins."""
-        return Coming(self)
+    async def wrong(self, text: str) -> str | None:
+        """What is wrong with the whole of a text, if something is."""
+        coming = Coming(self)
+        return coming.more(text) or await coming.ends()
 
     async def read(self, text: str) -> str:
         """The answer in ``text``: JSON is found between fences and words. Raises ``ValueError``
         that says what is wrong."""
-        fault: str | None = self.fault
-        for candidate in self._candidates(text):
-            if await self.grammar.allows(candidate):
-                fault = None if self.judge is None else await self.judge.fault(candidate)
-                if fault is None:
-                    return candidate
-                break
-        raise ValueError(fault)
+        fault = ""
+        for candidate in dict.fromkeys(self._candidates(text)):
+            wrong = await self.wrong(candidate)
+            if wrong is None:
+                return candidate
+            fault = fault if wrong == self.fault else fault or wrong
+        raise ValueError(fault or self.fault)
 
     def _candidates(self, text: str) -> Iterator[str]:
-        yield text
+        if self.loose is None:
+            yield text
         yield text.strip()
-        if not self.is_json:
+        if self.loose is None:
             return
         yield from (found.strip() for found in _FENCED.findall(text))
         decoder = json.JSONDecoder()
@@ -84,15 +92,32 @@ class Coming:
     def __init__(self, form: Form) -> None:
         self._form = form
         self._following = form.grammar.follow()
+        #: It is written as the grammar has it; else it may be right JSON all the same.
+        self._is_usual = True
         #: White space that is no part of JSON, unless something follows.
         self._blank = ""
         self._has_begun = False
 
     def more(self, text: str) -> str | None:
         """What is wrong, where nothing that could follow would make it right."""
-        if self._form.is_json:
+        loose = self._form.loose
+        if loose is not None:
             text = self._solid(text)
-        return None if not text or self._following.more(text) else self._form.fault
+        if not text or self._following.more(text):
+            return None
+        if loose is None or not self._is_usual:
+            return self._form.fault
+        self._is_usual, said = False, self._following.text
+        self._following = loose.follow()
+        return None if self._following.more(said) else self._form.fault
+
+    def _solid(self, text: str) -> str:
+        """Without white space at its ends."""
+        text = self._blank + text if self._has_begun else text.lstrip()
+        said = text.rstrip()
+        self._blank = text[len(said) :]
+        self._has_begun = self._has_begun or bool(said)
+        return said
 
     @property
     def is_due(self) -> bool:
@@ -103,20 +128,14 @@ class Coming:
         """What is wrong with all so far, where that is hard to tell."""
         return None if await self._following.begins() else self._form.fault
 
-    def _solid(self, text: str) -> str:
-        """Without white space at its ends."""
-        text = self._blank + text if self._has_begun else (self._blank + text).lstrip()
-        said = text.rstrip()
-        self._blank = text[len(said) :]
-        self._has_begun = self._has_begun or bool(said)
-        return said
-
     async def ends(self) -> str | None:
         """What is wrong with the whole of it."""
+        judge = self._form.judge
         if not await self._following.ends():
             return self._form.fault
-        judge = self._form.judge
-        return None if judge is None else await judge.fault(self._following.text)
+        if judge is None or (self._is_usual and self._form.is_whole):
+            return None
+        return await judge.fault(self._following.text)
 
 
 async def form_of(options: Options, grammars: Grammars) -> Form | None:
@@ -126,7 +145,8 @@ async def form_of(options: Options, grammars: Grammars) -> Form | None:
             if strict:
                 check_strict(schema, _PATH)
             if not is_enforced(bare(schema), _PATH, strict=bool(strict)):
-                return await _judged(schema, grammars)
+                await Judge(schema, _PATH).check()
+                return json_form(lenient(bare(schema)), grammars, schema, is_whole=False)
     return enforced_form(options, grammars)
 
 
@@ -135,12 +155,12 @@ def enforced_form(options: Options, grammars: Grammars) -> Form | None:
     for a guide that is none."""
     match options.text.format:
         case JsonObjectFormat():
-            return _json({"type": "object"}, grammars)
+            return json_form({"type": "object"}, grammars)
         case JsonSchemaFormat(schema=schema):
-            return _json(bare(schema), grammars)
+            return json_form(bare(schema), grammars, schema)
     if options.guide is None:
         return None
-    return Form(grammars.of(guide_lark(options.guide)), is_json=False)
+    return Form(grammar=grammars.of(guide_lark(options.guide)))
 
 
 async def trusted_form(options: Options, grammars: Grammars) -> Form | None:
@@ -156,12 +176,18 @@ async def trusted_form(options: Options, grammars: Grammars) -> Form | None:
         return None
 
 
-def _json(schema: Mapping[str, Any], grammars: Grammars, judge: Judge | None = None) -> Form:
+def json_form(
+    schema: Mapping[str, Any],
+    grammars: Grammars,
+    judged: Mapping[str, Any] | None = None,
+    *,
+    is_whole: bool = True,
+    fault: str = _NO_JSON,
+) -> Form:
+    """JSON of a schema, which a grammar can hold to; ``judged``: as its author has it."""
     grammar = grammars.of(f"start: %json {json.dumps(schema)}")
-    return Form(grammar, is_json=True, judge=judge)
-
-
-async def _judged(schema: Mapping[str, Any], grammars: Grammars) -> Form:
-    judge = Judge(schema, _PATH)
-    await judge.check()
-    return _json(lenient(bare(schema)), grammars, judge)
+    if not can_judge():
+        return Form(grammar=grammar, fault=fault)
+    judge = Judge(schema if judged is None else judged, _PATH)
+    loose = grammars.of(_JSON)
+    return Form(grammar=grammar, is_whole=is_whole, fault=fault, loose=loose, judge=judge)

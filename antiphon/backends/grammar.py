@@ -58,11 +58,6 @@ class Grammar:
         """A text that begins."""
         return Following(self.lark, self._first.deep_copy())
 
-    async def allows(self, text: str) -> bool:
-        """The whole of it."""
-        following = self.follow()
-        return following.more(text) and await following.ends()
-
 
 class Following:
     """One text as it comes."""

@@ -347,14 +347,14 @@ SHELL = Custom(name="sh", format=Grammar(syntax="regex", definition="ls [a-z]{2}
 
 @pytest.mark.requirement("API-STRICT", "API-CUSTOM-GRAMMAR")
 @pytest.mark.parametrize(
-    ("tool", "wrong", "right"),
+    ("tool", "wrong", "right", "why"),
     [
-        (WEATHER, ("weather", '{"town": "Oslo"}'), ("weather", '{"city": "Oslo"}')),
-        (SHELL, ("sh", '{"input": "rm -r"}'), ("sh", '{"input": "ls ab"}')),
+        (WEATHER, ("weather", '{"town": "Oslo"}'), ("weather", '{"city": "Oslo"}'), "'town'"),
+        (SHELL, ("sh", '{"input": "rm -r"}'), ("sh", '{"input": "ls ab"}'), "'sh'"),
     ],
 )
 async def test_calls_that_must_have_a_form_are_checked_and_asked_for_again(
-    tool: Any, wrong: tuple[str, str], right: tuple[str, str]
+    tool: Any, wrong: tuple[str, str], right: tuple[str, str], why: str
 ) -> None:
     wish = Options(tools=(tool, LOOK))
     async with served(calling(("look", "{}"), wrong), calling(right)) as (playing, backend):
@@ -364,7 +364,7 @@ async def test_calls_that_must_have_a_form_are_checked_and_asked_for_again(
         told = playing.bodies[1]["messages"][-3:]
         assert [message["role"] for message in told] == ["assistant", "tool", "tool"]
         assert len(told[0]["tool_calls"]) == 2
-        assert "Not run" in told[1]["content"] and tool.name in told[2]["content"]
+        assert "Not run" in told[1]["content"] and why in told[2]["content"]
     async with served(calling(wrong)) as (playing, backend):
         with pytest.raises(RunError, match="form"):
             await read(backend, wish)

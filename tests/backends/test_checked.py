@@ -191,6 +191,22 @@ async def test_it_cannot_be_continued_after_an_interruption() -> None:
         reply.resumed(Begun((1,), (2,)))
 
 
+async def test_json_may_be_written_in_other_ways_than_a_grammar_has_it() -> None:
+    """Keys in another order, escapes that need not be: the engine's grammars may be others."""
+    format = JsonSchemaFormat(
+        name="n",
+        schema={
+            **AGE,
+            "properties": {"of": {"enum": ["</a>"]}, **AGE["properties"]},
+            "required": ["of", "age"],
+        },
+    )
+    written = '{ "age" : 7.0, "\\u006ff":"<\\/a>"\n}'
+    for can in (GRAMMARS, NO_GRAMMARS):
+        deltas, played = await told(written, can=can, text=TextConfig(format=format))
+        assert text(deltas) == written and len(played.requests) == 1
+
+
 # --- where an engine holds to it -----------------------------------------------------------------
 
 
@@ -211,7 +227,8 @@ async def test_what_is_held_to_comes_as_it_is_said_and_is_kept() -> None:
 @pytest.mark.parametrize(
     ("options", "said", "out"),
     [
-        ({"text": SCHEMA}, '{"age": "x"}', '{"age":'),
+        ({"text": SCHEMA}, '{"age": "x"}', '{"age": "x"}'),
+        ({"text": SCHEMA}, '{"age": x}', '{"age":'),
         ({"text": SCHEMA}, '{"age": 7', '{"age": 7'),
         ({"text": SCHEMA}, '{"age": 7} I think.', '{"age": 7}'),
         ({"guide": read_guides({"regex": "[0-9]{3}"}, "").guide}, "12x", "12"),
