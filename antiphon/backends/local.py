@@ -59,7 +59,7 @@ class Local:
         self._check(options)
         can, seen = self._engine.capabilities, options
         rendered, dropped, besides = await self._rendered(conversation, options)
-        if not (taken := takes(rendered.constraint, can)):
+        if not (taken := await self._takes(rendered.constraint)):
             seen = narrowed(options, conversation.items)
             if seen is not options:
                 rendered, dropped, besides = await self._rendered(conversation, seen)
@@ -76,6 +76,12 @@ class Local:
             return self._reply(held, dropped, options, besides)
 
         return right(reply, asked, conversation, again)
+
+    async def _takes(self, constraint: Constraint | None) -> bool:
+        can = self._engine.capabilities
+        if constraint is None or can.grammars is None:
+            return takes(constraint, can)
+        return await asyncio.to_thread(takes, constraint, can)
 
     async def _asked(
         self,

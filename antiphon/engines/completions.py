@@ -216,13 +216,19 @@ class Completions:
         if sampling.adapter is not None:
             there = self._adapters.get(sampling.adapter) or sampling.adapter
             sampling = replace(sampling, adapter=there)
+        # to write a grammar anew takes longer than others should wait
+        held = (
+            {}
+            if sampling.constraint is None
+            else await asyncio.to_thread(self._worded.said, sampling)
+        )
         asked = Asked(
             model=self._model,
             prompt=prompt,
             sampling=sampling,
             tokenizer=self._tokenizer,
             withheld=self._withheld,
-            held=self._worded.said(sampling),
+            held=held,
         )
         if prompt.images and self._eyes is not None:
             return await self._eyes.question(asked)

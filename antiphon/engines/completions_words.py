@@ -6,6 +6,7 @@ say: servers say little of themselves, and drop fields that they do not know.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import aclosing, suppress
 from functools import lru_cache
@@ -110,16 +111,18 @@ class Worded:
 
 _WORD = '"qz"'
 _ASKED = Constraint('start: %json {"const": "qz"}', schema={"const": "qz"})
-_TOKENS = 12
+#: Tokens that are asked for, and seconds for them.
+_TOKENS, _WAIT_S = 12, 60
 
 
 async def are_taken(engine: Engine) -> bool:
     """Whether the engine says a word because it is held to it."""
     prompt = Prompt(tuple(engine.tokenizer.encode("a", special=False)))
     said = b""
-    with suppress(BackendError, InvalidRequest):
+    with suppress(BackendError, InvalidRequest, TimeoutError):
         held = Sampling(max_tokens=_TOKENS, temperature=0, constraint=_ASKED)
-        async with aclosing(engine.generate(prompt, held)) as chunks:
+        chunks = engine.generate(prompt, held)
+        async with asyncio.timeout(_WAIT_S), aclosing(chunks):
             async for chunk in chunks:
                 said += b"".join(map(engine.tokenizer.piece, chunk.ids))
     return said.startswith(_WORD.encode())

@@ -40,6 +40,7 @@ def ebnf(lark: str, literals: Mapping[int, str], ends: Collection[int]) -> str |
     ``literals``: control token → what it is called; ``ends``: those that end a text."""
     try:
         rules = read(lark)
+        _Ending(rules, ends).check(Rule("start"), is_last=True)
         return _Writer(rules, ends, _kept_out(rules, literals.values())).written(Rule("start"))
     except (Unreadable, RecursionError):
         return None
@@ -58,6 +59,32 @@ def _kept_out(rules: Mapping[str, Node], literals: Iterable[str]) -> list[str]:
 def _stem(literal: str) -> str:
     found = _NUMBERED.match(literal)
     return literal if found is None else found[1]
+
+
+class _Ending:
+    """Sees that what ends a text stands nowhere else: nothing would come behind it."""
+
+    def __init__(self, rules: Mapping[str, Node], ends: Collection[int]) -> None:
+        self._rules = rules
+        self._ends = ends
+        self._checked: set[tuple[str, bool]] = set()
+
+    def check(self, node: Node, *, is_last: bool) -> None:
+        """Raises ``Unreadable``."""
+        match node:
+            case Token(id) if id in self._ends and not is_last:
+                raise Unreadable("a text goes on behind what ends it")
+            case Row(parts):
+                for place, part in enumerate(parts, start=1):
+                    self.check(part, is_last=is_last and place == len(parts))
+            case Choice(arms):
+                for arm in arms:
+                    self.check(arm, is_last=is_last)
+            case Times(inner, _, most):
+                self.check(inner, is_last=is_last and most == 1)
+            case Rule(name) if (name, is_last) not in self._checked:
+                self._checked.add((name, is_last))
+                self.check(self._rules[name], is_last=is_last)
 
 
 class _Writer:
@@ -93,7 +120,7 @@ class _Writer:
             case Chars(ranges):
                 return _class(ranges)
             case Token(id):
-                # a text that may end does so by one of these anyway; as a token, none would come
+                # what may end does so by one of these anyway; as a token, none would come
                 return '""' if id in self._ends else f"Token({id})"
             case Anything(without):
                 return self._any_text(without)

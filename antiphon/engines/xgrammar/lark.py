@@ -137,12 +137,11 @@ class _Reader:
     def _schema(self) -> Node:
         schema, rules = self.json, self._rules
         self._next()
-        tree = SchemaTree(
-            schema, f"json_{len(rules)}", lambda body: _Reader(body, 0, rules).choice()
-        )
-        start = tree.start()
-        rules |= tree.rules
-        return start
+
+        def body(text: str) -> Node:
+            return _Reader(text, 0, rules).choice()
+
+        return SchemaTree(schema, f"json_{len(rules)}", rules, body).start()
 
     def _grouped(self, closing: str) -> Node:
         node = self.choice(closing)

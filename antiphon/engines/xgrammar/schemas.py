@@ -72,16 +72,19 @@ _FORMATS: Mapping[str, str] = {
 }
 #: No halves of characters among them.
 _ESCAPE = r'\\(["\\\/bfnrt]|u([0-9a-ce-f][0-9a-f]|d[0-7])[0-9a-f]{2})'
+_UNBOUND = {"integer": INTEGER, "number": NUMBER}
 _PLAIN = r'[^"\\\x00-\x1f]'
 #: What ends the text of a string, or may not stand in it.
 _NOT_PLAIN = ('"', "\\", *(chr(code) for code in range(0x20)))
 
 
 class SchemaTree:
-    """Trees of the parts of one schema, some of them as rules whose names begin with ``prefix``.
-    ``body``: reads what may stand in a rule of Lark."""
+    """Trees of the parts of one schema, some of them as ``rules``; names of its own begin with
+    ``prefix``. ``body``: reads what may stand in a rule of Lark."""
 
-    def __init__(self, root: Any, prefix: str, body: Callable[[str], Node]) -> None:
+    def __init__(
+        self, root: Any, prefix: str, rules: dict[str, Node], body: Callable[[str], Node]
+    ) -> None:
         told = root.get("x-guidance") or {} if isinstance(root, Mapping) else {}
         self._lenient = bool(told.get("lenient"))
         self._comma = Text(told.get("item_separator", _LAYOUT[0]))
@@ -90,7 +93,7 @@ class SchemaTree:
         self._prefix = prefix
         self._body = body
         self._objects = 0
-        self.rules: dict[str, Node] = {}
+        self._rules = rules
 
     def start(self) -> Rule:
         """The whole. Raises ``Unreadable``."""
@@ -98,10 +101,13 @@ class SchemaTree:
 
     def _rule(self, name: str, write: Callable[[], Node]) -> Rule:
         """What is written once, and may stand in itself."""
-        name = f"{self._prefix}_{name}"
-        if name not in self.rules:
-            self.rules[name] = Text("")
-            self.rules[name] = write()
+        return self._shared(f"{self._prefix}_{name}", write)
+
+    def _shared(self, name: str, write: Callable[[], Node]) -> Rule:
+        """The same for every schema."""
+        if name not in self._rules:
+            self._rules[name] = Text("")
+            self._rules[name] = write()
         return Rule(name)
 
     def _of(self, schema: Any) -> Node:
@@ -219,18 +225,21 @@ class SchemaTree:
                 return Choice((Text("true"), Text("false")))
             case "null":
                 return Text("null")
-        return _number(kind, {key: said[key] for key in _BOUNDS & said.keys()})
+        if bounds := {key: said[key] for key in _BOUNDS & said.keys()}:
+            return _number(kind, bounds)
+        return self._shared(f"json_{kind}", lambda: regex(_UNBOUND[kind]))
 
     # --- texts and numbers -----------------------------------------------------------------------
 
     def _string(self, said: Schema) -> Node:
         asked = [key for key in ("pattern", "format", *_LENGTHS) if key in said]
         if not asked:
-            return self._rule("string", _text)
+            return self._shared("json_string", _text)
         if asked == ["pattern"]:
             body = self._pattern(said["pattern"])
         elif asked == ["format"] and said["format"] in _FORMATS:
-            body = regex(_FORMATS[said["format"]])
+            name = said["format"]
+            body = self._shared(f"json_{name.replace('-', '_')}", lambda: regex(_FORMATS[name]))
         elif _LENGTHS.issuperset(asked):
             char = regex(f"{_PLAIN}|{_ESCAPE}")
             body = Times(char, said.get("minLength", 0), said.get("maxLength"))
@@ -287,7 +296,7 @@ class SchemaTree:
     def _map(self, value: Any) -> Node:
         if value is False:
             return Text("{}")
-        member = Row((self._rule("string", _text), Text(self._colon), self._of(value)))
+        member = Row((self._shared("json_string", _text), Text(self._colon), self._of(value)))
         return Row((Text("{"), self._row((), member, 0, None), Text("}")))
 
     def _members(self, members: Sequence[tuple[Node, bool]]) -> Node:
@@ -326,8 +335,6 @@ def _text() -> Node:
 
 
 def _number(kind: str, bounds: Mapping[str, Any]) -> Node:
-    if not bounds:
-        return regex(INTEGER if kind == "integer" else NUMBER)
     lows = [
         (bounds[key], key != "minimum") for key in ("minimum", "exclusiveMinimum") if key in bounds
     ]

@@ -109,6 +109,9 @@ def test_a_schema_is_written_as_llguidance_lays_it_out() -> None:
         "start: (",
         "no rule at all",
         "start: %json false",
+        'start: <[7]> "a"',
+        'start: part "a"\npart: "b" <[7]>',
+        "start: part*\npart: <[7]>",
     ],
 )
 def test_what_is_not_known_is_not_said(lark: str) -> None:

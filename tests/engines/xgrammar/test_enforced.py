@@ -15,11 +15,12 @@ from antiphon.dialects.constraints import Grammarian
 from antiphon.dialects.formats import REASONING, TOOLS
 from antiphon.dialects.tools import shown_tools
 from antiphon.engines.xgrammar.ebnf import ebnf
-from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Constraint
 from antiphon.wire.tools import Custom, Function, Grammar
 from tests.dialects.grammars import Held
 from tests.dialects.replies import specials, written
+from tests.dialects.test_constraints import ENDS
 
 xgrammar = pytest.importorskip("xgrammar")
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]
@@ -30,12 +31,12 @@ _SIGNS = tuple(b'",:{}[]<|>')
 class Enforced:
     """A constraint as xgrammar enforces it. ``known``: whether it can be said in its words."""
 
-    def __init__(self, tokenizer: ByteTokenizer, constraint: Constraint) -> None:
+    def __init__(self, tokenizer: ByteTokenizer, constraint: Constraint, end: str = END) -> None:
         literals = {id: literal for literal, id in tokenizer.special.items()}
-        found = ebnf(constraint.lark, literals, tokenizer.end_ids)
-        self.known = found is not None
         self._tokenizer = tokenizer
-        self._end = max(tokenizer.end_ids)
+        self._end = tokenizer.special[end]
+        found = ebnf(constraint.lark, literals, {self._end})
+        self.known = found is not None
         vocabulary = [tokenizer.piece(id) for id in range(tokenizer.size)]
         described = xgrammar.TokenizerInfo(
             vocabulary,
@@ -104,15 +105,16 @@ ASKED = {
 @pytest.mark.parametrize("asked", ASKED)
 @pytest.mark.parametrize("form", TOOLS)
 def test_calls_are_held_as_llguidance_holds_them(form: str, asked: str) -> None:
-    tokenizer = ByteTokenizer(("<think>", "</think>", *sorted(specials(TOOLS[form]))))
+    end = ENDS.get(form, END)
+    tokenizer = ByteTokenizer(("<think>", "</think>", *sorted(specials(TOOLS[form])), end))
     options = Options(**ASKED[asked])
     maker = Grammarian(tokenizer, TOOLS[form], REASONING["think"])
     constraint = maker.constraint(options, shown_tools(options, ()), False)
     assert constraint is not None
-    enforced, held = Enforced(tokenizer, constraint), Held(tokenizer, constraint)
+    enforced, held = Enforced(tokenizer, constraint, end), Held(tokenizer, constraint, end)
     if not enforced.known:
         # where nothing marks a call: what an answer may not begin with has no words
-        assert "TEXT: " in constraint.lark and asked != "forced"
+        assert "~/" in constraint.lark and asked != "forced"
         return
     thought = "<think>So.</think>\n\n"
     call = written(TOOLS[form], [("trip", {"city": "O<s>lo", "days": 2})])
