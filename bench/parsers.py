@@ -36,7 +36,7 @@ def parsers() -> Iterator[Line]:
     yield _line(
         "harmony", lambda: harmony.Parser(tokenizer, codes, shapes=SHAPES), tokenizer, _spoken()
     )
-    for form in REASONING.values():
+    for form in (form for form in REASONING.values() if form.open):
         yield _scanned(
             f"{form.name} (thinking)", form.open + form.close, _thought(form), reasoning=form
         )
