@@ -92,8 +92,9 @@ def _unknown(cls: type[Struct], table: Mapping[str, Any], where: str) -> Iterato
 
 
 def _thinking(row: ReasoningFormat, where: str) -> ReasoningFormat:
+    thinks = row.open or row.close or not row.answer[0]
     for key in ("open", "close"):
-        if not all(getattr(row, key)) or not getattr(row, key):
+        if not all(getattr(row, key)) or (thinks and not getattr(row, key)):
             raise SetupError(f"{where}.{key} must name what stands there")
     return row
 

@@ -119,4 +119,4 @@ def _called(form: ToolFormat) -> str:
         said = f"{parameter.before}text{parameter.json}{json.dumps(_TEXT)}{parameter.json_end}"
     else:
         said = f"{parameter.before}text{parameter.text}{_TEXT}{parameter.text_end}"
-    return f"{how.first}{how.before}store{how.between}{said}{how.after}{how.last}"
+    return how.calls([("store", said)])

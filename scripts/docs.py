@@ -178,7 +178,7 @@ def _example_call(form: ToolFormat) -> str:
         if how.parameter is None
         else how.parameter.written("city", arguments["city"])
     )
-    return f"{how.first}{how.opening('weather', 0)}{said}{how.after}{how.last}"
+    return how.calls([("weather", said)])
 
 
 #: Page → what it should hold.

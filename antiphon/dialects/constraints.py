@@ -40,6 +40,8 @@ __all__ = ["Grammarian", "guide_lark", "input_lark", "is_partial"]
 
 #: One way to write JSON: a small model would else put blanks until its tokens run out.
 _LAYOUT = {"whitespace_flexible": False}
+#: What models put before what they are held to.
+_LEAD = r"/[ \n]{0,2}/ "
 #: Calls one after another, at most: a small model would else repeat one until its tokens run out.
 _MOST_CALLS = 16
 
@@ -71,6 +73,8 @@ class Grammarian:
         head = tools.written.first + tools.written.before
         #: What begins a further message of a reply, where it consists of such.
         self._header = "" if reasoning is None else reasoning.header
+        #: Where messages are told apart, nothing stands before them.
+        self._lead = "" if self._header or tools.doubtful else _LEAD
         #: The terminal by which calls are told from text, if there is one.
         self._opening = max((t for t in tools.opens if head.startswith(t)), key=len, default="")
         self._valid = lru_cache(maxsize=512)(check_schema)
@@ -89,7 +93,8 @@ class Grammarian:
             return None
         rules = Rules(shown.required)
         if shown.required:
-            body = self._calls(rules, shown, options.parallel_tool_calls)
+            calls = self._calls(rules, shown, options.parallel_tool_calls)
+            body = f"{self._lead}{self._unsaid()}{calls}"
         elif answered:
             body = self._answer_or_calls(rules, shown, options, schema)
         else:
@@ -116,13 +121,16 @@ class Grammarian:
         form = self._reasoning
         if form is None or not form.open:
             return ""
-        ends = enumerate(form.closes)
-        said = " | ".join(self._spelling.until(rules, f"thought_{n}", end) for n, end in ends)
+        said = " | ".join(
+            self._spelling.until(rules, f"thought_{n}", end) for n, end in enumerate(form.closes)
+        )
         said = rules.add("thought", said)
+        ends = " | ".join(map(self._literal, form.closes))
         rules.add("gap", self._literal(self._header) if self._header else r"/\n{0,2}/")
         if begun:
             return f"{said} gap "
-        return f"({self._literal(form.open[0])} {said} gap)? "
+        # Some end thinking that they have not begun.
+        return f"({self._lead}({self._literal(form.open[0])} {said} | {ends}) gap)? "
 
     # --- answers ---------------------------------------------------------------------------------
 
@@ -210,7 +218,7 @@ class Grammarian:
         if parallel:
             again = self._one(rules, "again", how.separator + how.before, shown, bodies)
             more = f" {again}{{0,{_MOST_CALLS - 1}}}"
-        last = f" {self._literal(how.last)}" if how.last else ""
+        last = f" {self._spelling.filled(how.last)}" if how.last else ""
         return rules.add("calls", f"{first}{more}{last}")
 
     def _one(self, rules: Rules, name: str, head: str, shown: Shown, bodies: Sequence[str]) -> str:
@@ -218,16 +226,25 @@ class Grammarian:
         return rules.add(
             name,
             " | ".join(
-                f"{self._spelling.filled(head + tool.name + between, name=tool.name)} {body}"
+                f"{self._head(head + tool.name + between, tool.name)} {body}"
                 for tool, body in zip(shown.callable, bodies, strict=True)
             ),
         )
+
+    def _head(self, text: str, name: str) -> str:
+        """What stands before arguments. Where nothing marks it, the white space before it is part
+        of it: an answer that begins so could not be told from it."""
+        if self._opening or self._header or self._form.doubtful or "{name}" in text:
+            return self._spelling.filled(text, name=name)
+        return rf"/[ \n]{{0,4}}{_escaped(text)}/"
 
     def _body(self, rules: Rules, number: int, tool: ShownTool) -> str:
         """The arguments of a call and its end."""
         after = self._form.written.after
         arguments = self._arguments(rules, number, tool)
-        end = f" {self._literal(after)}" if after else ""
+        if self._form.written.ids:
+            arguments += f' (", \\"id\\": \\"" {self._spelling.filled("{id}")} "\\"")?'
+        end = f" {self._spelling.filled(after)}" if after else ""
         return rules.add(f"tool_{number}", f"{arguments}{end}")
 
     def _free(self, rules: Rules, shown: Shown, parallel: bool) -> str:
@@ -245,7 +262,22 @@ class Grammarian:
         before = self._spelling.until(rules, "before", opening)
         repeat = "*" if parallel else "?"
         tail = rules.add("tail", ANYTHING)
-        return f"({before} {rest}){repeat} {tail}"
+        frames = self._frames()
+        framed = f"({rules.add('framed', f'{ANYTHING} ({frames})')})* " if frames else ""
+        return f"({framed}{before} {rest}){repeat} {framed}{tail}"
+
+    def _unsaid(self) -> str:
+        """An answer of no words, which some write before calls."""
+        form = self._reasoning
+        if form is None or form.header or not all(map(self._spelling.is_special, form.answer)):
+            return ""
+        return f"({' '.join(map(self._literal, form.answer))})? "
+
+    def _frames(self) -> str:
+        """The control tokens that stand before and behind answers: no text can spell them."""
+        form = self._reasoning
+        frames = () if form is None else dict.fromkeys((*form.answer, *form.frames))
+        return " | ".join(self._literal(f) for f in frames if self._spelling.is_special(f))
 
     def _bare(self, rules: Rules, shown: Shown, parallel: bool) -> str:
         """A free answer, or calls: told apart by what stands before the arguments."""
@@ -255,7 +287,7 @@ class Grammarian:
         begun = [f"{_escaped(head + tool.name)}[^A-Za-z0-9_.\\-]" for tool in shown.callable]
         if how.parameter is None:  # whatever its name, it would be read as a call
             begun.append(f'{_escaped(head)}[^"]*{_escaped(how.between)}')
-        rules.add("TEXT", rf"{ANYTHING} & ~/(?s:({'|'.join(begun)}).*)/")
+        rules.add("TEXT", rf"{ANYTHING} & ~/(?s:\s*({'|'.join(begun)}).*)/")
         marked = [self._literal(opening) for opening in self._form.opens]
         return " | ".join(["TEXT", calls, *(f"{mark} {calls}" for mark in marked)])
 
@@ -270,18 +302,21 @@ class Grammarian:
         return f"{said} ({header} {calls})? | {calls} ({header} {said})?"
 
     def _told(self, rules: Rules, shown: Shown, parallel: bool) -> str:
-        """Calls, or an answer and then calls. What parts the two may stand in an answer: only what
-        stands before a tool's arguments tells them apart."""
-        how = self._form.written
-        sign = _escaped(how.separator)
-        heads = "|".join(_escaped(how.before + tool.name + how.between) for tool in shown.callable)
-        calls = self._calls(rules, shown, parallel)
+        """An answer and then calls, or either. What opens calls may stand in an answer: only what
+        stands before a tool's arguments tells them apart. A prompt may have opened the first."""
+        how, opened = self._form.written, self._opening
+        sign = _escaped(opened or how.separator)
+        head = (how.first + how.before)[len(opened) :]
+        heads = "|".join(_escaped(head + tool.name + how.between) for tool in shown.callable)
+        calls = self._calls(rules, shown, parallel, opened)
         rules.add("SAID", rf"/(?s:.*{sign})/")
         rules.add("MORE", rf"SAID & ~/(?s:({heads}).*)/")
         rules.add("LAST", rf"{ANYTHING} & ~/(?s:.*{sign}.*)/")
         rules.add("REST", rf"LAST & ~/(?s:({heads}).*)/")
         said, more = rules.add("said", "SAID", "[lazy]"), rules.add("more", "MORE", "[lazy]")
         after = f"{more}* (REST | {calls})"
+        if opened:
+            return f"LAST | {said} {after}"
         if self._reasoning is None or not self._reasoning.answer[0]:
             return f"REST | {more} {after} | {calls}"
         return f"{self._literal(self._reasoning.answer[0])} (LAST | {said} {after}) | {calls}"

@@ -62,11 +62,7 @@ def without_tools(messages: Sequence[Message], form: ToolFormat) -> list[Message
 
 def _written(calls: Iterable[tuple[str, str]], form: ToolFormat) -> str:
     """Calls (name, arguments as JSON) in the format's own way."""
-    how = form.written
-    each = (
-        f"{how.opening(name, number)}{said}{how.after}" for number, (name, said) in enumerate(calls)
-    )
-    return how.first + how.separator.join(each) + how.last
+    return form.written.calls(calls)
 
 
 def _said(call: Mapping[str, Any]) -> tuple[str, str]:

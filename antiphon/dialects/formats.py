@@ -85,6 +85,17 @@ _LONGCAT = argument_tags(
     ("<longcat_arg_key>", "<longcat_arg_value>"),
     mark="<longcat_arg_key>",
 )
+_CALL = r"<\|function_call\|>"
+_GIGACHAT = records(
+    "gigachat3",
+    (
+        "<|message_sep|>\n\nfunction call<|role_sep|>\n",
+        "function call<|role_sep|>\n",
+        "<|function_call|>",
+    ),
+    record(before="<|message_sep|>\n\nfunction call<|role_sep|>\n"),
+    mark="role_sep",
+)
 #: From the most telling marks to the least.
 TOOLS: Mapping[str, ToolFormat] = {
     row.name: row
@@ -188,12 +199,19 @@ TOOLS: Mapping[str, ToolFormat] = {
         ),
         mistral(
             "mistral_v11",
+            Written(before="[TOOL_CALLS]", between="[CALL_ID]{id}[ARGS]", after="", separator=""),
+            r"\[CALL_ID\]",
+        ),
+        mistral(
+            "mistral_v13",
             Written(before="[TOOL_CALLS]", between="[ARGS]", after="", separator=""),
             r"\[ARGS\]",
         ),
-        mistral("mistral", record(", ", first="[TOOL_CALLS][", last="]"), r"\[TOOL_CALLS\]"),
+        mistral(
+            "mistral", record(", ", first="[TOOL_CALLS][", last="]", ids=True), r"\[TOOL_CALLS\]"
+        ),
         braced("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>"),
-        braced("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>'),
+        braced("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>', in_order=True),
         records(
             "cohere",
             ("<|START_ACTION|>",),
@@ -209,16 +227,10 @@ TOOLS: Mapping[str, ToolFormat] = {
         ),
         named_records("apertus", "<|tools_prefix|>", "<|tools_suffix|>", r"<\|tools_prefix\|>"),
         inkling("inkling"),
-        records(
-            "gigachat3",
-            (
-                "<|message_sep|>\n\nfunction call<|role_sep|>\n",
-                "function call<|role_sep|>\n",
-                "<|function_call|>",
-            ),
-            record(before="<|message_sep|>\n\nfunction call<|role_sep|>\n"),
-            mark="role_sep",
+        replace(
+            _GIGACHAT, name="gigachat31", written=record(before="<|function_call|>"), mark=_CALL
         ),
+        _GIGACHAT,
         records(
             "internlm",
             ("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
@@ -236,7 +248,7 @@ TOOLS: Mapping[str, ToolFormat] = {
         records(
             "hunyuan_a13b",
             ("<tool_calls>",),
-            record(", ", first="<tool_calls>[", last="]</tool_calls>"),
+            record(", ", first="<tool_calls>[", last="]</tool_calls>", ids=True),
             closes=("</tool_calls>",),
             mark="<tool_calls>",
         ),
@@ -288,13 +300,13 @@ TOOLS: Mapping[str, ToolFormat] = {
         records(
             "granite_20b_fc",
             ("<function_call>",),
-            record("", before="<function_call> "),
+            record(before="<function_call> "),
             mark="<function_call>",
         ),
         records(
             "xlam",
             (),
-            record(", ", first="[", last="]"),
+            record(", ", first="[", last="]", ids=True),
             bare="[",
             mark="calls in a single JSON array|xLAM|deep thinking subroutine",
         ),

@@ -85,7 +85,8 @@ TOOLS_ABOUT: Mapping[str, About] = {
         "Phi-4 mini, FireFunction 2", "its template", True, ("phi4_mini_json", "firefunction_v2")
     ),
     "granite": About("Granite 3", "its template", True),
-    "mistral_v11": About("Mistral, tokenizer v11 and later", "its template", True, ("magistral",)),
+    "mistral_v13": About("Mistral, tokenizer v13 and later", "its template", True, ("magistral",)),
+    "mistral_v11": About("Mistral, tokenizer v11", "its template", True),
     "mistral": About("Mistral, before tokenizer v11", "its template", True, ("mistral_nemo",)),
     "functiongemma": About("FunctionGemma", "its makers' template", True),
     "gemma4": About("Gemma 4", "its template", True),
@@ -98,6 +99,7 @@ TOOLS_ABOUT: Mapping[str, About] = {
     "apertus": About("Apertus", "its template", True, ("apertus2509",)),
     "inkling": About("Inkling", f"{_VLLM} and {_SGLANG}"),
     "gigachat35": About("GigaChat 3.5", "its template", True),
+    "gigachat31": About("GigaChat 3.1", "its template", True),
     "gigachat3": About("GigaChat 3", "its template", True),
     "internlm": About("InternLM 2, 3, Intern-S1", "its template", True, ("interns1",)),
     "minimax_m1": About("MiniMax M1", "its template", True, ("minimax",)),

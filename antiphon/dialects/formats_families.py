@@ -76,7 +76,7 @@ def named_records(name: str, opening: str, closing: str, mark: str) -> ToolForma
 
 
 def record(
-    separator: str = "\n",
+    separator: str = "{line}",
     key: str = "arguments",
     *,
     name: str = '"name"',
@@ -84,9 +84,10 @@ def record(
     after: str = "",
     first: str = "",
     last: str = "",
+    ids: bool = False,
 ) -> Written:
     """A call as a JSON object; what stands around each, and around all. ``name``: the name's key,
-    and what stands before it."""
+    and what stands before it. ``ids``: a call may have one."""
     return Written(
         first=first,
         before=f'{before}{{{name}: "',
@@ -94,6 +95,7 @@ def record(
         after="}" + after,
         separator=separator,
         last=last,
+        ids=ids,
     )
 
 
@@ -164,7 +166,9 @@ def deepseek(name: str, mark: str, *, typed: bool) -> ToolFormat:
     )
 
 
-def braced(name: str, opening: str, closing: str, quote: str) -> ToolFormat:
+def braced(
+    name: str, opening: str, closing: str, quote: str, *, in_order: bool = False
+) -> ToolFormat:
     """``call:NAME{key:value}``, strings between tokens made for that."""
     ends = {opening: "call", closing: START}
     return ToolFormat(
@@ -187,6 +191,7 @@ def braced(name: str, opening: str, closing: str, quote: str) -> ToolFormat:
                 json=":",
                 json_end="",
                 separator=",",
+                in_order=in_order,
             ),
         ),
         quote=quote,
@@ -258,7 +263,7 @@ def solar(name: str) -> ToolFormat:
         },
         written=Written(
             first=first,
-            before=f"{begin}call00000{{n}}{named}",
+            before=f"{begin}{{id}}{named}",
             between=given,
             after="<|tool_call:end|>",
             separator="",

@@ -25,7 +25,7 @@ def argument_tags(
     mark: str,
     key_end: str | None = None,
     value_end: str | None = None,
-    line: str = "\n",
+    line: str = "{line}",
 ) -> ToolFormat:
     """The name, then a tag for each key and one for each value. ``tags``: how both begin, as in
     ``<arg_key>`` and ``<arg_value>``; a key without an end of its own ends where its value
@@ -58,6 +58,7 @@ def argument_tags(
             before=opening,
             between=line,
             after=closing,
+            separator="{line}",
             parameter=_parameter(key, between, value_end + line),
         ),
         mark=mark,
@@ -70,7 +71,7 @@ def section_tags(
     mark: str,
     *,
     named: str = "tool_sep",
-    line: str = "\n",
+    line: str = "{line}",
     lenient: bool = False,
 ) -> ToolFormat:
     """Keys and values in tags of their own behind the name, all calls in a section. ``tag``: what
@@ -112,11 +113,12 @@ def section_tags(
             else {}
         ),
         written=Written(
-            first=first + "\n",
+            first=first + "{line}",
             before=opening,
             between=behind + line,
             after=closing,
-            last="\n" + last,
+            separator="{line}",
+            last="{line}" + last,
             parameter=_parameter(key, between, value_end + line),
         ),
         mark=mark,

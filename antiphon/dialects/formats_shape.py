@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal
 
 from msgspec import Struct
@@ -74,7 +74,9 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
 class ParameterForm(Struct, frozen=True, kw_only=True):
     """How one argument is written where arguments are no JSON object: before key text VALUE
     text_end for strings, before key json VALUE json_end for the rest. ``quoted``: strings too are
-    JSON values. ``{key}`` stands for the key once more, ``{type}`` for the JSON type of a value."""
+    JSON values, or Python's. ``plain``: a pattern of strings that may as well be written as the
+    rest is. ``in_order``: of the alphabet, and not of the schema. ``{key}`` stands for the key once
+    more, ``{type}`` for the JSON type of a value, ``{line}`` for a line end that may be missing."""
 
     before: str
     json: str
@@ -83,6 +85,8 @@ class ParameterForm(Struct, frozen=True, kw_only=True):
     text_end: str = ""
     separator: str = ""
     quoted: bool = False
+    plain: str = ""
+    in_order: bool = False
 
     def written(self, key: str, value: Any) -> str:
         """An argument as a model writes it."""
@@ -90,8 +94,9 @@ class ParameterForm(Struct, frozen=True, kw_only=True):
             begin, said, end = self.text, value, self.text_end
         else:
             begin, said, end = self.json, json.dumps(value, ensure_ascii=False), self.json_end
-        begin, end = (part.replace("{key}", key) for part in (begin, end))
-        return self.before + key + begin.replace("{type}", _type_of(value)) + said + end
+        known = {"{key}": key, "{type}": _type_of(value)}
+        begin, end = (_filled(part, known) for part in (begin, end))
+        return self.before + key + begin + said + end
 
 
 class Written(Struct, frozen=True, kw_only=True):
@@ -99,7 +104,8 @@ class Written(Struct, frozen=True, kw_only=True):
 
     The arguments are a JSON object, or parameters in their own form. In ``before`` and
     ``between``, ``{n}`` is the call's number, counted from 0, ``{n+1}`` the same counted from 1,
-    ``{name}`` its name once more."""
+    ``{id}`` an id, ``{name}`` its name once more; anywhere, ``{line}`` is a line end that may be
+    missing. ``ids``: a JSON object of name and arguments may end in an id."""
 
     before: str
     between: str
@@ -108,18 +114,34 @@ class Written(Struct, frozen=True, kw_only=True):
     separator: str = "\n"
     last: str = ""
     parameter: ParameterForm | None = None
+    ids: bool = False
+
+    def calls(self, said: Iterable[tuple[str, str]]) -> str:
+        """Calls as they are written: of each its name, and its arguments as they stand."""
+        each = (
+            self.opening(name, number) + arguments + _filled(self.after, {})
+            for number, (name, arguments) in enumerate(said)
+        )
+        first, separator, last = (
+            _filled(part, {}) for part in (self.first, self.separator, self.last)
+        )
+        return first + separator.join(each) + last
 
     def opening(self, name: str, number: int) -> str:
         """A call up to its arguments."""
         known = {"{n}": str(number), "{n+1}": str(number + 1), "{name}": name}
-        before, between = (
-            _BLANKS.sub(lambda blank: known[blank.group()], part)
-            for part in (self.before, self.between)
-        )
-        return before + name + between
+        known["{id}"] = f"call{number:06}"
+        return _filled(self.before, known) + name + _filled(self.between, known)
 
 
-_BLANKS = re.compile(r"\{(?:n|n\+1|name)\}")
+_BLANKS = re.compile(r"\{(?:n|n\+1|id|name|key|type|line)\}")
+
+
+def _filled(text: str, known: Mapping[str, str]) -> str:
+    known = {"{line}": "\n", **known}
+    return _BLANKS.sub(lambda blank: known.get(blank.group(), blank.group()), text)
+
+
 _TYPES: Mapping[type, str] = {
     bool: "boolean",
     int: "number",

@@ -82,6 +82,7 @@ def function_tags(name: str, section: str, mark: str, *, lines: bool = True) -> 
             before=first + "\n<function=",
             between=">\n",
             after="</function>\n" + last,
+            separator="{line}",
             parameter=ParameterForm(
                 before="<parameter=", text=begin, text_end=end, json=begin, json_end=end
             ),
@@ -172,7 +173,12 @@ def cdata_tags(name: str) -> ToolFormat:
             between='">',
             after=closing,
             parameter=ParameterForm(
-                before=key, text='"><![CDATA[', text_end="]]>" + end, json='">', json_end=end
+                before=key,
+                text='"><![CDATA[',
+                text_end="]]>" + end,
+                json='">',
+                json_end=end,
+                plain=r"[^<&\n]*",
             ),
         ),
         mark='<param name=|<param name=\\\\"',

@@ -15,6 +15,15 @@ from .schemas import object_forms, types_of
 
 __all__ = ["Parameters", "json_rule"]
 
+#: How Python writes what JSON writes otherwise, by the type of a schema that says no more.
+_PYTHON: Mapping[str, str] = {
+    "string": r"/'([^'\\\n]|\\[\\'\"nt])*'/",
+    "boolean": '"True" | "False"',
+    "null": '"None"',
+}
+#: What a schema may say besides without a rule for its values.
+_ABOUT = frozenset({"type", "title", "description", "default", "examples"})
+
 #: What every part of a schema needs of the whole.
 _SHARED = ("$defs", "definitions", "x-guidance")
 #: The name of a parameter that no schema tells of, and how many of them there may be.
@@ -25,6 +34,12 @@ _MOST = 16
 def json_rule(schema: Mapping[str, Any]) -> str:
     """A JSON text that follows a schema."""
     return "%json " + json.dumps(schema, ensure_ascii=False)
+
+
+def _pythons(schema: Mapping[str, Any]) -> list[str]:
+    """Python's ways of writing a value, where any of its type will do."""
+    named = types_of(schema) if schema.keys() <= _ABOUT else ()
+    return [_PYTHON[name] for name in sorted(named) if name in _PYTHON]
 
 
 class Parameters:
@@ -58,7 +73,9 @@ class Parameters:
     def _object(
         self, rules: Rules, name: str, schema: Mapping[str, Any], shared: Mapping[str, Any]
     ) -> str:
-        properties = schema.get("properties") or {}
+        properties = dict(schema.get("properties") or {})
+        if self._form.in_order:
+            properties = dict(sorted(properties.items()))
         required = set(schema.get("required") or ())
         if not properties:
             is_open = schema.get("additionalProperties", True) is not False
@@ -67,20 +84,20 @@ class Parameters:
         for position, (key, inner) in enumerate(properties.items()):
             value = self._one(rules, f"{name}_{position}", key, inner, shared)
             said.append((value, key in required))
-        return self._row(said)
+        return self._row(rules, name, said)
 
-    def _row(self, said: list[tuple[str, bool]]) -> str:
+    def _row(self, rules: Rules, name: str, said: list[tuple[str, bool]]) -> str:
         """Parameters one after another; each with whether it must be there."""
         if not self._form.separator:
             return " ".join(value if must else f"{value}?" for value, must in said)
-        said.sort(key=lambda pair: not pair[1])
         comma = self._spelling.literal(self._form.separator)
-        out = ""
-        for position, (value, must) in enumerate(said):
-            piece = value if position == 0 else f"{comma} {value}"
-            out = f"{out} {piece}" if must else f"{out} ({piece}"
-        optional = sum(not must for _, must in said)
-        return (out + ")?" * optional).strip()
+        alone = more = '""'  # what may follow where none stands yet, and behind one that does
+        for position, (value, must) in reversed(list(enumerate(said))):
+            alone = f"{value} {more}" if must else f"{value} {more} | {alone}"
+            alone = rules.add(f"{name}_a{position}", alone)
+            behind = f"{comma} {value}" if must else f"({comma} {value})?"
+            more = rules.add(f"{name}_b{position}", f"{behind} {more}")
+        return alone
 
     def _one(
         self, rules: Rules, name: str, key: str, schema: Any, shared: Mapping[str, Any]
@@ -94,24 +111,32 @@ class Parameters:
             end = form.text_end.replace("{key}", key)
             until = spelling.until(rules, f"{name}_v", end)
             head = spelling.filled(form.before + key + form.text, key=key)
-            return rules.add(name, f"{head} {until}")
+            plain = f" | {self._json(key, f'/{form.plain}/')}" if form.plain else ""
+            return rules.add(name, f"{head} {until}{plain}")
         value = json_rule({**(schema if isinstance(schema, dict) else {}), **shared})
+        if form.quoted and isinstance(schema, dict):
+            value = f"({' | '.join([value, *_pythons(schema)])})"
+        return rules.add(name, self._json(key, value))
+
+    def _json(self, key: str, value: str) -> str:
+        """A parameter whose value is no string, or is written as if it were none."""
+        form, spelling = self._form, self._spelling
         head = spelling.filled(form.before + key + form.json, key=key)
         end = f" {spelling.filled(form.json_end, key=key)}" if form.json_end else ""
-        return rules.add(name, f"{head} {value}{end}")
+        return f"{head} {value}{end}"
 
     def _unknown(self, rules: Rules, name: str) -> str:
         """Parameters of any names, where the schema tells none."""
         form, spelling = self._form, self._spelling
         if "{key}" in form.text_end + form.json_end:
             return '""'  # what ends a value depends on its key
-        key = f"{spelling.literal(form.before)} " if form.before else ""
+        key = f"{spelling.filled(form.before)} " if form.before else ""
         if form.quoted:
-            end = f" {spelling.literal(form.json_end)}" if form.json_end else ""
-            body = f"{key}{_KEY} {spelling.literal(form.json)} {json_rule({})}{end}"
+            end = f" {spelling.filled(form.json_end)}" if form.json_end else ""
+            body = f"{key}{_KEY} {spelling.filled(form.json)} {json_rule({})}{end}"
         else:
             until = spelling.until(rules, f"{name}_any", form.text_end)
-            body = f"{key}{_KEY} {spelling.literal(form.text)} {until}"
+            body = f"{key}{_KEY} {spelling.filled(form.text)} {until}"
         one = rules.add(f"{name}_free", body)
         comma = f"{spelling.literal(form.separator)} " if form.separator else ""
         return f"({one} ({comma}{one}){{0,{_MOST - 1}}})?"

@@ -13,11 +13,13 @@ __all__ = ["ANYTHING", "Rules", "Spelling"]
 
 ANYTHING = "/(?s:.*)/"
 #: What stands in a format for something that is known only as it is written.
-_BLANK = re.compile(r"(\{(?:n|n\+1|name|key|type)\})")
+_BLANK = re.compile(r"(\{(?:n|n\+1|id|name|key|type|line)\})")
 _OPEN: Mapping[str, str] = {
     "{n}": "/[0-9]{1,3}/",
     "{n+1}": "/[1-9][0-9]{0,2}/",
     "{type}": "/number|boolean|null|array|object/",
+    "{id}": "/[A-Za-z0-9_.:\\-]{1,64}/",
+    "{line}": r"/\n?/",
 }
 
 
@@ -67,6 +69,9 @@ class Spelling:
 
     def until(self, rules: Rules, name: str, end: str) -> str:
         """Any text up to and with ``end``, as a rule of that name."""
+        if end.endswith("{line}"):
+            until = self.until(rules, f"{name}_l", end.removesuffix("{line}"))
+            return rules.add(name, f"{until} {_OPEN['{line}']}")
         pieces = self._pieces(end)
         token = next((n for n, piece in enumerate(pieces) if piece in self._special), None)
         if token is None:
@@ -77,6 +82,10 @@ class Spelling:
         # Text that ends as the text before the token does may go on, unless the token follows.
         part = self.until(rules, f"{name}_t", before)
         return rules.add(name, f"{part}+ {rest}")
+
+    def is_special(self, text: str) -> bool:
+        """Whether ``text`` begins with a control token."""
+        return next(iter(self._pieces(text)), "") in self._special
 
     def _pieces(self, text: str) -> list[str]:
         pieces = self._split.split(text) if self._split is not None else [text]

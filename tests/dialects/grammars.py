@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper, grammar_from
 
@@ -61,6 +61,16 @@ class Held:
         ids = self._tokenizer.encode(text, special=True)
         return self._matcher().try_consume_tokens(ids) == len(ids)
 
+    def longest(self, ids: Sequence[int]) -> Sequence[int]:
+        """The longest beginning of ``ids`` behind which it may stop."""
+        matcher = self._matcher()
+        most = 0
+        for count, id in enumerate(ids):
+            most = count if matcher.is_accepting() else most
+            if matcher.is_stopped() or not matcher.try_consume_tokens([id]):
+                return ids[:most]
+        return ids if matcher.is_accepting() else ids[:most]
+
     def written(self, dice: random.Random, most: int = 2_000) -> list[int]:
         """Something that it lets a model write, up to where nothing else may come. Special tokens
         and the signs of JSON are more likely than letters."""
@@ -69,7 +79,7 @@ class Held:
         while len(ids) < most and not matcher.is_stopped():
             allowed = [id for id, bias in enumerate(matcher.compute_logit_bias()) if bias]
             special = [id for id in allowed if id >= 256]
-            signs = [id for id in allowed if id in tuple(b'",:<|>')]
+            signs = [id for id in allowed if id in tuple(b'",:<|>\n')]
             letters = [id for id in allowed if 32 <= id < 127]
             kinds = [kind for kind in (special, signs, letters) if kind] or [allowed]
             ids.append(dice.choice(dice.choice(kinds)))

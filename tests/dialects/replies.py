@@ -188,15 +188,12 @@ def written(form: ToolFormat, calls: Sequence[tuple[str, Mapping[str, Any]]]) ->
             return json.dumps(values, ensure_ascii=False)
         return parameter.separator.join(parameter.written(*pair) for pair in values.items())
 
-    bodies = (
-        how.opening(name, n) + said(values) + how.after for n, (name, values) in enumerate(calls)
-    )
-    return how.first + how.separator.join(bodies) + how.last
+    return how.calls((name, said(values)) for name, values in calls)
 
 
 def thinking_of(name: str) -> ReasoningFormat:
     """How models think whose calls this row writes."""
-    return REASONING.get({"seed_oss": "seed", "mistral_v11": "mistral"}.get(name, name), _USUAL)
+    return REASONING.get({"seed_oss": "seed", "mistral_v13": "mistral"}.get(name, name), _USUAL)
 
 
 _USUAL = REASONING["think"]

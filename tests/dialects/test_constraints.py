@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import random
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from antiphon.conversation import Options
 from antiphon.dialects.constraints import Grammarian
 from antiphon.dialects.formats import REASONING, TOOLS
+from antiphon.dialects.scanner import Parser
 from antiphon.dialects.tools import shown_tools
 from antiphon.errors import InvalidRequest
 from antiphon.testing.tokenizer import END, ByteTokenizer
@@ -18,10 +21,10 @@ from antiphon.wire.extensions import Guide, read_guides
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
 from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace, Tool
 from tests.dialects.grammars import Held
-from tests.dialects.replies import specials, written
+from tests.dialects.replies import items, read, reply, specials, thinking_of, written
 
 SPECIAL = ("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]")
-STRING, INTEGER = {"type": "string"}, {"type": "integer"}
+STRING, INTEGER, BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
 
 
 def closed(**properties: Any) -> dict[str, Any]:
@@ -376,6 +379,28 @@ def test_calls_that_begin_as_an_answer_may_are_held_too() -> None:
     assert not python.may_write("[weather(city=3)]")
 
 
+def test_what_opens_a_doubtful_call_may_stand_in_an_answer() -> None:
+    tokenizer, options = ByteTokenizer(()), Options(tools=(WEATHER, CLOCK))
+    maker = Grammarian(tokenizer, replace(TOOLS["hermes"], doubtful=True), None)
+    free = Held(tokenizer, maker.constraint(options, shown_tools(options, ()), False))
+    wrong = call("weather", '{"city": 3}')
+    for text in ("", "<tool_call> is how", OSLO, f"So: {OSLO}", f"A <tool_call>\n{OSLO}\n{TIME}"):
+        assert free.may_write(text), text
+    for text in (wrong, f"So: {wrong}", f"<tool_call> {wrong}", f"{OSLO}\n{wrong}"):
+        assert not free.may_write(text), text
+    functionary = held("functionary_v3_2", thinks="functionary_v3_2", tools=(WEATHER, CLOCK))
+    right, wrong = 'weather\n{"city": "Oslo"}', 'weather\n{"city": 3}'
+    for text in (
+        "all\n>>> a\n1",
+        right,
+        f"all\nSo\n>>>{right}",
+        f"all\n>>> a>>>{right}>>>clock\n{{}}",
+    ):
+        assert functionary.may_write(text), text
+    for text in (wrong, f"all\nSo>>>{wrong}", "other\n{}", f"all\n>>> a>>>{wrong}>>>{right}"):
+        assert not functionary.may_write(text), text
+
+
 @pytest.mark.parametrize(
     "asked",
     [
@@ -541,7 +566,8 @@ TRIP = Function(
 WRITTEN = {
     "hermes": call("trip", '{"city": "Oslo", "days": 2}'),
     "mistral": '[TOOL_CALLS][{"name": "trip", "arguments": {"city": "Oslo", "days": 2}}]',
-    "mistral_v11": '[TOOL_CALLS]trip[ARGS]{"city": "Oslo", "days": 2}',
+    "mistral_v11": '[TOOL_CALLS]trip[CALL_ID]a1b2c3d4e[ARGS]{"city": "Oslo", "days": 2}',
+    "mistral_v13": '[TOOL_CALLS]trip[ARGS]{"city": "Oslo", "days": 2}',
     "llama3_json": '{"name": "trip", "parameters": {"city": "Oslo", "days": 2}}',
     "granite": '<|tool_call|>[{"name": "trip", "arguments": {"city": "Oslo", "days": 2}}]',
     "qwen3_coder": "<tool_call>\n<function=trip>\n<parameter=city>\nOslo\n</parameter>\n"
@@ -607,6 +633,60 @@ def test_every_format_can_be_held(form: str, special: bool, free: bool) -> None:
     if not (is_bare and row.written.parameter and free):  # which is only text
         assert not answer.may_write(written(row, [("trap", {"city": "Oslo", "days": 2})]))
     assert answer.may_write(IN_MESSAGES.get(form, "") + "Hello") is free
+
+
+@pytest.mark.requirement("FM-HELD", "API-PARALLEL")
+@pytest.mark.parametrize("free", [False, True], ids=["forced", "free"])
+@pytest.mark.parametrize("form", TOOLS)
+def test_every_format_can_be_held_to_one_call_behind_its_thinking(form: str, free: bool) -> None:
+    row, thinks = TOOLS[form], thinking_of(form)
+    end = ENDS.get(form, END)
+    tokens = sorted({*specials(row), *thinks.open, *thinks.close, end})
+    tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
+    asked: dict[str, Any] = {} if free else {"tool_choice": "required"}
+    answer = held(
+        form,
+        special=tuple(token for token in tokens if token),
+        thinks=thinks.name,
+        end=end,
+        tools=(tool, CLOCK),
+        parallel_tool_calls=False,
+        **asked,
+    )
+    trip, wrong = ("trip", {"city": "Oslo", "days": 2}), ("trip", {"city": "Oslo", "days": "two"})
+    thought = "Where?" if thinks.open else ""
+    assert answer.may_write(reply(row, thought, "", written(row, [trip])))
+    assert not answer.may_write(reply(row, thought, "", written(row, [wrong])))
+    if not free:  # what follows the one call is read by nobody
+        assert not answer.may_write(reply(row, thought, "", written(row, [trip, ("clock", {})])))
+
+
+@pytest.mark.requirement("FM-HELD")
+@pytest.mark.parametrize("form", TOOLS)
+def test_what_may_be_written_is_read(form: str) -> None:
+    """Whatever a model writes that is forced to call, it is a call that follows its schema."""
+    row, thinks = TOOLS[form], thinking_of(form)
+    end = ENDS.get(form, END)
+    tokens = sorted({*specials(row), *thinks.open, *thinks.close, end})
+    tokenizer = ByteTokenizer(tokens)
+    cities = ["Oslo", "São Paulo", "'s-Hertogenbosch", "<br>"]
+    parameters = closed(city={"type": "string", "enum": cities}, days=INTEGER, sure=BOOLEAN)
+    trip = Function(name="trip", parameters=parameters)
+    options = Options(tools=(trip, CLOCK), tool_choice="required")
+    shown = shown_tools(options, ())
+    grammar = Grammarian(tokenizer, row, None).constraint(options, shown, False)
+    for seed in range(3):
+        ids = Held(tokenizer, grammar, end=end).written(random.Random(seed))
+        parser = Parser(tokenizer, reasoning=thinks, tools=row, shapes=shown.shapes, thinking=False)
+        found, is_open = items(read(parser, [ids]))
+        assert found and not is_open
+        for item in found:
+            arguments = json.loads(item["arguments"])
+            if item["call"] == "trip":
+                assert arguments["city"] in cities and isinstance(arguments["sure"], bool)
+                assert isinstance(arguments["days"], int)
+            else:
+                assert item["call"] == "clock" and arguments == {}
 
 
 @pytest.mark.requirement("FM-ROOT")

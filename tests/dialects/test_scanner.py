@@ -14,7 +14,7 @@ from antiphon.stream.deltas import Close, Open, Sampled, Text
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
 from antiphon.wire.items import FunctionCall, Logprob, Message, Reasoning, TopLogprob
-from tests.dialects.replies import SHAPES, items, read
+from tests.dialects.replies import SHAPES, items, read, written
 from tests.searching import examples
 
 THINK = ("<think>", "</think>")
@@ -155,16 +155,10 @@ def test_text_streams_at_once() -> None:
 def test_arguments_stream(tools: str) -> None:
     """A long string argument is given out as it comes, not at its end."""
     form = TOOLS[tools]
-    how, parameter = form.written, form.written.parameter
-    head = how.first + how.opening("search", 0)
-    if parameter is None:
-        body = '{"query": "'
-    else:
-        body = parameter.before + "query"
-        body += parameter.json + '"' if parameter.quoted else parameter.text
+    opened, _, _ = written(form, [("search", {"query": "~"})]).partition("~")
     tokenizer = ByteTokenizer(sorted({*form.opens}))
     reader = parser(tokenizer, tools, None)
-    said = list(reader.feed(Chunk(ids=tuple(tokenizer.encode(head + body, special=True)))))
+    said = list(reader.feed(Chunk(ids=tuple(tokenizer.encode(opened, special=True)))))
     assert any(isinstance(d, Open) and isinstance(d.item, FunctionCall) for d in said)
     for _ in range(3):
         said = list(reader.feed(Chunk(ids=tuple(b"word "))))
