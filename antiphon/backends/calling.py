@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from antiphon.dialects.constraints import input_lark
+from antiphon.dialects.guides import input_lark
 from antiphon.dialects.schemas import bare, check_schema, strict_form
 from antiphon.dialects.tools import Shown, ShownTool
 from antiphon.errors import InvalidRequest

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.conversation import Options
-from antiphon.dialects.constraints import guide_lark
+from antiphon.dialects.guides import guide_lark
 from antiphon.dialects.schemas import bare, can_judge, check_strict, is_enforced, lenient
 from antiphon.errors import InvalidRequest
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat

@@ -15,12 +15,12 @@ from typing import Any
 from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Constraint, Tokenizer
-from antiphon.wire import tools as tl
 from antiphon.wire.extensions import Guide
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
-from .escaped import JSON, PLAIN, Escapes, Unwritable, lark_rules, regex_rule
+from .escaped import JSON, PLAIN
 from .formats import ReasoningFormat, ToolFormat
+from .guides import guide_rule, own_rule
 from .parameters import Parameters, json_rule
 from .rules import ANYTHING, Rules, Spelling
 from .schemas import (
@@ -29,14 +29,13 @@ from .schemas import (
     check_strict,
     closed_form,
     definitions_of,
-    grammar_fault,
     is_enforced,
     lenient,
     strict_form,
 )
 from .tools import Shown, ShownTool
 
-__all__ = ["Grammarian", "guide_lark", "input_lark", "is_partial"]
+__all__ = ["Grammarian", "is_partial"]
 
 #: One way to write JSON: a small model would else put blanks until its tokens run out.
 _LAYOUT = {"whitespace_flexible": False}
@@ -44,18 +43,6 @@ _LAYOUT = {"whitespace_flexible": False}
 _LEAD = r"/[ \n]{0,2}/ "
 #: Calls one after another, at most: a small model would else repeat one until its tokens run out.
 _MOST_CALLS = 16
-
-
-def guide_lark(guide: Guide) -> str:
-    """The grammar of an answer that is guided, alone. Raises ``InvalidRequest``."""
-    rules = Rules(forced=False)
-    return f"start: {_guide(rules, guide)}\n{rules.text()}"
-
-
-def input_lark(tool: ShownTool) -> str:
-    """The grammar of what a custom tool takes, alone. Raises ``InvalidRequest``."""
-    rules = Rules(forced=False)
-    return f"start: {_own(rules, 'g', tool, PLAIN)}\n{rules.text()}"
 
 
 class Grammarian:
@@ -137,7 +124,7 @@ class Grammarian:
     def _answer(self, rules: Rules, schema: Mapping[str, Any] | None, guide: Guide | None) -> str:
         """An answer that follows a schema or a guide, in the frame that this model may put it."""
         if schema is None and guide is not None:
-            said = _guide(rules, guide)
+            said = guide_rule(rules, guide)
         else:
             said = json_rule(schema or {})
         before, after = ("", "") if self._reasoning is None else self._reasoning.answer
@@ -326,14 +313,14 @@ class Grammarian:
     def _arguments(self, rules: Rules, number: int, tool: ShownTool) -> str:
         parameter = self._form.written.parameter
         if tool.grammar is not None and parameter is None:
-            text = _own(rules, f"u{number}", tool, JSON)
+            text = own_rule(rules, f"u{number}", tool, JSON)
             head = f'{{"input"{self.separators[1]}"'
             return f'{self._literal(head)} {text} "\\"}}"'
         schema = self._enforced(tool, rules.forced)
         if parameter is None:
             return json_rule(schema)
         if tool.grammar is not None:
-            text = _own(rules, f"u{number}", tool, JSON if parameter.quoted else PLAIN)
+            text = own_rule(rules, f"u{number}", tool, JSON if parameter.quoted else PLAIN)
             return Parameters(self._spelling, parameter).text("input", text)
         return Parameters(self._spelling, parameter).of(rules, f"p_{number}", schema)
 
@@ -360,36 +347,6 @@ def _escaped(text: str) -> str:
     return re.escape(text).replace("/", r"\/").replace("\\\n", r"\n")
 
 
-def _own(rules: Rules, prefix: str, tool: ShownTool, escapes: Escapes) -> str:
-    """The user's grammar for the input of a custom tool, among our rules."""
-    assert tool.grammar is not None
-    try:
-        return _written(rules, prefix, tool.grammar, escapes)
-    except Unwritable as reason:
-        raise _no_grammar(tool, str(reason)) from None
-
-
-def _guide(rules: Rules, guide: Guide) -> str:
-    try:
-        return _written(rules, "g", guide, PLAIN)
-    except Unwritable as reason:
-        raise InvalidRequest(
-            f"Invalid grammar: {reason}", param=guide.path, code="invalid_grammar"
-        ) from None
-
-
-def _written(rules: Rules, prefix: str, grammar: tl.Grammar | Guide, escapes: Escapes) -> str:
-    """A user's grammar among our rules; the name of its first one. Raises ``Unwritable``."""
-    if grammar.syntax == "regex":
-        start, own = prefix, f"{prefix}: {regex_rule(grammar.definition, escapes)}"
-    else:
-        own, start = lark_rules(grammar.definition, prefix, escapes)
-    if (why := grammar_fault(f"start: {start}\n{own}")) is not None:
-        raise Unwritable(re.sub(rf"\b{prefix}_[rt]_", "", why))
-    rules.own.append(own)
-    return start
-
-
 def is_partial(schema: Mapping[str, Any] | None) -> bool:
     """Whether a schema is held to in part only."""
     return schema is not None and bool(schema["x-guidance"].get("lenient"))
@@ -397,12 +354,3 @@ def is_partial(schema: Mapping[str, Any] | None) -> bool:
 
 def _unguided(schema: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in schema.items() if key != "x-guidance"}
-
-
-def _no_grammar(tool: ShownTool, why: str) -> InvalidRequest:
-    path = f"{tool.path}.format.definition" if tool.path != "input" else "input"
-    return InvalidRequest(
-        f"Invalid grammar for tool '{tool.shape.wire_name}': {why}",
-        param=path,
-        code="invalid_grammar",
-    )
