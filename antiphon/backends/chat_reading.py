@@ -112,6 +112,7 @@ class Reading:
         self._given = given
         self._length = 0
         self._thought = _Counted()
+        self._was_thought = False  # what was said last
         self._choice: int | None = None
         self._finish: str | None = None
 
@@ -148,13 +149,7 @@ class Reading:
             if choice.finish_reason:
                 self._finish = choice.finish_reason
         if (count := cc.sampled_at(chunk, told)) is not None:
-            self._thought.at(count, self._is_thinking if self._length > before else None)
-
-    @property
-    def _is_thinking(self) -> bool:
-        if self._thinking is not None and self._thinking.thinking:
-            return True
-        return self._items.open == "reasoning"
+            self._thought.at(count, self._was_thought if self._length > before else None)
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
         """The end. ``done``: the upstream said so; otherwise it must have said why. Raises
@@ -189,6 +184,7 @@ class Reading:
         if delta.refusal:
             self._leave_calls()
             self._length += len(delta.refusal)
+            self._was_thought = False
             self._items.text("message", delta.refusal, channel="refusal")
         if delta.function_call is not None:
             self._call(cc.Call(index=0, function=delta.function_call))
@@ -211,6 +207,7 @@ class Reading:
             self._items.text("message", text, logprobs)
         else:
             self._items.took(self._thinking.feed(Tokens(tail=text)))
+        self._was_thought = self._thinking is not None and self._thinking.thinking
 
     def _think(self, text: str, details: list[dict[str, object]]) -> None:
         for detail in details:
@@ -222,6 +219,7 @@ class Reading:
             self._leave_calls()
             self._length += len(text)
             self._items.text("reasoning", text)
+            self._was_thought = True
 
     def _keep(self, detail: dict[str, object]) -> None:
         """Pieces of one detail have its type and its index; their texts are joined in the end."""
@@ -263,6 +261,7 @@ class Reading:
         if arguments:
             text = arguments if isinstance(arguments, str) else dump(arguments)
             self._length += len(text)
+            self._was_thought = False
             if self._length > MOST:  # of a call whose turn it is not, nothing is said yet
                 raise BackendError("The upstream's answer is too long.")
             pending.argued(text)

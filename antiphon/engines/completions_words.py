@@ -50,6 +50,8 @@ WORDS: Mapping[str, Sequence[Words]] = {
         Words("schema", lambda said: {"json_schema": msgspec.json.encode(said).decode()}),
     ),
     "tensorrt-llm": (
+        Words("ebnf", lambda said: {"response_format": {"type": "ebnf", "ebnf": said}}),
+        Words("lark", lambda said: {"response_format": {"type": "ebnf", "ebnf": said}}),
         Words(
             "schema",
             lambda said: {

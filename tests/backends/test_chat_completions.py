@@ -483,6 +483,23 @@ async def test_thinking_in_the_text_is_read_if_that_is_wished() -> None:
         assert (await read(backend)).text == "<think>Hm.</think>\n\nYes."
 
 
+@pytest.mark.requirement("UP-THOUGHT")
+async def test_how_many_tokens_there_were_is_asked_of_who_counts_no_thinking() -> None:
+    texts = ["<think>", "\n", "I", " see", "</think>", "\n\n", "A"]
+    said = [
+        {"choices": [{"delta": {"content": text}}], "usage": {"completion_tokens": count}}
+        for count, text in enumerate(texts, start=1)
+    ]
+    stream = sse(*said, {"choices": [{"delta": {}, "finish_reason": "stop"}]})
+    async with served(stream, owner="vllm", reasoning_format="think") as (playing, backend):
+        usage = (await read(backend)).finish.usage
+        assert playing.bodies[0]["stream_options"]["continuous_usage_stats"] is True
+    assert (usage.output_tokens, usage.output_tokens_details.reasoning_tokens) == (7, 4)
+    # its own parser counts what it finds
+    assert "continuous_usage_stats" not in (await asked(Options(), owner="vllm"))["stream_options"]
+    assert (await asked(Options(), owner="llamacpp"))["timings_per_token"] is True
+
+
 async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
     too_long = json_answer({"error": {"code": "context_length_exceeded", "message": "…"}}, 400)
     words = "word " * 200

@@ -57,7 +57,8 @@ class Shape:
         """The kind of constraint that is asked for."""
         params = self.body.get("sampling_params", self.body)
         asked = params.get("structured_outputs", params)
-        if text := asked.get("grammar") or asked.get("ebnf"):
+        form = asked.get("response_format", asked)
+        if text := asked.get("grammar") or form.get("ebnf"):
             return "ebnf" if "::=" in text else "lark"
         fields = {"json", "json_schema", "response_format"}
         return None if fields.isdisjoint(asked) else "schema"

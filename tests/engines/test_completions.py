@@ -197,6 +197,8 @@ EBNF = 'root ::= r_start\nr_start ::= "a"'
             "response_format",
             {"type": "json_schema", "json_schema": {"schema": LARK.schema}},
         ),
+        ("tensorrt-llm", "ebnf", "response_format", {"type": "ebnf", "ebnf": EBNF}),
+        ("tensorrt-llm", "lark", "response_format", {"type": "ebnf", "ebnf": LLGUIDANCE}),
         ("llama-server", "schema", "json_schema", LARK.schema),
         ("llama-server", "lark", "grammar", LLGUIDANCE),
     ],
