@@ -60,8 +60,9 @@ class Grammarian:
         head = tools.written.first + tools.written.before
         #: What begins a further message of a reply, where it consists of such.
         self._header = "" if reasoning is None else reasoning.header
-        #: Where messages are told apart, nothing stands before them.
-        self._lead = "" if self._header or tools.doubtful else _LEAD
+        #: Where messages are told apart, or begin with a blank, nothing stands before them.
+        is_led = not (self._header or tools.doubtful or head[:1].isspace())
+        self._lead = _LEAD if is_led else ""
         #: The terminal by which calls are told from text, if there is one.
         self._opening = max((t for t in tools.opens if head.startswith(t)), key=len, default="")
         self._valid = lru_cache(maxsize=512)(check_schema)

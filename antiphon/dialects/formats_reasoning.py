@@ -58,7 +58,7 @@ REASONING: Mapping[str, ReasoningFormat] = {
             name="llm_jp",
             open=("<|channel|>analysis<|message|>", "<|channel|> analysis<|message|>"),
             close=("<|end|>",),
-            answer=("<|channel|>final<|message|>", "<|return|>"),
+            answer=("<|channel|>final<|message|>", "<|end|>"),
             header="<|start|>assistant",
             frames=(
                 "<|start|> assistant",

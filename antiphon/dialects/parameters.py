@@ -10,17 +10,19 @@ from collections.abc import Mapping
 from typing import Any
 
 from .formats_shape import ParameterForm
-from .rules import Rules, Spelling
+from .rules import ANYTHING, Rules, Spelling
 from .schemas import object_forms, types_of
 
 __all__ = ["Parameters", "json_rule"]
 
 #: How Python writes what JSON writes otherwise, by the type of a schema that says no more.
 _PYTHON: Mapping[str, str] = {
-    "string": r"/'([^'\\\n]|\\[\\'\"nt])*'/",
+    "string": '"\'" PYTHON "\'"',
     "boolean": '"True" | "False"',
     "null": '"None"',
 }
+#: What a string of Python's may be, unless it is one of JSON's.
+_UNESCAPED = rf"{ANYTHING} & ~/(?s:.*('|\\).*)/"
 #: What a schema may say besides without a rule for its values.
 _ABOUT = frozenset({"type", "title", "description", "default", "examples"})
 
@@ -115,6 +117,7 @@ class Parameters:
             return rules.add(name, f"{head} {until}{plain}")
         value = json_rule({**(schema if isinstance(schema, dict) else {}), **shared})
         if form.quoted and isinstance(schema, dict):
+            rules.add("PYTHON", _UNESCAPED)
             value = f"({' | '.join([value, *_pythons(schema)])})"
         return rules.add(name, self._json(key, value))
 
