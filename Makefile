@@ -81,7 +81,7 @@ bench: $(DEV) ## measure
 	$(BIN)/python -m bench $(ARGS)
 
 fuzz: $(DEV) ## the property tests, each with many more examples
-	$(BIN)/pytest --hypothesis-profile=fuzz $(ARGS)
+	$(BIN)/pytest --hypothesis-profile=fuzz -m hypothesis -n auto --maxprocesses 4 $(ARGS)
 
 clean: ## remove the environment and all caches; fetched models stay
 	rm -rf $(VENV) $(HEAVY) .venv-vllm .venv-sglang .venv-clients tests/clients/node/node_modules
