@@ -17,6 +17,7 @@ from antiphon.wire.response import Usage
 from .base import used
 
 __all__ = [
+    "NOTHING",
     "REASONS",
     "Call",
     "Choice",
@@ -98,7 +99,8 @@ class Used(Struct):
     prompt_cache_hit_tokens: int | None = None  # DeepSeek
 
 
-_NOTHING = msgspec.Raw(b"null")
+#: Stands for what a chunk does not say.
+NOTHING = msgspec.Raw(b"null")
 
 
 class _Timings(Struct):
@@ -110,7 +112,7 @@ class Chunk(Struct):
     lose an answer."""
 
     choices: list[Choice] | None = None
-    usage: msgspec.Raw = _NOTHING
+    usage: msgspec.Raw = NOTHING
     timings: _Timings | None = None
     error: Any = None
     #: Some say "error" by an object of this kind, with the message at the top.
@@ -125,7 +127,7 @@ _decode_used = msgspec.json.Decoder(Used | None).decode
 def used_in(chunk: Chunk) -> Used | None:
     """What the chunk says was used."""
     try:
-        return None if chunk.usage is _NOTHING else _decode_used(chunk.usage)
+        return None if chunk.usage is NOTHING else _decode_used(chunk.usage)
     except msgspec.MsgspecError:
         return None
 

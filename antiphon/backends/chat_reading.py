@@ -136,8 +136,6 @@ class Reading:
             raise refused(
                 _status_of(chunk.error), complaint(chunk.error or {"message": chunk.message})
             )
-        if (told := cc.used_in(chunk)) is not None:
-            self._usage = told
         before = self._length
         for choice in chunk.choices or ():
             if choice.index is not None and choice.index != self._choice:
@@ -148,8 +146,15 @@ class Reading:
                 self._read(delta, choice)
             if choice.finish_reason:
                 self._finish = choice.finish_reason
+        if chunk.usage is not cc.NOTHING or chunk.timings is not None:
+            self._count(chunk, says=self._length > before)
+
+    def _count(self, chunk: cc.Chunk, *, says: bool) -> None:
+        """``says``: there is more in it than numbers."""
+        if (told := cc.used_in(chunk)) is not None:
+            self._usage = told
         if (count := cc.sampled_at(chunk, told)) is not None:
-            self._thought.at(count, self._was_thought if self._length > before else None)
+            self._thought.at(count, self._was_thought if says else None)
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
         """The end. ``done``: the upstream said so; otherwise it must have said why. Raises
