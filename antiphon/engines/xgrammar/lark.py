@@ -18,14 +18,14 @@ from .trees import Anything, Chars, Choice, Node, Row, Rule, Text, Times, Token,
 
 __all__ = ["read"]
 
-
 _HEAD = re.compile(r'(?m:^)(\w+)(?:\[suffix=("(?:[^"\\]|\\.)*")\])?:')
 _PIECE = re.compile(
-    r"""\s*(?:(?P<end>\Z)|(?P<text>"(?:[^"\\]|\\.)*")|/(?P<regex>(?:[^/\\]|\\.)+)/
+    r"""(?:(?P<end>\Z)|(?P<text>"(?:[^"\\]|\\.)*")|/(?P<regex>(?:[^/\\]|\\.)+)/
     |<\[(?P<token>\d+)\]>|(?P<json>%json\s*)|(?P<name>\w+)
     |(?P<times>[?*+]|~\s*\d+(?:\s*\.\.\s*\d+)?|\{\s*\d*\s*,?\s*\d*\s*\})|(?P<mark>[|()\[\]&~]))""",
     re.VERBOSE,
 )
+_BLANK = re.compile(r"\s*")
 _NUMBER = re.compile(r"\d+")
 _JSON = json.JSONDecoder()
 
@@ -79,31 +79,32 @@ class _Reader:
 
     def _next(self) -> None:
         """Go on to the next piece; ``kind`` is empty at the end of the body."""
-        blank = len(self._lark) - len(self._lark[self.at :].lstrip())
-        if _HEAD.match(self._lark, blank):
-            self.at, self.kind, self.said = blank, "", ""
+        self.at = _BLANK.match(self._lark, self.at).end()  # type: ignore[union-attr]
+        if _HEAD.match(self._lark, self.at):
+            self.kind = self.said = self.mark = ""
             return
         found = _PIECE.match(self._lark, self.at)
         if found is None:
             raise Unreadable(f"{self._lark[self.at : self.at + 20]!r} is not known here")
         kind = str(found.lastgroup)
         self.kind, self.said = ("" if kind == "end" else kind), found[kind]
+        self.mark = self.said if kind == "mark" else ""
         self.at = found.end()
         if kind == "json":
             self.json, self.at = _JSON.raw_decode(self._lark, self.at)
 
     def choice(self, closing: str = "") -> Node:
         arms = [self._row()]
-        while self.said == "|":
+        while self.mark == "|":
             self._next()
             arms.append(self._row())
-        if self.said != closing:
+        if self.mark != closing or (self.kind and not closing):
             raise Unreadable(f"{self.said!r} is not expected")
         return arms[0] if len(arms) == 1 else Choice(tuple(arms))
 
     def _row(self) -> Node:
         parts: list[Node] = []
-        while self.kind and self.said not in ("|", ")", "]"):
+        while self.kind and self.mark not in ("|", ")", "]"):
             parts.append(self._part())
         return parts[0] if len(parts) == 1 else Row(tuple(parts))
 
@@ -150,10 +151,10 @@ class _Reader:
 
     def _without(self, node: Node) -> Node:
         """Any text may be said to be none that another regex matches."""
-        if self.said != "&":
+        if self.mark != "&":
             return Anything() if node == _ANY else node
         self._next()
-        is_not = self.said == "~"
+        is_not = self.mark == "~"
         self._next()
         if node != _ANY or not is_not or self.kind != "regex":
             raise Unreadable("of regexes, only any text can be narrowed")
