@@ -66,6 +66,7 @@ class Watch:
         if isinstance(last, Finish):
             self._is_cut = last.stopped
             if last.reason != "stop":
+                self.waits = False
                 return None
         for delta in known:
             if isinstance(delta, Text):

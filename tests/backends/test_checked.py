@@ -90,6 +90,22 @@ async def test_an_answer_that_was_cut_comes_as_it_is() -> None:
     assert isinstance(deltas[-1], Finish) and deltas[-1].reason == "length"
 
 
+@pytest.mark.parametrize("most", range(30, 45))
+async def test_a_call_that_is_held_to_its_form_may_be_cut_anywhere(most: int) -> None:
+    """Where nothing has been said of it yet, too."""
+    schema = {**AGE, "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool = Function(
+        name="weather", strict=True, parameters={**schema, "additionalProperties": False}
+    )
+    deltas, _ = await told(CALL, can=GRAMMARS, tools=(tool,), max_output_tokens=most)
+    finish = deltas[-1]
+    assert isinstance(finish, Finish) and finish.reason == "length"
+    assert finish.usage.output_tokens == most
+    written = CALL[: most - 1 + len("<tool_call>")]  # which is one token
+    assert written.endswith(text(deltas))
+    assert any(isinstance(delta, Open) for delta in deltas) == ('"arguments": {' in written)
+
+
 @pytest.mark.parametrize(
     ("guides", "wrong", "right"),
     [
