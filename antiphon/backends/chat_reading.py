@@ -76,12 +76,13 @@ class _Counted:
     def __init__(self) -> None:
         self.tokens = self._all = self._pending = 0
 
-    def at(self, count: int, is_thinking: bool | None) -> None:
-        """``is_thinking``: what was said since; None: nothing, what it begins is yet to come."""
+    def at(self, count: int, is_thinking: bool | None, *, has_ended: bool = False) -> None:
+        """``is_thinking``: what was said since; None: nothing, what it begins is yet to come.
+        ``has_ended``: all but the one token that ends thinking was."""
         self._pending += max(0, count - self._all)
         self._all = max(count, self._all)
         if is_thinking is not None:
-            self.tokens += self._pending if is_thinking else 0
+            self.tokens += self._pending if is_thinking else max(0, self._pending - 1) * has_ended
             self._pending = 0
 
 
@@ -113,6 +114,7 @@ class Reading:
         self._length = 0
         self._thought = _Counted()
         self._was_thought = False  # what was said last
+        self._has_ended = False  # it was, and nothing else has been said since
         self._choice: int | None = None
         self._finish: str | None = None
 
@@ -154,7 +156,9 @@ class Reading:
         if (told := cc.used_in(chunk)) is not None:
             self._usage = told
         if (count := cc.sampled_at(chunk, told)) is not None:
-            self._thought.at(count, self._was_thought if says else None)
+            was_thought = self._was_thought if says else None
+            self._thought.at(count, was_thought, has_ended=self._has_ended)
+            self._has_ended = False
 
     def finish(self, *, done: bool) -> tuple[Delta, ...]:
         """The end. ``done``: the upstream said so; otherwise it must have said why. Raises
@@ -210,9 +214,11 @@ class Reading:
             self._close()
         if self._thinking is None:
             self._items.text("message", text, logprobs)
-        else:
-            self._items.took(self._thinking.feed(Tokens(tail=text)))
-        self._was_thought = self._thinking is not None and self._thinking.thinking
+            self._was_thought = False
+            return
+        self._items.took(self._thinking.feed(Tokens(tail=text)))
+        was, self._was_thought = self._was_thought, self._thinking.thinking
+        self._has_ended = was and not self._was_thought and self._items.open == "reasoning"
 
     def _think(self, text: str, details: list[dict[str, object]]) -> None:
         for detail in details:

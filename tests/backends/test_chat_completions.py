@@ -485,10 +485,10 @@ async def test_thinking_in_the_text_is_read_if_that_is_wished() -> None:
 
 @pytest.mark.requirement("UP-THOUGHT")
 async def test_how_many_tokens_there_were_is_asked_of_who_counts_no_thinking() -> None:
-    texts = ["<think>", "\n", "I", " see", "</think>", "\n\n", "A"]
+    texts = {"<think>": 1, "\n": 2, "I": 3, " see</think>": 5, "\n\n": 6, "A": 7}
     said = [
         {"choices": [{"delta": {"content": text}}], "usage": {"completion_tokens": count}}
-        for count, text in enumerate(texts, start=1)
+        for text, count in texts.items()
     ]
     stream = sse(*said, {"choices": [{"delta": {}, "finish_reason": "stop"}]})
     async with served(stream, owner="vllm", reasoning_format="think") as (playing, backend):

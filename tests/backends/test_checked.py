@@ -175,6 +175,16 @@ async def test_what_a_grammar_cannot_hold_to_is_judged(grammars: bool) -> None:
     assert "non-unique" in played.text(played.requests[1][0])
 
 
+@pytest.mark.requirement("UP-XGRAMMAR")
+@pytest.mark.parametrize("takes", [True, False])
+async def test_an_engine_may_take_some_grammars_and_the_rest_is_judged(takes: bool) -> None:
+    can = Capabilities(grammars=lambda lark: takes and "%json" in lark)
+    replies = ['{"age": 7}'] if takes else ["I am seven.", '{"age": 7}']
+    deltas, played = await told(*replies, can=can, text=SCHEMA)
+    assert text(deltas) == '{"age": 7}' and len(played.requests) == len(replies)
+    assert {sampling.constraint is not None for _, sampling in played.requests} == {takes}
+
+
 async def test_a_schema_says_nothing_to_those_who_write_grammars() -> None:
     for said in ({"lenient": True}, 5, None):
         format = JsonSchemaFormat(name="n", schema={**LETTERS, "x-guidance": said})
