@@ -1,7 +1,8 @@
 """Prompts with images, as llama.cpp takes them: a text with a marker for each, and their bytes.
 
 Text is tokenized again there, control tokens spelled out. What a user wrote that looks like one, or
-like the marker, is parted by an invisible character, so that it stays text. Sans-IO.
+like the marker, is parted by an invisible character, so that it stays text; so are words without
+end, which llama.cpp would not survive (``unbroken``). Sans-IO.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from antiphon.engines.opened import as_png
+from antiphon.engines.unbroken import pieces
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image, Prompt, Tokenizer
 
@@ -24,6 +26,8 @@ UNREAD = frozenset({"image/webp"})
 
 #: WORD JOINER: no width, no break.
 _PART = "\u2060"
+#: HANGUL CHOSEONG FILLER: not to be seen either, but a letter, which parts signs.
+_FILLER = "\u115f"
 
 
 class Speller:
@@ -47,15 +51,15 @@ class Speller:
     def text(self, prompt: Prompt) -> str:
         """The prompt's text, with a marker where each image stands."""
         start = 1 if self._bos is not None and prompt.ids[:1] == (self._bos,) else 0
-        pieces: list[str] = []
+        said: list[str] = []
         for image in prompt.images:
             at = max(start, image.at)
-            pieces += (*self._spelled(prompt.ids[start:at]), self._marker)
+            said += (*self._spelled(prompt.ids[start:at]), self._marker)
             start = at
-        return "".join((*pieces, *self._spelled(prompt.ids[start:])))
+        return "".join((*said, *self._spelled(prompt.ids[start:])))
 
     def parted(self, ids: tuple[int, ...]) -> tuple[int, ...]:
-        """The ids, but for text that looks like a control token: for who spells them again."""
+        """The ids, but for text that has to be parted: for who spells them again."""
         made: list[int] = []
         for control, run in self._runs(ids):
             text, found = ("", 0) if control else self._part(run)
@@ -79,7 +83,14 @@ class Speller:
     def _part(self, plain: tuple[int, ...]) -> tuple[str, int]:
         """The text, and how often something had to be parted."""
         text = b"".join(map(self._tokenizer.piece, plain)).decode("utf-8", "replace")
-        return self._forbidden.subn(lambda found: f"{found[0][0]}{_PART}{found[0][1:]}", text)
+        text, found = self._forbidden.subn(lambda at: f"{at[0][0]}{_PART}{at[0][1:]}", text)
+        first, *rest = pieces(text, {})
+        return first + "".join(_beside(each) + each for each in rest), found + len(rest)
+
+
+def _beside(text: str) -> str:
+    """What parts a text from another of its kind before it."""
+    return _PART if text[0].isalnum() or text[0].isspace() else _FILLER
 
 
 def alone(image: Image, tokenizer: Tokenizer, bos: int | None) -> Prompt:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -161,6 +162,20 @@ async def test_the_beginning_of_a_text_is_not_written_twice() -> None:
     prompt = Prompt((bos, *b"ab<s>c"), (Image(RED, "image/png", 0), Image(RED, "image/png", 3)))
     assert Speller(tokenizer, "<m>", bos).text(prompt) == "<m>ab<m><\u2060s>c"
     assert Speller(tokenizer, "<m>", None).text(prompt) == "<m><s>ab<m><\u2060s>c"
+
+
+@pytest.mark.parametrize("run", ["a", " ", "\n", "7", "!", "_", "é", "語", "<s>"])
+async def test_words_without_end_are_parted(run: str) -> None:
+    """llama.cpp looks for words by regular expressions that go one call deeper a character."""
+    tokenizer = ByteTokenizer(["<s>"])
+    plain = "So: " + run * 5000 + " ."
+    prompt = Prompt(tuple(plain.encode()), (Image(RED, "image/png", 0),))
+    text = Speller(tokenizer, "<m>").text(prompt).removeprefix("<m>")
+    assert text.translate({0x2060: None, 0x115F: None}) == plain
+    letters, signs = r"[^\W\d_]", r"[^\w\s]|_"
+    runs = re.finditer(rf"{letters}+|\d+|\s+|(?:{signs})+", text)
+    assert max(len(found[0]) for found in runs) <= 1002
+    assert Speller(tokenizer, "<m>").parted(prompt.ids) == tuple(text.encode())
 
 
 async def test_the_socket_is_nobody_elses(seeing: LlamaEngine) -> None:
