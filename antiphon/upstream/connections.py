@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from antiphon.errors import SetupError
 
@@ -68,6 +69,8 @@ class Connections:
         self._headers = headers
         self._times = (connect_s, silence_s)
         self._session: aiohttp.ClientSession | None = None
+        #: Answers that may not have been read to their end.
+        self._answers: WeakSet[Answer] = WeakSet()
 
     async def ask(
         self,
@@ -85,10 +88,14 @@ class Connections:
             )
         except Exception as error:
             raise _failure(error) from None
-        return Answer(response)
+        answer = Answer(response)
+        self._answers.add(answer)
+        return answer
 
     async def close(self) -> None:
-        """End all of them."""
+        """End all of them; who reads an answer hears of it."""
+        for answer in tuple(self._answers):  # aiohttp would leave them waiting
+            answer.close()
         if self._session is not None:
             await self._session.close()
 
@@ -96,6 +103,8 @@ class Connections:
         """Made in the loop that uses it."""
         import aiohttp
 
+        if self._session is not None and self._session.closed:
+            raise ConnectionError("the connections are closed")
         if self._session is None:
             connect_s, silence_s = self._times
             self._session = aiohttp.ClientSession(
@@ -114,8 +123,6 @@ def _failure(error: Exception) -> Exception:
     """What it is to those who know no aiohttp."""
     import aiohttp
 
-    if isinstance(error, OSError):
+    if isinstance(error, OSError) or not isinstance(error, aiohttp.ClientError):
         return error
-    # RuntimeError: the connection was closed on this side
-    is_of_line = isinstance(error, aiohttp.ClientError | RuntimeError)
-    return ConnectionError(str(error)) if is_of_line else error
+    return ConnectionError(str(error))

@@ -6,6 +6,7 @@ import asyncio
 import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, closing
+from types import SimpleNamespace
 
 import pytest
 
@@ -14,8 +15,11 @@ from antiphon.upstream.connections import Connections
 
 
 @asynccontextmanager
-async def upstream(*said: bytes) -> AsyncIterator[tuple[str, Connections, list[bytes]]]:
-    """A server that says this to each request, and then goes; what it was asked."""
+async def upstream(
+    *said: bytes, stays: bool = False
+) -> AsyncIterator[tuple[str, Connections, list[bytes]]]:
+    """A server that says this to each request, and then goes, unless it stays; what it was
+    asked."""
     heard: list[bytes] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -23,6 +27,8 @@ async def upstream(*said: bytes) -> AsyncIterator[tuple[str, Connections, list[b
         for piece in said:
             writer.write(piece)
             await writer.drain()
+        if stays:
+            await reader.read()
         writer.close()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
@@ -60,6 +66,37 @@ async def test_what_fails_is_an_os_error(said: tuple[bytes, ...]) -> None:
             with closing(await connections.ask("GET", url)) as answer:
                 while await answer.read():
                     pass
+
+
+async def test_whoever_reads_when_all_is_closed_hears_of_it() -> None:
+    said = (HEAD + b"content-length: 9\r\n\r\n", b"wo")
+    async with upstream(*said, stays=True) as (url, connections, _):
+        answer = await connections.ask("GET", url)
+        assert await answer.read() == b"wo"
+        reading = asyncio.create_task(answer.read())
+        await asyncio.sleep(0)
+        await connections.close()
+        with pytest.raises(OSError, match="closed"):
+            async with asyncio.timeout(5):
+                await reading
+        with pytest.raises(OSError, match="closed"):
+            await connections.ask("GET", url)
+
+
+async def test_what_is_no_matter_of_the_line_stays_what_it_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with upstream(HEAD + b"content-length: 4\r\n\r\n", b"word") as (url, connections, _):
+        with closing(await connections.ask("GET", url)) as answer:
+
+            async def broken() -> bytes:
+                raise RuntimeError("a bug")
+
+            with monkeypatch.context() as patched:
+                content = SimpleNamespace(readany=broken)
+                patched.setattr(answer, "_response", SimpleNamespace(content=content))
+                with pytest.raises(RuntimeError, match="a bug"):
+                    await answer.read()
 
 
 async def test_redirects_are_not_followed() -> None:
