@@ -5,8 +5,9 @@ It knows what a row is made of, and no model.
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_type_hints
 
@@ -14,7 +15,8 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.dialects.formats import SHIPPED, Formats
-from antiphon.dialects.formats_shape import START, THINKING, ReasoningFormat, ToolFormat
+from antiphon.dialects.formats_shape import START, THINKING, Reads, ReasoningFormat, ToolFormat
+from antiphon.dialects.inverse import unread
 from antiphon.errors import SetupError
 from antiphon.options import nearest, read_file
 
@@ -25,8 +27,11 @@ _KINDS: Mapping[str, type[ToolFormat] | type[ReasoningFormat]] = {
     "tools": ToolFormat,
     "reasoning": ReasoningFormat,
 }
-#: What reads arguments that are written in the format's own way.
+#: What reads arguments that are written in the format's own way, and what reads names.
 _PARAMETERS = frozenset({"pairs", "elements", "key"})
+_NAMES = frozenset({"name", "label", "record"})
+_STEP = re.compile(r"\.\w+|\[(?:\.\.\.|\d+)\]")
+_MISSING = re.compile(r"Object missing required field `(\w+)`")
 
 
 def load(folder: Path) -> Formats:
@@ -39,8 +44,10 @@ def load(folder: Path) -> Formats:
     reasoning: dict[str, ReasoningFormat] = {}
     for path in sorted(folder.glob("*.toml")):
         for kind, table in read_file(path).items():
-            if kind not in _KINDS or not isinstance(table, dict):
+            if kind not in _KINDS:
                 raise SetupError(f"{path}: {kind} is unknown{nearest(kind, _KINDS)}")
+            if not isinstance(table, dict):
+                raise SetupError(f"{path}: {kind} must be a table")
             for name, value in table.items():
                 where = f"{path}: {kind}.{name}"
                 if kind == "tools":
@@ -64,13 +71,50 @@ def _row(cls: type[_Row], name: str, table: Any, where: str) -> _Row:
     try:
         row: _Row = msgspec.convert({**table, "name": name}, cls)
     except msgspec.ValidationError as error:
-        said, _, at = str(error).partition(" - at `$")
-        raise SetupError(f"{where}{at.rstrip('`')}: {said}") from None
+        raise SetupError(f"{where}{_fault(cls, {**table, 'name': name}, error)}") from None
     try:
         re.compile(row.mark)
     except re.error as error:
         raise SetupError(f"{where}.mark is no pattern: {error}") from None
     return row
+
+
+def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationError) -> str:
+    """The path of what is wrong in a row, and why."""
+    said, _, at = str(error).partition(" - at `$")
+    names: list[str] = []
+    inner: Any = table
+    for step in _STEP.findall(at):
+        if step == "[...]":  # one of many, which is not told
+            step = next((each for each in inner if not _takes(cls, table, [*names, each])), "")
+        elif step.startswith("["):
+            break
+        names.append(step.removeprefix("."))
+        inner = inner.get(names[-1])
+    where = "".join(f".{name}" for name in names)
+    if (missing := _MISSING.fullmatch(said)) is not None:
+        return f"{where}.{missing[1]} is missing"
+    if names[-1:] == ["reads"] and isinstance(inner, str):
+        return f"{where}: {inner!r} is nothing to read{nearest(inner, get_args(Reads))}"
+    return f"{where}: {said.replace('`object`', 'a table').replace('`', '')}"
+
+
+def _takes(cls: type[_Row], table: Mapping[str, Any], path: Sequence[str]) -> bool:
+    """Whether the row could be read if the tables on this path had nothing else in them."""
+    try:
+        msgspec.convert(_only(table, path), cls)
+    except msgspec.ValidationError:
+        return False
+    return True
+
+
+def _only(table: Mapping[str, Any], path: Sequence[str]) -> Mapping[str, Any]:
+    """``path``: in turn a key of a table, and a name in what stands there."""
+    if not path:
+        return table
+    key, name, *rest = path
+    inner = table[key][name]
+    return {**table, key: {name: _only(inner, rest) if rest else inner}}
 
 
 def _unknown(cls: type[Struct], table: Mapping[str, Any], where: str) -> Iterator[str]:
@@ -115,6 +159,9 @@ def _tool(row: ToolFormat, where: str) -> ToolFormat:
         if name not in {to for _, to in leads} or name in ends:
             raise SetupError(f"{where}.states.{name}: nothing leads there")
     _check_ends(row, where)
+    if (text := unread(row)) is not None:
+        said = json.dumps(text, ensure_ascii=False)
+        raise SetupError(f"{where}.written: the states do not read such calls: {said}")
     return row
 
 
@@ -126,6 +173,8 @@ def _check_ends(row: ToolFormat, where: str) -> None:
     if "" in row.opens or any("" in {*s.on, *s.peek} for s in row.states.values()):
         raise SetupError(f"{where}: a terminal must not be empty")
     reads = {state.reads for state in row.states.values()}
+    if not reads & _NAMES:
+        raise SetupError(f"{where}.states: none reads the name of a call")
     needs = bool(reads & _PARAMETERS)
     if needs != (row.written.parameter is not None):
         raise SetupError(

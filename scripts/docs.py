@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
@@ -172,13 +171,8 @@ def _format_row(name: str, about: About, looks: str) -> str:
 
 def _example_call(form: ToolFormat) -> str:
     """A call of one argument, as this format writes it."""
-    how, arguments = form.written, {"city": "Oslo"}
-    said = (
-        json.dumps(arguments)
-        if how.parameter is None
-        else how.parameter.written("city", arguments["city"])
-    )
-    return how.calls([("weather", said)])
+    how = form.written
+    return how.calls([("weather", how.arguments({"city": "Oslo"}))])
 
 
 #: Page → what it should hold.

@@ -159,7 +159,8 @@ class Dialect:
         shown = shown_tools(options, conversation.items)
         way = self._with_tools if shown.tools else self._plain
         text, thinking, pictures = self._marked(conversation, options, shown, way)
-        constraint = self._grammarian.constraint(options, shown, thinking)
+        thought = _effort_of(options) == "none" and not thinking
+        constraint = self._grammarian.constraint(options, shown, thinking, thought=thought)
         return Rendered(
             prompt=self._prompt(text, pictures, conversation),
             parser=Parser(
@@ -296,8 +297,7 @@ class Dialect:
 
     def _unthinking(self, template: Template, options: Options, text: str) -> str:
         """For models that always think: where effort is none, the thinking is over already."""
-        effort = options.reasoning.effort if options.reasoning is not None else None
-        form = self._thinks
+        effort, form = _effort_of(options), self._thinks
         if form is None or effort != "none" or any(map(template.mentions, _SWITCHES)):
             return ""
         over = tuple(form.opening + close for close in form.close) if form.header else form.close
@@ -327,7 +327,7 @@ class Dialect:
     def _switches(self, way: _Way, options: Options) -> dict[str, Any]:
         template = way.template
         settings = {**self._settings, **options.template}
-        effort = options.reasoning.effort if options.reasoning is not None else None
+        effort = _effort_of(options)
         told: dict[str, Any] = {}
         if effort is not None:
             scales = way.traits.efforts.items()
@@ -346,6 +346,10 @@ class Dialect:
 def _named(name: str | None, found: str | None) -> str:
     """A format by its name, or as it was found."""
     return (found if name is None or name in FOUND else name) or ""
+
+
+def _effort_of(options: Options) -> str | None:
+    return None if options.reasoning is None else options.reasoning.effort
 
 
 def _effort(way: _Way, taken: Collection[str], effort: str) -> str:

@@ -127,6 +127,13 @@ class Written(Struct, frozen=True, kw_only=True):
         )
         return first + separator.join(each) + last
 
+    def arguments(self, values: Mapping[str, Any]) -> str:
+        """Arguments as a model writes them."""
+        parameter = self.parameter
+        if parameter is None:
+            return json.dumps(values, ensure_ascii=False)
+        return parameter.separator.join(parameter.written(*pair) for pair in values.items())
+
     def opening(self, name: str, number: int) -> str:
         """A call up to its arguments."""
         known = {"{n}": str(number), "{n+1}": str(number + 1), "{name}": name}

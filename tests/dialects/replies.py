@@ -181,14 +181,8 @@ def _fill(item: dict[str, Any], text: str) -> None:
 
 def written(form: ToolFormat, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Calls as a model writes them, by the row of its format."""
-    how, parameter = form.written, form.written.parameter
-
-    def said(values: Mapping[str, Any]) -> str:
-        if parameter is None:
-            return json.dumps(values, ensure_ascii=False)
-        return parameter.separator.join(parameter.written(*pair) for pair in values.items())
-
-    return how.calls((name, said(values)) for name, values in calls)
+    how = form.written
+    return how.calls((name, how.arguments(values)) for name, values in calls)
 
 
 def thinking_of(name: str) -> ReasoningFormat:

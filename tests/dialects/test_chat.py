@@ -396,6 +396,13 @@ def test_a_model_that_always_thinks_is_told_that_it_has() -> None:
     assert model.read(rendered, "Yes") == [("Message", "Yes")]
 
 
+def test_who_is_not_to_think_is_held_to_it() -> None:
+    for level, may in (("none", False), ("low", True)):
+        asked = {"tools": (WEATHER,), "tool_choice": "required", "reasoning": effort(level)}
+        constraint = QWEN.render(user("U"), **asked).constraint
+        assert constraint is not None and ("thought" in constraint.lark) is may
+
+
 def test_the_prompts_end_decides_where_reading_begins() -> None:
     model = Model("r1")
     rendered = model.render(user("U"), reasoning=effort("low"))
