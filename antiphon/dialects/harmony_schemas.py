@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from .schemas import pointed
+
 __all__ = ["plain_schema"]
 
 Schema = dict[str, Any]
@@ -118,13 +120,8 @@ class _Plainer:
         return schema, within
 
     def _found(self, reference: str) -> Mapping[str, Any] | None:
-        """What a JSON pointer into the whole points to, if that is a schema (RFC 6901)."""
-        if not reference.startswith("#"):
-            return None
-        value: Any = self._whole
-        for name in reference[1:].split("/")[1:]:
-            name = name.replace("~1", "/").replace("~0", "~")
-            value = value.get(name) if isinstance(value, Mapping) else None
+        """What a reference points to, if that is a schema."""
+        value = pointed(self._whole, reference)
         return value if isinstance(value, Mapping) else None
 
     def _merged(

@@ -28,6 +28,7 @@ __all__ = [
     "keywords_of",
     "lenient",
     "object_forms",
+    "pointed",
     "strict_form",
     "types_of",
 ]
@@ -75,6 +76,9 @@ def check_schema(text: str, path: str) -> None:
     if it cannot be enforced, with the path of a keyword that is not known."""
     if len(text) > LONGEST or "{" in text.partition('"pattern"')[2]:
         _check_lengths(json.loads(text), path)
+    if '"$ref"' in text:
+        whole = json.loads(text)
+        _check_references(whole, whole, path)
     fault = grammar_fault(f"start: %json {text}")
     if fault is None:
         return
@@ -105,6 +109,41 @@ def _check_lengths(schema: Any, path: str) -> None:
                 code="invalid_json_schema",
             )
         _check_lengths(value, path)
+
+
+def _check_references(schema: Any, whole: Schema, path: str) -> None:
+    """Raises ``InvalidRequest`` for a reference that leads to nothing but itself: no value obeys
+    it, and not every grammar says so."""
+    if isinstance(schema, list):
+        for inner in schema:
+            _check_references(inner, whole, path)
+    if not isinstance(schema, Mapping):
+        return
+    passed: list[str] = []
+    target: Any = schema
+    while isinstance(target, Mapping) and isinstance(reference := target.get("$ref"), str):
+        if reference in passed:
+            raise InvalidRequest(
+                f"Invalid schema: the reference '{reference[:100]}' leads to itself.",
+                param=path,
+                code="invalid_json_schema",
+            )
+        passed.append(reference)
+        target = pointed(whole, reference)
+    for key, inner in schema.items():
+        if key not in _VALUES:
+            _check_references(inner, whole, path)
+
+
+def pointed(whole: Schema, reference: str) -> Any:
+    """What a JSON pointer into the whole points to (RFC 6901); None if that is nothing."""
+    if not reference.startswith("#"):
+        return None
+    value: Any = whole
+    for name in reference[1:].split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
 
 
 def _spelled(pattern: str) -> int:

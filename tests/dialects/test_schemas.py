@@ -68,6 +68,30 @@ def test_a_keyword_that_cannot_be_enforced_is_named() -> None:
     check_schema('{"type": "array"}', "p")
 
 
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}},
+        {"$defs": {"x": {"$ref": "#/$defs/y"}, "y": {"$ref": "#/$defs/x"}}, "$ref": "#/$defs/x"},
+    ],
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_reference_that_leads_to_itself_is_refused(schema: Any, strict: bool) -> None:
+    with pytest.raises(InvalidRequest, match="leads to itself") as caught:
+        is_enforced(schema, "p", strict=strict)
+    assert (caught.value.param, caught.value.code) == ("p", "invalid_json_schema")
+
+
+def test_references_that_lead_on_are_none_of_that() -> None:
+    again = {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
+    schema = {**CLOSED, "properties": {"a": again}, "$defs": {"x/y": {"$ref": "#/$defs/z"}}}
+    schema["$defs"] |= {"z": {"type": "integer"}}
+    assert is_enforced(schema, "p", strict=True)
+    values = {"enum": [{"$ref": "#/enum/0"}]}  # which is a value, and no schema
+    assert is_enforced(values, "p", strict=True)
+
+
 def test_faults_are_one_short_line() -> None:
     fault = grammar_fault("start: nowhere")
     assert fault is not None and "\n" not in fault and "nowhere" in fault
