@@ -21,8 +21,12 @@ async def upstream(
     """A server that says this to each request, and then goes, unless it stays; what it was
     asked."""
     heard: list[bytes] = []
+    answering: list[asyncio.Task[None]] = []
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.current_task()
+        assert task is not None
+        answering.append(task)
         heard.append(await reader.readuntil(b"\r\n\r\n"))
         for piece in said:
             writer.write(piece)
@@ -30,6 +34,7 @@ async def upstream(
         if stays:
             await reader.read()
         writer.close()
+        await writer.wait_closed()
 
     server = await asyncio.start_server(answer, "127.0.0.1", 0)
     port = server.sockets[0].getsockname()[1]
@@ -38,6 +43,8 @@ async def upstream(
         yield f"http://127.0.0.1:{port}/v1", connections, heard
     finally:
         await connections.close()
+        if answering:
+            await asyncio.wait(answering, timeout=5)
         server.close()
 
 
