@@ -96,6 +96,17 @@ _GIGACHAT = records(
     record(before="<|message_sep|>\n\nfunction call<|role_sep|>\n"),
     mark="role_sep",
 )
+_LLAMA = records(
+    "llama3_json",
+    ("<|python_tag|>",),
+    record("; ", "parameters"),
+    closes=("<|python_end|>",),
+    bare="{",
+    # Command R's lists of actions look alike, and cannot say that there is nothing to do.
+    mark=r'(?s)\A(?!.*Action:).*?("parameters":|<\|python_tag\|>)',
+)
+#: Between these, Llama 4 writes what it says before a call, or nothing.
+_PYTHON = {"<|python_start|>": START, "<|python_end|>": START}
 #: From the most telling marks to the least.
 TOOLS: Mapping[str, ToolFormat] = {
     row.name: row
@@ -310,15 +321,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             bare="[",
             mark="calls in a single JSON array|xLAM|deep thinking subroutine",
         ),
-        records(
-            "llama3_json",
-            ("<|python_tag|>", "<|python_start|>"),
-            record("; ", "parameters"),
-            closes=("<|python_end|>",),
-            bare="{",
-            # Command R's lists of actions look alike, and cannot say that there is nothing to do.
-            mark=r'(?s)\A(?!.*Action:).*?("parameters":|<\|python_tag\|>)',
-        ),
+        replace(_LLAMA, opens={**_LLAMA.opens, **_PYTHON}),
         python("pythonic", "", "", r"\[func_name1\("),
         python("granite_pythonic", "", "", "", listed=False),
     )

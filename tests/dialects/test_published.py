@@ -26,11 +26,13 @@ from antiphon.wire.items import (
     Item,
     Message,
     OutputText,
+    Reasoning,
+    ReasoningText,
 )
 from antiphon.wire.response import Effort, ReasoningConfig
 from antiphon.wire.tools import Function, Namespace
 from tests.dialects.grammars import Held
-from tests.dialects.replies import items, specials, written
+from tests.dialects.replies import items, merged, specials, written
 
 FOLDER = Path(__file__).parent / "templates"
 #: Those in the tests of families, under other names.
@@ -172,6 +174,44 @@ def test_what_the_template_writes_is_read(name: str, count: int) -> None:
     told = count if traits.parallel or not traits.results else 1
     assert [item["call"] for item in found] == ["search"] * told
     assert [json.loads(item["arguments"]) for item in found] == [ARGUMENTS] * told
+
+
+#: Whose template writes what is said before calls as no other text is.
+SAID_ODDLY = {"mistral", "xlam-cogito"}
+
+
+@each_template
+def test_what_the_template_writes_in_a_tool_loop_is_read(name: str) -> None:
+    """Thinking, words and a call, as far as it writes them: nothing is lost, nothing is added."""
+    spoken, tokenizer = dialect(name)
+    if not spoken._with_tools.traits.results or name in SAID_ODDLY:
+        return
+    thought = Reasoning(content=(ReasoningText(text="Where it is."),))
+    said = Message(role="assistant", content=(OutputText(text="I look."),))
+    options = Options(tools=(SEARCH,), reasoning=ReasoningConfig(effort="high"))
+    before = shown(name, options, user("Where?"))
+    after = shown(name, options, user("Where?"), thought, said, *called())
+    ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
+    ids = ids[_shared(tokenizer.encode(before, special=True), ids) :]
+    wrote = b"".join(map(tokenizer.piece, ids)).decode()
+    asked = Conversation(items=(user("Where?"),))
+    parsers = (spoken.render(asked, options).parser for _ in range(2))
+    whole, apart = (
+        merged(delta for chunk in chunks for delta in list(parser.feed(Chunk(ids=chunk)))[1:])
+        for parser, chunks in zip(parsers, ([tuple(ids)], [(id,) for id in ids]), strict=True)
+    )
+    assert whole == apart
+    found = items(whole)[0]
+    call = next(n for n, item in enumerate(found) if "call" in item)
+    assert found[call]["call"] == "search" and json.loads(found[call]["arguments"]) == ARGUMENTS
+    kinds = {"reasoning": "Where it is.", "message": "I look."}
+    if ends_in_thinking(spoken, before) and "Where it is." not in wrote:
+        kinds = {"reasoning": "I look."}  # the thinking that the prompt has begun goes on
+    assert found[:call] == [{kind: text} for kind, text in kinds.items() if text in wrote]
+
+
+def ends_in_thinking(spoken: Dialect, prompt: str) -> bool:
+    return spoken.reasoning is not None and bool(spoken.reasoning.opened(prompt))
 
 
 @pytest.mark.requirement("FM-HELD")
