@@ -7,9 +7,10 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, Continuing, Reply, Spelling, spells, tools_of
+from antiphon.backends.base import Backend, Continuing, Reply, Spelling, recall_of, spells, tools_of
 from antiphon.backends.continuation import cannot_continue
 from antiphon.conversation import Conversation, Options
+from antiphon.dialects.base import Recall
 from antiphon.errors import BackendError
 
 __all__ = ["Adapted"]
@@ -33,6 +34,9 @@ class Adapted:
     @property
     def sees_images(self) -> bool:
         return self.inner.sees_images
+
+    def recalls(self, options: Options) -> Recall | None:
+        return recall_of(self.inner, options)
 
     @property
     def tool_types(self) -> frozenset[str]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from msgspec import Struct
 
 from antiphon.conversation import Begun, Conversation, Kept, Options
+from antiphon.dialects.base import Recall
 from antiphon.stream.deltas import Delta
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
@@ -22,6 +23,7 @@ __all__ = [
     "Status",
     "added",
     "may_be_refused",
+    "recall_of",
     "singly",
     "spells",
     "tools_of",
@@ -136,6 +138,12 @@ def tools_of(backend: Backend) -> frozenset[str]:
     # asked for every request: to check a protocol would cost as much as to read a short one
     types: frozenset[str] = getattr(backend, "tool_types", frozenset())
     return types
+
+
+def recall_of(backend: Backend, options: Options) -> Recall | None:
+    """Which thinking the model is shown again, where a backend knows it (``recalls``)."""
+    recalls: Callable[[Options], Recall | None] | None = getattr(backend, "recalls", None)
+    return None if recalls is None else recalls(options)
 
 
 def may_be_refused(reply: Reply) -> bool:

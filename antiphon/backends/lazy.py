@@ -21,11 +21,13 @@ from antiphon.backends.base import (
     Spelling,
     Status,
     may_be_refused,
+    recall_of,
     spells,
     tools_of,
 )
 from antiphon.backends.continuation import cannot_continue
 from antiphon.conversation import Begun, Conversation, Kept, Options
+from antiphon.dialects.base import Recall
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
 from antiphon.stream.deltas import Delta
 
@@ -90,6 +92,10 @@ class Lazy:
     @property
     def recommended(self) -> Mapping[str, Any]:
         return self._recommended
+
+    def recalls(self, options: Options) -> Recall | None:
+        """Not known before it is loaded."""
+        return None if self._backend is None else recall_of(self._backend, options)
 
     async def load(self) -> None:
         """Load it now. Raises ``SetupError``."""

@@ -15,7 +15,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from antiphon.conversation import Begun, Conversation, Kept, Options
-from antiphon.dialects.base import Dialect, Rendered
+from antiphon.dialects.base import Dialect, Recall, Rendered
 from antiphon.dialects.tools import narrowed, shown_tools
 from antiphon.engines.base import Engine, MeasuresImages, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
@@ -52,6 +52,10 @@ class Local:
     @property
     def recommended(self) -> Mapping[str, Any]:
         return recommended(self._engine.card.generation)
+
+    def recalls(self, options: Options) -> Recall:
+        """Which thinking the model is shown again."""
+        return self._dialect.recalls(options)
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the

@@ -7,7 +7,7 @@ call's ``call_id`` is left empty for the run to give, unless the model wrote one
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
+from typing import Literal, Protocol
 
 from msgspec import Struct
 
@@ -15,7 +15,10 @@ from antiphon.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta, Reason
 from antiphon.tokens import Chunk, Constraint, Prompt
 
-__all__ = ["Dialect", "Parser", "Rendered"]
+__all__ = ["Dialect", "Parser", "Recall", "Rendered"]
+
+#: Which thinking a model is shown again: that of the tool loop it is in, or that of all turns.
+Recall = Literal["current_turn", "all_turns"]
 
 
 class Parser(Protocol):
@@ -71,3 +74,6 @@ class Dialect(Protocol):
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         """The prompt for the next turn. ``conversation.kept`` is extended where the rendering
         begins with it. Raises ``InvalidRequest`` for what this model cannot be asked."""
+
+    def recalls(self, options: Options) -> Recall:
+        """Which thinking the model would be shown again, whatever is asked."""

@@ -17,7 +17,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image, ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
-from .base import Rendered
+from .base import Recall, Rendered
 from .constraints import Grammarian
 from .fallback import fitted, tool_prompt, without_tools
 from .formats import SHIPPED, Formats, ReasoningFormat, ToolFormat
@@ -55,6 +55,7 @@ _ENDS: Mapping[str, tuple[str, ...]] = {
 }
 #: What a template calls the number of tokens that a model may think; none: it does not.
 _BUDGET = "thinking_budget"
+_THOUGHT = "Thought"
 #: Nothing but the next name ends a turn that is written as plain text.
 _PLAIN_STOPS = ("\n\nuser:", "\n\nassistant:", "\n\nsystem:")
 
@@ -179,6 +180,22 @@ class Dialect:
             stop_ids=way.stop_ids,
             **self._cut_short(options, shown, text),
         )
+
+    def recalls(self, options: Options) -> Recall:
+        """As its template does with a thought of an earlier turn."""
+        way = self._plain
+        if way.traits.reasoning is None:
+            return "current_turn"
+        answer = {"role": "assistant", "content": "b", way.traits.reasoning: _THOUGHT}
+        talk = [{"role": "user", "content": "a"}, answer, {"role": "user", "content": "c"}]
+        settings = self._switches(way, options)
+        try:
+            text = way.template.render(
+                fitted(talk, way.traits), tools=way.traits.no_tools, settings=settings
+            )
+        except Refused:
+            return "current_turn"
+        return "all_turns" if _THOUGHT in text else "current_turn"
 
     def _cut_short(self, options: Options, shown: Shown, prompt: str) -> dict[str, Any]:
         """What goes on where a budget of thinking is used up."""

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Any, cast
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, SetupError
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
-from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
-from .base import Rendered
+from .base import Recall, Rendered
 from .harmony_grammar import Grammarian
 from .harmony_messages import BROWSER, PYTHON, Talk, natives, talk_of
 from .harmony_parser import CONTROLS, Codes, Kind, Parser
@@ -74,8 +74,7 @@ class Dialect:
 
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         shown = shown_tools(options, conversation.items)
-        asked = options.reasoning or ReasoningConfig()
-        recalls = asked.context == "all_turns"
+        recalls = self.recalls(options) == "all_turns"
         talk = talk_of(conversation.items, shown, self._unreadable, conversation.past, recalls)
         called = natives(shown)
         functions = [tool for tool in shown.declared if tool.name not in called]
@@ -102,6 +101,12 @@ class Dialect:
             stop_ids=self._stop_ids,
             **self._cut_short(options, shown),
         )
+
+    def recalls(self, options: Options) -> Recall:
+        """Of its own accord what its makers train it on: that of the tool loop."""
+        asked = options.reasoning
+        is_all = asked is not None and asked.context == "all_turns"
+        return "all_turns" if is_all else "current_turn"
 
     def _cut_short(self, options: Options, shown: Shown) -> dict[str, Any]:
         """What goes on where a budget of thinking is used up: the answer, or the call that must

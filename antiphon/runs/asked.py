@@ -12,6 +12,7 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from antiphon.backends.base import Backend, recall_of
 from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
 from antiphon.tools import search
@@ -191,8 +192,16 @@ def _may_call_several(request: CreateResponse) -> bool:
     return request.parallel_tool_calls is not False and not is_named
 
 
-def echo(request: CreateResponse, *, id: str, model: str, created_at: int) -> Response:
-    """The response before anything has happened: what was asked, with the defaults filled in."""
+def echo(
+    request: CreateResponse,
+    *,
+    id: str,
+    model: str,
+    created_at: int,
+    backend: Backend | None = None,
+) -> Response:
+    """The response before anything has happened: what was asked, with the defaults filled in.
+    ``backend``: who answers a conversation."""
     return Response(
         id=id,
         created_at=created_at,
@@ -211,7 +220,7 @@ def echo(request: CreateResponse, *, id: str, model: str, created_at: int) -> Re
         frequency_penalty=_or(request.frequency_penalty, 0.0),
         truncation=request.truncation or "disabled",
         text=_text(request),
-        reasoning=request.reasoning or ReasoningConfig(),
+        reasoning=_reasoning(request, backend),
         store=request.store is not False,
         background=bool(request.background),
         metadata=request.metadata or {},
@@ -227,6 +236,14 @@ def echo(request: CreateResponse, *, id: str, model: str, created_at: int) -> Re
             "prompt_cache_retention",
         ),
     )
+
+
+def _reasoning(request: CreateResponse, backend: Backend | None) -> ReasoningConfig:
+    """``context`` is what is in force, where that is known (OpenAI's reference)."""
+    asked = request.reasoning or ReasoningConfig()
+    if asked.context is UNSET or backend is None:
+        return asked
+    return replace(asked, context=recall_of(backend, options(request, ())) or asked.context)
 
 
 def _text(request: CreateResponse) -> TextConfig:

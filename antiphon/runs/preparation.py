@@ -159,6 +159,7 @@ class Preparer:
             id=response_id,
             model=request.model or model.name,
             created_at=int(self._clock()),
+            backend=model.backend,
         )
         if removed := context.recalled.removed:
             response = replace(response, input_transformations=removed)

@@ -5,15 +5,19 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
+from antiphon.backends.local import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
+from antiphon.dialects.chat import Dialect
 from antiphon.errors import InvalidRequest, RunError
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Reasoning
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import call, said, thought
-from tests.conformance.served import Ask
+from tests.conformance.served import Ask, engine
+from tests.dialects.families import source
 
 NOTES = "<notes>"
 
@@ -170,3 +174,21 @@ async def test_a_budget_of_thinking_comes_from_the_request_or_its_effort(
     server = serve(backend, thinking_budgets={"low": 2})
     await wait(server, **body)
     assert backend.requests[-1][1].thinking_budget == budget
+
+
+@pytest.mark.requirement("API-REASONING-CONTEXT")
+@pytest.mark.parametrize("asked", ["auto", "current_turn", "all_turns"])
+async def test_the_context_that_is_told_is_the_one_in_force(
+    serve: Serve, wait: Ask, asked: str
+) -> None:
+    """Of most models the template decides which thinking they are shown again."""
+    forgets = engine(["Hi."])
+    forgets.card = replace(forgets.card, chat_template=source("qwen"))
+    for backend, told in (
+        (engine(["Hi."]), "all_turns"),
+        (Local(forgets, Dialect(forgets.card, forgets.tokenizer)), "current_turn"),
+        (Scripted(("Hi.",)), asked),  # who does not know
+    ):
+        answer = await wait(serve(backend), reasoning={"context": asked})
+        assert answer.ended["reasoning"]["context"] == told
+        assert "context" not in (await wait(serve(backend))).ended["reasoning"]

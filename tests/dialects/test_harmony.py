@@ -245,6 +245,9 @@ def test_thinking_of_all_turns_is_shown_to_who_asks_for_it() -> None:
     items = (user("Hi"), thought("Greet."), answer("Hello!"), user("Thanks"))
     turns = (asked("Hi"), said("Greet.", "analysis"), said("Hello!", "final"), asked("Thanks"))
     assert ids(*items, reasoning=ReasoningConfig(context="all_turns")) == theirs(system(), *turns)
+    assert dialect().recalls(Options()) == "current_turn"
+    everything = Options(reasoning=ReasoningConfig(context="all_turns"))
+    assert dialect().recalls(everything) == "all_turns"
     for context in ("auto", "current_turn"):
         found = ids(*items, reasoning=ReasoningConfig(context=context))  # type: ignore[arg-type]
         assert found == theirs(system(), turns[0], *turns[2:])
