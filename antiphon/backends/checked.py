@@ -45,13 +45,15 @@ _NOT_RUN = "Not run, for another call was wrong. Call again."
 
 class Asked(Struct, frozen=True, kw_only=True):
     """What must be right: the ``form`` of the answer, the ``calls``; and whether who answers is
-    held to it. ``talks``: words may stand beside calls, of which no form is asked."""
+    held to it. ``talks``: words may stand beside calls, of which no form is asked. ``stops``: a
+    stop string may have ended the answer, and nobody tells."""
 
     form: Form | None
     calls: Calls | None
     holds_form: bool
     holds_calls: bool
     talks: bool
+    stops: bool = False
 
 
 def right(
@@ -68,6 +70,7 @@ def right(
         form if asked.holds_form else None,
         calls if asked.holds_calls else None,
         talks=asked.talks,
+        stops=asked.stops,
     )
     left = None if asked.holds_form else form, None if asked.holds_calls else calls
     if left != (None, None):

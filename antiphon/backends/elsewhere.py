@@ -99,6 +99,7 @@ class Elsewhere(ABC):
             holds_form=holds,
             holds_calls=self.holds_calls,
             talks=bool(shown.tools or options.tools),
+            stops=bool(options.stop),
         )
 
         async def again(corrected: Conversation) -> Reply:

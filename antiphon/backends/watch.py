@@ -18,9 +18,12 @@ __all__ = ["Watch", "is_answer", "is_call"]
 
 class Watch:
     """Judges one reply. ``form``: of the answer, ``calls``: which may be made; ``talks``: words may
-    stand beside calls, of which no form is asked."""
+    stand beside calls, of which no form is asked; ``stops``: a stop string may have ended it, and
+    nobody tells."""
 
-    def __init__(self, form: Form | None, calls: Calls | None, *, talks: bool) -> None:
+    def __init__(
+        self, form: Form | None, calls: Calls | None, *, talks: bool, stops: bool = False
+    ) -> None:
         self._form = form
         self._calls = calls
         self._talks = talks
@@ -31,7 +34,7 @@ class Watch:
         #: What is wrong with words, unless they stand beside a call.
         self._unless_called: str | None = None
         self._has_answered = self._has_called = False
-        self._is_cut = False
+        self._is_cut = stops
         #: An item has begun of which nothing has been said.
         self.waits = False
 
@@ -64,7 +67,7 @@ class Watch:
         have begun right."""
         last = known[-1] if known else None
         if isinstance(last, Finish):
-            self._is_cut = last.stopped
+            self._is_cut = self._is_cut or last.stopped
             if last.reason != "stop":
                 self.waits = False
                 return None

@@ -306,6 +306,12 @@ async def test_what_a_server_holds_to_is_read_along_all_the_same() -> None:
     wish = Options(text=TextConfig(format=FORM))
     async with served(wrong, right, owner="vllm") as (playing, backend):
         assert (await read(backend, wish)).text == '{"a": 1}' and len(playing.bodies) == 2
+    mail = Guide(syntax="regex", definition="[a-z]+@[a-z]+\\n", path="")
+    async with served(chunks({"content": "ada@home"}), owner="vllm") as (playing, backend):
+        # what a stop string cut, who does not tell
+        assert (await read(backend, Options(guide=mail, stop=("\n",)))).text == "ada@home"
+        with pytest.raises(RunError, match="grammar"):
+            await read(backend, Options(guide=mail))
 
 
 CALL = chunks(
