@@ -12,6 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
+from .bounds import check
 from .charsets import ALL, Ranges
 from .lark import read
 from .trees import (
@@ -32,6 +33,8 @@ __all__ = ["ebnf"]
 
 _NUMBERED = re.compile(r"(\W+\w*[A-Za-z]_?)\d+\W*\Z")
 _FEW = 4
+#: Characters of a grammar, at most.
+_LONGEST = 1_000_000
 _MARKS = {(0, 1): "?", (0, None): "*", (1, None): "+"}
 
 
@@ -40,10 +43,11 @@ def ebnf(lark: str, literals: Mapping[int, str], ends: Collection[int]) -> str |
     ``literals``: control token → what it is called; ``ends``: those that end a text."""
     try:
         rules = read(lark)
-        _Ending(rules, ends).check(Rule("start"), is_last=True)
-        return _Writer(rules, ends, _kept_out(rules, literals.values())).written(Rule("start"))
+        check(rules, ends)
+        written = _Writer(rules, ends, _kept_out(rules, literals.values())).written(Rule("start"))
     except (Unreadable, RecursionError):
         return None
+    return written if len(written) <= _LONGEST else None
 
 
 def _kept_out(rules: Mapping[str, Node], literals: Iterable[str]) -> list[str]:
@@ -59,32 +63,6 @@ def _kept_out(rules: Mapping[str, Node], literals: Iterable[str]) -> list[str]:
 def _stem(literal: str) -> str:
     found = _NUMBERED.match(literal)
     return literal if found is None else found[1]
-
-
-class _Ending:
-    """Sees that what ends a text stands nowhere else: nothing would come behind it."""
-
-    def __init__(self, rules: Mapping[str, Node], ends: Collection[int]) -> None:
-        self._rules = rules
-        self._ends = ends
-        self._checked: set[tuple[str, bool]] = set()
-
-    def check(self, node: Node, *, is_last: bool) -> None:
-        """Raises ``Unreadable``."""
-        match node:
-            case Token(id) if id in self._ends and not is_last:
-                raise Unreadable("a text goes on behind what ends it")
-            case Row(parts):
-                for place, part in enumerate(parts, start=1):
-                    self.check(part, is_last=is_last and place == len(parts))
-            case Choice(arms):
-                for arm in arms:
-                    self.check(arm, is_last=is_last)
-            case Times(inner, _, most):
-                self.check(inner, is_last=is_last and most == 1)
-            case Rule(name) if (name, is_last) not in self._checked:
-                self._checked.add((name, is_last))
-                self.check(self._rules[name], is_last=is_last)
 
 
 class _Writer:

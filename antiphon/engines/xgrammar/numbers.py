@@ -8,7 +8,8 @@ from .trees import Chars, Choice, Node, Row, Text, Times, Unreadable
 __all__ = ["INTEGER", "NUMBER", "integers", "numbers"]
 
 INTEGER = "-?(0|[1-9][0-9]*)"
-NUMBER = rf"{INTEGER}(\.[0-9]+)?([eE][+\-]?[0-9]+)?"
+#: None that would be without end.
+NUMBER = rf"{INTEGER}(\.[0-9]+)?([eE][+\-]?[0-9]{{1,2}})?"
 #: Digits of a bound, at most.
 _LONGEST = 30
 

@@ -14,6 +14,7 @@ from typing import Any
 
 from antiphon.dialects.escaped import JSON, Unwritable, regex_rule
 
+from .bounds import MOST
 from .numbers import INTEGER, NUMBER, integers, numbers
 from .regexes import regex
 from .trees import Anything, Choice, Node, Row, Rule, Text, Times, Unreadable
@@ -242,7 +243,7 @@ class SchemaTree:
             body = self._shared(f"json_{name.replace('-', '_')}", lambda: regex(_FORMATS[name]))
         elif _LENGTHS.issuperset(asked):
             char = regex(f"{_PLAIN}|{_ESCAPE}")
-            body = Times(char, said.get("minLength", 0), said.get("maxLength"))
+            body = Times(char, _count(said, "minLength") or 0, _count(said, "maxLength"))
         else:
             raise Unreadable(f"a text of which {asked} are asked")
         return Row((Text('"'), body, Text('"')))
@@ -259,7 +260,7 @@ class SchemaTree:
     def _array(self, said: Schema) -> Node:
         first = [self._of(item) for item in said.get("prefixItems", ())]
         # fewer than those that are told apart would do as well
-        least, most = max(said.get("minItems", 0), len(first)), said.get("maxItems")
+        least, most = max(_count(said, "minItems") or 0, len(first)), _count(said, "maxItems")
         items = said.get("items", True)
         if items is False and (most is None or most > len(first)):
             most = len(first)
@@ -319,6 +320,13 @@ class SchemaTree:
             if must:
                 return _choice(arms)
         return _choice([*arms, Text("")])
+
+
+def _count(said: Schema, key: str) -> int | None:
+    count = said.get(key)
+    if count is not None and not (isinstance(count, int) and 0 <= count <= MOST):
+        raise Unreadable("more than can be counted")
+    return count
 
 
 def _choice(arms: Sequence[Node]) -> Node:

@@ -113,6 +113,10 @@ def test_a_schema_is_written_as_llguidance_lays_it_out() -> None:
         'start: <[7]> "a"',
         'start: part "a"\npart: "b" <[7]>',
         "start: part*\npart: <[7]>",
+        'start: "a"{2000000}',
+        'start: ("a"*)*',
+        'start: part{0,9}\npart: ("a" | "")',
+        "start: /(?s:.*)/+",
     ],
 )
 def test_what_is_not_known_is_not_said(lark: str) -> None:
@@ -125,6 +129,8 @@ A_AND_B = {"a": {"type": "string"}, "b": {"type": "integer"}}
 @pytest.mark.parametrize(
     "schema",
     [
+        {"type": "string", "minLength": 2**60},
+        {"type": "array", "items": {}, "maxItems": 2**40},
         {"type": "string", "pattern": "a", "maxLength": 3},
         {"type": "string", "format": "uri-template"},
         {"type": "string", "pattern": r"a\b"},
