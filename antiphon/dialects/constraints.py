@@ -7,7 +7,6 @@ may come before it is part of the grammar, so that a constraint begins where rea
 from __future__ import annotations
 
 import json
-import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -22,7 +21,7 @@ from .escaped import JSON, PLAIN
 from .formats import ReasoningFormat, ToolFormat
 from .guides import guide_rule, own_rule
 from .parameters import Parameters, json_rule
-from .rules import ANYTHING, Rules, Spelling
+from .rules import ANYTHING, Rules, Spelling, pattern
 from .schemas import (
     bare,
     check_schema,
@@ -220,11 +219,13 @@ class Grammarian:
         )
 
     def _head(self, text: str, name: str) -> str:
-        """What stands before arguments. Where nothing marks it, the white space before it is part
-        of it: an answer that begins so could not be told from it."""
-        if self._opening or self._header or self._form.doubtful or "{name}" in text:
+        """What stands before arguments. Where an answer may begin so, it is one text: else it could
+        not be told from it. Where nothing marks it, the white space before it is part of it."""
+        is_marked = self._header or (self._opening and not self._form.doubtful)
+        if is_marked or not self._spelling.is_plain(text):
             return self._spelling.filled(text, name=name)
-        return rf"/[ \n]{{0,4}}{_escaped(text)}/"
+        blanks = "" if self._form.doubtful else r"[ \n]{0,4}"
+        return f"/{blanks}{pattern(text, name)}/"
 
     def _body(self, rules: Rules, number: int, tool: ShownTool) -> str:
         """The arguments of a call and its end."""
@@ -272,9 +273,11 @@ class Grammarian:
         how = self._form.written
         calls = self._calls(rules, shown, parallel)
         head = f"{how.first}{how.before}"
-        begun = [f"{_escaped(head + tool.name)}[^A-Za-z0-9_.\\-]" for tool in shown.callable]
+        begun = [
+            f"{pattern(head + tool.name, tool.name)}[^A-Za-z0-9_.\\-]" for tool in shown.callable
+        ]
         if how.parameter is None:  # whatever its name, it would be read as a call
-            begun.append(f'{_escaped(head)}[^"]*{_escaped(how.between)}')
+            begun.append(f'{pattern(head)}[^"]*{pattern(how.between)}')
         rules.add("TEXT", rf"{ANYTHING} & ~/(?s:\s*({'|'.join(begun)}).*)/")
         marked = [self._literal(opening) for opening in self._form.opens]
         return " | ".join(["TEXT", calls, *(f"{mark} {calls}" for mark in marked)])
@@ -293,9 +296,11 @@ class Grammarian:
         """An answer and then calls, or either. What opens calls may stand in an answer: only what
         stands before a tool's arguments tells them apart. A prompt may have opened the first."""
         how, opened = self._form.written, self._opening
-        sign = _escaped(opened or how.separator)
+        sign = pattern(opened or how.separator)
         head = (how.first + how.before)[len(opened) :]
-        heads = "|".join(_escaped(head + tool.name + how.between) for tool in shown.callable)
+        heads = "|".join(
+            pattern(head + tool.name + how.between, tool.name) for tool in shown.callable
+        )
         calls = self._calls(rules, shown, parallel, opened)
         rules.add("SAID", rf"/(?s:.*{sign})/")
         rules.add("MORE", rf"SAID & ~/(?s:({heads}).*)/")
@@ -342,10 +347,6 @@ class Grammarian:
 
     def _literal(self, text: str) -> str:
         return self._spelling.literal(text)
-
-
-def _escaped(text: str) -> str:
-    return re.escape(text).replace("/", r"\/").replace("\\\n", r"\n")
 
 
 def is_partial(schema: Mapping[str, Any] | None) -> bool:

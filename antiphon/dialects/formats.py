@@ -107,6 +107,8 @@ _LLAMA = records(
 )
 #: Between these, Llama 4 writes what it says before a call, or nothing.
 _PYTHON = {"<|python_start|>": START, "<|python_end|>": START}
+#: Its values stand between their tags without line ends, which is all that tells it from Qwen's.
+_MIMO = "<parameter=example_parameter_1>value_1|<tool_call><function="
 #: From the most telling marks to the least.
 TOOLS: Mapping[str, ToolFormat] = {
     row.name: row
@@ -192,7 +194,7 @@ TOOLS: Mapping[str, ToolFormat] = {
         recipients("functionary_v3_2", ">>>all"),
         channels("llm_jp", "chat_format=llm-jp-harmony"),
         function_tags("seed_oss", "seed:tool_call", "seed:tool_call", lines=False),
-        function_tags("mimo", "tool_call", "<parameter=example_parameter_1>value_1", lines=False),
+        function_tags("mimo", "tool_call", _MIMO, lines=False),
         function_tags("qwen3_coder", "tool_call", "<function="),
         records(
             "phi4_mini",
@@ -290,7 +292,7 @@ TOOLS: Mapping[str, ToolFormat] = {
         records(
             "hermes",
             ("<tool_call>",),
-            record(before="<tool_call>\n", after="\n</tool_call>"),
+            record(before="<tool_call>{line}", after="{line}</tool_call>"),
             closes=("</tool_call>",),
             mark="<tool_call>",
         ),

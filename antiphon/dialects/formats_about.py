@@ -73,7 +73,7 @@ TOOLS_ABOUT: Mapping[str, About] = {
     "functionary_v3_2": About("Functionary 3.2", "its template", True),
     "llm_jp": About("LLM-jp 4", "its template", True, ("llm_jp_harmony",)),
     "seed_oss": About("Seed OSS", "its template", True),
-    "mimo": About("MiMo V2", _VLLM),
+    "mimo": About("MiMo V2, V2.6", _VLLM),
     "qwen3_coder": About(
         "Qwen3 Coder, Qwen3.5, Step 3.5, Nemotron 3, Granite 4.2, iQuest Coder, MiniCPM-V,"
         " Nanbeige",

@@ -70,7 +70,7 @@ def _tagged(
 def function_tags(name: str, section: str, mark: str, *, lines: bool = True) -> ToolFormat:
     """``<function=NAME><parameter=KEY>value``; values on ``lines`` of their own."""
     first, last = f"<{section}>", f"</{section}>"
-    begin, end = (">\n", "\n</parameter>\n") if lines else (">", "</parameter>\n")
+    begin, end = (">\n", "\n</parameter>{line}") if lines else (">", "</parameter>{line}")
     return _tagged(
         name,
         (first, last),
@@ -79,9 +79,9 @@ def function_tags(name: str, section: str, mark: str, *, lines: bool = True) -> 
         {">": "value"},
         "</parameter>",
         Written(
-            before=first + "\n<function=",
-            between=">\n",
-            after="</function>\n" + last,
+            before=first + "{line}<function=",
+            between=">{line}",
+            after="</function>{line}" + last,
             separator="{line}",
             parameter=ParameterForm(
                 before="<parameter=", text=begin, text_end=end, json=begin, json_end=end

@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 
-__all__ = ["ANYTHING", "Rules", "Spelling"]
+__all__ = ["ANYTHING", "Rules", "Spelling", "pattern"]
 
 ANYTHING = "/(?s:.*)/"
 #: What stands in a format for something that is known only as it is written.
@@ -21,6 +21,19 @@ _OPEN: Mapping[str, str] = {
     "{id}": "/[A-Za-z0-9_.:\\-]{1,64}/",
     "{line}": r"/\n?/",
 }
+
+
+def pattern(text: str, name: str = "") -> str:
+    """A regular expression for a text of a format: what is not known in it is left open."""
+    said = (
+        _OPEN[piece][1:-1] if piece in _OPEN else _escaped(name if piece == "{name}" else piece)
+        for piece in _BLANK.split(text)
+    )
+    return "".join(said)
+
+
+def _escaped(text: str) -> str:
+    return re.escape(text).replace("/", r"\/").replace("\\\n", r"\n")
 
 
 class Rules:
@@ -86,6 +99,10 @@ class Spelling:
     def is_special(self, text: str) -> bool:
         """Whether ``text`` begins with a control token."""
         return next(iter(self._pieces(text)), "") in self._special
+
+    def is_plain(self, text: str) -> bool:
+        """Whether ``text`` has no control token in it."""
+        return not any(piece in self._special for piece in self._pieces(text))
 
     def _pieces(self, text: str) -> list[str]:
         pieces = self._split.split(text) if self._split is not None else [text]

@@ -689,6 +689,33 @@ def test_what_may_be_written_is_read(form: str) -> None:
                 assert item["call"] == "clock" and arguments == {}
 
 
+@pytest.mark.parametrize(
+    ("form", "tight"),
+    [
+        (
+            "mimo",
+            "<tool_call><function=trip><parameter=city>Oslo</parameter><parameter=days>2</parameter>"
+            "</function></tool_call>",
+        ),
+        (
+            "hermes",
+            '<tool_call>{"name": "trip", "arguments": {"city": "Oslo", "days": 2}}</tool_call>',
+        ),
+        (
+            "glm45",
+            "<tool_call>trip<arg_key>city</arg_key><arg_value>Oslo</arg_value>"
+            "<arg_key>days</arg_key><arg_value>2</arg_value></tool_call>",
+        ),
+    ],
+)
+def test_line_ends_may_be_missing(form: str, tight: str) -> None:
+    """What must have them cannot end where a model writes none, and goes on for ever."""
+    answer = held(form, tools=(TRIP, CLOCK), tool_choice="required")
+    assert answer.may_write(tight) and answer.may_write(tight + tight)
+    assert answer.may_write(written(TOOLS[form], [("trip", {"city": "Oslo", "days": 2})] * 2))
+    assert not answer.may_write(tight.replace("2", "two"))
+
+
 @pytest.mark.requirement("FM-ROOT")
 @pytest.mark.parametrize("form", TOOLS)
 def test_a_schema_that_refers_to_others_holds_in_every_format(form: str) -> None:

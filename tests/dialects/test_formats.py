@@ -121,6 +121,7 @@ def test_rows_are_whole(name: str) -> None:
         ("{{ tools }}[TOOL_CALLS] [", ("[THINK]", "[/THINK]"), ("mistral", "mistral")),
         ("{{ tools }}functools[", (), (None, "phi4_mini")),
         ("{{ tools }}<parameter=example_parameter_1>value_1</parameter>", (), (None, "mimo")),
+        ("{{ tools }}'<tool_call><function=' ~ tool_call.name ~ '>'", (), (None, "mimo")),
         ("{{ tools }}<function=x>\n<parameter=example_parameter_1>\nv", (), (None, "qwen3_coder")),
         ('{{ tools }}Action:\n```json\n[ "parameters": {}', (), (None, None)),
         ('{{ tools }} {"name": function name, "parameters": dictionary', (), (None, "llama3_json")),
