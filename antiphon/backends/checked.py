@@ -29,7 +29,8 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.response import Usage
 
-from .base import Reply, added, may_be_refused, singly
+from .around import Around
+from .base import Reply, added, singly
 from .calling import Calls
 from .form import Coming, Form
 from .watch import Watch, is_answer, is_call
@@ -80,12 +81,10 @@ def right(
     return Watched(reply, watch, Checked(reply, form, calls, conversation, prepare))
 
 
-class Checked:
+class Checked(Around):
     """``Reply`` that is right or fails. ``form``: of the answer, ``calls``: which may be made; one
     of both at least. ``prepare`` asks the model, about the conversation with what went wrong behind
     it the second time. Its tokens are not kept: not all were meant."""
-
-    kept = None
 
     def __init__(
         self,
@@ -95,7 +94,7 @@ class Checked:
         conversation: Conversation,
         prepare: Callable[[Conversation], Awaitable[Reply]],
     ) -> None:
-        self._reply = reply
+        super().__init__(reply)
         self._form = form
         self._calls = calls
         self._conversation = conversation
@@ -106,16 +105,8 @@ class Checked:
         self._behind: tuple[Item, ...] = ()
 
     @property
-    def input_tokens(self) -> int:
-        return self._reply.input_tokens
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        return self._reply.dropped
-
-    @property
-    def may_be_refused(self) -> bool:
-        return may_be_refused(self._reply)
+    def kept(self) -> None:
+        return None
 
     def resumed(self, begun: Begun) -> Reply:
         if begun.sampled:
@@ -225,33 +216,21 @@ class Checked:
         return held
 
 
-class Watched:
+class Watched(Around):
     """``Reply`` of a model that somebody holds to what was asked: it comes as it is said, and is
     right or fails. Engines drop a grammar in silence where it grows too hard for them; upstreams do
     as they please. What is found wrong before anything of an answer was given out is held back from
     there on, and goes the way of ``checked``."""
 
     def __init__(self, reply: Reply, watch: Watch, checked: Checked) -> None:
-        self._reply = reply
+        super().__init__(reply)
         self._watch = watch
         self._checked = checked
         self._is_held = False
 
     @property
-    def input_tokens(self) -> int:
-        return self._reply.input_tokens
-
-    @property
     def kept(self) -> Kept | None:
         return None if self._is_held else self._reply.kept
-
-    @property
-    def dropped(self) -> tuple[str, ...]:
-        return self._reply.dropped
-
-    @property
-    def may_be_refused(self) -> bool:
-        return may_be_refused(self._reply)
 
     def resumed(self, begun: Begun) -> Reply:
         return Watched(self._reply.resumed(begun), self._watch, self._checked)
@@ -270,8 +249,9 @@ class Watched:
                     raise _failed(fault)
                 if fault is not None:
                     self._is_held = True
-                    async with aclosing(self._checked.going_on(_behind(known, answered))) as right:
-                        async for each in right:
+                    rest = self._checked.going_on(_behind(known, answered))
+                    async with aclosing(rest) as held:
+                        async for each in held:
                             yield each
                     return
                 waiting = known if watch.waits else ()

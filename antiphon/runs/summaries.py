@@ -14,14 +14,13 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.backends.around import Around
 from antiphon.backends.base import Backend, Reply, singly
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import InvalidRequest, RequestError, RunError
 from antiphon.stream.deltas import Delta, Open, Sampled, Text
 from antiphon.wire.items import InputText, Item, Message, Reasoning
 from antiphon.wire.response import ReasoningConfig
-
-from .around import Around
 
 __all__ = ["Summarised", "Summariser", "broke_off", "level"]
 

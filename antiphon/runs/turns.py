@@ -17,6 +17,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.backends.around import Around
 from antiphon.backends.base import Reply, added
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import InvalidRequest, ToolError
@@ -28,7 +29,6 @@ from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage
 
-from .around import Around
 from .interrupted import calls_of, failed, is_between, turns_of
 from .offered import Hosted, apart, composed, covers, found_in, named_in, reader_of, with_tools
 from .running import Bounds, Budget, Place, room, run_all

@@ -1,9 +1,10 @@
-"""A reply around another: to the run it looks like what it holds, where it does not say more."""
+"""A reply around another: it looks like what it holds, where it does not say more."""
 
 from __future__ import annotations
 
-from antiphon.backends.base import Reply, may_be_refused
 from antiphon.conversation import Kept
+
+from .base import Reply, may_be_refused
 
 __all__ = ["Around"]
 
