@@ -36,6 +36,11 @@ __all__ = [
 Schema = Mapping[str, Any]
 
 _UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[([^\]]*)\]")
+#: How a class of characters begins that leaves some out; what might look like one. In a string of
+#: JSON a class that has all control characters lets llguidance take ``\\"`` for it, whatever it
+#: leaves out: without NUL it does not.
+_NEGATED = re.compile(r"(\[\^\]?)|\\.|\[\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_NUL = r"\x00"
 _PREFIX = re.compile(r"^(?:at )?\d+\(\d+\): |^failed to compile JSON schema: ")
 
 
@@ -155,8 +160,21 @@ def _spelled(pattern: str) -> int:
 
 def bare(schema: Schema) -> dict[str, Any]:
     """The schema without what its author says of its edition, which may be one that cannot be
-    looked up, and to those who write grammars."""
-    return {key: value for key, value in schema.items() if key not in ("$schema", "x-guidance")}
+    looked up, and to those who write grammars; its patterns as llguidance reads them right."""
+    said = {key: value for key, value in schema.items() if key not in ("$schema", "x-guidance")}
+    right: dict[str, Any] = _with_right_patterns("", said)
+    return right
+
+
+def _with_right_patterns(key: str, value: Any) -> Any:
+    """``key``: where the value stands."""
+    if key == "pattern" and isinstance(value, str):
+        return _NEGATED.sub(lambda found: found[0] + (_NUL if found[1] else ""), value)
+    if isinstance(value, list):
+        return [_with_right_patterns(key, inner) for inner in value]
+    if not isinstance(value, Mapping) or key in _VALUES:
+        return value
+    return {key: _with_right_patterns(key, inner) for key, inner in value.items()}
 
 
 def can_judge() -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import re
 from typing import Any
 
 import pytest
 
 from antiphon.dialects.schemas import (
+    bare,
     check_schema,
     check_strict,
     closed_form,
@@ -90,6 +93,37 @@ def test_references_that_lead_on_are_none_of_that() -> None:
     assert is_enforced(schema, "p", strict=True)
     values = {"enum": [{"$ref": "#/enum/0"}]}  # which is a value, and no schema
     assert is_enforced(values, "p", strict=True)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r'^[^"]+$', r"^[^\\]+$", r'^[^]"\\]+$', r'^[^\\/:*?"<>|-]+$', r'x[^"\s]y', r'[\["][^"]\[^a'],
+)
+def test_what_a_pattern_leaves_out_is_left_out_in_json(pattern: str) -> None:
+    """A quote and a backslash too, which are escaped there."""
+    llguidance: Any = pytest.importorskip("llguidance")
+    inner = {"type": "string", "pattern": pattern}
+    schema = bare({"type": "object", "properties": {"pattern": inner}, "default": inner})
+    assert schema["default"] == inner
+    grammar = llguidance.grammar_from("lark", f"start: %json {json.dumps(schema)}")
+    for value in (
+        '"',
+        "\\",
+        'a"',
+        "a\\b",
+        "ab",
+        "é 😀",
+        'x"y',
+        "xéy",
+        "x y",
+        "\n",
+        '"x[^a',
+        '""[^a',
+    ):
+        matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), grammar)
+        ids = list(json.dumps({"pattern": value}, ensure_ascii=False).encode())
+        obeys = matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+        assert obeys == (re.search(pattern, value) is not None), value
 
 
 def test_faults_are_one_short_line() -> None:
