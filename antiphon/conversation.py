@@ -58,6 +58,7 @@ class Options(Struct, frozen=True, kw_only=True):
     """What a request asks of the model. ``tools`` are those the model is to see.
 
     ``logprobs``: None = none, 0 = of the sampled token, n = with n alternatives.
+    ``strays``: whoever asks sees to calls of tools that may not be called.
     ``truncate``: drop the oldest items rather than refuse a conversation that is too long.
     ``template`` goes to the chat template as it is. ``thinking_budget``: the most tokens of
     thinking. ``guide``: a grammar the answer obeys, in place of a format. ``stop_shown``: the stop
@@ -67,6 +68,7 @@ class Options(Struct, frozen=True, kw_only=True):
 
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = "auto"
+    strays: bool = False
     parallel_tool_calls: bool = True
     text: TextConfig = TextConfig()
     guide: Guide | None = None

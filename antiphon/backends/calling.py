@@ -24,13 +24,15 @@ _Name = tuple[str, str | None]
 
 
 class Calls:
-    """Judges the calls of one reply. ``required``: there must be one."""
+    """Judges the calls of one reply. ``required``: there must be one; ``strays``: what may not be
+    called is no matter."""
 
-    def __init__(self, shown: Shown, grammars: Grammars) -> None:
+    def __init__(self, shown: Shown, grammars: Grammars, *, strays: bool = False) -> None:
         self.required = shown.required
         self._grammars = grammars
         self._callable = {_name(tool): tool for tool in shown.callable}
-        self._kept_out = {_name(tool) for tool in shown.tools} - self._callable.keys()
+        kept_out = {_name(tool) for tool in shown.tools} - self._callable.keys()
+        self._kept_out = set() if strays else kept_out
 
     def bar(self, call: FunctionCall | CustomToolCall) -> str | None:
         """Why this may not be called, in words for who did."""
@@ -60,7 +62,9 @@ class Calls:
         return bar if bar is not None or form is None else await form.wrong(text)
 
 
-def calls_of(shown: Shown, grammars: Grammars, *, held: bool = False) -> Calls | None:
+def calls_of(
+    shown: Shown, grammars: Grammars, *, held: bool = False, strays: bool = False
+) -> Calls | None:
     """None where any call is right, and none too. ``held``: who answers is held to it, so that it
     has been checked; else raises ``InvalidRequest`` for schemas and grammars that cannot be judged
     by."""
@@ -68,7 +72,8 @@ def calls_of(shown: Shown, grammars: Grammars, *, held: bool = False) -> Calls |
     for tool in asked:
         if not held:
             _check(tool)
-    return Calls(shown, grammars) if asked or shown.required or shown.restricted else None
+    is_bound = shown.required or (shown.restricted and not strays)
+    return Calls(shown, grammars, strays=strays) if asked or is_bound else None
 
 
 def _is_asked(tool: ShownTool) -> bool:

@@ -95,7 +95,7 @@ class Elsewhere(ABC):
         holds, grammars = self.holds(options), self._grammars
         asked = Asked(
             form=await (trusted_form if holds else form_of)(options, grammars),
-            calls=calls_of(shown, grammars, held=self.holds_calls),
+            calls=calls_of(shown, grammars, held=self.holds_calls, strays=options.strays),
             holds_form=holds,
             holds_calls=self.holds_calls,
             talks=bool(shown.tools or options.tools),

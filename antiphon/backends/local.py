@@ -99,7 +99,7 @@ class Local:
         shown = shown_tools(options, conversation.items)
         return Asked(
             form=enforced_form(options, grammars) if is_whole else await form_of(options, grammars),
-            calls=calls_of(shown, grammars, held=holds_calls),
+            calls=calls_of(shown, grammars, held=holds_calls, strays=options.strays),
             holds_form=is_whole,
             holds_calls=holds_calls,
             talks=bool(shown.tools) and not holds_calls,

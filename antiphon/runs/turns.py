@@ -299,7 +299,7 @@ class Turns(Around):
             spent = sum(usage.output_tokens for usage in self.used)
             changed["max_output_tokens"] = max(0, most - spent)
         if self._must_answer or self._budget.left == 0:
-            changed["tool_choice"] = self._clients(choice)
+            changed |= {"tool_choice": self._clients(choice), "strays": True}
         return replace(options, **changed)
 
     def _clients(self, choice: tl.ToolChoice) -> tl.ToolChoice:

@@ -20,7 +20,7 @@ from antiphon.dialects.formats import TOOLS
 from antiphon.dialects.scanner import Parser as Scanner
 from antiphon.dialects.tools import shown_tools
 from antiphon.stream.deltas import Finish
-from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Chunk, Constraint
 from antiphon.wire.response import JsonSchemaFormat, TextConfig, Usage
 from antiphon.wire.tools import Custom, Function, Grammar
@@ -55,8 +55,10 @@ async def fault(parser: Parser, ids: list[int], options: Options) -> str | None:
     return await Watch(form, calls, talks=False).fault(deltas)
 
 
-def drawn(tokenizer: ByteTokenizer, constraint: Constraint | None, seed: str) -> list[int]:
-    return Held(tokenizer, constraint).written(random.Random(seed), 4_000)
+def drawn(
+    tokenizer: ByteTokenizer, constraint: Constraint | None, seed: str, end: str = END
+) -> list[int]:
+    return Held(tokenizer, constraint, end).written(random.Random(seed), 4_000)
 
 
 @pytest.mark.requirement("API-STRICT", "API-CUSTOM-GRAMMAR")
@@ -83,5 +85,5 @@ async def test_so_it_is_in_harmony(asked: dict[str, Any]) -> None:
         parser = harmony_parser.Parser(
             tokenizer, codes, shapes=shown.shapes, held=True, is_json="text" in asked
         )
-        ids = drawn(tokenizer, constraint, f"harmony {seed}")
+        ids = drawn(tokenizer, constraint, f"harmony {seed}", end="<|return|>")
         assert await fault(parser, ids, options) is None, b"".join(map(tokenizer.piece, ids))
