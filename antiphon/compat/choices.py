@@ -24,6 +24,8 @@ def count(raw: Any, path: str, most: int) -> int:
 
 
 def reseeded(request: CreateResponse, by: int) -> CreateResponse:
-    """One seed gives one answer: the others take the seeds that follow."""
+    """One seed gives one answer: the others take the seeds that follow, round the 64 bits."""
     seed = request.seed
-    return request if seed is None or not by else replace(request, seed=seed + by)
+    if seed is None or not by:
+        return request
+    return replace(request, seed=(seed + by + 2**63) % 2**64 - 2**63)

@@ -645,8 +645,11 @@ async def test_several_choices(serve: Serve) -> None:
 
 async def test_each_choice_has_a_seed_of_its_own(serve: Serve) -> None:
     played = engine(["x"])
-    await plain(serve(played), n=3, seed=7)
-    assert [sampling.seed for _, sampling in played.requests] == [7, 8, 9]
+    server = serve(played)
+    await plain(server, n=3, seed=7)
+    await plain(server, n=2, seed=2**63 - 1)
+    seeds = [sampling.seed for _, sampling in played.requests]
+    assert seeds == [7, 8, 9, 2**63 - 1, -(2**63)]
 
 
 async def test_a_choice_that_fails_fails_the_answer(serve: Serve) -> None:
