@@ -50,7 +50,8 @@ async def asked(question, *tools, on=model, **settings):
     kinds = [item.type for item in streamed.new_items]
     assert len(names) == len(kinds) == len(plain.new_items), (names, kinds)
     more = [*plain.to_input_list(), {"role": "user", "content": "Thanks!"}]
-    assert (await Runner.run(agent, more)).final_output
+    free = agent.clone(model_settings=ModelSettings(**{**settings, "tool_choice": None}))
+    assert (await Runner.run(free, more)).final_output
     return streamed
 
 
