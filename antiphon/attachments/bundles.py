@@ -86,7 +86,7 @@ def unpacked(content: bytes, bounds: Bounds = BOUNDS) -> Mapping[str, Member]:
         with zipfile.ZipFile(io.BytesIO(content)) as archive:
             for info in archive.infolist():
                 _check_member(info)
-                if info.is_dir():
+                if info.filename.endswith("/"):  # it may have no name: Python's is_dir breaks
                     continue
                 with archive.open(info) as file:
                     read = file.read(min(bounds.file, left) + 1)

@@ -141,6 +141,12 @@ def test_what_is_no_zip_is_told(content: bytes) -> None:
         unpacked(content)
 
 
+def test_a_file_without_a_name_is_refused() -> None:
+    nameless = zipped({"unnamed": b"1"}).replace(b"unnamed", bytes(7))
+    with pytest.raises(BadBundle):
+        unpacked(nameless)
+
+
 GOOD = zipped({"a/SKILL.md": SKILL, "a/b.txt": b"hello" * 50})
 
 
