@@ -2,7 +2,7 @@
 
 import sys
 
-from antiphon.cli import main
+from antiphon.cli.main import main
 
 __all__: list[str] = []
 

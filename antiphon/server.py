@@ -19,17 +19,16 @@ from typing import Any
 from msgspec import Struct
 from starlette.types import ASGIApp
 
-from antiphon import catalog
-from antiphon.address import network
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
-from antiphon.catalog import ServedModel
+from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.http import guard
 from antiphon.http.app import create_app
 from antiphon.http.server import bind, serve
 from antiphon.logs import adopt, open_log
-from antiphon.pull import bar
+from antiphon.models.catalog import ServedModel
+from antiphon.models.download import bar
 from antiphon.retrieval.nearest import check_numbers
 from antiphon.runs.background import Lease
 from antiphon.runs.files import Files
@@ -37,15 +36,17 @@ from antiphon.runs.prompts import Prompts
 from antiphon.runs.running import Bounds
 from antiphon.runs.service import Models, Policy, Service
 from antiphon.runs.skills import Skills
-from antiphon.seal import Key, Seal
-from antiphon.settings import Settings
+from antiphon.security.encryption import Key, Seal
+from antiphon.security.ssrf import network
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.toolbox import Means, open_containers, open_reader, open_tools
 from antiphon.tools.base import Provider
 from antiphon.tools.containers import Containers
 from antiphon.webhooks.deliver import Deliveries, Sender
 from antiphon.wire.body import Limits as BodyLimits
+
+from .models import catalog
+from .tool_factories import Means, open_containers, open_reader, open_tools
 
 __all__ = ["Serving", "address", "open_fetcher", "run"]
 

@@ -75,8 +75,8 @@ def _rates(name: str, streams: int, body: str) -> tuple[float, float]:
 
 async def backend(name: str, parallel: int) -> Any:
     """The engine with its dialect, as settings make it."""
-    from antiphon.factories import factory
-    from antiphon.settings import Model, Settings
+    from antiphon.config.settings import Model, Settings
+    from antiphon.models.factories import factory
 
     model = Model(
         engine=name,

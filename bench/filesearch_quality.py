@@ -22,7 +22,7 @@ from pathlib import Path
 from msgspec import Struct
 
 from antiphon.backends.embedding import Embedding
-from antiphon.catalog import Catalog, ServedModel
+from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.runs.files import Upload
 from antiphon.runs.service import Policy, Service
 from antiphon.runs.vector_stores import VectorStores

@@ -63,7 +63,7 @@ def running(kind: str, *arguments: str) -> Iterator[Process]:
 
 async def _scripted(words: int, wait_s: float) -> None:
     from antiphon.backends.scripted import Scripted
-    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
     backend = Scripted([" ".join(["word"] * words)], wait_s=wait_s)
@@ -78,7 +78,7 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
     """One of several over a store. Its model says the time, so that readers can tell how old it is
     when they hear it."""
     from antiphon.backends.scripted import Scripted
-    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.background import Lease
     from antiphon.store import open_store
     from antiphon.stream.deltas import Close, Delta, Open, Sampled, Text
@@ -184,7 +184,7 @@ async def _bare(wait_s: float) -> None:
 async def _chat(url: str) -> None:
     """Ours before an upstream of Chat Completions."""
     from antiphon.backends.connect import chat_completions
-    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
     backend = await chat_completions("chat", url)
@@ -199,9 +199,9 @@ async def _chat(url: str) -> None:
 async def _ids(url: str) -> None:
     """Ours before an upstream of token ids."""
     from antiphon.backends.local import Local
-    from antiphon.catalog import Catalog, ServedModel
     from antiphon.dialects.chat import Dialect
     from antiphon.engines.completions import load
+    from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
     engine = await load("ids", url)
@@ -215,9 +215,9 @@ async def _ids(url: str) -> None:
 
 async def _model(parallel: int) -> None:
     from antiphon.backends.local import Local
-    from antiphon.catalog import Catalog, ServedModel
     from antiphon.dialects.chat import Dialect
     from antiphon.engines.llama import load
+    from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
     from antiphon.testing.models import smollm2
 
@@ -234,7 +234,7 @@ async def _model(parallel: int) -> None:
 
 async def _tools(kind: str) -> None:
     """Ours with a tool that runs in it."""
-    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
     from .tools import backend, provider
@@ -249,7 +249,7 @@ async def _tools(kind: str) -> None:
 
 
 async def _engine(name: str, parallel: int) -> None:
-    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
     from .engines import backend

@@ -93,7 +93,7 @@ async def _turns(url: str) -> tuple[list[float], list[int]]:
     import secrets
 
     from antiphon.backends.scripted import Scripted
-    from antiphon.catalog import Catalog, ServedModel
+    from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.service import Policy, Service
     from antiphon.store import open_store
     from antiphon.wire.decode import create_response

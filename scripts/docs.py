@@ -7,10 +7,10 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from antiphon.config.options import Option, options
+from antiphon.config.settings import Key, McpServer, Model, Settings
 from antiphon.dialects.formats import REASONING, TOOLS, ToolFormat
 from antiphon.dialects.formats_about import REASONING_ABOUT, TOOLS_ABOUT, About
-from antiphon.options import Option, options
-from antiphon.settings import Key, McpServer, Model, Settings
 from antiphon.stream.grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine
 from tests.conformance import manifest
 
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[1]
 _SETTINGS_HEAD = """\
 # Settings
 
-Generated from `antiphon/settings.py` by `make docs`.
+Generated from `antiphon/config/settings.py` by `make docs`.
 
 A setting comes from `antiphon.toml` in the working directory (or the file that `--config` or
 `ANTIPHON_CONFIG` names), or from the environment, which wins over the file, or from a flag of the

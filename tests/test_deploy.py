@@ -15,10 +15,10 @@ import pytest
 import yaml
 
 from antiphon.backends.scripted import Scripted
-from antiphon.cli import COMMANDS
-from antiphon.configuration import load
-from antiphon.options import options
-from antiphon.settings import Settings
+from antiphon.cli.main import COMMANDS
+from antiphon.config.load import load
+from antiphon.config.options import options
+from antiphon.config.settings import Settings
 from antiphon.store.memory import MemoryStore
 from tests.conformance.served import Server
 

@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.configuration import load
-from antiphon.factories import factory
-from antiphon.options import options
-from antiphon.settings import Settings
+from antiphon.config.load import load
+from antiphon.config.options import options
+from antiphon.config.settings import Settings
+from antiphon.models.factories import factory
 from antiphon.stream.grammar import ITEM, PLAIN_ITEM, RESPONSE
 from scripts.docs import PAGES, ROOT
 

@@ -18,10 +18,10 @@ import pytest
 
 from antiphon import server as module
 from antiphon.backends.scripted import Scripted
+from antiphon.config.settings import Key, Model, Settings
 from antiphon.errors import SetupError
 from antiphon.logs import adopt
 from antiphon.server import Serving, address, run
-from antiphon.settings import Key, Model, Settings
 from antiphon.store.base import Retention
 from antiphon.store.memory import MemoryStore
 from tests.webhooks.receiver import SECRETS, Receiver

@@ -15,8 +15,8 @@ from urllib.parse import unquote, urlsplit
 import structlog
 from msgspec import Struct
 
-from antiphon.address import Network, Refused, sockets
 from antiphon.errors import SetupError
+from antiphon.security.ssrf import Network, Refused, sockets
 
 __all__ = ["Failed", "Fetched", "Fetcher", "check"]
 

@@ -11,7 +11,7 @@ from urllib.parse import parse_qsl
 from starlette.types import Scope
 
 from antiphon.errors import InvalidRequest
-from antiphon.pages import Cut
+from antiphon.pagination import Cut
 from antiphon.wire.faults import bad_type, bad_value, out_of_range, shortened
 
 __all__ = ["Query"]

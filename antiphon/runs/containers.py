@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
-from antiphon.pages import Cut
+from antiphon.pagination import Cut
 from antiphon.tools import containers as held
 from antiphon.tools.container import safe
 from antiphon.wire import containers as wc

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.pages import Cut, page
+from antiphon.pagination import Cut, page
 from antiphon.store.base import Store
 from antiphon.stream.writer import Ids
 from antiphon.wire.conversations import Conversation, CreateConversation

@@ -11,7 +11,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.pages import page_of
+from antiphon.pagination import page_of
 from antiphon.store.base import Store
 from antiphon.store.files import Listing
 from antiphon.stream.writer import Ids

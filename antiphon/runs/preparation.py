@@ -17,7 +17,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import Reply, tools_of
 from antiphon.conversation import Kept
 from antiphon.errors import CannotContinue, RequestError, RunError
-from antiphon.seal import Seal
+from antiphon.security.encryption import Seal
 from antiphon.store.base import Store, StoredResponse
 from antiphon.store.runs import Batch, Claim, Job, Letter
 from antiphon.stream.fold import Fold

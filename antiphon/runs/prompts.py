@@ -21,7 +21,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import Conflict, InvalidRequest, NotFound, RequestError, SetupError
-from antiphon.pages import page_of
+from antiphon.pagination import page_of
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 from antiphon.wire.checks import check_tools

@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from antiphon.conversation import open_programs, program_of
 from antiphon.errors import InvalidRequest
-from antiphon.seal import SealBroken
+from antiphon.security.encryption import SealBroken
 from antiphon.wire import items as it
 from antiphon.wire.response import InputTransformation
 

@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.seal import Seal, SealBroken
+from antiphon.security.encryption import Seal, SealBroken
 from antiphon.wire import items as it
 
 __all__ = ["Past", "Sealed"]

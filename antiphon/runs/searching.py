@@ -10,11 +10,11 @@ from antiphon.embeddings.base import Vector
 from antiphon.errors import InvalidRequest
 from antiphon.retrieval.nearest import Nearest
 from antiphon.retrieval.ranking import best, fused
+from antiphon.search_terms import asked as words_asked
 from antiphon.store.vectors import Entry, Hit, Vectors
 from antiphon.wire.filters import matches
 from antiphon.wire.vector_requests import Ranking, Search
 from antiphon.wire.vector_stores import Found, TextPart
-from antiphon.words import asked as words_asked
 
 from .embeddings import Embeddings
 

@@ -18,8 +18,8 @@ from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.base import Continuing
 from antiphon.backends.continuation import cannot_continue
 from antiphon.errors import InvalidRequest, NotFound, RunError
-from antiphon.pages import Cut, page
-from antiphon.seal import Key, Seal
+from antiphon.pagination import Cut, page
+from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store, StoredResponse
 from antiphon.store.runs import Batch, Claim
 from antiphon.stream.kinds import kinds_for

@@ -19,7 +19,7 @@ from antiphon.attachments.bundles import (
     unpacked,
 )
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.pages import Cut, page
+from antiphon.pagination import Cut, page
 from antiphon.store.base import Store
 from antiphon.store.skills import Draft
 from antiphon.stream.writer import Ids

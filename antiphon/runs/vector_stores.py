@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.pages import Cut, page, page_of, section
+from antiphon.pagination import Cut, page, page_of, section
 from antiphon.retrieval.cutting import Piece, joined
 from antiphon.store.base import Store
 from antiphon.store.vectors import Entry, Held, Work

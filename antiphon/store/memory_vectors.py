@@ -9,8 +9,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec import Struct, field
 
+from antiphon.search_terms import indexed
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
-from antiphon.words import indexed
 
 from .vectors import Chunk, Entry, Held, Hit, Mark, Matrix, Work
 

@@ -10,13 +10,13 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from antiphon.search_terms import indexed
 from antiphon.wire.conversations import Conversation
 from antiphon.wire.files import File
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response
 from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
-from antiphon.words import indexed
 
 from .base import StoredResponse, TurnTokens
 from .runs import Batch, Claim, Job

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antiphon.configuration import variable
+from antiphon.config.load import variable
 from antiphon.dialects.harmony_parser import CONTROLS
 from antiphon.dialects.vocabulary import load
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from antiphon.pull import ensure_default
+from antiphon.models.download import ensure_default
 
 __all__ = ["smollm2"]
 

@@ -16,12 +16,12 @@ from msgspec import Meta, Struct
 
 from antiphon.backends.base import Backend
 from antiphon.backends.local import Local
+from antiphon.config.settings import Model, Settings
 from antiphon.dialects.chat import Dialect
 from antiphon.dialects.formats import SHIPPED
 from antiphon.errors import BackendError, SetupError
-from antiphon.formats import load
-from antiphon.pull import Progress
-from antiphon.settings import Model, Settings
+from antiphon.models.download import Progress
+from antiphon.models.format_files import load
 from antiphon.tokens import ModelCard
 
 from .engine import Reply, ScriptedEngine

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
-from antiphon.pages import Cut, page
+from antiphon.pagination import Cut, page
 from antiphon.sandbox.base import Sandbox
 from antiphon.wire import containers as wc
 from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall

@@ -22,7 +22,7 @@ from msgspec.structs import replace
 from antiphon.conversation import open_programs, program_of
 from antiphon.errors import InvalidRequest
 from antiphon.sandbox.javascript import Answer, Asked, JavaScript
-from antiphon.seal import Seal, SealBroken
+from antiphon.security.encryption import Seal, SealBroken
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 

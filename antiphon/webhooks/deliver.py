@@ -13,8 +13,8 @@ from typing import Any
 
 import structlog
 
-from antiphon.address import Refused, sockets
 from antiphon.errors import RunError, SetupError
+from antiphon.security.ssrf import Refused, sockets
 from antiphon.store.runs import Due, RunStore
 
 from .sign import Secret, signed

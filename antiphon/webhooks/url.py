@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
-from antiphon.address import is_literal, is_public
 from antiphon.errors import SetupError
+from antiphon.security.ssrf import is_literal, is_public
 
 __all__ = ["check_url"]
 

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from antiphon.attachments import documents
 from antiphon.attachments.boxed import BoxedReader
 from antiphon.attachments.documents import Documents, Reader, Unreadable, plain_text
+from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.sandbox.base import Outcome
-from antiphon.settings import Settings
 from antiphon.testing.sandbox import FakeSandbox
-from antiphon.toolbox import open_reader
+from antiphon.tool_factories import open_reader
 from tests.sandbox.boxes import sandbox as sandboxed
 from tests.searching import examples
 

@@ -11,15 +11,15 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon import factories
 from antiphon.backends.adapted import Adapted
 from antiphon.backends.base import Backend, Reply, Status
 from antiphon.backends.lazy import Lazy, LazyReply, Progress
 from antiphon.backends.scripted import Scripted
-from antiphon.catalog import load
+from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import BackendError, InvalidRequest, Overloaded, SetupError
-from antiphon.settings import Model, Settings
+from antiphon.models import factories
+from antiphon.models.catalog import load
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.deltas import Finish, Text
 from antiphon.testing.backend_check import CHECKS, Check

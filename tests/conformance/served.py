@@ -18,14 +18,14 @@ from msgspec import Struct
 from antiphon.backends.base import Backend
 from antiphon.backends.local import Local
 from antiphon.backends.scripted import Scripted
-from antiphon.catalog import Catalog, ServedModel
 from antiphon.dialects.chat import Dialect
 from antiphon.http import sse
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
+from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.runs.prompts import Prompts
 from antiphon.runs.service import Policy, Service
-from antiphon.seal import Seal
+from antiphon.security.encryption import Seal
 from antiphon.store.base import Store
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tokens import ModelCard

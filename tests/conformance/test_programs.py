@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.sandbox.javascript import JavaScript
-from antiphon.seal import Key, Seal
+from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store
 from antiphon.tools.base import Provider
 from antiphon.tools.client import CLIENT_TOOLS

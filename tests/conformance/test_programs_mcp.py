@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.runs.background import Lease
 from antiphon.sandbox.javascript import JavaScript
-from antiphon.seal import Key, Seal
+from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store
 from antiphon.tools.mcp.pool import Pool
 from antiphon.tools.mcp.servers import Servers

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.configuration import variable
+from antiphon.config.load import variable
 from antiphon.dialects import vocabulary
 from antiphon.errors import SetupError
 

@@ -11,7 +11,7 @@ from openai import OpenAI
 from antiphon.dialects.formats import TOOLS
 from tests.dialects.replies import written
 from tests.e2e.server import antiphon, serving
-from tests.test_formats import example
+from tests.models.test_format_files import example
 
 TOOL = {
     "type": "function",

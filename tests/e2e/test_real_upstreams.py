@@ -25,15 +25,15 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Backend
 from antiphon.backends.connect import chat_completions, responses
-from antiphon.catalog import load as load_catalog
+from antiphon.config.settings import Model, Settings
 from antiphon.engines.base import Sampling
 from antiphon.engines.completions import Completions, load
 from antiphon.engines.transformers import load as load_transformers
 from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
+from antiphon.models.catalog import load as load_catalog
 from antiphon.runs.service import Policy, Service
-from antiphon.settings import Model, Settings
 from antiphon.store.memory import MemoryStore
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.backend_check import Check as BackendCheck

@@ -19,7 +19,7 @@ from antiphon.backends.base import singly
 from antiphon.backends.connect import chat_completions, responses
 from antiphon.backends.local import Local
 from antiphon.backends.responses_flavours import FLAVOURS
-from antiphon.catalog import load as load_catalog
+from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat import Dialect
 from antiphon.engines.base import Sampling
@@ -27,8 +27,8 @@ from antiphon.engines.completions import Completions, load
 from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
+from antiphon.models.catalog import load as load_catalog
 from antiphon.runs.service import Policy, Service
-from antiphon.settings import Model, Settings
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.deltas import Text
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS

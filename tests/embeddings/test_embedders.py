@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.catalog import load
+from antiphon.config.settings import Model, Settings
 from antiphon.embeddings.base import cut
 from antiphon.embeddings.threaded import Threaded
 from antiphon.errors import BackendError, InvalidRequest, SetupError
-from antiphon.settings import Model, Settings
+from antiphon.models.catalog import load
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.embedder_check import check_embedder, likeness
 from antiphon.testing.models import smollm2

@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from antiphon.catalog import Catalog, load
+from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Conversation, Options
-from antiphon.settings import Model, Settings
+from antiphon.models.catalog import Catalog, load
 from antiphon.testing.deltas import Reading, Said
 from antiphon.wire.items import (
     FunctionCall,

@@ -9,12 +9,12 @@ import pytest
 import pytest_asyncio
 
 from antiphon.backends.base import singly
-from antiphon.catalog import load as load_catalog
+from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.engines.base import MeasuresImages, Sampling
 from antiphon.engines.transformers import TransformersEngine, load
 from antiphon.errors import InvalidRequest
-from antiphon.settings import Model, Settings
+from antiphon.models.catalog import load as load_catalog
 from antiphon.testing.deltas import Reading
 from antiphon.testing.engine_check import check_engine, collect
 from antiphon.tokens import Image, Prompt

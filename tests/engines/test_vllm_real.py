@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from antiphon.configuration import untracked
+from antiphon.config.load import untracked
 from antiphon.engines.base import Sampling
 from antiphon.engines.vllm import load
 from antiphon.testing.engine_check import check_closed, check_engine, collect

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 
 from antiphon.sandbox.javascript import JavaScript
-from antiphon.seal import Seal
+from antiphon.security.encryption import Seal
 from antiphon.tools.base import Provider
 from antiphon.tools.programs import Programs
 

@@ -16,7 +16,7 @@ from antiphon.backends.base import Status
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
-from antiphon.pages import Cut
+from antiphon.pagination import Cut
 from antiphon.runs.conversations import Conversations
 from antiphon.runs.files import Files
 from antiphon.runs.prompts import Prompts

@@ -6,7 +6,7 @@ import pytest
 
 from antiphon.errors import InvalidRequest
 from antiphon.http.queries import Query
-from antiphon.pages import Cut
+from antiphon.pagination import Cut
 
 
 def query(text: str) -> Query:

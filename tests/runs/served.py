@@ -14,7 +14,7 @@ from antiphon.errors import NotFound
 from antiphon.runs.prompts import Prompts
 from antiphon.runs.run import Outlet, Run
 from antiphon.runs.service import Policy, Service
-from antiphon.seal import Seal
+from antiphon.security.encryption import Seal
 from antiphon.store.base import Store
 from antiphon.store.memory import MemoryStore
 from antiphon.tools.base import Provider

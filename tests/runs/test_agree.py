@@ -20,7 +20,7 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import RequestError
-from antiphon.pages import Cut
+from antiphon.pagination import Cut
 from antiphon.runs.background import Lease
 from antiphon.runs.service import Policy, Service
 from antiphon.store import open_store

@@ -13,7 +13,7 @@ from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest
 from antiphon.runs.sealed import Sealed
 from antiphon.runs.service import Service
-from antiphon.seal import Key, Seal
+from antiphon.security.encryption import Key, Seal
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.grammar import check

@@ -9,7 +9,7 @@ import pytest
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.pages import Cut
+from antiphon.pagination import Cut
 from antiphon.runs.service import Service
 from antiphon.store.memory import MemoryStore
 from antiphon.wire.items import LocalShellCallOutput

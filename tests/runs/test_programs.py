@@ -20,7 +20,7 @@ from antiphon.runs.offered import Hosted
 from antiphon.runs.running import Bounds
 from antiphon.runs.turns import Turns, Work
 from antiphon.sandbox.javascript import JavaScript
-from antiphon.seal import Key, Seal
+from antiphon.security.encryption import Key, Seal
 from antiphon.stream.deltas import Close, Delta, Finish, Open
 from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
 from antiphon.tools.callers import for_programs

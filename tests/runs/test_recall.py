@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from antiphon.runs.context import check_pairs
 from antiphon.runs.recall import Recalled, recall, weight
 from antiphon.runs.sealed import Past, Sealed
-from antiphon.seal import Key, Seal
+from antiphon.security.encryption import Key, Seal
 from antiphon.wire import items as it
 
 SEALED = Sealed(Seal([Key(id="a", secret=b"a" * 32)]), "t")

@@ -9,9 +9,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from antiphon.backends.embedding import Embedding
-from antiphon.catalog import Catalog, ServedModel
 from antiphon.errors import BackendError
-from antiphon.pages import Cut
+from antiphon.models.catalog import Catalog, ServedModel
+from antiphon.pagination import Cut
 from antiphon.runs.files import Upload
 from antiphon.runs.service import Policy, Service
 from antiphon.store.memory import MemoryStore

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from antiphon.backends.local import Local
+from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import BackendError, SetupError
-from antiphon.settings import Model, Settings
 from antiphon.testing.deltas import read
 from antiphon.testing.replay import Scene, replay, scene_player
 from antiphon.wire.items import FunctionCall, InputText, Item, Message

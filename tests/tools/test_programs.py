@@ -10,7 +10,7 @@ from msgspec import UNSET
 
 from antiphon.errors import InvalidRequest
 from antiphon.sandbox.javascript import JavaScript
-from antiphon.seal import Key, Seal
+from antiphon.security.encryption import Key, Seal
 from antiphon.testing.tool_check import Trial, check_tool
 from antiphon.tools.base import Opening
 from antiphon.tools.callers import by_the_model, check_callers, for_programs

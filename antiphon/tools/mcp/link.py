@@ -25,7 +25,7 @@ from mcp.client.sse import sse_client
 from mcp.client.streamable_http import streamable_http_client
 from msgspec import Struct
 
-from antiphon.address import Network, may_dial
+from antiphon.security.ssrf import Network, may_dial
 
 __all__ = ["REFUSED", "Seen", "Server", "connected", "seen"]
 

@@ -17,8 +17,8 @@ from mcp_types import CallToolResult
 from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
-from antiphon.address import Network
 from antiphon.errors import InvalidRequest, ToolError
+from antiphon.security.ssrf import Network
 from antiphon.tools.base import Call, Context, First, Offer, Opening, Result, Step, Toolset
 from antiphon.tools.told import trimmed
 from antiphon.wire import items as it

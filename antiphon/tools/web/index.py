@@ -17,8 +17,8 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
-from antiphon.words import asked as words_asked
-from antiphon.words import indexed
+from antiphon.search_terms import asked as words_asked
+from antiphon.search_terms import indexed
 
 from .browser import Asked
 from .page import Found, Page, unlinked

@@ -123,7 +123,7 @@ async def pull(
             f"There is no model {spec!r}: give a path to a GGUF file, {DEFAULT},"
             " hf:owner/repo/file.gguf or owner/repo:Q4_K_M."
         )
-    from antiphon.hub import Hub  # needs an extra that the other ways do without
+    from .huggingface_hub import Hub
 
     hub = Hub(endpoint, token)
     names = wanted.among(await hub.files(wanted.repo))
@@ -147,7 +147,7 @@ async def pull_folder(
     folder = wanted.folder(cache)
     whole = folder / WHOLE
     if not whole.is_file():
-        from antiphon.hub import Hub
+        from .huggingface_hub import Hub
 
         hub = Hub(endpoint)
         names = [name for name in await hub.files(wanted.repo) if IN_FOLDER.fullmatch(name)]

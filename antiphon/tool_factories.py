@@ -15,12 +15,12 @@ import structlog
 from msgspec import Struct, field
 from msgspec.structs import replace
 
-from antiphon.address import network
 from antiphon.attachments.documents import Documents, Reader
 from antiphon.attachments.fetch import Fetcher
+from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.seal import Seal
-from antiphon.settings import Settings
+from antiphon.security.encryption import Seal
+from antiphon.security.ssrf import network
 from antiphon.tools.base import Provider
 from antiphon.tools.container import Rules, Uploads
 from antiphon.tools.containers import Containers

@@ -18,10 +18,10 @@ from pathlib import Path
 import pytest
 
 from antiphon import __version__
-from antiphon.cli import COMMANDS, main
-from antiphon.configuration import load
-from antiphon.options import options
-from antiphon.settings import Key, Settings
+from antiphon.cli.main import COMMANDS, main
+from antiphon.config.load import load
+from antiphon.config.options import options
+from antiphon.config.settings import Key, Settings
 
 WAIT_S = 60
 
@@ -183,7 +183,7 @@ def test_ctrl_c_is_no_traceback(invoke: Invoke, monkeypatch: pytest.MonkeyPatch)
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("antiphon.chat.chat", interrupted)
+    monkeypatch.setattr("antiphon.cli.chat.chat", interrupted)
     assert invoke("chat") == (130, "", "")
 
 

@@ -15,8 +15,8 @@ from typing import Any
 
 import pytest
 
-from antiphon import pull
 from antiphon.errors import SetupError
+from antiphon.models import download as pull
 
 WEIGHTS = bytes(range(256)) * 40
 PATIENCE_S = 60

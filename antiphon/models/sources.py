@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 from antiphon.errors import SetupError
-from antiphon.pull import Progress, pull
+
+from .download import Progress, pull
 
 __all__ = ["gguf_file"]
 

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon import factories
+from antiphon.config.settings import Model, Settings
 from antiphon.dialects.chat import Dialect as Chat
 from antiphon.dialects.harmony import Dialect as Harmony
 from antiphon.engines.base import Capabilities
 from antiphon.errors import SetupError
-from antiphon.settings import Model, Settings
+from antiphon.models import factories
 from tests.dialects import gpt_oss
 
 CACHE = Path.home() / ".cache" / "antiphon" / "models"

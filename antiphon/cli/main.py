@@ -20,10 +20,10 @@ from msgspec import Struct
 from rich.console import Console
 
 from antiphon import __version__
-from antiphon.configuration import Loaded, load
+from antiphon.config.load import Loaded, load
+from antiphon.config.options import Option, literal, nearest, options
+from antiphon.config.settings import Key, McpServer, Model, Settings
 from antiphon.errors import SetupError
-from antiphon.options import Option, literal, nearest, options
-from antiphon.settings import Key, McpServer, Model, Settings
 
 __all__ = ["COMMANDS", "Command", "main"]
 
@@ -198,7 +198,7 @@ def _silent(_: Any) -> None:
 
 
 def _chat(loaded: Loaded, given: argparse.Namespace) -> None:
-    from antiphon.chat import chat
+    from .chat import chat
 
     settings = loaded.settings
     if settings.chat_url is None:
@@ -211,7 +211,7 @@ def _chat(loaded: Loaded, given: argparse.Namespace) -> None:
 
 
 def _models(loaded: Loaded, given: argparse.Namespace) -> None:
-    from antiphon.pull import resolve
+    from antiphon.models.download import resolve
 
     cache = loaded.settings.cache_dir
     for name, model in loaded.settings.models.items():
@@ -223,7 +223,7 @@ def _models(loaded: Loaded, given: argparse.Namespace) -> None:
 
 
 def _pull(loaded: Loaded, given: argparse.Namespace) -> None:
-    from antiphon.pull import bar, pull
+    from antiphon.models.download import bar, pull
 
     with bar() as progress:
         path = asyncio.run(pull(given.source, loaded.settings.cache_dir, progress))

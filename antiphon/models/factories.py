@@ -12,16 +12,17 @@ from importlib.metadata import entry_points
 from pathlib import Path
 
 from antiphon.backends.base import Backend
-from antiphon.configuration import untracked, variable
+from antiphon.config.load import untracked, variable
+from antiphon.config.options import nearest
+from antiphon.config.settings import Model, Settings
 from antiphon.dialects.base import Dialect
 from antiphon.dialects.formats import Formats
-from antiphon.embedders import EMBEDDERS
 from antiphon.engines.base import Engine
 from antiphon.errors import SetupError
-from antiphon.options import nearest
-from antiphon.pull import Progress, pull_folder
-from antiphon.settings import Model, Settings
-from antiphon.sources import gguf_file
+
+from .download import Progress, pull_folder
+from .embedding_factories import EMBEDDERS
+from .sources import gguf_file
 
 __all__ = ["ENGINES", "Factory", "factory"]
 
@@ -264,7 +265,8 @@ def _dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
 def _formats(settings: Settings) -> Formats:
     """The formats of calls and of thinking, with those of the operator."""
     from antiphon.dialects.formats import SHIPPED
-    from antiphon.formats import load as load_formats
+
+    from .format_files import load as load_formats
 
     return SHIPPED if settings.formats_dir is None else load_formats(settings.formats_dir)
 

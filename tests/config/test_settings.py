@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from antiphon.configuration import Loaded, load, untracked
+from antiphon.config.load import Loaded, load, untracked
+from antiphon.config.options import options
+from antiphon.config.settings import DEFAULT_MODEL, Key, Model, Settings
 from antiphon.errors import SetupError
-from antiphon.options import options
-from antiphon.settings import DEFAULT_MODEL, Key, Model, Settings
 
 DIGEST = "0" * 64
 
@@ -233,7 +233,7 @@ def test_keys_come_from_tables_or_from_the_environment() -> None:
 
 
 def test_the_example_of_the_settings_page_is_one() -> None:
-    page = (Path(__file__).parents[1] / "docs" / "settings.md").read_text()
+    page = (Path(__file__).parents[2] / "docs" / "settings.md").read_text()
     example = page.split("```toml\n")[1].split("```")[0]
     assert tomllib.loads(example)
     settings = read(example).settings

@@ -17,11 +17,12 @@ from antiphon.backends.adapted import Adapted
 from antiphon.backends.base import Backend, Status
 from antiphon.backends.embedding import Embedding, LazyEmbedding
 from antiphon.backends.lazy import Lazy
-from antiphon.embedders import EMBEDDERS
+from antiphon.config.settings import Model, Settings
 from antiphon.errors import NotFound
-from antiphon.factories import factory
-from antiphon.pull import DEFAULT, DEFAULT_SAMPLING, Progress
-from antiphon.settings import Model, Settings
+
+from .download import DEFAULT, DEFAULT_SAMPLING, Progress
+from .embedding_factories import EMBEDDERS
+from .factories import factory
 
 __all__ = ["Catalog", "ServedModel", "load"]
 

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from antiphon import seal as module
 from antiphon.errors import SetupError
-from antiphon.seal import Key, Seal, SealBroken
+from antiphon.security import encryption as module
+from antiphon.security.encryption import Key, Seal, SealBroken
 
 OLD = Key(id="2025", secret=b"o" * 32)
 NEW = Key(id="2026-01", secret=b"n" * 32)

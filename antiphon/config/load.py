@@ -17,7 +17,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import SetupError
-from antiphon.options import (
+
+from .options import (
     Option,
     from_table,
     from_text,
@@ -29,7 +30,7 @@ from antiphon.options import (
     read_file,
     variables,
 )
-from antiphon.settings import Key, McpServer, Model, Settings
+from .settings import Key, McpServer, Model, Settings
 
 __all__ = ["FILE", "Loaded", "load", "untracked", "variable"]
 

@@ -14,11 +14,11 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import msgspec
 from msgspec import Struct
 
+from antiphon.config.options import nearest, read_file
 from antiphon.dialects.formats import SHIPPED, Formats
 from antiphon.dialects.formats_shape import START, THINKING, Reads, ReasoningFormat, ToolFormat
 from antiphon.dialects.inverse import unread
 from antiphon.errors import SetupError
-from antiphon.options import nearest, read_file
 
 __all__ = ["load"]
 

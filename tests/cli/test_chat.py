@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.chat import Refused, Server, chat, sse
+from antiphon.cli.chat import Refused, Server, chat, sse
 from antiphon.errors import SetupError
 
 WAIT_S = 30
@@ -119,7 +119,7 @@ class Terminal:
             # ignored where a shell has begun the tests in the background
             "signal.signal(signal.SIGINT, signal.default_int_handler); "
         )
-        run = "from antiphon.cli import main; sys.exit(main())"
+        run = "from antiphon.cli.main import main; sys.exit(main())"
         self.process = subprocess.Popen(
             [sys.executable, "-c", adopt + run, *arguments],
             stdin=slave,

@@ -12,9 +12,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct, field
 
-from antiphon.options import (
-    declare,
-)
+from .options import declare
 
 __all__ = ["DEFAULT_MODEL", "Key", "McpServer", "Model", "Settings"]
 

@@ -8,8 +8,7 @@ from typing import Annotated, Any, Literal
 import pytest
 from msgspec import Meta, Struct
 
-from antiphon.errors import SetupError
-from antiphon.options import (
+from antiphon.config.options import (
     declare,
     from_table,
     from_text,
@@ -20,6 +19,7 @@ from antiphon.options import (
     read_file,
     variables,
 )
+from antiphon.errors import SetupError
 
 
 class Sample(Struct, frozen=True, kw_only=True):

@@ -10,13 +10,13 @@ from typing import Any
 
 import pytest
 
-from antiphon import toolbox
+from antiphon import tool_factories as toolbox
+from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.runs.skills import Skills
-from antiphon.seal import Key, Seal
-from antiphon.settings import Settings
+from antiphon.security.encryption import Key, Seal
 from antiphon.store.memory import MemoryStore
-from antiphon.toolbox import Means, open_containers, open_tools
+from antiphon.tool_factories import Means, open_containers, open_tools
 from antiphon.tools.web.index import Document, Index
 from tests.conformance.boxes import Uploads
 from tests.sandbox.boxes import sandbox

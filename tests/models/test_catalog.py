@@ -9,12 +9,12 @@ from typing import Any
 
 import pytest
 
-from antiphon import factories as module
 from antiphon.backends.scripted import Scripted
-from antiphon.catalog import Catalog, load
+from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import NotFound, SetupError
-from antiphon.settings import Model, Settings
+from antiphon.models import factories as module
+from antiphon.models.catalog import Catalog, load
 
 
 def scripted(source: str = "Hello.", **fields: Any) -> Model:
@@ -128,7 +128,7 @@ async def test_an_unknown_engine_is_refused_with_those_there_are() -> None:
 
 
 async def test_engines_of_others_come_from_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
-    point = EntryPoint("theirs", "antiphon.factories:_scripted", "antiphon.engines")
+    point = EntryPoint("theirs", "antiphon.models.factories:_scripted", "antiphon.engines")
     monkeypatch.setattr(module, "entry_points", lambda group: EntryPoints([point]))
     loaded = await load(Settings(models={"m": Model(source="Hi.", engine="theirs")}))
     assert isinstance(loaded.find("m").backend, Scripted)

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.dialects.chat import Dialect
 from antiphon.errors import SetupError
-from antiphon.formats import load
+from antiphon.models.format_files import load
 from antiphon.testing.dialect_check import check_dialect
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import ModelCard

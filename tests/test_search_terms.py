@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.words import asked, indexed
+from antiphon.search_terms import asked, indexed
 
 TEXTS = [
     ("最长的峡湾是松恩峡湾。", ["峡湾", "最长的峡湾", "湾"], ["冰川"]),

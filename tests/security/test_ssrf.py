@@ -12,12 +12,11 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
-from antiphon.address import Refused, is_public, sockets
 from antiphon.errors import SetupError
+from antiphon.security.ssrf import Refused, is_public, sockets
 from antiphon.webhooks.deliver import Sender
 from antiphon.webhooks.url import check_url
-
-from .receiver import SECRETS
+from tests.webhooks.receiver import SECRETS
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,1 @@
+"""Settings: declarations of options, loading from file, environment and flags."""

@@ -1,0 +1,1 @@
+"""Served models: the catalog, one factory per engine, downloads, users' format files."""

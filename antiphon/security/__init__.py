@@ -1,0 +1,1 @@
+"""The SSRF guard and the encryption of items that clients hold."""
