@@ -91,7 +91,7 @@ async def open_containers(
 async def open_reader(settings: Settings, log: Any) -> AsyncIterator[Reader | None]:
     """Where documents are read: in boxes, if there are any; None: in a process of their own, which
     is said in one line where boxes were wanted."""
-    from antiphon.attachments.boxed import BoxedReader, mounts
+    from antiphon.attachments.sandboxed_reader import BoxedReader, mounts
 
     if settings.sandbox == "off" or not (needed := mounts()):
         yield None

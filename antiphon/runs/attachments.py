@@ -14,10 +14,10 @@ from typing import Any
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
+from antiphon.attachments.data_urls import NotEncoded, inline_bytes
 from antiphon.attachments.documents import Documents, Unreadable
 from antiphon.attachments.fetch import Failed, Fetched, Fetcher, check
-from antiphon.attachments.images import MIMES, Broken, sniff
-from antiphon.attachments.inline import NotEncoded, inline_bytes
+from antiphon.attachments.image_header import MIMES, Broken, sniff
 from antiphon.backends.base import Backend, Reply
 from antiphon.conversation import PARTS, Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError, UnreadableImage

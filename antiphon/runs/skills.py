@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping
 
-from antiphon.attachments.bundles import (
+from antiphon.attachments.skill_bundles import (
     BOUNDS,
     BadBundle,
     Bundle,

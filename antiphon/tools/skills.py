@@ -14,7 +14,7 @@ from typing import Protocol
 
 from msgspec import Struct
 
-from antiphon.attachments.bundles import BadBundle, Bundle, bundled, unpacked
+from antiphon.attachments.skill_bundles import BadBundle, Bundle, bundled, unpacked
 from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.wire.skills import (
     InlineSkill,

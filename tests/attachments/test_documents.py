@@ -15,8 +15,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.attachments import documents
-from antiphon.attachments.boxed import BoxedReader
 from antiphon.attachments.documents import Documents, Reader, Unreadable, plain_text
+from antiphon.attachments.sandboxed_reader import BoxedReader
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.sandbox.base import Outcome

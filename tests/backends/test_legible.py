@@ -7,7 +7,7 @@ import io
 import pytest
 from msgspec.structs import replace
 
-from antiphon.attachments.inline import inline_bytes
+from antiphon.attachments.data_urls import inline_bytes
 from antiphon.backends.legible import legible
 from antiphon.conversation import Conversation
 from antiphon.errors import UnreadableImage

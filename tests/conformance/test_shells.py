@@ -14,7 +14,7 @@ from antiphon.store.memory import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.client import CLIENT_TOOLS
 from antiphon.tools.shell import Shell
-from tests.attachments.test_bundles import zipped
+from tests.attachments.test_skill_bundles import zipped
 from tests.conformance.boxes import Clock, containers, play, with_code
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, engine, local

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.store.base import Store
-from tests.attachments.test_bundles import zipped
+from tests.attachments.test_skill_bundles import zipped
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Server
 

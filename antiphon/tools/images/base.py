@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.attachments.images import Broken, sniff
+from antiphon.attachments.image_header import Broken, sniff
 
 __all__ = ["MIMES", "Image", "Made", "Maker", "Order", "Partial", "Unable", "Wish", "image_of"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
+from antiphon.attachments.data_urls import NotEncoded, inline_bytes
 from antiphon.attachments.fetch import Failed, Fetcher
-from antiphon.attachments.inline import NotEncoded, inline_bytes
 from antiphon.errors import RequestError, ToolError
 from antiphon.tools.container import Uploads
 from antiphon.wire import items as it

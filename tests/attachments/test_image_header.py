@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.attachments.images import MIMES, Broken, ImageHead, sniff
+from antiphon.attachments.image_header import MIMES, Broken, ImageHead, sniff
 
 from .samples import GIF, JPEG, WEBPS, png
 

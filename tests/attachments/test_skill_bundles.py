@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.attachments.bundles import BadBundle, Bounds, Member, bundled, packed, unpacked
+from antiphon.attachments.skill_bundles import BadBundle, Bounds, Member, bundled, packed, unpacked
 
 SKILL = b"---\nname: sums\ndescription: Adds numbers.\n---\nRun add.py.\n"
 
