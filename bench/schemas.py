@@ -71,7 +71,7 @@ class Tried(Struct, frozen=True):
 
 
 def _tried(schema: dict[str, Any]) -> Tried:
-    from antiphon.backends.judge_worker import main
+    from antiphon.backends.validation.validator_worker import main
     from antiphon.dialects.schemas import bare, is_enforced
     from antiphon.errors import InvalidRequest
 
@@ -130,7 +130,7 @@ def _reason(refusal: str) -> str:
 
 
 async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
-    from antiphon.backends.local import Local
+    from antiphon.backends.local.backend import Local
     from antiphon.dialects.chat import Dialect
     from antiphon.engines.llama import load
     from antiphon.testing.models import smollm2

@@ -183,7 +183,7 @@ async def _bare(wait_s: float) -> None:
 
 async def _chat(url: str) -> None:
     """Ours before an upstream of Chat Completions."""
-    from antiphon.backends.connect import chat_completions
+    from antiphon.backends.remote.factory import chat_completions
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
@@ -198,7 +198,7 @@ async def _chat(url: str) -> None:
 
 async def _ids(url: str) -> None:
     """Ours before an upstream of token ids."""
-    from antiphon.backends.local import Local
+    from antiphon.backends.local.backend import Local
     from antiphon.dialects.chat import Dialect
     from antiphon.engines.completions import load
     from antiphon.models.catalog import Catalog, ServedModel
@@ -214,7 +214,7 @@ async def _ids(url: str) -> None:
 
 
 async def _model(parallel: int) -> None:
-    from antiphon.backends.local import Local
+    from antiphon.backends.local.backend import Local
     from antiphon.dialects.chat import Dialect
     from antiphon.engines.llama import load
     from antiphon.models.catalog import Catalog, ServedModel

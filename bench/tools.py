@@ -170,7 +170,7 @@ def provider(kind: str) -> Provider:
 
 async def backend(kind: str) -> Backend:
     """Who answers there."""
-    from antiphon.backends.local import Local
+    from antiphon.backends.local.backend import Local
     from antiphon.backends.scripted import Scripted
     from antiphon.dialects.chat import Dialect
     from antiphon.engines.llama import load

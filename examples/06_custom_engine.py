@@ -6,7 +6,7 @@ Run: python examples/06_custom_engine.py
 import asyncio
 from collections.abc import AsyncGenerator
 
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat import Dialect
 from antiphon.engines.base import Capabilities, Sampling

@@ -11,7 +11,7 @@ from antiphon.embeddings.base import Embedder
 from antiphon.errors import BackendError, InvalidRequest
 
 from .base import Reply
-from .lazy import Lazy
+from .on_demand import Lazy
 
 __all__ = ["Embedding", "LazyEmbedding"]
 

@@ -13,10 +13,10 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.adapted import Adapted
 from antiphon.backends.base import Backend, Status
 from antiphon.backends.embedding import Embedding, LazyEmbedding
-from antiphon.backends.lazy import Lazy
+from antiphon.backends.lora import Adapted
+from antiphon.backends.on_demand import Lazy
 from antiphon.config.settings import Model, Settings
 from antiphon.errors import NotFound
 

@@ -137,7 +137,7 @@ async def _chat_completions(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
     """Any server of Chat Completions, by its address."""
-    from antiphon.backends.connect import chat_completions
+    from antiphon.backends.remote.factory import chat_completions
 
     return await chat_completions(
         name,
@@ -157,7 +157,7 @@ async def _responses(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
     """Any server of the Responses API, by its address."""
-    from antiphon.backends.connect import responses
+    from antiphon.backends.remote.factory import responses
 
     return await responses(
         name,
@@ -226,7 +226,7 @@ def factory(name: str, model: Model) -> Factory:
 
 async def _local(engine: Engine, model: Model, settings: Settings) -> Backend:
     """The engine with the dialect of its model; it is closed again if there is none."""
-    from antiphon.backends.local import Local
+    from antiphon.backends.local.backend import Local
 
     try:
         dialect = await asyncio.to_thread(_dialect, engine, model, settings)

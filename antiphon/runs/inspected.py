@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from antiphon.backends.around import Around
 from antiphon.backends.base import Backend, Reply, Spelling, spells
+from antiphon.backends.wrapper import Around
 from antiphon.conversation import Begun
 from antiphon.errors import InvalidRequest, RunError
 from antiphon.stream.deltas import Delta

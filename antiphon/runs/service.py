@@ -16,7 +16,7 @@ from msgspec.structs import replace
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.base import Continuing
-from antiphon.backends.continuation import cannot_continue
+from antiphon.backends.local.text_completion import cannot_continue
 from antiphon.errors import InvalidRequest, NotFound, RunError
 from antiphon.pagination import Cut, page
 from antiphon.security.encryption import Key, Seal

@@ -14,8 +14,8 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.around import Around
 from antiphon.backends.base import Backend, Reply, singly
+from antiphon.backends.wrapper import Around
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import InvalidRequest, RequestError, RunError
 from antiphon.stream.deltas import Delta, Open, Sampled, Text

@@ -17,8 +17,8 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.around import Around
 from antiphon.backends.base import Reply, added
+from antiphon.backends.wrapper import Around
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Prompted, Reason

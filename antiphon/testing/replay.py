@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.backends.base import Backend
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.config.settings import Model, Settings
 from antiphon.dialects.chat import Dialect
 from antiphon.dialects.formats import SHIPPED

@@ -16,7 +16,7 @@ import httpx
 from msgspec import Struct
 
 from antiphon.backends.base import Backend
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.dialects.chat import Dialect
 from antiphon.http import sse

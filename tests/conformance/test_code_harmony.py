@@ -9,7 +9,7 @@ from datetime import datetime
 
 import pytest
 
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.engines.base import Sampling
 from antiphon.store.base import Store
 from antiphon.tokens import Chunk, Prompt

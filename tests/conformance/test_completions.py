@@ -11,8 +11,8 @@ from hypothesis import given
 from openai import AsyncOpenAI
 from openai.types import Completion
 
-from antiphon.backends.lazy import Lazy, Progress
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
+from antiphon.backends.on_demand import Lazy, Progress
 from antiphon.backends.scripted import Scripted
 from antiphon.compat.completion_request import completion_request
 from antiphon.errors import BackendError, InvalidRequest

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Options
 from antiphon.engines.base import Sampling

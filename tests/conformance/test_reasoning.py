@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat import Dialect

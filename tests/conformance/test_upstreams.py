@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.backends import elsewhere
 from antiphon.backends.base import Backend
-from antiphon.backends.chat_completions import ChatCompletions
-from antiphon.backends.chat_flavours import FLAVOURS as CHAT
-from antiphon.backends.local import Local
-from antiphon.backends.responses import Responses
-from antiphon.backends.responses_flavours import FLAVOURS as RESPONSES
+from antiphon.backends.local.backend import Local
+from antiphon.backends.remote import base as elsewhere
+from antiphon.backends.remote.chat_completions.backend import ChatCompletions
+from antiphon.backends.remote.chat_completions.servers import FLAVOURS as CHAT
+from antiphon.backends.remote.responses.backend import Responses
+from antiphon.backends.remote.responses.servers import FLAVOURS as RESPONSES
 from antiphon.dialects.chat import Dialect
 from antiphon.engines.completions import Completions
 from antiphon.engines.completions_flavours import FLAVOURS as IDS

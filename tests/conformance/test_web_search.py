@@ -10,7 +10,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tools.web.index import Document, Index
 from antiphon.tools.web.provider import TYPES, WebSearch

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from antiphon.backends.base import Backend
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.dialects.chat import Dialect
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text

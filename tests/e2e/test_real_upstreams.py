@@ -24,7 +24,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend
-from antiphon.backends.connect import chat_completions, responses
+from antiphon.backends.remote.factory import chat_completions, responses
 from antiphon.config.settings import Model, Settings
 from antiphon.engines.base import Sampling
 from antiphon.engines.completions import Completions, load

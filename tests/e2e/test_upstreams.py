@@ -16,9 +16,9 @@ from msgspec.structs import replace
 from PIL import Image as pillow
 
 from antiphon.backends.base import singly
-from antiphon.backends.connect import chat_completions, responses
-from antiphon.backends.local import Local
-from antiphon.backends.responses_flavours import FLAVOURS
+from antiphon.backends.local.backend import Local
+from antiphon.backends.remote.factory import chat_completions, responses
+from antiphon.backends.remote.responses.servers import FLAVOURS
 from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat import Dialect

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat import Dialect
 from antiphon.engines.base import MeasuresImages, Sampling

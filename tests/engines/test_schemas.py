@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.dialects.chat import Dialect
 from antiphon.dialects.schemas import bare, is_enforced
 from antiphon.engines.llama import LlamaEngine

@@ -7,7 +7,7 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat import Dialect
 from antiphon.engines.base import Engine

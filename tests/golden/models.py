@@ -8,7 +8,7 @@ import re
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.dialects.chat import Dialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError

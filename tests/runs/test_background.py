@@ -13,7 +13,7 @@ import msgspec
 import pytest
 
 from antiphon.backends.base import Backend
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.runs.background import Lease

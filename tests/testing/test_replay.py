@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.backends.local import Local
+from antiphon.backends.local.backend import Local
 from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import BackendError, SetupError

@@ -1,0 +1,1 @@
+"""A backend made of an engine and a dialect."""

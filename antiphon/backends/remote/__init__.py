@@ -1,0 +1,1 @@
+"""Backends over other servers' HTTP APIs."""

@@ -1,0 +1,279 @@
+"""What the backends of other people's APIs share: a conversation is written as a body, and what the
+upstream streams back is read as deltas. It knows neither API.
+
+Tokens are the upstream's own affair: counts before the answer are estimates.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import AsyncGenerator, Collection, Container, Mapping, Sequence
+from contextlib import aclosing
+from typing import Any, ClassVar, Protocol
+
+from msgspec.structs import replace
+
+from antiphon.backends.base import Reply
+from antiphon.backends.truncation import shortened
+from antiphon.backends.validation.answer_format import form_of, trusted_form
+from antiphon.backends.validation.grammar_matcher import Grammars
+from antiphon.backends.validation.retry import Asked, right
+from antiphon.backends.validation.tool_calls import calls_of
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.dialects.tools import Shown
+from antiphon.errors import BackendError, CannotContinue, InvalidRequest
+from antiphon.stream.deltas import Delta, Finish, Open, Text
+from antiphon.upstream.client import Upstream
+from antiphon.upstream.payloads import MOST
+from antiphon.upstream.refusals import TOO_LONG
+from antiphon.wire.items import CustomToolCall, FunctionCall
+
+from .image_conversion import legible
+
+__all__ = ["Elsewhere", "Reading", "UpstreamReply", "check_particular", "told", "unsupported"]
+
+#: Bytes of a body that are taken for one token.
+_TOKEN_BYTES = 4
+#: Bytes of what is kept besides a text, as an item or a log-probability, roughly.
+_KEPT = 200
+#: Option → the field of the request that it came from, where that is called otherwise.
+_FIELDS: Mapping[str, str] = {
+    "adapter": "model",
+    "stop_shown": "include_stop_str_in_output",
+    "thinking_budget": "thinking_token_budget",
+}
+
+
+class Reading(Protocol):
+    """Reads one answer. Sans-IO."""
+
+    def feed(self, payloads: Sequence[bytes]) -> tuple[Delta, ...]:
+        """What these mean. Raises ``BackendError``."""
+
+    def taken(self) -> tuple[Delta, ...]:
+        """What was read before an error."""
+
+    def finish(self, *, done: bool) -> tuple[Delta, ...]:
+        """The stream is over; ``done``: it said so. Raises ``BackendError`` for half an answer."""
+
+
+class Elsewhere(ABC):
+    """``Backend`` over one model of an upstream, which it owns. ``body``: fields that every request
+    gets besides, over ours. ``template``: arguments of the chat template."""
+
+    #: Where conversations are answered, below the version.
+    path: ClassVar[str]
+    #: Formats of images that this kind of server cannot read.
+    unread: Collection[str] = ()
+
+    def __init__(
+        self,
+        upstream: Upstream,
+        model: str,
+        *,
+        context_size: int | None = None,
+        body: Mapping[str, Any] | None = None,
+        template: Mapping[str, Any] | None = None,
+    ) -> None:
+        self.upstream = upstream
+        self.url = f"{upstream.versioned}/{self.path}"
+        self.context_size = context_size
+        self.recommended: Mapping[str, Any] = {}
+        #: Only the upstream knows; it refuses them itself.
+        self.sees_images = True
+        self._model = model
+        self._body = body or {}
+        self._template = template or {}
+        self._grammars = Grammars()
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
+        """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
+        kind of server does not know."""
+        conversation = await legible(conversation, self.unread)
+        shown = self.shown(conversation, options)
+        reply = UpstreamReply(self, conversation, options, shown)
+        holds, grammars = self.holds(options), self._grammars
+        asked = Asked(
+            form=await (trusted_form if holds else form_of)(options, grammars),
+            calls=calls_of(shown, grammars, held=self.holds_calls, strays=options.strays),
+            holds_form=holds,
+            holds_calls=self.holds_calls,
+            talks=bool(shown.tools or options.tools),
+            stops=bool(options.stop),
+        )
+
+        async def again(corrected: Conversation) -> Reply:
+            return UpstreamReply(self, corrected, options, shown)
+
+        return right(reply, asked, conversation, again)
+
+    @abstractmethod
+    def shown(self, conversation: Conversation, options: Options) -> Shown:
+        """What the model is shown of tools. Raises ``InvalidRequest`` for options that this kind of
+        server does not know."""
+
+    @abstractmethod
+    def holds(self, options: Options) -> bool:
+        """The form of the answer need not be checked here."""
+
+    @property
+    @abstractmethod
+    def holds_calls(self) -> bool:
+        """Nor need the calls."""
+
+    @abstractmethod
+    def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
+        """The body of the request."""
+
+    @abstractmethod
+    def reading(
+        self, conversation: Conversation, options: Options, shown: Shown, given: int
+    ) -> Reading:
+        """Reads the answer. ``given``: the tokens of the prompt, roughly."""
+
+    async def close(self) -> None:
+        await self.upstream.close()
+
+
+class UpstreamReply:
+    """``Reply`` of an upstream: nothing has been asked yet."""
+
+    kept = None
+    may_be_refused = True
+
+    def __init__(
+        self, backend: Elsewhere, conversation: Conversation, options: Options, shown: Shown
+    ) -> None:
+        self._backend = backend
+        self._conversation = conversation
+        self._options = options
+        self._shown = shown
+        self._body = backend.written(conversation, options, shown)
+        self.input_tokens = _weight(self._body)
+        self.dropped: tuple[str, ...] = ()
+
+    def resumed(self, begun: Begun) -> UpstreamReply:
+        if begun.sampled:
+            raise CannotContinue("its model is elsewhere")
+        return self
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Ask, and pass on what is answered. Where the upstream finds the conversation too long and
+        it may be cut, it is asked again with less of it, unless it has said something already."""
+        may_be_cut = self._options.truncate
+        while True:
+            first = None if self._options.parallel_tool_calls else _FirstCall()
+            try:
+                async with aclosing(self._answered()) as answered:
+                    async for known in answered:
+                        may_be_cut = False
+                        yield known if first is None else first.of(known)
+                return
+            except BackendError as error:
+                if error.code != TOO_LONG or not may_be_cut or not self._shorten():
+                    raise
+
+    async def _answered(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Asked again until something of an answer can be read; none may go on without end."""
+        backend, begun, weight = self._backend, False, 0
+        patience = backend.upstream.patience()
+        while True:
+            reading = backend.reading(
+                self._conversation, self._options, self._shown, self.input_tokens
+            )
+            trace, done = self._options.trace, False
+            stream = backend.upstream.stream(backend.url, self._body, trace, patience)
+            try:
+                async with aclosing(stream) as batches:
+                    async for payloads in batches:
+                        done = not payloads
+                        if known := reading.feed(payloads):
+                            begun = True
+                            weight += sum(map(_size, known))
+                            yield known
+                        if weight > MOST:
+                            raise BackendError("The upstream's answer is too long.")
+                yield reading.finish(done=done)
+                return
+            except BackendError as error:
+                if before := reading.taken():
+                    begun = True
+                    yield before
+                if begun:
+                    raise
+                await patience.again(error)
+
+    def _shorten(self) -> bool:
+        """A quarter less; False if that cannot be."""
+        room = self.input_tokens * 3 // 4
+        found = shortened(
+            self._conversation,
+            lambda shorter: (
+                shorter,
+                self._backend.written(shorter, self._options, self._shown),
+            ),
+            lambda formed: _weight(formed[1]) <= room,
+        )
+        if found is None:
+            return False
+        (self._conversation, self._body), dropped = found
+        self.dropped += dropped
+        self.input_tokens = _weight(self._body)
+        return True
+
+
+class _FirstCall:
+    """Of the calls of the client's tools in a reply lets one through: not every server keeps to
+    one. The rest is read all the same, for what was used is told at its end."""
+
+    def __init__(self) -> None:
+        self._has_come = self._is_over = False
+
+    def of(self, deltas: Sequence[Delta]) -> tuple[Delta, ...]:
+        return tuple(filter(self._passes, deltas))
+
+    def _passes(self, delta: Delta) -> bool:
+        if isinstance(delta, Open):
+            is_call = isinstance(delta.item, FunctionCall | CustomToolCall)
+            self._is_over = is_call and self._has_come
+            self._has_come = self._has_come or is_call
+        return not self._is_over or isinstance(delta, Finish)
+
+
+def check_particular(
+    options: Options, idle: Mapping[str, tuple[Any, ...]], known: Container[str]
+) -> None:
+    """Raises ``InvalidRequest`` for an option that asks for something and is not ``known``.
+    ``idle``: options that only some servers know → the values that ask for nothing."""
+    for option, values in idle.items():
+        if getattr(options, option) not in values and option not in known:
+            raise unsupported(_FIELDS.get(option, option))
+
+
+def told(conversation: Conversation, words: Sequence[str]) -> Conversation:
+    """With this behind the instructions."""
+    if not words:
+        return conversation
+    said = (conversation.instructions, *words)
+    return replace(conversation, instructions="\n\n".join(each for each in said if each))
+
+
+def unsupported(field: str) -> InvalidRequest:
+    """The refusal of a field that this kind of server does not know."""
+    return InvalidRequest(
+        f"Unsupported parameter: '{field}' is not supported with this model.",
+        param=field,
+        code="unsupported_parameter",
+    )
+
+
+def _size(delta: Delta) -> int:
+    """Bytes that it takes to keep, roughly."""
+    if isinstance(delta, Text):
+        return len(delta.text) + _KEPT * len(delta.logprobs)
+    return _KEPT
+
+
+def _weight(body: bytes) -> int:
+    """Tokens, roughly."""
+    return max(1, len(body) // _TOKEN_BYTES)

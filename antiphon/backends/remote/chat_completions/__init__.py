@@ -1,0 +1,1 @@
+"""A backend over a Chat Completions API."""

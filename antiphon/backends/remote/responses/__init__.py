@@ -1,0 +1,1 @@
+"""A backend over another server's Responses API."""

@@ -1,0 +1,1 @@
+"""Output validation: answer formats, tool calls, grammars, retries."""

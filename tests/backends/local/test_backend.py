@@ -1,0 +1,473 @@
+"""The local backend over a scripted engine: what is asked of the engine, and what comes of it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.backends.base import singly
+from antiphon.backends.local.backend import Local
+from antiphon.conversation import Begun, Conversation, Kept, Options
+from antiphon.dialects.chat import Dialect
+from antiphon.engines.base import Capabilities, Sampling
+from antiphon.errors import BackendError, CannotContinue, InvalidRequest
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
+from antiphon.testing.engine import ScriptedEngine
+from antiphon.tokens import Chunk, ModelCard, Prompt
+from antiphon.wire.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputImage,
+    InputText,
+    Item,
+    Message,
+    OutputText,
+    Reasoning,
+)
+from antiphon.wire.response import JsonObjectFormat, TextConfig
+from antiphon.wire.tools import Choice, Function
+from tests.attachments.samples import data_url, png
+
+SPECIAL = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
+TEMPLATE = (
+    "{%- if tools %}{{ '<|im_start|>system\n' }}{% for tool in tools %}{{ tool | tojson }}\n"
+    "{% endfor %}{{ '<tool_call>\n<|im_end|>\n' }}{% endif %}"
+    "{%- for message in messages %}{{ '<|im_start|>' + message.role + '\n' }}"
+    "{%- if message.reasoning_content %}"
+    "{{ '<think>\n' + message.reasoning_content + '\n</think>\n\n' }}{% endif %}"
+    "{{- message.content }}"
+    "{%- for call in message.tool_calls or [] %}"
+    "{{ '<tool_call>\n' + call.function | tojson + '\n</tool_call>' }}{% endfor %}"
+    "{{ '<|im_end|>\n' }}{% endfor %}"
+    "{%- if add_generation_prompt %}{{ '<|im_start|>assistant\n' }}{% endif %}"
+)
+WEATHER = Function(
+    name="weather",
+    parameters={"type": "object", "properties": {"city": {"type": "string"}}},
+)
+LOOK = Function(name="look", parameters={"type": "object"})
+ONLY_LOOK = Choice(type="allowed_tools", mode="auto", tools=(Choice(type="function", name="look"),))
+CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+
+
+def user(text: str, id: str = "") -> Message:
+    return Message(id=id, role="user", content=(InputText(text=text),))
+
+
+def assistant(text: str, id: str = "") -> Message:
+    return Message(id=id, role="assistant", content=(OutputText(text=text),))
+
+
+def engine(*replies: Any, context: int = 2000, **more: Any) -> ScriptedEngine:
+    card = ModelCard(
+        name="m",
+        context_size=context,
+        chat_template=TEMPLATE,
+        eos_token="<|im_end|>",
+        fingerprint="f",
+    )
+    return ScriptedEngine(replies or ("Hello!",), special=SPECIAL, card=card, **more)
+
+
+def local(engine: ScriptedEngine) -> Local:
+    return Local(engine, Dialect(engine.card, engine.tokenizer))
+
+
+class Told(Struct):
+    """A reply, read to its end."""
+
+    deltas: list[Delta]
+    kept: Kept | None
+
+    @property
+    def finish(self) -> Finish:
+        assert isinstance(self.deltas[-1], Finish)
+        return self.deltas[-1]
+
+    @property
+    def text(self) -> str:
+        return "".join(delta.text for delta in self.deltas if isinstance(delta, Text))
+
+    @property
+    def opened(self) -> list[Item]:
+        return [delta.item for delta in self.deltas if isinstance(delta, Open)]
+
+    @property
+    def sampled(self) -> tuple[int, ...]:
+        return tuple(id for delta in self.deltas if isinstance(delta, Sampled) for id in delta.ids)
+
+
+async def ask(backend: Local, *items: Item, kept: Kept | None = None, **options: Any) -> Told:
+    conversation = Conversation(items=items, kept=kept)
+    reply = await backend.prepare(conversation, Options(**options))
+    return Told([delta async for delta in singly(reply.deltas())], reply.kept)
+
+
+@pytest.mark.requirement("D-80")
+async def test_an_answer_is_text_and_a_finish_with_exact_usage() -> None:
+    played = engine("Hello!<|im_end|>")
+    told = await ask(local(played), user("Hi"))
+    assert told.text == "Hello!"
+    assert [type(item) for item in told.opened] == [Message]
+    assert told.finish.reason == "stop"
+    usage = told.finish.usage
+    assert usage.input_tokens == len(played.requests[0][0].ids)
+    assert usage.output_tokens == len("Hello!") + 1 == len(told.sampled)
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+
+
+@pytest.mark.requirement("VN-62")
+async def test_thinking_is_counted() -> None:
+    told = await ask(local(engine("<think>\nabc\n</think>\n\nYes<|im_end|>")), user("Hi"))
+    assert [type(item) for item in told.opened] == [Reasoning, Message]
+    usage = told.finish.usage
+    details = usage.output_tokens_details
+    assert len("abc") <= details.reasoning_tokens <= len("\nabc\n") + 2
+    assert details.reasoning_tokens < usage.output_tokens
+    assert usage.total_tokens == usage.input_tokens + usage.output_tokens
+
+
+@pytest.mark.parametrize("asked", [1, 3])
+async def test_a_token_limit_cuts_and_leaves_the_item_open(asked: int) -> None:
+    told = await ask(local(engine("Hello there")), user("Hi"), max_output_tokens=asked)
+    assert told.finish.reason == "length"
+    assert told.finish.usage.output_tokens == asked
+    assert told.text == "Hello"[:asked]
+    assert not any(isinstance(delta, Close) for delta in told.deltas)
+
+
+async def test_a_full_context_cuts_as_well() -> None:
+    played = engine("y" * 500, context=100)
+    told = await ask(local(played), user("Hi"), max_output_tokens=10_000)
+    assert told.finish.reason == "length"
+    usage = told.finish.usage
+    assert usage.total_tokens == 100
+    assert played.requests[0][1].max_tokens == 100 - usage.input_tokens
+
+
+@pytest.mark.parametrize(("said", "is_thought"), [("Hello", False), ("<think>\nHello", True)])
+async def test_tokens_that_are_only_counted_are_used(
+    monkeypatch: pytest.MonkeyPatch, said: str, is_thought: bool
+) -> None:
+    played = engine(said)
+    generate = played.generate
+
+    async def counted(prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        async for chunk in generate(prompt, sampling):
+            yield replace(chunk, untold=2) if chunk.finish else chunk
+
+    monkeypatch.setattr(played, "generate", counted)
+    usage = (await ask(local(played), user("Hi"), max_output_tokens=5)).finish.usage
+    assert usage.output_tokens == 7 and usage.total_tokens == usage.input_tokens + 7
+    thinking = usage.output_tokens_details.reasoning_tokens
+    assert thinking > 2 if is_thought else thinking == 0
+
+
+async def test_stop_strings_end_the_text() -> None:
+    told = await ask(local(engine("one, two, three", chunk=4)), user("Hi"), stop=(", th",))
+    assert told.text == "one, two"
+    assert told.finish.reason == "stop"
+
+
+async def test_sampling_options_reach_the_engine() -> None:
+    played = engine()
+    asked: dict[str, Any] = {
+        "temperature": 0.3,
+        "top_p": 0.9,
+        "top_k": 7,
+        "min_p": 0.1,
+        "seed": 5,
+        "presence_penalty": 0.5,
+        "frequency_penalty": 0.25,
+        "repetition_penalty": 1.1,
+        "logit_bias": {65: -1.0},
+        "logprobs": 2,
+        "cache_key": "k",
+    }
+    told = await ask(local(played), user("Hi"), **asked)
+    sampling = played.requests[0][1]
+    assert {name: getattr(sampling, name) for name in asked} == asked
+    logprobs = [p for delta in told.deltas if isinstance(delta, Text) for p in delta.logprobs]
+    assert "".join(each.token for each in logprobs) == "Hello!"
+    assert {len(each.top_logprobs) for each in logprobs} == {2}
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"presence_penalty": 0.5}, "presence_penalty"),
+        ({"frequency_penalty": -1.0}, "frequency_penalty"),
+        ({"repetition_penalty": 1.2}, "repetition_penalty"),
+        ({"logit_bias": {1: 1.0}}, "logit_bias"),
+        ({"seed": 1}, "seed"),
+        ({"logprobs": 0}, "include"),
+    ],
+)
+async def test_what_the_engine_cannot_do_is_refused_by_name(
+    asked: dict[str, Any], param: str
+) -> None:
+    played = engine(capabilities=Capabilities())
+    with pytest.raises(InvalidRequest) as refused:
+        await ask(local(played), user("Hi"), **asked)
+    assert refused.value.param == param
+    assert refused.value.code == "unsupported_parameter"
+    assert not played.requests
+
+
+async def test_a_constraint_that_was_not_asked_for_is_left_out() -> None:
+    for able in (True, False):
+        played = engine(capabilities=Capabilities(constraints=able))
+        assert (await ask(local(played), user("Hi"), tools=(WEATHER,))).text == "Hello!"
+        assert (played.requests[0][1].constraint is not None) is able
+
+
+async def test_in_json_that_is_held_to_from_the_first_token_nothing_is_thinking() -> None:
+    written = '{"said": "<think>hm</think>, well"}'
+    for able in (Capabilities(schemas=True), Capabilities(constraints=True)):
+        played = engine(written, capabilities=able)
+        told = await ask(local(played), user("Hi"), text=TextConfig(format=JsonObjectFormat()))
+        # what a grammar lets through in a string is part of it
+        assert [type(item) for item in told.opened] == [Message] and told.text == written
+
+
+async def test_values_that_ask_for_nothing_are_no_reason_to_refuse() -> None:
+    played = engine(capabilities=Capabilities())
+    idle = {"presence_penalty": 0.0, "frequency_penalty": 0.0, "repetition_penalty": 1.0}
+    assert (await ask(local(played), user("Hi"), **idle)).text == "Hello!"
+
+
+@pytest.mark.parametrize(
+    ("asked", "reaches"),
+    [
+        ({"top_k": -1, "top_p": 0.5}, {"top_k": 0, "top_p": 0.5}),
+        ({"top_p": 0, "temperature": 2.0}, {"temperature": 0, "top_p": 1, "min_p": None}),
+        ({"min_p": 1, "temperature": 2.0}, {"temperature": 0, "top_p": 1, "min_p": None}),
+    ],
+)
+async def test_values_that_not_every_engine_takes_are_said_otherwise(
+    asked: dict[str, Any], reaches: dict[str, Any]
+) -> None:
+    played = engine()
+    await ask(local(played), user("Hi"), **asked)
+    sampling = played.requests[0][1]
+    assert {name: getattr(sampling, name) for name in reaches} == reaches
+
+
+async def test_a_bias_for_what_is_no_token_is_refused() -> None:
+    played = engine()
+    size = played.tokenizer.size
+    await ask(local(played), user("Hi"), logit_bias={size - 1: 1.0})
+    with pytest.raises(InvalidRequest) as refused:
+        await ask(local(played), user("Hi"), logit_bias={5: 1.0, size: 1.0})
+    assert refused.value.param == f"logit_bias.{size}" and len(played.requests) == 1
+
+
+async def test_more_alternatives_than_the_engine_has_are_refused() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await ask(local(engine()), user("Hi"), logprobs=21)
+    assert refused.value.param == "top_logprobs"
+
+
+@pytest.mark.parametrize("size", [1, 7, 500])
+async def test_the_engine_is_stopped_after_the_only_call_allowed(size: int) -> None:
+    played = engine(f"{CALL}\n{CALL}<|im_end|>", chunk=size)
+    told = await ask(local(played), user("Hi"), tools=(WEATHER,), parallel_tool_calls=False)
+    assert [type(item) for item in told.opened] == [FunctionCall]
+    assert told.text == '{"city": "Oslo"}'
+    assert told.finish.reason == "stop"
+    assert played.aborted == (size < 500)
+    used = told.finish.usage.output_tokens
+    assert used == len(told.sampled) and told.sampled == tuple(played.sampled[0][:used])
+    spelled = b"".join(map(played.tokenizer.piece, told.sampled)).decode()
+    assert spelled + "\n</tool_call>" == CALL  # whatever else had come
+
+
+async def test_two_calls_may_come_otherwise() -> None:
+    told = await ask(local(engine(f"{CALL}\n{CALL}<|im_end|>")), user("Hi"), tools=(WEATHER,))
+    assert [type(item) for item in told.opened] == [FunctionCall, FunctionCall]
+
+
+@pytest.mark.requirement("GO-13")
+async def test_closing_the_deltas_stops_the_engine() -> None:
+    played = engine("a long story")
+    reply = await local(played).prepare(Conversation(items=(user("Hi"),)), Options())
+    async with aclosing(singly(reply.deltas())) as deltas:
+        async for delta in deltas:
+            if isinstance(delta, Text):
+                break
+    assert played.aborted == 1
+    assert len(played.sampled[0]) < len("a long story")
+
+
+async def test_an_engine_that_fails_fails_the_run() -> None:
+    with pytest.raises(BackendError, match="broken"):
+        await ask(local(engine(BackendError("broken"))), user("Hi"))
+
+
+async def test_the_next_turn_extends_what_was_sampled() -> None:
+    played = engine("Hello!<|im_end|>", "Fine.<|im_end|>")
+    backend = local(played)
+    first = await ask(backend, user("Hi"))
+    assert first.kept is not None
+    kept = Kept(ids=(*first.kept.ids, *first.sampled), fingerprint="f")
+    told = await ask(backend, user("Hi"), assistant("Hello!"), user("How are you?"), kept=kept)
+    assert played.requests[1][0].ids[: len(kept.ids)] == kept.ids
+    assert told.finish.usage.input_tokens_details.cached_tokens == len(kept.ids)
+
+
+# --- too long ------------------------------------------------------------------------------------
+
+LONG = (
+    user("first " * 10, "i1"),
+    FunctionCall(id="i2", call_id="c1", name="weather", arguments="{}"),
+    FunctionCallOutput(id="i3", call_id="c1", output="sunny " * 10),
+    assistant("second " * 10, "i4"),
+    user("last", "i5"),
+)
+
+
+async def test_a_conversation_that_is_too_long_is_refused() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        await ask(local(engine(context=200)), *LONG)
+    assert refused.value.code == "context_length_exceeded"
+    assert refused.value.param == "input"
+    assert refused.value.message.startswith("Your input exceeds the context window of this model.")
+
+
+async def size(items: tuple[Item, ...]) -> int:
+    """Tokens of the prompt."""
+    conversation = Conversation(items=items, instructions="Be kind.")
+    return (await local(engine()).prepare(conversation, Options())).input_tokens
+
+
+@pytest.mark.requirement("API-TRUNCATION")
+@pytest.mark.parametrize("kept", [(3, 4), (4,)])
+async def test_truncation_drops_the_oldest_items_and_whole_calls(kept: tuple[int, ...]) -> None:
+    rest = tuple(LONG[index] for index in kept)
+    context = await size(rest) + 16
+    for room, dropped in ((context, len(LONG) - len(rest)), (await size(LONG) + 1, 0)):
+        played = engine(context=room)
+        conversation = Conversation(items=LONG, instructions="Be kind.")
+        reply = await local(played).prepare(
+            conversation, Options(truncate=True, max_output_tokens=16)
+        )
+        assert reply.dropped == tuple(item.id for item in LONG[:dropped])
+        assert reply.input_tokens == await size(LONG[dropped:])
+
+
+async def test_an_output_is_dropped_with_its_call() -> None:
+    context = await size(LONG[3:]) + 15  # the call alone would have fitted
+    played = engine(context=max(context, await size(LONG[1:]) - 20))
+    reply = await local(played).prepare(
+        Conversation(items=LONG, instructions="Be kind."),
+        Options(truncate=True, max_output_tokens=16),
+    )
+    assert {"i2", "i3"} <= set(reply.dropped)
+
+
+async def test_truncation_never_drops_the_last_user_message() -> None:
+    with pytest.raises(InvalidRequest, match="context window"):
+        await ask(local(engine(context=100)), user("a"), user("b" * 200), truncate=True)
+
+
+async def test_truncation_keeps_what_the_developer_says() -> None:
+    rules = Message(id="i0", role="developer", content=(InputText(text="RULES"),))
+    played = engine(context=150)
+    reply = await local(played).prepare(
+        Conversation(items=(rules, *LONG)), Options(truncate=True, max_output_tokens=16)
+    )
+    assert "i0" not in reply.dropped
+
+
+async def test_closing_the_backend_closes_the_engine() -> None:
+    played = engine()
+    await local(played).close()
+    assert played.closed
+
+
+# --- budgets of thinking -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("budget", "thought"), [(0, ""), (1, ""), (3, "ab"), (5, "abcd")])
+async def test_a_budget_ends_the_thinking_and_the_answer_comes(budget: int, thought: str) -> None:
+    played = engine("<think>\nabcdefghijkl\n</think>\n\nYes<|im_end|>", "No<|im_end|>")
+    told = await ask(local(played), user("Hi"), thinking_budget=budget)
+    assert [type(item) for item in told.opened] == [*[Reasoning] * bool(thought), Message]
+    assert told.text == f"{thought}No"
+    first, second = played.requests
+    assert played.tokenizer.special["</think>"] in second[0].ids[len(first[0].ids) :]
+    assert second[0].ids[: len(first[0].ids)] == first[0].ids
+    assert (
+        second[0].ids[len(first[0].ids) :] == told.sampled[: len(second[0].ids) - len(first[0].ids)]
+    )
+    usage = told.finish.usage
+    assert usage.output_tokens == len(told.sampled)
+    assert second[1].max_tokens == first[1].max_tokens - (len(second[0].ids) - len(first[0].ids))
+    assert told.finish.reason == "stop" and played.aborted == 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 50])
+async def test_a_budget_is_exact_however_many_tokens_come_at_once(size: int) -> None:
+    said = "<think>\nabcdefghijkl\n</think>\n\nYes<|im_end|>"
+    played = engine(said, "No<|im_end|>", chunk=size)
+    told = await ask(local(played), user("Hi"), thinking_budget=3)
+    assert told.text == "abNo"
+    ids = told.sampled  # <think> \n a b, \n </think> \n \n, N o <|im_end|>
+    assert told.finish.usage.output_tokens == len(ids) == 4 + 4 + 3
+
+
+async def test_a_reply_that_ends_within_its_budget_is_over() -> None:
+    played = engine("<think>\nab<|im_end|>", chunk=50)
+    told = await ask(local(played), user("Hi"), thinking_budget=4)
+    assert told.text == "ab" and len(played.requests) == 1
+
+
+async def test_a_budget_that_is_not_used_up_changes_nothing() -> None:
+    played = engine("<think>\nabc\n</think>\n\nYes<|im_end|>")
+    told = await ask(local(played), user("Hi"), thinking_budget=100)
+    assert told.text == "abcYes" and len(played.requests) == 1
+
+
+async def test_an_answer_behind_a_budget_is_held_to_its_format() -> None:
+    played = engine("<think>\nabcdef", "{}<|im_end|>")
+    text = TextConfig(format=JsonObjectFormat())
+    await ask(local(played), user("Hi"), thinking_budget=2, text=text)
+    (_, before), (_, behind) = played.requests
+    assert before.constraint is not None and "thought" in before.constraint.lark
+    assert behind.constraint is not None and "thought" not in behind.constraint.lark
+
+
+async def test_no_room_for_an_answer_behind_the_thinking_is_a_cut() -> None:
+    played = engine("<think>\nabcdef")
+    told = await ask(local(played), user("Hi"), thinking_budget=2, max_output_tokens=4)
+    assert told.finish.reason == "length" and len(played.requests) == 1
+
+
+async def test_what_was_interrupted_sees_its_images_where_they_stood() -> None:
+    seeing = engine("Hello!", capabilities=Capabilities(images="apart"))
+    dialect = Dialect(seeing.card, seeing.tokenizer, images="apart")
+    backend = Local(seeing, dialect, sees_images=True)
+    parts = (InputText(text="See: "), InputImage(image_url=data_url(png())))
+    conversation = Conversation((Message(id="m", role="user", content=parts),))
+    reply = await backend.prepare(conversation, Options())
+    ids = reply.kept.ids  # type: ignore[union-attr]
+    async with aclosing(singly(reply.resumed(Begun(ids, (72,))).deltas())) as deltas:
+        assert [delta async for delta in deltas]
+    ((asked, _),) = seeing.requests
+    assert asked.ids == (*ids, 72) and [image.content for image in asked.images] == [png()]
+    with pytest.raises(CannotContinue, match="images"):
+        reply.resumed(Begun((ids[0], *ids), (72,)))
+
+
+async def test_what_is_said_to_a_processor_of_images_is_no_argument_of_vllms() -> None:
+    any_argument = local(engine(capabilities=Capabilities(extra=None)))
+    await any_argument.prepare(Conversation((user("Hi"),)), Options(extra={"x": 1}))
+    with pytest.raises(InvalidRequest) as refused:
+        extra = {"mm_processor_kwargs": {"size": 1}}
+        await any_argument.prepare(Conversation((user("Hi"),)), Options(extra=extra))
+    assert refused.value.param == "mm_processor_kwargs"

@@ -1,0 +1,660 @@
+"""Chat Completions upstreams: what they are asked, what is made of their answers, and servers of
+every flavour behind the whole of ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing, asynccontextmanager, suppress
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from antiphon.backends.base import singly
+from antiphon.backends.remote.chat_completions.backend import ChatCompletions
+from antiphon.backends.remote.chat_completions.servers import FLAVOURS
+from antiphon.backends.remote.factory import chat_completions
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
+from antiphon.store.memory import MemoryStore
+from antiphon.stream.deltas import Text
+from antiphon.testing.backend_check import CHECKS, TALK, Check
+from antiphon.testing.deltas import Reading
+from antiphon.wire.extensions import Guide
+from antiphon.wire.items import InputText, Message
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig, TextConfig
+from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace
+from tests.backends.upstreams import STREAMS, VLLM
+from tests.conformance.served import Server
+from tests.upstream.fakes import Answer, Fake, chunks, fake, json_answer, sse
+
+LOOK = Function(name="look", description="Look.", parameters={"type": "object"}, strict=True)
+PATCH = Custom(name="patch")
+
+
+def models(owner: str = "nobody", *ids: str) -> Answer:
+    listed = [{"id": id, "object": "model", "owned_by": owner} for id in ids or ("first", "second")]
+    return json_answer({"object": "list", "data": listed})
+
+
+@asynccontextmanager
+async def served(
+    *answers: Answer | list[bytes], owner: str = "nobody", **more: Any
+) -> AsyncIterator[tuple[Fake, ChatCompletions]]:
+    """A fake that gives these answers, and a backend for it."""
+    played = [each if isinstance(each, Answer) else Answer(each) for each in answers]
+    async with fake(v1__models=models(owner), v1__chat__completions=played) as playing:
+        backend = await chat_completions("tiny", playing.url, key="sk-1", **more)
+        try:
+            yield playing, backend
+        finally:
+            await backend.close()
+
+
+async def read(
+    backend: ChatCompletions, options: Options | None = None, conversation: Conversation = TALK
+) -> Reading:
+    reply = await backend.prepare(conversation, options or Options())
+    reading = Reading()
+    async with asyncio.timeout(10), aclosing(singly(reply.deltas())) as deltas:
+        async for delta in deltas:
+            reading.add(delta)
+    return reading
+
+
+async def asked(wish: Options, **more: Any) -> dict[str, Any]:
+    """The body that these options become."""
+    async with served(chunks({"content": "a"}), **more) as (playing, backend):
+        with suppress(RunError):  # an answer where a call was asked for
+            await read(backend, wish)
+        body: dict[str, Any] = playing.bodies[0]
+    return body
+
+
+# --- what is asked -------------------------------------------------------------------------------
+
+
+async def test_a_plain_question() -> None:
+    body = await asked(Options())
+    assert body == {
+        "model": "first",
+        "messages": [
+            {"role": "system", "content": "You tell stories."},
+            {"role": "user", "content": "Hello!"},
+            {"role": "assistant", "content": "Hello. What shall I tell you?"},
+            {"role": "user", "content": "Tell me a story of three sentences."},
+        ],
+        "stream": True,
+        "stream_options": {"include_usage": True},
+    }
+
+
+async def test_all_that_every_server_knows() -> None:
+    body = await asked(
+        Options(
+            temperature=0,
+            top_p=0.5,
+            presence_penalty=0.1,
+            frequency_penalty=0.2,
+            seed=7,
+            stop=("x",),
+            logit_bias={5: -100.0},
+            logprobs=2,
+            max_output_tokens=9,
+            reasoning=ReasoningConfig(effort="high"),
+        ),
+        model="mine",
+        options={"body": {"provider": {"sort": "price"}}, "headers": {"x-title": "t"}},
+    )
+    expected = {
+        "model": "mine",
+        "temperature": 0,
+        "top_p": 0.5,
+        "presence_penalty": 0.1,
+        "frequency_penalty": 0.2,
+        "seed": 7,
+        "stop": ["x"],
+        "logit_bias": {"5": -100.0},
+        "logprobs": True,
+        "top_logprobs": 2,
+        "max_tokens": 9,
+        "reasoning_effort": "high",
+        "provider": {"sort": "price"},
+    }
+    assert {key: body[key] for key in expected} == expected
+
+
+@pytest.mark.parametrize(
+    ("flavour", "fields"),
+    [
+        ("openai", {"max_completion_tokens": 9, "reasoning_effort": "none"}),
+        ("openrouter", {"max_tokens": 9, "reasoning": {"effort": "none"}}),
+        ("deepseek", {"max_tokens": 9, "thinking": {"type": "disabled"}}),
+        (
+            "vllm",
+            {
+                "reasoning_effort": "none",
+                "chat_template_kwargs": {"enable_thinking": False, "a": 1},
+            },
+        ),
+    ],
+)
+async def test_effort_has_many_names(flavour: str, fields: dict[str, Any]) -> None:
+    effort = Options(max_output_tokens=9, reasoning=ReasoningConfig(effort="none"))
+    template = {"a": 1} if flavour == "vllm" else {}
+    body = await asked(effort, options={"flavour": flavour}, template=template)
+    assert {key: body[key] for key in fields} == fields
+
+
+async def test_a_server_that_knows_more_is_asked_more() -> None:
+    options = Options(
+        top_k=3,
+        min_p=0.1,
+        repetition_penalty=1.1,
+        ignore_eos=True,
+        priority=2,
+        cache_salt="s",
+        adapter="lora",
+        template={"x": 1},
+        thinking_budget=50,
+        stop_shown=True,
+        guide=Guide(syntax="regex", definition="a+", path="structured_outputs.regex"),
+        extra={"mm_processor_kwargs": {"k": 1}, "x": 2},
+    )
+    body = await asked(options, owner="vllm", adapters={"lora": "lora-v2"})
+    expected = {
+        "model": "lora-v2",
+        "top_k": 3,
+        "min_p": 0.1,
+        "repetition_penalty": 1.1,
+        "ignore_eos": True,
+        "priority": 2,
+        "cache_salt": "s",
+        "chat_template_kwargs": {"x": 1},
+        "thinking_token_budget": 50,
+        "include_stop_str_in_output": True,
+        "structured_outputs": {"regex": "a+"},
+        "mm_processor_kwargs": {"k": 1},
+        "vllm_xargs": {"x": 2},
+    }
+    assert {key: body[key] for key in expected} == expected
+    assert (await asked(Options(repetition_penalty=1.1), owner="llamacpp"))["repeat_penalty"] == 1.1
+    sglang = await asked(
+        replace(options, extra={}, thinking_budget=None), owner="sglang", adapters={"lora": "poet"}
+    )
+    expected = {"priority": -2, "lora_path": "poet", "no_stop_trim": True, "regex": "a+"}
+    assert {key: sglang[key] for key in expected} == expected
+
+
+async def test_a_seed_that_sglang_would_drop_is_refused() -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        await asked(Options(seed=7), owner="sglang")
+    assert raised.value.param == "seed"
+
+
+@pytest.mark.parametrize(
+    ("options", "param"),
+    [
+        (Options(top_k=3), "top_k"),
+        (Options(min_p=0.1), "min_p"),
+        (Options(repetition_penalty=1.1), "repetition_penalty"),
+        (Options(ignore_eos=True), "ignore_eos"),
+        (Options(priority=1), "priority"),
+        (Options(thinking_budget=9), "thinking_token_budget"),
+        (Options(template={"x": 1}), "chat_template_kwargs"),
+        (Options(extra={"x": 1}), "vllm_xargs.x"),
+        (Options(extra={"mm_processor_kwargs": {"k": 1}}), "mm_processor_kwargs"),
+        (Options(stop_shown=True), "include_stop_str_in_output"),
+        (Options(adapter="poet"), "model"),
+    ],
+)
+async def test_what_a_server_would_drop_in_silence_is_refused(options: Options, param: str) -> None:
+    async with served(chunks()) as (playing, backend):
+        with pytest.raises(InvalidRequest) as raised:
+            await backend.prepare(TALK, options)
+        assert (raised.value.param, raised.value.code) == (param, "unsupported_parameter")
+        assert not playing.bodies
+
+
+async def test_tools() -> None:
+    tools = (LOOK, PATCH, Namespace(name="desk", tools=(LOOK,)))
+    body = await asked(Options(tools=tools, parallel_tool_calls=False))
+    functions = [tool["function"] for tool in body["tools"]]
+    assert [f["name"] for f in functions] == ["look", "patch", "desk__look"]
+    assert functions[0] == {
+        "name": "look",
+        "description": "Look.",
+        "parameters": {"type": "object"},
+        "strict": True,
+    }
+    assert functions[1]["parameters"]["required"] == ["input"] and "strict" not in functions[1]
+    assert "tool_choice" not in body and body["parallel_tool_calls"] is False
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected", "names"),
+    [
+        ("auto", None, ["look", "patch"]),
+        ("required", "required", ["look", "patch"]),
+        ("none", None, None),
+        (
+            Choice(type="custom", name="patch"),
+            {"type": "function", "function": {"name": "patch"}},
+            ["patch"],
+        ),
+        (
+            Choice(
+                type="allowed_tools", mode="required", tools=(Choice(type="function", name="look"),)
+            ),
+            "required",
+            ["look"],
+        ),
+        (
+            Choice(
+                type="allowed_tools", mode="auto", tools=(Choice(type="function", name="look"),)
+            ),
+            None,
+            ["look"],
+        ),
+    ],
+)
+async def test_tool_choice(choice: Any, expected: Any, names: list[str] | None) -> None:
+    body = await asked(Options(tools=(LOOK, PATCH), tool_choice=choice))
+    assert body.get("tool_choice") == expected
+    assert (names and [t["function"]["name"] for t in body["tools"]]) == names
+
+
+async def test_formats() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    form = JsonSchemaFormat(name="n", schema=schema, description="d", strict=True)
+    body = await asked(Options(text=TextConfig(format=form)), owner="vllm")
+    assert body["response_format"] == {
+        "type": "json_schema",
+        "json_schema": {"name": "n", "schema": schema, "strict": True, "description": "d"},
+    }
+    body = await asked(Options(text=TextConfig(format=JsonObjectFormat())), owner="vllm")
+    assert body["response_format"] == {"type": "json_object"}
+    assert "response_format" not in await asked(Options())
+
+
+FORM = JsonSchemaFormat(
+    name="n", schema={"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+)
+
+
+async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> None:
+    wrong, right = (chunks({"content": text}) for text in ("Sure: a is one.", 'Well: {"a": 1}'))
+    wish = Options(text=TextConfig(format=FORM))
+    async with served(wrong, right) as (playing, backend):
+        reply = await read(backend, wish)
+        assert reply.text == '{"a": 1}'
+        first, second = playing.bodies
+        assert first["response_format"]["type"] == "json_schema"
+        assert [m["content"] for m in second["messages"][-2:-1]] == ["Sure: a is one."]
+    async with served(wrong, options={"flavour": "deepseek"}) as (playing, backend):
+        with pytest.raises(RunError, match="form"):
+            await read(backend, wish)
+        assert len(playing.bodies) == 3
+        assert playing.bodies[0]["response_format"] == {"type": "json_object"}
+        assert '"integer"' in playing.bodies[0]["messages"][0]["content"]
+
+
+async def test_what_a_server_holds_to_is_read_along_all_the_same() -> None:
+    wrong, right = (chunks({"content": text}) for text in ("Sure: a is one.", 'Well: {"a": 1}'))
+    wish = Options(text=TextConfig(format=FORM))
+    async with served(wrong, right, owner="vllm") as (playing, backend):
+        assert (await read(backend, wish)).text == '{"a": 1}' and len(playing.bodies) == 2
+    mail = Guide(syntax="regex", definition="[a-z]+@[a-z]+\\n", path="")
+    async with served(chunks({"content": "ada@home"}), owner="vllm") as (playing, backend):
+        # what a stop string cut, who does not tell
+        assert (await read(backend, Options(guide=mail, stop=("\n",)))).text == "ada@home"
+        with pytest.raises(RunError, match="grammar"):
+            await read(backend, Options(guide=mail))
+
+
+CALL = chunks(
+    {"content": "I look."},
+    {"tool_calls": [{"index": 0, "id": "c", "function": {"name": "look", "arguments": "{}"}}]},
+    reason="tool_calls",
+)
+
+
+async def test_words_before_a_call_are_no_answer_of_a_form_but_the_answer_is() -> None:
+    wrong, right = (chunks({"content": text}) for text in ("It is dark.", '{"a": 1}'))
+    wish = Options(text=TextConfig(format=FORM), tools=(LOOK,))
+    async with served(CALL, wrong, right) as (playing, backend):
+        called = await read(backend, wish)
+        assert [each.item.__struct_config__.tag for each in called.items] == [
+            "message",
+            "function_call",
+        ]
+        assert called.items[0].text == {"text": "I look."} and len(playing.bodies) == 1
+        assert (await read(backend, wish)).text == '{"a": 1}'
+        assert len(playing.bodies) == 3
+
+
+def calling(*calls: tuple[str, str]) -> list[bytes]:
+    told = [
+        {"index": at, "id": f"c{at}", "function": {"name": name, "arguments": arguments}}
+        for at, (name, arguments) in enumerate(calls)
+    ]
+    return chunks(*({"tool_calls": [each]} for each in told), reason="tool_calls")
+
+
+WEATHER = Function(
+    name="weather",
+    parameters={"type": "object", "properties": {"city": {"enum": ["Oslo"]}}},
+    strict=True,
+)
+SHELL = Custom(name="sh", format=Grammar(syntax="regex", definition="ls [a-z]{2}"))
+
+
+@pytest.mark.requirement("API-STRICT", "API-CUSTOM-GRAMMAR")
+@pytest.mark.parametrize(
+    ("tool", "wrong", "right", "why"),
+    [
+        (WEATHER, ("weather", '{"town": "Oslo"}'), ("weather", '{"city": "Oslo"}'), "'town'"),
+        (SHELL, ("sh", '{"input": "rm -r"}'), ("sh", '{"input": "ls ab"}'), "'sh'"),
+    ],
+)
+async def test_calls_that_must_have_a_form_are_checked_and_asked_for_again(
+    tool: Any, wrong: tuple[str, str], right: tuple[str, str], why: str
+) -> None:
+    wish = Options(tools=(tool, LOOK))
+    async with served(calling(("look", "{}"), wrong), calling(right)) as (playing, backend):
+        reply = await read(backend, wish)
+        assert [each.item.name for each in reply.items] == [tool.name]
+        assert "rm" not in str(reply.items) and "town" not in str(reply.items)
+        told = playing.bodies[1]["messages"][-3:]
+        assert [message["role"] for message in told] == ["assistant", "tool", "tool"]
+        assert len(told[0]["tool_calls"]) == 2
+        assert "Not run" in told[1]["content"] and why in told[2]["content"]
+    async with served(calling(wrong)) as (playing, backend):
+        with pytest.raises(RunError, match="form"):
+            await read(backend, wish)
+        assert len(playing.bodies) == 3
+    async with served(calling(wrong), calling(right), owner="openai") as (playing, backend):
+        assert [each.item.name for each in (await read(backend, wish)).items] == [tool.name]
+
+
+@pytest.mark.requirement("API-TOOL-CHOICE")
+async def test_a_call_that_must_come_is_asked_for_until_it_does() -> None:
+    wish = Options(tools=(LOOK, WEATHER), tool_choice=Choice(type="function", name="look"))
+    right = calling(("look", "{}"))
+    for wrong in (("weather", '{"city": "Oslo"}'), ("nowhere", "{}")):
+        async with served(chunks({"content": "No."}), calling(wrong), right) as (playing, backend):
+            reply = await read(backend, wish)
+            assert [each.item.name for each in reply.items] == ["look"]
+            assert playing.bodies[1]["messages"][-2]["content"] == "No."
+            assert "may not be called" in playing.bodies[2]["messages"][-1]["content"]
+
+
+@pytest.mark.requirement("API-PARALLEL")
+async def test_one_call_comes_through_where_one_is_asked_for() -> None:
+    both = calling(("look", "{}"), ("look", "{}"))
+    tool = Function(name="look", parameters={})
+    for parallel in (True, False):
+        async with served(both) as (_, backend):
+            reply = await read(backend, Options(tools=(tool,), parallel_tool_calls=parallel))
+        assert len(reply.items) == (2 if parallel else 1)
+        assert reply.finish is not None and reply.finish.reason == "stop"
+
+
+async def test_an_answer_beside_strict_tools_is_streamed() -> None:
+    heard = asyncio.Event()
+    first, *rest = chunks({"content": "a"}, {"content": "b"})
+    texts = []
+    async with served(Answer([first, heard, *rest])) as (_, backend):
+        reply = await backend.prepare(TALK, Options(tools=(WEATHER,)))
+        async with asyncio.timeout(10), aclosing(singly(reply.deltas())) as deltas:
+            async for delta in deltas:
+                if isinstance(delta, Text):
+                    texts.append(delta.text)
+                    heard.set()
+    assert texts == ["a", "b"]
+
+
+async def test_a_grammar_nobody_can_check_is_refused() -> None:
+    bad = Custom(name="sh", format=Grammar(syntax="lark", definition="start: nope"))
+    async with served(chunks({"content": "a"})) as (playing, backend):
+        with pytest.raises(InvalidRequest) as raised:
+            await backend.prepare(TALK, Options(tools=(bad,)))
+        assert raised.value.param == "tools[0].format.definition" and not playing.bodies
+
+
+async def test_a_refusal_has_no_form() -> None:
+    refused = chunks({"refusal": "I will not."})
+    async with served(refused) as (playing, backend):
+        reply = await read(backend, Options(text=TextConfig(format=FORM)))
+        assert reply.items[-1].text == {"refusal": "I will not."} and len(playing.bodies) == 1
+
+
+async def test_a_guide_that_a_server_does_not_know_is_told_and_checked() -> None:
+    guide = Guide(syntax="regex", definition="[0-9]{3}", path="structured_outputs.regex")
+    wrong, right = (chunks({"content": text}) for text in ("Twelve.", "012"))
+    for owner in ("nobody", "llamacpp"):
+        async with served(wrong, right, owner=owner) as (playing, backend):
+            assert (await read(backend, Options(guide=guide))).text == "012"
+            assert "[0-9]{3}" in playing.bodies[0]["messages"][0]["content"]
+
+
+@pytest.mark.parametrize("owner", ["nobody", "openai"])
+async def test_what_is_wished_of_the_answer_is_said_in_a_field_or_in_words(owner: str) -> None:
+    desk = Namespace(name="desk", description="All about the desk.", tools=(LOOK,))
+    body = await asked(Options(text=TextConfig(verbosity="low"), tools=(desk,)), owner=owner)
+    first = body["messages"][0]["content"]
+    assert "All about the desk." in first and first.startswith("You tell stories.")
+    assert (body.get("verbosity") == "low") == (owner == "openai")
+    assert ("Keep your answers short." in first) == (owner == "nobody")
+
+
+async def test_trace_headers_go_along() -> None:
+    async with served(chunks({"content": "a"})) as (playing, backend):
+        await read(backend, Options(trace={"traceparent": "00-1-2-01"}))
+        assert playing.asked[-1][2]["traceparent"] == "00-1-2-01"
+
+
+# --- what is answered ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("flavour", STREAMS)
+async def test_flavours_are_known_by_what_they_list(flavour: str) -> None:
+    owner, stream = STREAMS[flavour]
+    told = {"flavour": flavour} if flavour == "openrouter" else {}
+    async with served(stream, owner=owner, options=told) as (_, backend):
+        assert backend.flavour is FLAVOURS[flavour]
+        reply = await read(backend)
+    assert "seen again." in reply.items[-1].text["text"]
+    assert reply.finish is not None and reply.finish.reason == "stop"
+    if flavour != "plain":
+        assert reply.finish.usage.input_tokens == 25
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+async def test_keeps_the_contract(check: Check) -> None:
+    async with served(VLLM, owner="vllm") as (_, backend):
+        await check(backend)
+
+
+async def test_thinking_in_the_text_is_read_if_that_is_wished() -> None:
+    stream = chunks({"content": "<thi"}, {"content": "nk>Hm.</think>\n\nYe"}, {"content": "s."})
+    async with served(stream, reasoning_format="think") as (_, backend):
+        reply = await read(backend)
+    assert [each.item.__struct_config__.tag for each in reply.items] == ["reasoning", "message"]
+    assert [each.text["text"] for each in reply.items] == ["Hm.", "Yes."]
+    assert all(each.closed for each in reply.items)
+    async with served(stream) as (_, backend):
+        assert (await read(backend)).text == "<think>Hm.</think>\n\nYes."
+
+
+@pytest.mark.requirement("UP-THOUGHT")
+async def test_how_many_tokens_there_were_is_asked_of_who_counts_no_thinking() -> None:
+    texts = {"<think>": 1, "\n": 2, "I": 3, " see</think>": 5, "\n\n": 6, "A": 7}
+    said = [
+        {"choices": [{"delta": {"content": text}}], "usage": {"completion_tokens": count}}
+        for text, count in texts.items()
+    ]
+    stream = sse(*said, {"choices": [{"delta": {}, "finish_reason": "stop"}]})
+    async with served(stream, owner="vllm", reasoning_format="think") as (playing, backend):
+        usage = (await read(backend)).finish.usage
+        assert playing.bodies[0]["stream_options"]["continuous_usage_stats"] is True
+    assert (usage.output_tokens, usage.output_tokens_details.reasoning_tokens) == (7, 4)
+    # its own parser counts what it finds
+    assert "continuous_usage_stats" not in (await asked(Options(), owner="vllm"))["stream_options"]
+    assert (await asked(Options(), owner="llamacpp"))["timings_per_token"] is True
+
+
+async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
+    too_long = json_answer({"error": {"code": "context_length_exceeded", "message": "…"}}, 400)
+    words = "word " * 200
+    items = tuple(
+        Message(id=f"msg_{n}", role="user", content=(InputText(text=f"{n} {words}"),))
+        for n in range(6)
+    )
+    talk = Conversation(items=items)
+    stream = Answer(chunks({"content": "a"}))
+    async with served(too_long, too_long, stream) as (playing, backend):
+        reply = await backend.prepare(talk, Options(truncate=True))
+        before = reply.input_tokens
+        async with asyncio.timeout(10):
+            async for _ in reply.deltas():
+                pass
+        sizes = [len(body["messages"]) for body in playing.bodies]
+        assert sizes[0] == 6 and sizes[0] > sizes[1] > sizes[2]
+        assert playing.bodies[-1]["messages"][-1]["content"].startswith("5 ")
+        assert set(reply.dropped) == {f"msg_{n}" for n in range(6 - sizes[2])}
+        assert reply.input_tokens < before
+    async with served(too_long) as (playing, backend):
+        with pytest.raises(BackendError) as raised:
+            await read(backend, Options(), talk)
+        assert raised.value.code == "context_length_exceeded"
+        with pytest.raises(BackendError):  # until nothing is left to drop
+            await read(backend, Options(truncate=True), talk)
+
+
+@pytest.mark.parametrize("said", [(), ({"content": "a"},)])
+async def test_who_has_said_something_is_not_asked_again(said: tuple[dict[str, str], ...]) -> None:
+    late = {"error": {"code": "context_length_exceeded", "message": "…"}}
+    pieces = [{"choices": [{"index": 0, "delta": delta}]} for delta in said]
+    words = tuple(
+        Message(id=f"msg_{n}", role="user", content=(InputText(text="word " * 200),))
+        for n in range(3)
+    )
+    broken, whole = Answer(sse(*pieces, late)), Answer(chunks({"content": "b"}))
+    async with served(broken, whole) as (playing, backend):
+        asked = read(backend, Options(truncate=True), Conversation(items=words))
+        if said:
+            with pytest.raises(BackendError):
+                await asked
+        else:
+            await asked
+        assert len(playing.bodies) == (1 if said else 2)
+
+
+async def test_cannot_be_continued() -> None:
+    async with served(chunks()) as (_, backend):
+        reply = await backend.prepare(TALK, Options())
+        assert reply.resumed(Begun((), ())) is reply
+        with pytest.raises(CannotContinue):
+            reply.resumed(Begun((1,), (2,)))
+
+
+# --- how it is set up ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("more", "says"),
+    [
+        ({"options": {"flavor": "vllm"}}, "flavor"),
+        ({"options": {"flavour": "vlm"}}, "there is no 'vlm'"),
+        ({"options": {"connect_s": "x"}}, "connect_s"),
+        ({"reasoning_format": "thinks"}, "there is no 'thinks'"),
+        ({}, "set upstream_model"),
+    ],
+)
+async def test_settings_that_cannot_be(more: dict[str, Any], says: str) -> None:
+    async with fake() as playing:
+        with pytest.raises(SetupError, match=says):
+            await chat_completions("tiny", playing.url, **more)
+
+
+async def test_an_upstream_need_not_be_there_yet() -> None:
+    async with fake() as playing:
+        backend = await chat_completions("tiny", playing.url, model="m")
+        await backend.close()
+        silent = await chat_completions(
+            "tiny", playing.url, model="m", options={"flavour": "ollama"}
+        )
+        await silent.close()
+    assert [path for path, *_ in playing.asked] == ["/v1/models"]
+
+
+# --- behind the whole server ---------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def server(*answers: Answer | list[bytes], **more: Any) -> AsyncIterator[tuple[Fake, Server]]:
+    async with served(*answers, **more) as (playing, backend):
+        whole = Server(backend, MemoryStore())
+        yield playing, whole
+        await whole.close()
+
+
+async def test_calls_go_out_and_their_results_come_back() -> None:
+    call = {"index": 0, "id": "call_up", "function": {"name": "look", "arguments": '{"a":1}'}}
+    async with server(
+        chunks({"tool_calls": [call]}, reason="tool_calls"), chunks({"content": "Blue."})
+    ) as (playing, whole):
+        tools = [{"type": "function", "name": "look", "parameters": {"type": "object"}}]
+        first = (await whole.post(tools=tools)).json()
+        assert [item["type"] for item in first["output"]] == ["function_call"]
+        assert first["output"][0]["call_id"] == "call_up"
+        output = {"type": "function_call_output", "call_id": "call_up", "output": "blue"}
+        second = await whole.post(tools=tools, input=[output], previous_response_id=first["id"])
+        assert second.json()["output"][0]["content"][0]["text"] == "Blue."
+    assert [m["role"] for m in playing.bodies[-1]["messages"]] == ["user", "assistant", "tool"]
+
+
+@pytest.mark.requirement("UP-SEALED")
+@pytest.mark.parametrize("store", [True, False])
+async def test_details_of_thinking_come_back_to_their_upstream(store: bool) -> None:
+    details = [{"type": "reasoning.encrypted", "data": "==", "index": 0}]
+    thought = {"reasoning": "Hm", "reasoning_details": details}
+    async with server(chunks(thought, {"content": "Yes."}), chunks({"content": "Again."})) as (
+        playing,
+        whole,
+    ):
+        first = (await whole.post(store=store, input="one")).json()
+        assert "==" not in first["output"][0].get("encrypted_content", "")
+        if store:
+            await whole.post(input="two", previous_response_id=first["id"])
+        else:
+            told = [{"role": "user", "content": "one"}, *first["output"]]
+            await whole.post(input=[*told, {"role": "user", "content": "two"}], store=False)
+    assert playing.bodies[-1]["messages"][1]["reasoning_details"] == details
+
+
+async def test_what_was_said_before_an_error_was_said() -> None:
+    error = sse({"error": {"message": "overloaded", "code": 503}}, done=False)
+    together = b"".join([*chunks({"content": "So far."})[:1], *error])
+    async with server(Answer([together])) as (_, whole):
+        streamed = (await whole.post(stream=True)).text
+        assert '"delta":"So far."' in streamed and "event: response.failed" in streamed
+
+
+async def test_a_client_that_leaves_ends_the_request() -> None:
+    async with served(Answer(chunks({"content": "a"})[:1], hang=True)) as (playing, backend):
+        reply = await backend.prepare(TALK, Options())
+        deltas = reply.deltas()
+        async with asyncio.timeout(5):
+            await anext(deltas)
+            await deltas.aclose()
+            await playing.gone.wait()
+
+
+async def test_an_item_of_ours_has_an_id_where_the_upstream_gave_none() -> None:
+    calls = [{"index": n, "function": {"name": "look", "arguments": "{}"}} for n in range(2)]
+    async with server(chunks({"tool_calls": calls})) as (_, whole):
+        output = (await whole.post(tools=[{"type": "function", "name": "look"}])).json()["output"]
+    assert len({item["call_id"] for item in output}) == 2 and all(i["call_id"] for i in output)

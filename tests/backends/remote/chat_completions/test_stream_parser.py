@@ -1,0 +1,527 @@
+"""What servers of Chat Completions stream, the correct and the others, and what it means."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from antiphon.backends.remote.chat_completions.stream_parser import Reading
+from antiphon.dialects.calls import ToolShape
+from antiphon.errors import BackendError
+from antiphon.stream.deltas import Close, Open
+from antiphon.testing.deltas import Reading as Read
+from antiphon.testing.deltas import read
+from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
+from antiphon.wire.response import OutputTokensDetails
+
+SHAPES = {
+    "look": ToolShape(wire_name="look", schema={"properties": {"at": {"type": "string"}}}),
+    "desk__look": ToolShape(wire_name="look", namespace="desk"),
+    "patch": ToolShape(wire_name="patch", custom=True),
+}
+JSON = Mapping[str, Any]
+
+
+def said(
+    deltas: Sequence[JSON], reason: str | None = "stop", *, done: bool = True, **more: Any
+) -> Read:
+    """The reply of a stream of these deltas."""
+    reading = Reading(SHAPES, taken=["taken"], origin="http://h", given=7)
+    payloads = [{"choices": [{"delta": delta}]} for delta in deltas]
+    payloads.append({"choices": [{"delta": {}, "finish_reason": reason}], **more})
+    found = [d for each in payloads for d in reading.feed([json.dumps(each).encode()])]
+    return read([*found, *reading.finish(done=done)])
+
+
+def told(reply: Read) -> list[tuple[str, str]]:
+    """Each item in short."""
+    short = {Message: "message", Reasoning: "reasoning"}
+    return [
+        (
+            getattr(each.item, "name", "") or short[type(each.item)],
+            "|".join(each.text.values()),
+        )
+        for each in reply.items
+    ]
+
+
+def call(index: int | None = 0, id: str | None = None, name: str | None = None, args: Any = None):  # type: ignore[no-untyped-def]
+    """A piece of a call."""
+    function = {"name": name, "arguments": args}
+    given = {"index": index, "id": id, "type": "function"}
+    return {
+        **{key: value for key, value in given.items() if value is not None},
+        "function": {key: value for key, value in function.items() if value is not None},
+    }
+
+
+def calls(*pieces: JSON) -> list[JSON]:
+    return [{"tool_calls": [piece]} for piece in pieces]
+
+
+TWO = [("look", '{"at":"sea"}'), ("look", '{"at":"sky"}')]
+
+STREAMS: dict[str, tuple[list[JSON], list[tuple[str, str]]]] = {
+    "text": (
+        [{"role": "assistant", "content": ""}, {"content": "Hel"}, {"content": "lo"}],
+        [("message", "Hello")],
+    ),
+    "nothing": ([{"role": "assistant", "content": None}], []),
+    "DeepSeek's thinking": (
+        [
+            {"role": "assistant", "content": None, "reasoning_content": ""},
+            {"content": None, "reasoning_content": "Hm"},
+            {"content": "Yes", "reasoning_content": None},
+        ],
+        [("reasoning", "Hm"), ("message", "Yes")],
+    ),
+    "OpenRouter's thinking": (
+        [{"reasoning": "H"}, {"reasoning": "m", "content": ""}, {"content": "Yes"}],
+        [("reasoning", "Hm"), ("message", "Yes")],
+    ),
+    "Mistral's thinking": (
+        [
+            {"content": [{"type": "thinking", "thinking": [{"type": "text", "text": "Hm"}]}]},
+            {"content": [{"type": "text", "text": "Yes"}]},
+        ],
+        [("reasoning", "Hm"), ("message", "Yes")],
+    ),
+    "thinking of white space": (
+        [{"reasoning_content": "\n"}, {"content": "a"}],
+        [("message", "a")],
+    ),
+    "all at once": (
+        [{"content": "Yes", "reasoning_content": "Hm", "tool_calls": [call(0, "a", "look", "{}")]}],
+        [("reasoning", "Hm"), ("message", "Yes"), ("look", "{}")],
+    ),
+    "a refusal": ([{"refusal": "I can"}, {"refusal": "not."}], [("message", "I cannot.")]),
+    "a call": (
+        calls(
+            call(0, "a", "look", ""),
+            call(0, args='{"at"'),
+            call(0, args=':"sea'),
+            call(0, args='"}'),
+        ),
+        TWO[:1],
+    ),
+    "two calls in turn": (
+        calls(
+            call(0, "a", "look", '{"at":'),
+            call(0, args='"sea"}'),
+            call(1, "b", "look", '{"at":"sky"}'),
+        ),
+        TWO,
+    ),
+    "two calls mixed": (
+        calls(
+            call(0, "a", "look", ""),
+            call(1, "b", "look", ""),
+            call(1, args='{"at":"s'),
+            call(0, args='{"at":"sea"'),
+            call(1, args='ky"}'),
+            call(0, args="}"),
+        ),
+        TWO,
+    ),
+    "two calls in one piece": (
+        [
+            {
+                "tool_calls": [
+                    call(0, "a", "look", '{"at":"sea"}'),
+                    call(1, "b", "look", '{"at":"sky"}'),
+                ]
+            }
+        ],
+        TWO,
+    ),
+    "no ids": (
+        calls(call(0, None, "look", '{"at":"sea"}'), call(1, "", "look", '{"at":"sky"}')),
+        TWO,
+    ),
+    "one index for all": (
+        calls(call(0, "a", "look", '{"at":"sea"}'), call(0, "b", "look", '{"at":"sky"}')),
+        TWO,
+    ),
+    "one index, no ids": (
+        calls(call(0, None, "look", '{"at":"sea"}'), call(0, None, "look", '{"at":"sky"}')),
+        TWO,
+    ),
+    "no index": (
+        calls(
+            call(None, "a", "look", '{"at":'),
+            call(None, None, None, '"sea"}'),
+            call(None, "b", "look", '{"at":"sky"}'),
+        ),
+        TWO,
+    ),
+    "the id in every piece": (
+        calls(call(0, "a", "look", '{"at"'), call(0, "a", None, ':"sea"}'), call(0, "a", None, "")),
+        TWO[:1],
+    ),
+    "the name in every piece": (
+        calls(
+            call(0, "a", "look", ""), call(0, "a", "look", '{"at":'), call(0, "a", "look", '"sea"}')
+        ),
+        TWO[:1],
+    ),
+    "the name in pieces": (
+        calls(call(0, "a", "lo", ""), call(0, None, "ok", ""), call(0, args='{"at":"sea"}')),
+        TWO[:1],
+    ),
+    "arguments said twice": (
+        calls(call(0, "a", "look", '{"at":"sea"}'), call(0, None, None, '{"at":"sea"}')),
+        TWO[:1],
+    ),
+    "arguments as an object": (
+        calls(call(0, "a", "look", {"at": "sea"})),
+        [("look", '{"at": "sea"}')],
+    ),
+    "no arguments": (calls(call(0, "a", "look")), [("look", "{}")]),
+    "empty arguments, twice": (
+        calls(call(0, "a", "look", ""), call(1, "b", "look", "")),
+        [("look", "{}"), ("look", "{}")],
+    ),
+    "arguments that are no JSON": (
+        calls(call(0, "a", "look", "at the sea")),
+        [("look", "at the sea")],
+    ),
+    "line ends beside a call": (
+        [
+            {"content": "\n\n"},
+            *calls(call(0, "a", "look", '{"at":')),
+            {"content": "\n"},
+            *calls(call(0, args='"sea"}')),
+        ],
+        [("message", "\n\n"), *TWO[:1]],
+    ),
+    "text after a call": (
+        [*calls(call(0, "a", "look", '{"at":"sea"')), {"content": "There."}],
+        [("look", '{"at":"sea"'), ("message", "There.")],
+    ),
+    "a namespace": (calls(call(0, "a", "desk__look", "{}")), [("look", "{}")]),
+    "a custom tool": (
+        calls(
+            call(0, "a", "patch", '{"in'),
+            call(0, args='put": "*** Beg'),
+            call(0, args='in\\n\\u00e9"'),
+            call(0, args="}"),
+        ),
+        [("patch", "*** Begin\né")],
+    ),
+    "a tool nobody has": (calls(call(0, "a", "dig", '{"x":1}')), [("dig", '{"x":1}')]),
+    "functions of old": (
+        [
+            {"function_call": {"name": "look", "arguments": ""}},
+            {"function_call": {"arguments": '{"at":"sea"}'}},
+        ],
+        TWO[:1],
+    ),
+    "no name at all": (calls(call(0, "a", None, '{"at":"sea"}')), []),
+}
+
+
+@pytest.mark.requirement("UP-BROKEN")
+@pytest.mark.parametrize("name", STREAMS)
+def test_reads(name: str) -> None:
+    deltas, expected = STREAMS[name]
+    assert told(said(deltas)) == expected
+
+
+@pytest.mark.parametrize("name", [name for name in STREAMS if name != "text after a call"])
+def test_what_was_not_streamed_means_the_same(name: str) -> None:
+    """A whole message in place of deltas, as some answer whatever they were asked."""
+    deltas, expected = STREAMS[name]
+    if len(deltas) > 1:
+        return
+    reading = Reading(SHAPES)
+    whole = {"choices": [{"message": deltas[0], "finish_reason": "stop"}]}
+    found = [*reading.feed([json.dumps(whole).encode()]), *reading.finish(done=False)]
+    assert told(read(found)) == expected
+
+
+def test_pieces_are_passed_on_as_they_come() -> None:
+    reading = Reading(SHAPES)
+    sizes = [
+        len(reading.feed([json.dumps({"choices": [{"delta": delta}]}).encode()]))
+        for delta in (
+            {"content": "a"},
+            {"content": "b"},
+            *calls(call(0, "a", "look", '{"at":')),
+            *calls(call(0, args='"sea')),
+            *calls(call(1, "b", "look", '{"at":"sky"}')),  # waits for the first
+            *calls(call(0, args='"}')),
+        )
+    ]
+    assert sizes == [2, 1, 3, 1, 0, 5]
+
+
+def test_ids_that_are_taken_are_none() -> None:
+    reply = said(
+        calls(
+            call(0, "taken", "look", "{}"), call(1, "b", "look", "{}"), call(2, "b", "look", "{}")
+        )
+    )
+    ids = [each.item.call_id for each in reply.items if isinstance(each.item, FunctionCall)]
+    assert ids == ["", "b"]  # the third is the second, once more
+
+
+def test_custom_calls_are_items_of_their_own() -> None:
+    reply = said(calls(call(0, "a", "patch", '{"input":"x"}')))
+    assert isinstance(reply.items[0].item, CustomToolCall)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"),
+    [
+        ("stop", "stop"),
+        ("tool_calls", "stop"),
+        ("function_call", "stop"),
+        ("eos", "stop"),
+        ("length", "length"),
+        ("max_tokens", "length"),
+        ("content_filter", "content_filter"),
+        ("SAFETY".lower(), "content_filter"),
+        (None, "stop"),
+    ],
+)
+def test_reasons(reason: str | None, expected: str) -> None:
+    reply = said([{"content": "a"}], reason)
+    assert reply.finish is not None and reply.finish.reason == expected
+    assert reply.items[0].closed == (expected == "stop")
+
+
+def test_a_call_that_was_cut_stays_open() -> None:
+    pieces = calls(call(0, "a", "look", '{"at":"sea"}'), call(1, "b", "look", '{"at":"s'))
+    reply = said(pieces, "length")
+    assert [each.closed for each in reply.items] == [True, False]
+    assert told(reply) == [TWO[0], ("look", '{"at":"s')]
+
+
+def test_usage() -> None:
+    usage = {
+        "prompt_tokens": 90,
+        "completion_tokens": 20,
+        "prompt_tokens_details": {"cached_tokens": 64, "audio_tokens": 0},
+        "completion_tokens_details": {"reasoning_tokens": 12},
+    }
+    reply = said([{"content": "a"}], usage=usage)
+    assert reply.finish is not None
+    found = reply.finish.usage
+    assert (found.input_tokens, found.output_tokens, found.total_tokens) == (90, 20, 110)
+    assert found.input_tokens_details.cached_tokens == 64
+    assert found.output_tokens_details.reasoning_tokens == 12
+
+
+@pytest.mark.requirement("UP-THOUGHT")
+@pytest.mark.parametrize("where", ["timings", "usage"])
+def test_thinking_is_counted_along_the_way(where: str) -> None:
+    """What is sampled before a text, as what opens thinking is, belongs to it."""
+    reading = Reading(SHAPES)
+    name = "predicted_n" if where == "timings" else "completion_tokens"
+    steps: list[tuple[JSON, int]] = [
+        ({"role": "assistant", "content": None}, 1),
+        ({"reasoning_content": "I"}, 3),
+        ({"reasoning_content": " see."}, 5),
+        ({}, 6),
+        ({"content": "A"}, 7),
+        ({"reasoning_content": "Hm."}, 10),
+        ({"tool_calls": [call(0, "a", "look", "{}")]}, 20),
+    ]
+    for delta, count in steps:
+        told = {"choices": [{"delta": delta}], where: {name: count}}
+        reading.feed([json.dumps(told).encode()])
+    end = {"choices": [], where: {name: 22}, "usage": {"completion_tokens": 22}}
+    reading.feed([json.dumps(end).encode()])
+    assert read([*reading.finish(done=True)]).finish.usage.output_tokens_details == (
+        OutputTokensDetails(reasoning_tokens=8)
+    )
+
+
+@pytest.mark.parametrize("usage", ["none", {"completion_tokens": 2.5}, [1], 7])
+def test_a_usage_that_cannot_be_read_is_none(usage: Any) -> None:
+    reply = said([{"content": "nine char"}], usage=usage)
+    assert told(reply) == [("message", "nine char")]
+    assert (reply.finish.usage.input_tokens, reply.finish.usage.output_tokens) == (7, 3)
+
+
+@pytest.mark.requirement("UP-BROKEN")
+@pytest.mark.parametrize("first", [0, 3])
+def test_of_several_choices_one_is_read(first: int) -> None:
+    reading = Reading(SHAPES)
+    said: list[tuple[int, JSON]] = [
+        (first, {"delta": {"content": "a"}}),
+        (7, {"delta": {"content": "X"}}),
+        (first, {"delta": {"content": "b"}}),
+        (7, {"delta": {}, "finish_reason": "length"}),
+        (first, {"delta": {}, "finish_reason": "stop"}),
+    ]
+    found = [
+        delta
+        for index, choice in said
+        for delta in reading.feed([json.dumps({"choices": [{"index": index, **choice}]}).encode()])
+    ]
+    reply = read([*found, *reading.finish(done=True)])
+    assert told(reply) == [("message", "ab")] and reply.finish.reason == "stop"
+
+
+@pytest.mark.requirement("UP-BROKEN")
+@pytest.mark.parametrize("arguments", [['{"at":', ' "x"}'], ['{"at": "x"}', ""]])
+def test_a_name_may_come_behind_the_arguments(arguments: list[str]) -> None:
+    pieces = (call(id="a", args=arguments[0]), call(name="look", args=arguments[1]))
+    assert told(said(calls(*pieces), "tool_calls")) == [("look", '{"at": "x"}')]
+
+
+def test_details_of_thinking_are_joined_whatever_comes_between() -> None:
+    pieces: list[JSON] = [
+        {"type": "reasoning.text", "index": 0, "text": "a", "signature": None, "format": "x"},
+        {"type": "reasoning.text", "index": 0, "text": "b", "signature": "s1", "format": None},
+        {"type": "reasoning.text", "index": 0, "text": None, "signature": "s2", "data": [1]},
+        {"type": "reasoning.text", "index": 0, "data": "d"},
+    ]
+    reading = Reading(SHAPES, origin="http://h")
+    for piece in pieces:
+        payload = {"choices": [{"delta": {"reasoning_details": [piece]}}]}
+        reading.feed([json.dumps(payload).encode()])
+    (kept,) = [
+        delta.result["encrypted_content"]
+        for delta in reading.finish(done=True)
+        if isinstance(delta, Close)
+    ]
+    assert json.loads(kept.partition("\n")[2]) == [
+        {
+            "type": "reasoning.text",
+            "index": 0,
+            "text": "ab",
+            "signature": "s1s2",
+            "format": "x",
+            "data": "d",
+        }
+    ]
+
+
+def test_what_the_server_counts_itself_is_believed() -> None:
+    usage = {"completion_tokens": 9, "completion_tokens_details": {"reasoning_tokens": 4}}
+    reply = said([{"reasoning_content": "a"}, {"content": "b"}], usage=usage)
+    assert reply.finish.usage.output_tokens_details.reasoning_tokens == 4
+
+
+@pytest.mark.parametrize(
+    ("usage", "expected"),
+    [
+        (None, (7, 3, 0, 0)),
+        ({}, (7, 3, 0, 0)),
+        ({"prompt_tokens": 5, "completion_tokens": None}, (5, 3, 0, 0)),
+        ({"prompt_tokens": 5, "completion_tokens": 6, "prompt_cache_hit_tokens": 4}, (5, 6, 4, 0)),
+        (
+            {"prompt_tokens": 5, "completion_tokens": 6, "prompt_tokens_details": None}
+            | {"completion_tokens_details": {"reasoning_tokens": 9}},
+            (5, 6, 0, 6),
+        ),
+    ],
+)
+def test_usage_that_is_not_told_is_estimated(usage: Any, expected: tuple[int, ...]) -> None:
+    reply = said([{"content": "nine char"}], usage=usage)
+    assert reply.finish is not None
+    found = reply.finish.usage
+    assert expected == (
+        found.input_tokens,
+        found.output_tokens,
+        found.input_tokens_details.cached_tokens,
+        found.output_tokens_details.reasoning_tokens,
+    )
+
+
+def test_logprobs() -> None:
+    content = [
+        {
+            "token": "é",
+            "logprob": -0.5,
+            "bytes": [195, 169],
+            "top_logprobs": [{"token": "e", "logprob": None}],
+        },
+        {"token": "b", "logprob": -99999, "bytes": None},
+    ]
+    reading = Reading({})
+    chunk = {"choices": [{"delta": {"content": "éb"}, "logprobs": {"content": content}}]}
+    reply = read([*reading.feed([json.dumps(chunk).encode()]), *reading.finish(done=True)])
+    first, second = reply.items[0].logprobs
+    assert (first.token, first.logprob, first.bytes) == ("é", -0.5, (195, 169))
+    assert (first.top_logprobs[0].logprob, first.top_logprobs[0].bytes) == (-9999.0, (101,))
+    assert (second.logprob, second.bytes, second.top_logprobs) == (-9999.0, (98,), ())
+
+
+def test_details_of_thinking_are_kept_for_the_upstream_alone() -> None:
+    pieces = [
+        {
+            "reasoning": "H",
+            "reasoning_details": [{"type": "reasoning.text", "index": 0, "text": "H"}],
+        },
+        {
+            "reasoning_details": [
+                {"type": "reasoning.text", "index": 0, "text": "m", "signature": "s"}
+            ]
+        },
+        {"reasoning_details": [{"type": "reasoning.encrypted", "index": 1, "data": "=="}]},
+        {"content": "Yes"},
+        {"reasoning_details": [{"type": "reasoning.encrypted", "index": 2, "data": "late"}]},
+    ]
+    reading = Reading({}, origin="http://h")
+    found = [
+        delta
+        for piece in pieces
+        for delta in reading.feed([json.dumps({"choices": [{"delta": piece}]}).encode()])
+    ]
+    found += reading.finish(done=True)
+    kept = [
+        delta.result["encrypted_content"]
+        for delta in found
+        if isinstance(delta, Close) and delta.result
+    ]
+    assert [each.split("\n")[0] for each in kept] == ["http://h", "http://h"]
+    first, late = (json.loads(each.split("\n")[1]) for each in kept)
+    assert first == [
+        {"type": "reasoning.text", "index": 0, "text": "Hm", "signature": "s"},
+        {"type": "reasoning.encrypted", "index": 1, "data": "=="},
+    ]
+    assert late == [{"type": "reasoning.encrypted", "index": 2, "data": "late"}]
+    assert told(read(found)) == [("reasoning", "Hm"), ("message", "Yes"), ("reasoning", "")]
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"nonsense",
+        b"[1]",
+        b'{"choices": "no"}',
+        b'{"choices": [{"delta": {"content": 7}}]}',
+        b"\xff\xfe",
+        b'{"error": {"message": "it broke", "code": 502}}',
+        b'{"error": "it broke"}',
+        b'{"object": "error", "message": "it broke"}',
+    ],
+)
+def test_nonsense_and_errors_raise(payload: bytes) -> None:
+    with pytest.raises(BackendError):
+        Reading({}).feed([payload])
+
+
+def test_errors_in_the_stream_keep_their_meaning() -> None:
+    with pytest.raises(BackendError) as raised:
+        Reading({}).feed([b'{"error": {"message": "wait", "code": 429}}'])
+    assert raised.value.code == "rate_limit_exceeded"
+
+
+@pytest.mark.parametrize("reason", ["abort", "error", "insufficient_system_resource", None])
+def test_a_stream_without_an_end_raises(reason: str | None) -> None:
+    with pytest.raises(BackendError):
+        said([{"content": "a"}], reason, done=False)
+
+
+def test_unusual_chunks_say_nothing() -> None:
+    reading = Reading({})
+    for payload in (b"{}", b'{"choices": []}', b'{"choices": null, "usage": null}'):
+        assert reading.feed([payload]) == ()
+    assert not [d for d in reading.finish(done=True) if isinstance(d, Open)]

@@ -1,0 +1,499 @@
+"""Responses upstreams: what they are asked, and ours before ours."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+import pytest
+import uvicorn
+from msgspec.structs import replace
+
+from antiphon.backends.base import singly
+from antiphon.backends.remote.factory import responses
+from antiphon.backends.remote.responses.backend import Responses
+from antiphon.backends.remote.responses.servers import FLAVOURS
+from antiphon.backends.scripted import Script, Scripted
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
+from antiphon.store.memory import MemoryStore
+from antiphon.stream.deltas import Close, Open, Text
+from antiphon.testing.backend_check import CHECKS, TALK, Check
+from antiphon.testing.deltas import Reading
+from antiphon.wire.extensions import Guide
+from antiphon.wire.items import (
+    CustomToolCall,
+    CustomToolCallOutput,
+    DirectCaller,
+    FunctionCall,
+    FunctionCallOutput,
+    ImageGenerationCall,
+    InputText,
+    McpCall,
+    Message,
+    OutputText,
+    Program,
+    ProgramCaller,
+    ProgramOutput,
+    Reasoning,
+    ReasoningText,
+)
+from antiphon.wire.response import JsonObjectFormat, ReasoningConfig, TextConfig
+from antiphon.wire.tools import Choice, Custom, Function, Namespace
+from tests.conformance.served import Server
+from tests.upstream.fakes import Answer, Fake, fake, json_answer, sse
+
+STORY = "A boat left the harbour. It was never seen again. The sea was calm."
+LOOK = Function(name="look", description="Look.", parameters={"type": "object"}, strict=True)
+PATCH = Custom(name="patch")
+USAGE = {"input_tokens": 25, "output_tokens": 12, "total_tokens": 37}
+
+
+def said(text: str = STORY, **more: Any) -> Answer:
+    """A stream that says so, in the least events that mean it."""
+    words = [
+        {"type": "response.output_text.delta", "item_id": "msg_1", "delta": f"{word} "}
+        for word in text.split()
+    ]
+    last = {"object": "response", "status": "completed", "usage": USAGE, **more}
+    return Answer(sse(*words, {"type": "response.completed", "response": last}, done=False))
+
+
+@asynccontextmanager
+async def served(
+    *answers: Answer, owner: str = "nobody", **more: Any
+) -> AsyncIterator[tuple[Fake, Responses]]:
+    listed = json_answer({"data": [{"id": "first", "owned_by": owner}]})
+    async with fake(v1__models=listed, v1__responses=answers or [said()]) as playing:
+        backend = await responses("tiny", playing.url, key="sk-1", **more)
+        try:
+            yield playing, backend
+        finally:
+            await backend.close()
+
+
+async def read(
+    backend: Responses, options: Options | None = None, conversation: Conversation = TALK
+) -> Reading:
+    reply = await backend.prepare(conversation, options or Options())
+    reading = Reading()
+    async with asyncio.timeout(10), aclosing(singly(reply.deltas())) as deltas:
+        async for delta in deltas:
+            reading.add(delta)
+    return reading
+
+
+async def asked(
+    wish: Options | None = None,
+    conversation: Conversation = TALK,
+    answers: Sequence[Answer] = (),
+    **more: Any,
+) -> dict[str, Any]:
+    async with served(*answers, **more) as (playing, backend):
+        await read(backend, wish, conversation)
+        body: dict[str, Any] = playing.bodies[-1]
+    return body
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+async def test_keeps_the_contract(check: Check) -> None:
+    async with served() as (_, backend):
+        await check(backend)
+
+
+# --- what is asked -------------------------------------------------------------------------------
+
+
+async def test_a_plain_question() -> None:
+    body = await asked()
+    assert body.keys() == {"model", "input", "stream", "store", "instructions"}
+    assert (body["model"], body["store"], body["stream"]) == ("first", False, True)
+    assert body["instructions"] == "You tell stories."
+    first, second, _ = body["input"]
+    assert first["content"] == [{"type": "input_text", "text": "Hello!"}]
+    assert second["role"] == "assistant" and second["content"][0]["type"] == "output_text"
+    assert "id" not in first
+
+
+async def test_all_that_every_server_knows() -> None:
+    wish = Options(
+        temperature=0.5,
+        top_p=0.5,
+        max_output_tokens=9,
+        logprobs=2,
+        cache_key="k",
+        reasoning=ReasoningConfig(effort="high"),
+        text=TextConfig(format=JsonObjectFormat()),
+        parallel_tool_calls=False,
+        tools=(LOOK, PATCH, Namespace(name="desk", tools=(LOOK,))),
+        tool_choice="required",
+    )
+    body = await asked(wish, model="mine", options={"body": {"service_tier": "flex"}})
+    expected = {
+        "model": "mine",
+        "temperature": 0.5,
+        "top_p": 0.5,
+        "max_output_tokens": 9,
+        "top_logprobs": 2,
+        "include": ["message.output_text.logprobs"],
+        "prompt_cache_key": "k",
+        "reasoning": {"effort": "high"},
+        "text": {"format": {"type": "json_object"}},
+        "parallel_tool_calls": False,
+        "tool_choice": "required",
+        "service_tier": "flex",
+    }
+    assert {key: body[key] for key in expected} == expected
+    assert [tool["name"] for tool in body["tools"]] == ["look", "patch", "desk__look"]
+    assert {tool["type"] for tool in body["tools"]} == {"function"}
+
+
+async def test_a_server_that_knows_them_is_shown_tools_as_they_are() -> None:
+    choice = Choice(type="custom", name="patch")
+    wish = Options(tools=(PATCH, Namespace(name="desk", tools=(LOOK,))), tool_choice=choice)
+    called = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "x"}
+    body = await asked(wish, owner="openai", answers=[said("", output=[called])])
+    assert [tool["type"] for tool in body["tools"]] == ["custom", "namespace"]
+    assert body["tool_choice"] == {"type": "custom", "name": "patch"}
+    assert body["include"] == ["reasoning.encrypted_content"]
+    async with served() as (playing, backend):
+        with pytest.raises(RunError, match="no tool was called"):
+            await read(backend, Options(tools=(PATCH,), tool_choice=choice))
+        named = playing.bodies[0]
+    assert named["tool_choice"] == {"type": "function", "name": "patch"}
+
+
+@pytest.mark.parametrize(
+    ("wish", "param"),
+    [
+        (Options(top_k=3), "top_k"),
+        (Options(seed=3), "seed"),
+        (Options(stop=("x",)), "stop"),
+        (Options(presence_penalty=0.1), "presence_penalty"),
+        (Options(logit_bias={1: 2.0}), "logit_bias"),
+        (Options(extra={"x": 1}), "vllm_xargs.x"),
+        (Options(stop_shown=True), "include_stop_str_in_output"),
+        (Options(thinking_budget=9), "thinking_token_budget"),
+        (Options(template={"x": 1}), "chat_template_kwargs"),
+    ],
+)
+async def test_what_is_no_part_of_the_api_is_refused(wish: Options, param: str) -> None:
+    async with served() as (playing, backend):
+        with pytest.raises(InvalidRequest) as raised:
+            await backend.prepare(TALK, wish)
+        assert (raised.value.param, raised.value.code) == (param, "unsupported_parameter")
+        assert not playing.bodies
+
+
+async def test_a_guide_is_passed_on_or_told_and_checked() -> None:
+    wish = Options(guide=Guide(syntax="lark", definition='start: "a "', path="so.grammar"))
+    body = await asked(wish, owner="antiphon", answers=[said("a")])
+    assert body["structured_outputs"] == {"grammar": 'start: "a "'}
+    assert 'start: "a "' not in str(body.get("instructions"))
+    async with served() as (playing, backend):
+        with pytest.raises(RunError, match="form"):
+            await read(backend, wish)
+        assert 'start: "a "' in playing.bodies[0]["instructions"] and len(playing.bodies) == 3
+
+
+async def test_another_antiphon_is_asked_all_that_we_are() -> None:
+    wish = Options(
+        stop=("x",), stop_shown=True, logit_bias={7: -1.0}, thinking_budget=9, temperature=0
+    )
+    body = await asked(wish, owner="antiphon")
+    expected = {
+        "stop": ["x"],
+        "include_stop_str_in_output": True,
+        "logit_bias": {"7": -1.0},
+        "thinking_token_budget": 9,
+        "temperature": 0,
+    }
+    assert {name: body[name] for name in expected} == expected
+    assert not {"stop", "logit_bias"} & set(await asked(Options(), owner="antiphon"))
+
+
+async def test_a_server_that_knows_more_is_asked_more() -> None:
+    body = await asked(Options(top_k=3, seed=7, adapter="lora"), owner="vllm")
+    assert (body["top_k"], body["seed"], body["model"]) == (3, 7, "lora")
+    body = await asked(Options(repetition_penalty=1.1, template={"x": 1}), owner="llamacpp")
+    assert (body["repeat_penalty"], body["chat_template_kwargs"]) == (1.1, {"x": 1})
+    body = await asked(Options(stop=("x",), cache_salt="s", template={"x": 1}), owner="sglang")
+    assert (body["stop"], body["cache_salt"], body["chat_template_kwargs"]) == (
+        ["x"],
+        "s",
+        {"x": 1},
+    )
+    assert "stop" not in await asked(Options(), owner="sglang")
+
+
+CALLS = Conversation(
+    items=(
+        Message(id="msg_1", role="user", content=(InputText(text="go"),)),
+        Reasoning(id="rs_1", content=(ReasoningText(text="Hm"),)),
+        CustomToolCall(id="ctc_1", call_id="a", name="patch", input="é"),
+        CustomToolCallOutput(id="ctco_1", call_id="a", output="done"),
+        FunctionCall(id="fc_1", call_id="b", name="look", namespace="desk", arguments="{}"),
+        FunctionCallOutput(id="fco_1", call_id="b", output="dark"),
+        Message(id="msg_2", role="assistant", content=(OutputText(text="So."),)),
+    )
+)
+
+
+async def test_items_in_terms_of_functions() -> None:
+    told = (await asked(conversation=CALLS))["input"]
+    assert [item["type"] for item in told] == [
+        "message",
+        "reasoning",
+        "function_call",
+        "function_call_output",
+        "function_call",
+        "function_call_output",
+        "message",
+    ]
+    assert told[2]["arguments"] == '{"input": "é"}'
+    assert told[4]["name"] == "desk__look" and "namespace" not in told[4]
+    assert [item.get("id") for item in told] == [None, "rs_1", *[None] * 4, "msg_2"]
+
+
+async def test_items_as_they_are() -> None:
+    told = (await asked(conversation=CALLS, owner="openai"))["input"]
+    assert [item["type"] for item in told] == [
+        "message",  # and no thinking, which it takes sealed only
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "function_call",
+        "function_call_output",
+        "message",
+    ]
+
+
+@pytest.mark.parametrize("owner", ["nobody", "openai"])
+@pytest.mark.parametrize("there", [False, True])
+async def test_what_ran_here_is_told_in_words(owner: str, there: bool) -> None:
+    image = ImageGenerationCall(id="ig_1", result="iVBOR", revised_prompt="a cat", size="2x3")
+    more: dict[str, Any] = {"options": {"tools": ["image_generation"]}} if there else {}
+    told = (await asked(conversation=Conversation((image,)), owner=owner, **more))["input"]
+    if there:
+        assert told[0]["type"] == "image_generation_call" and told[0]["result"] == "iVBOR"
+        return
+    call, output = told
+    assert (call["type"], call["name"]) == ("function_call", "image_generation")
+    assert call["arguments"] == '{"prompt": "a cat"}' and call["call_id"] == output["call_id"]
+    assert output["output"] == '{"status": "completed", "size": "2x3"}'
+
+
+# --- what is answered ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("there", [False, True])
+async def test_programs_that_ran_here_are_calls_of_the_model(there: bool) -> None:
+    more: dict[str, Any] = {"options": {"tools": ["programmatic_tool_calling"]}} if there else {}
+    caller = ProgramCaller("p")
+    program = Program(id="prg_1", call_id="p", code="text(1)", fingerprint="f")
+    items = (
+        Message(id="m", role="user", content=(InputText(text="hi"),)),
+        program,
+        FunctionCall(id="fc_1", call_id="c", name="look", arguments="{}", caller=caller),
+        McpCall(id="mcp_1", server_label="s", name="f", arguments="{}", caller=caller),
+        FunctionCallOutput(id="fco_1", call_id="c", output="seen", caller=caller),
+        ProgramOutput(id="prgo_1", call_id="p", result="1"),
+        FunctionCall(id="fc_2", call_id="d", name="look", arguments="{}", caller=DirectCaller()),
+        FunctionCallOutput(id="fco_2", call_id="d", output="seen"),
+        replace(program, id="prg_2", call_id="q"),
+    )
+    told = (await asked(conversation=Conversation(items), owner="openai", **more))["input"]
+    types = [item["type"] for item in told]
+    if there:
+        assert types == [str(item.__struct_config__.tag) for item in items]
+        return
+    assert types == [
+        "message",
+        "custom_tool_call",
+        "custom_tool_call_output",
+        "function_call",
+        "function_call_output",
+    ]
+    assert "caller" not in str(told)
+
+
+async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
+    too_long = json_answer({"error": {"code": "context_length_exceeded", "message": "…"}}, 400)
+    items = tuple(
+        Message(id=f"msg_{n}", role="user", content=(InputText(text=f"{n} " + "word " * 200),))
+        for n in range(6)
+    )
+    async with served(too_long, said()) as (playing, backend):
+        reply = await backend.prepare(Conversation(items=items), Options(truncate=True))
+        async with asyncio.timeout(10):
+            async for _ in reply.deltas():
+                pass
+        first, second = (len(body["input"]) for body in playing.bodies)
+        assert first == 6 > second and len(reply.dropped) == 6 - second
+    async with served(too_long) as (_, backend):
+        with pytest.raises(BackendError) as raised:
+            await read(backend)
+        assert raised.value.code == "context_length_exceeded"
+        reply = await backend.prepare(TALK, Options())
+        assert reply.resumed(Begun((), ())) is reply
+        with pytest.raises(CannotContinue):
+            reply.resumed(Begun((1,), (2,)))
+
+
+async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> None:
+    wish = Options(text=TextConfig(format=JsonObjectFormat()))
+    async with served(said("no"), said('{"a":1}')) as (playing, backend):
+        assert (await read(backend, wish)).text == '{"a":1}'
+        assert len(playing.bodies) == 2
+    async with served(said("no"), said('{"a":1}'), owner="vllm") as (playing, backend):
+        assert (await read(backend, wish)).text == '{"a":1}'
+        assert len(playing.bodies) == 2
+
+
+async def test_what_was_said_before_an_error_was_said() -> None:
+    events = sse(
+        {"type": "response.output_text.delta", "item_id": "msg_1", "delta": "So far."},
+        {"type": "error", "code": "server_error", "message": "overloaded"},
+    )
+    async with served(Answer([b"".join(events)])) as (_, backend):
+        whole = Server(backend, MemoryStore())
+        streamed = (await whole.post(stream=True)).text
+        assert '"delta":"So far."' in streamed and "event: response.failed" in streamed
+        await whole.close()
+
+
+async def test_a_flavour_is_one() -> None:
+    async with fake() as playing:
+        with pytest.raises(SetupError, match="there is no 'vlm'"):
+            await responses("tiny", playing.url, model="m", options={"flavour": "vlm"})
+        with pytest.raises(SetupError, match="set upstream_model"):
+            await responses("tiny", playing.url)
+    assert "plain" in FLAVOURS
+
+
+SEARCH = {"type": "web_search_call", "id": "ws_1", "status": "completed"}
+
+
+@pytest.mark.parametrize(
+    ("choice", "expected"),
+    [("auto", None), ("required", "required"), ({"type": "web_search"}, {"type": "web_search"})],
+)
+async def test_tools_that_the_upstream_runs(choice: Any, expected: Any) -> None:
+    action = {"type": "search", "query": "boats"}
+    stream = sse(
+        {"type": "response.output_item.added", "output_index": 0, "item": SEARCH},
+        {"type": "response.web_search_call.searching", "output_index": 0},
+        {
+            "type": "response.output_item.done",
+            "output_index": 0,
+            "item": {**SEARCH, "action": action},
+        },
+        {"type": "response.output_text.delta", "output_index": 1, "delta": "Found."},
+        {"type": "response.completed", "response": {"status": "completed", "usage": USAGE}},
+    )
+    async with served(Answer(stream), options={"tools": ["web_search"]}) as (playing, backend):
+        whole = Server(backend, MemoryStore())
+        tools = [{"type": "web_search"}, {"type": "function", "name": "look"}, {"type": "shell"}]
+        reply = await whole.post(tools=tools, tool_choice=choice)
+        assert [item["type"] for item in reply.json()["output"]] == ["web_search_call", "message"]
+        assert reply.json()["output"][0]["action"] == action
+        assert reply.headers["x-antiphon-ignored-tools"] == "shell"
+        body = playing.bodies[-1]
+        assert [tool["type"] for tool in body["tools"]] == ["function", "web_search"]
+        assert body.get("tool_choice") == expected
+        await whole.close()
+
+
+# --- ours before ours ----------------------------------------------------------------------------
+
+
+@asynccontextmanager
+async def ours(*scripts: Script) -> AsyncIterator[tuple[str, Scripted]]:
+    """A server of ours with a scripted model, on a port."""
+    backend = Scripted(scripts)
+    whole = Server(backend, MemoryStore())
+    config = uvicorn.Config(
+        whole.app, host="127.0.0.1", port=0, log_level="critical", lifespan="off"
+    )
+    server = uvicorn.Server(config)
+    task = asyncio.create_task(server.serve())
+    try:
+        while not server.started:
+            await asyncio.sleep(0)
+        port = server.servers[0].sockets[0].getsockname()[1]
+        yield f"http://127.0.0.1:{port}", backend
+    finally:
+        server.should_exit = True
+        await task
+        await whole.close()
+
+
+@asynccontextmanager
+async def chained(*scripts: Script) -> AsyncIterator[tuple[Server, Scripted]]:
+    async with ours(*scripts) as (url, scripted):
+        backend = await responses("tiny", url, options={"flavour": "antiphon"})
+        front = Server(backend, MemoryStore())
+        try:
+            yield front, scripted
+        finally:
+            await front.close()
+            await backend.close()
+
+
+def thinking_then(*shells: Any) -> Sequence[Any]:
+    deltas: list[Any] = [Open(Reasoning()), Text("Hm."), Close()]
+    for shell, text in shells:
+        deltas += [Open(shell), Text(text), Close()]
+    return deltas
+
+
+async def test_a_whole_tool_loop_through_both() -> None:
+    call = FunctionCall(call_id="call_1", name="look", arguments="")
+    patch = CustomToolCall(call_id="call_2", name="patch", input="")
+    script = thinking_then((call, '{"at":1}'), (patch, "*** é"))
+    async with chained(script, "All done.") as (front, scripted):
+        tools = [
+            {"type": "function", "name": "look", "parameters": {"type": "object"}},
+            {"type": "custom", "name": "patch"},
+        ]
+        first = (await front.post(input="go", tools=tools)).json()
+        shown = [
+            (item["type"], item.get("arguments", item.get("input"))) for item in first["output"]
+        ]
+        assert shown == [
+            ("reasoning", None),
+            ("function_call", '{"at":1}'),
+            ("custom_tool_call", "*** é"),
+        ]
+        assert first["output"][0]["content"][0]["text"] == "Hm."
+        results = [
+            {"type": "function_call_output", "call_id": "call_1", "output": "sea"},
+            {"type": "custom_tool_call_output", "call_id": "call_2", "output": "ok"},
+        ]
+        second = await front.post(input=results, tools=tools, previous_response_id=first["id"])
+        assert second.json()["output"][0]["content"][0]["text"] == "All done."
+        seen, _ = scripted.requests[-1]
+        assert [type(item).__name__ for item in seen.items] == [
+            "Message",
+            "Reasoning",
+            "FunctionCall",
+            "CustomToolCall",
+            "FunctionCallOutput",
+            "CustomToolCallOutput",
+        ]
+
+
+@pytest.mark.parametrize("mode", ["stream", "background"])
+async def test_our_modes_before_any_upstream(mode: str) -> None:
+    async with chained(STORY) as (front, _):
+        reply = await front.post(**{mode: True})
+        assert reply.status_code == 200
+        if mode == "stream":
+            assert "event: response.completed" in reply.text
+            return
+        path = f"responses/{reply.json()['id']}"
+        async with asyncio.timeout(10):
+            while (found := (await front.get(path)).json())["status"] != "completed":
+                await asyncio.sleep(0)
+        assert found["output"][0]["content"][0]["text"] == STORY

@@ -1,0 +1,387 @@
+"""What we stream we can read: every golden story, sent as servers of many kinds would send it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+from msgspec import UNSET
+
+from antiphon.backends.remote.responses.stream_parser import Reading
+from antiphon.dialects.calls import ToolShape
+from antiphon.errors import BackendError
+from antiphon.runs.recorder import Recorder
+from antiphon.stream.deltas import Annotate, Close, Delta, Finish, Open, Progress, Text
+from antiphon.stream.writer import ResponseWriter
+from antiphon.testing.deltas import read as checked
+from antiphon.wire import items as it
+from antiphon.wire.response import Response
+from tests.golden import story
+
+Json = dict[str, Any]
+#: Those that are told to their end.
+STORIES = sorted(path for path in story.FOLDER.glob("*.txt") if "leaves" not in path.stem)
+
+
+def as_it_is(events: list[Json]) -> Iterable[Json]:
+    return events
+
+
+def without_positions(events: list[Json]) -> Iterable[Json]:
+    """llama-server."""
+    hidden = ("sequence_number", "output_index", "content_index")
+    for event in events:
+        yield {key: value for key, value in event.items() if key not in hidden}
+
+
+def without_ids(events: list[Json]) -> Iterable[Json]:
+    """Ids that change from event to event, as some have had."""
+    for number, event in enumerate(events):
+        event = {**event}
+        if "item_id" in event:
+            event["item_id"] = f"x_{number}"
+        if "item" in event:
+            event["item"] = {**event["item"], "id": f"y_{number}"}
+        yield event
+
+
+def without_deltas(events: list[Json]) -> Iterable[Json]:
+    """Items that are only told of when they are done."""
+    return [e for e in events if e["type"] == "response.output_item.done" or "response" in e]
+
+
+def with_nothing_but_the_end(events: list[Json]) -> Iterable[Json]:
+    return events[:1] + events[-1:]
+
+
+def as_one_answer(events: list[Json]) -> Iterable[Json]:
+    """Not streamed after all."""
+    response: Json = events[-1]["response"]
+    yield response
+
+
+WAYS: list[Callable[[list[Json]], Iterable[Json]]] = [
+    as_it_is,
+    without_positions,
+    without_ids,
+    without_deltas,
+    with_nothing_but_the_end,
+    as_one_answer,
+]
+
+
+def deltas_of(payloads: Iterable[Json], **more: Any) -> list[Delta]:
+    reading = Reading({}, **more)
+    found = [delta for each in payloads for delta in reading.feed([json.dumps(each).encode()])]
+    return [*found, *reading.finish(done=False)]
+
+
+def response_of(deltas: Iterable[Delta]) -> Response:
+    """What our recorder makes of them."""
+    out = ResponseWriter(
+        Response(id="resp_1", created_at=0, model="m"), ids=lambda prefix: f"{prefix}_x"
+    )
+    out.create()
+    out.begin()
+    recorder = Recorder(out)
+    for delta in deltas:
+        recorder.take(delta)
+    status = "incomplete" if recorder.cut else "completed"
+    return out.settle(status, at=0, usage=recorder.usage)
+
+
+def plain(response: Json) -> Json:
+    """Without ids."""
+    output = [
+        {key: value for key, value in item.items() if key != "id"} for item in response["output"]
+    ]
+    return {"output": output, "usage": response["usage"]}
+
+
+@pytest.mark.requirement("UP-ITEMS")
+@pytest.mark.parametrize("path", STORIES, ids=lambda path: path.stem)
+async def test_what_we_stream_we_can_read(path: Path) -> None:
+    told = story.read(path)
+    played = await story.play(told, told.turns)
+    events = [msgspec.to_builtins(event) for event in played.events]
+    for way in WAYS:
+        _read_back(path, list(way(events)), events[-1]["response"], way)
+
+
+def _read_back(path: Path, sent: list[Json], last: Json, way: Any) -> None:
+    if last["status"] == "failed":
+        with pytest.raises(BackendError) as raised:
+            deltas_of(sent)
+        assert raised.value.code == last["error"]["code"]
+        return
+    deltas = deltas_of(sent)
+    checked(deltas)
+    found, expected = plain(msgspec.to_builtins(response_of(deltas))), plain(last)
+    if way is not as_it_is and "logprobs" in path.stem:
+        found, expected = (_without_logprobs(each) for each in (found, expected))
+    if way is without_deltas:  # what is told of when it is done comes in that order
+        for each in (found, expected):
+            each["output"].sort(key=json.dumps)
+    assert found == expected
+
+
+def _without_logprobs(value: Any) -> Any:
+    return json.loads(json.dumps(value), object_hook=lambda o: {**o, "logprobs": []})
+
+
+# --- what no story tells -------------------------------------------------------------------------
+
+
+def completed(*output: Json, **more: Any) -> Json:
+    response = {"object": "response", "status": "completed", "output": list(output), **more}
+    return {"type": "response.completed", "response": response}
+
+
+def added(index: int, item: Json) -> Json:
+    return {"type": "response.output_item.added", "output_index": index, "item": item}
+
+
+def done(index: int, item: Json) -> Json:
+    return {"type": "response.output_item.done", "output_index": index, "item": item}
+
+
+def event(name: str, index: int, **fields: Any) -> Json:
+    return {"type": f"response.{name}", "output_index": index, **fields}
+
+
+def call(name: str, arguments: str = "", status: str = "in_progress") -> Json:
+    return {
+        "type": "function_call",
+        "id": f"fc_{name}",
+        "call_id": f"call_{name}",
+        "name": name,
+        "arguments": arguments,
+        "status": status,
+    }
+
+
+def test_hosted_tools_of_the_upstream_are_items() -> None:
+    search = {"type": "web_search_call", "id": "ws_1", "status": "in_progress"}
+    code = {"type": "code_interpreter_call", "id": "ci_1", "container_id": "c", "code": ""}
+    cited = {"type": "url_citation", "url": "u", "title": "t", "start_index": 0, "end_index": 3}
+    message = {"type": "message", "id": "msg_1", "role": "assistant", "content": []}
+    action = {"type": "search", "query": "q"}
+    deltas = deltas_of(
+        [
+            added(0, search),
+            event("web_search_call.in_progress", 0),
+            event("web_search_call.searching", 0),
+            event("web_search_call.searching", 0),
+            event("web_search_call.completed", 0),
+            done(0, {**search, "status": "completed", "action": action}),
+            added(1, {**code, "status": "in_progress", "outputs": None}),
+            event("code_interpreter_call.in_progress", 1),
+            event("code_interpreter_call_code.delta", 1, delta="1+"),
+            event("code_interpreter_call_code.delta", 1, delta="1"),
+            event("code_interpreter_call.interpreting", 1),
+            event("code_interpreter_call.completed", 1),
+            done(1, {**code, "code": "1+1", "status": "failed", "outputs": [{"logs": "2"}]}),
+            added(2, message),
+            event("output_text.delta", 2, delta="Two"),
+            event("output_text.annotation.added", 2, annotation=cited),
+            event("output_text.annotation.added", 2, annotation={"type": "odd"}),
+            done(2, {**message, "content": [{"type": "output_text", "text": "Two"}]}),
+            completed(),
+        ]
+    )
+    assert [delta.name for delta in deltas if isinstance(delta, Progress)] == [
+        "in_progress",
+        "searching",
+        "completed",
+        "in_progress",
+        "interpreting",
+        "completed",
+    ]
+    first, second, third = response_of(deltas).output
+    assert first == it.WebSearchCall(id="ws_x", action=action)
+    assert second == it.CodeInterpreterCall(
+        id="ci_x", container_id="c", code="1+1", outputs=({"logs": "2"},), status="failed"
+    )
+    assert isinstance(third, it.Message) and isinstance(third.content[0], it.OutputText)
+    assert [each.url for each in third.content[0].annotations] == ["u"]  # type: ignore[union-attr]
+
+
+def test_citations_that_were_not_streamed_are_taken_from_the_item() -> None:
+    cited = {"type": "url_citation", "url": "u", "title": "t", "start_index": 0, "end_index": 3}
+    part = {"type": "output_text", "text": "Two", "annotations": [cited]}
+    message = {"type": "message", "id": "msg_1", "role": "assistant", "content": [part]}
+    deltas = deltas_of([done(0, message), completed()])
+    assert [type(delta) for delta in deltas] == [Open, Text, Annotate, Close, Finish]
+
+
+@pytest.mark.parametrize("content", [{"cached_tokens": 1}, [None, "x", {"annotations": 1}], 3])
+def test_what_should_hold_citations_and_does_not_holds_none(content: Any) -> None:
+    message = {"type": "message", "id": "msg_1", "role": "assistant", "content": content}
+    deltas = deltas_of([event("output_text.delta", 0, delta="Two"), done(0, message), completed()])
+    assert [type(delta) for delta in deltas] == [Open, Text, Close, Finish]
+
+
+def test_whom_nobody_knows_is_not_said_to_have_called() -> None:
+    for caller in ({}, {"type": "oracle"}, 3):
+        said = {**call("a"), "caller": caller, "namespace": 7}
+        (item,) = response_of(deltas_of([done(0, said), completed()])).output
+        assert isinstance(item, it.FunctionCall)
+        assert (item.caller, item.namespace) == (UNSET, "7")
+
+
+def test_calls_side_by_side_become_calls_in_turn() -> None:
+    deltas = deltas_of(
+        [
+            added(0, call("a")),
+            added(1, call("b")),
+            event("function_call_arguments.delta", 1, delta='{"b"'),
+            event("function_call_arguments.delta", 0, delta='{"a"'),
+            event("function_call_arguments.delta", 1, delta=":2}"),
+            done(1, call("b", '{"b":2}', "completed")),
+            event("function_call_arguments.delta", 0, delta=":1}"),
+            done(0, call("a", '{"a":1}', "completed")),
+            completed(),
+        ]
+    )
+    checked(deltas)
+    output = response_of(deltas).output
+    assert [
+        (item.name, item.arguments) for item in output if isinstance(item, it.FunctionCall)
+    ] == [
+        ("a", '{"a":1}'),
+        ("b", '{"b":2}'),
+    ]
+
+
+@pytest.mark.parametrize("ended", [True, False])
+def test_calls_side_by_side_that_never_end(ended: bool) -> None:
+    events = [
+        added(0, call("a")),
+        added(1, call("b")),
+        event("function_call_arguments.delta", 1, delta='{"b":2}'),
+        event("function_call_arguments.delta", 0, delta='{"a":1}'),
+    ]
+    last = completed()
+    if not ended:
+        last["response"]["incomplete_details"] = {"reason": "max_output_tokens"}
+    deltas = deltas_of([*events, last])
+    output = response_of(deltas).output
+    assert [item.arguments for item in output if isinstance(item, it.FunctionCall)] == [
+        '{"a":1}',
+        '{"b":2}',
+    ]
+    assert [getattr(item, "status", "") for item in output] == [
+        "completed",
+        "completed" if ended else "incomplete",
+    ]
+
+
+def test_functions_are_what_they_stand_for() -> None:
+    shapes = {
+        "patch": ToolShape(wire_name="patch", custom=True),
+        "desk__look": ToolShape(wire_name="look", namespace="desk"),
+    }
+    reading = Reading(shapes)
+    payloads = [
+        added(0, call("patch")),
+        event("function_call_arguments.delta", 0, delta='{"input":"*** é'),
+        event("function_call_arguments.delta", 0, delta='\\n"}'),
+        done(0, call("patch", '{"input":"*** é\\n"}')),
+        done(1, call("desk__look", "{}")),
+        completed(),
+    ]
+    deltas = [delta for each in payloads for delta in reading.feed([json.dumps(each).encode()])]
+    first, second = response_of([*deltas, *reading.finish(done=True)]).output
+    assert isinstance(first, it.CustomToolCall) and first.input == "*** é\n"
+    assert isinstance(second, it.FunctionCall)
+    assert (second.name, second.namespace) == ("look", "desk")
+
+
+@pytest.mark.requirement("UP-SEALED")
+def test_thinking_is_kept_for_its_upstream() -> None:
+    sealed = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "gAAA"}
+    deltas = deltas_of(
+        [
+            added(0, {"type": "reasoning", "id": "rs_1", "summary": []}),
+            event("reasoning_summary_text.delta", 0, summary_index=0, delta="First."),
+            event("reasoning_summary_part.added", 0, summary_index=1),
+            event("reasoning_summary_text.delta", 0, summary_index=1, delta="Second."),
+            done(0, sealed),
+            completed(),
+        ],
+        origin="http://h",
+    )
+    close = next(delta for delta in deltas if isinstance(delta, Close))
+    origin, kept = close.result["encrypted_content"].split("\n")
+    assert (origin, json.loads(kept)) == ("http://h", {"id": "rs_1", "encrypted_content": "gAAA"})
+    (item,) = response_of(deltas).output
+    assert isinstance(item, it.Reasoning) and item.summary[0].text == "First.\n\nSecond."
+
+
+@pytest.mark.parametrize(
+    ("fields", "most", "reason"),
+    [
+        ({}, None, "stop"),
+        ({"incomplete_details": {"reason": "max_output_tokens"}}, None, "length"),  # vLLM
+        ({"status": "incomplete"}, None, "length"),
+        ({"status": "incomplete", "incomplete_details": {"reason": "content_filter"}}, None, None),
+        ({"usage": {"input_tokens": 1, "output_tokens": 5}}, 5, "length"),  # llama-server
+        ({"usage": {"input_tokens": 1, "output_tokens": 4}}, 5, "stop"),
+    ],
+)
+def test_why_it_ended(fields: Json, most: int | None, reason: str | None) -> None:
+    finish = deltas_of([completed(**fields)], most=most)[-1]
+    assert isinstance(finish, Finish) and finish.reason == (reason or "content_filter")
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        {"type": "error", "code": "server_error", "message": "broken"},
+        {"type": "error", "error": {"message": "broken"}},
+        {"error": {"message": "broken"}},
+        {
+            "type": "response.failed",
+            "response": {"status": "failed", "error": {"message": "broken"}},
+        },
+        {"type": "response.completed", "response": {"status": "cancelled"}},
+    ],
+)
+def test_failures_raise(payload: Json) -> None:
+    with pytest.raises(BackendError):
+        deltas_of([payload])
+
+
+def test_a_limit_that_is_reached_keeps_its_code() -> None:
+    error = {"code": "rate_limit_exceeded", "message": "wait"}
+    failed = {"type": "response.failed", "response": {"status": "failed", "error": error}}
+    with pytest.raises(BackendError) as raised:
+        deltas_of([failed])
+    assert raised.value.code == "rate_limit_exceeded"
+
+
+@pytest.mark.parametrize("payloads", [[], [added(0, call("a"))], [{"type": "response.created"}]])
+def test_a_stream_without_an_end_raises(payloads: list[Json]) -> None:
+    with pytest.raises(BackendError, match="broke off"):
+        deltas_of(payloads)
+
+
+def test_nonsense_raises_and_oddities_say_nothing() -> None:
+    for payload in (b"nonsense", b"[]", b'{"delta": {}, "item": 7}'):
+        with pytest.raises(BackendError, match="cannot be read"):
+            Reading({}).feed([payload])
+    odd = [
+        {"type": "response.something.new", "output_index": 9},
+        {"type": "response.output_text.delta", "output_index": 0, "delta": None},
+        added(3, {"type": "brand_new_call", "id": "x"}),
+        done(3, {"type": "brand_new_call", "id": "x"}),
+        {"type": "keepalive"},
+        completed(),
+    ]
+    deltas = deltas_of(odd)
+    assert isinstance(deltas[-1], Finish)
+    assert not [d for d in deltas if isinstance(d, Open) and not isinstance(d.item, it.Message)]

@@ -1,0 +1,60 @@
+"""Images in formats that an upstream cannot read."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+from msgspec.structs import replace
+
+from antiphon.attachments.data_urls import inline_bytes
+from antiphon.backends.remote.image_conversion import legible
+from antiphon.conversation import Conversation
+from antiphon.errors import UnreadableImage
+from antiphon.wire import items as it
+from tests.attachments.samples import data_url, png
+
+UNREAD = frozenset({"image/webp"})
+PNG = it.InputImage(image_url=data_url(png()))
+
+
+def webp(detail: str = "low") -> it.InputImage:
+    pillow = pytest.importorskip("PIL.Image")
+    out = io.BytesIO()
+    pillow.new("RGB", (3, 5), "red").save(out, "WEBP", lossless=True)
+    return it.InputImage(image_url=data_url(out.getvalue(), "image/webp"), detail=detail)
+
+
+async def test_they_are_written_anew_wherever_they_stand() -> None:
+    shot = it.ComputerScreenshot(image_url=webp().image_url)
+    items = (
+        it.Message(id="m", role="user", content=(it.InputText(text="Look:"), webp(), PNG)),
+        it.FunctionCallOutput(call_id="a", output=(webp(),)),
+        it.FunctionCallOutput(call_id="b", output="data:image/webp;base64,AAAA"),
+        it.ComputerCallOutput(call_id="c", output=shot),
+        it.FunctionCall(id="f", call_id="d", name="look", arguments="{}"),
+    )
+    found = await legible(Conversation(items), UNREAD)
+    assert await legible(found, UNREAD) is found
+    message, output, text, screen, call = found.items
+    _, seen, same = message.content
+    assert same is PNG and seen.detail == "low"
+    for part in (seen, output.output[0], screen.output):
+        mime, content = inline_bytes(part.image_url)
+        assert (mime, content[:8]) == ("image/png", b"\x89PNG\r\n\x1a\n")
+    assert (text, call) == (items[2], items[4])
+
+
+async def test_what_every_format_is_read_by_is_left_alone() -> None:
+    asked = Conversation((it.Message(id="m", role="user", content=(webp(), PNG)),))
+    assert await legible(asked, ()) is asked
+    other = replace(asked, items=(it.Message(id="m", role="user", content=(PNG,)),))
+    assert await legible(other, UNREAD) is other
+
+
+async def test_one_that_cannot_be_decoded_is_named() -> None:
+    pytest.importorskip("PIL")
+    torn = it.InputImage(image_url=data_url(b"RIFF1234WEBPVP8 ", "image/webp"))
+    with pytest.raises(UnreadableImage) as raised:
+        await legible(Conversation((it.Message(id="m", role="user", content=(torn,)),)), UNREAD)
+    assert raised.value.content == b"RIFF1234WEBPVP8 "

@@ -1,0 +1,319 @@
+"""Models that are loaded by their first request, and unloaded when nobody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Awaitable, Sequence
+from contextlib import aclosing
+from typing import Any
+
+import httpx
+import pytest
+
+from antiphon.backends.base import Backend, Reply, Status
+from antiphon.backends.lora import Adapted
+from antiphon.backends.on_demand import Lazy, LazyReply, Progress
+from antiphon.backends.scripted import Scripted
+from antiphon.config.settings import Model, Settings
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.errors import BackendError, InvalidRequest, Overloaded, SetupError
+from antiphon.models import factories
+from antiphon.models.catalog import load
+from antiphon.store.memory import MemoryStore
+from antiphon.stream.deltas import Finish, Text
+from antiphon.testing.backend_check import CHECKS, Check
+from antiphon.wire.items import InputText, Message
+from tests.conformance.served import Server, engine, local
+
+STORY = "A boat left the harbour. It was never seen again. The sea was calm."
+TALK = Conversation(items=(Message(role="user", content=(InputText(text="Hello!"),)),))
+OPTIONS = Options()
+
+
+def prepare(backend: Backend) -> Awaitable[Reply]:
+    """What a reply that came too early makes up for."""
+    return backend.prepare(TALK, OPTIONS)
+
+
+WAIT_S = 10
+
+
+def ignored(stage: str, there: int, total: int | None) -> None:
+    """Nobody wants to know."""
+
+
+class Maker:
+    """Makes backends, one after the other; ``gate`` holds it up, ``faults`` are raised first."""
+
+    def __init__(self, *faults: Exception, tokens: bool = False) -> None:
+        self.faults = list(faults)
+        self.made: list[Scripted] = []
+        self.tries = 0
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self._tokens = tokens
+
+    async def __call__(self, progress: Progress) -> Scripted:
+        self.tries += 1
+        progress("weights", 50, 200)
+        await self.gate.wait()
+        if self.faults:
+            raise self.faults.pop(0)
+        backend = Scripted((STORY,), context_size=4096, tokens=self._tokens)
+        backend.recommended = {"temperature": 0.3}
+        self.made.append(backend)
+        return backend
+
+
+async def said(reply: LazyReply) -> str:
+    async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
+        known = [delta async for several in deltas for delta in several]
+    assert isinstance(known[-1], Finish)
+    return "".join(delta.text for delta in known if isinstance(delta, Text))
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+async def test_keeps_the_contract(check: Check) -> None:
+    await check(Lazy("m", Maker()))
+
+
+@pytest.mark.requirement("HF-3")
+async def test_the_first_request_loads_it_and_it_is_loaded_once() -> None:
+    make = Maker()
+    lazy = Lazy("m", make, context_size=100)
+    assert (lazy.status.value, lazy.context_size, lazy.recommended) == ("unloaded", 100, {})
+    replies = await asyncio.gather(*(lazy.prepare(TALK, OPTIONS) for _ in range(5)))
+    assert await asyncio.gather(*map(said, replies)) == [STORY] * 5
+    assert make.tries == 1
+    assert (lazy.status, lazy.context_size) == (Status(value="loaded"), 4096)
+    assert lazy.recommended == {"temperature": 0.3}
+
+
+async def test_a_load_that_takes_long_goes_on_in_the_run() -> None:
+    make = Maker()
+    make.gate.clear()
+    lazy = Lazy("m", make, patience_s=0)
+    reply = await lazy.prepare(TALK, OPTIONS)
+    assert (reply.input_tokens, reply.kept, make.made) == (0, None, [])
+    reading = asyncio.create_task(said(reply))
+    await asyncio.sleep(0)
+    make.gate.set()
+    assert await reading == STORY
+    assert reply.input_tokens > 0 and make.tries == 1
+
+
+async def test_whoever_leaves_does_not_take_the_load_away() -> None:
+    make = Maker()
+    make.gate.clear()
+    lazy = Lazy("m", make)
+    leaving = asyncio.create_task(lazy.prepare(TALK, OPTIONS))
+    staying = asyncio.create_task(lazy.prepare(TALK, OPTIONS))
+    while not make.tries:
+        await asyncio.sleep(0)
+    leaving.cancel()
+    make.gate.set()
+    async with asyncio.timeout(WAIT_S):
+        assert await said(await staying) == STORY
+    assert leaving.cancelled() and make.tries == 1
+
+
+async def test_a_failure_is_told_without_its_reason_and_tried_again() -> None:
+    make = Maker(SetupError("/secret/path is missing"), ValueError("what"))
+    lazy = Lazy("m", make)
+    for _ in range(2):
+        with pytest.raises(Overloaded, match="'m' could not be loaded") as refused:
+            await lazy.prepare(TALK, OPTIONS)
+        assert refused.value.status == 503 and "secret" not in refused.value.message
+    assert await said(await lazy.prepare(TALK, OPTIONS)) == STORY
+    assert make.tries == 3
+
+
+async def test_a_failure_in_the_run_fails_the_run() -> None:
+    make = Maker(SetupError("no"))
+    make.gate.clear()
+    reply = await Lazy("m", make, patience_s=0).prepare(TALK, OPTIONS)
+    make.gate.set()
+    with pytest.raises(BackendError, match="'m' could not be loaded"):
+        await said(reply)
+
+
+@pytest.mark.requirement("HF-3")
+async def test_how_far_a_load_is_can_be_seen() -> None:
+    make = Maker(SetupError("no"))
+    make.gate.clear()
+    lazy = Lazy("m", make, patience_s=0)
+    reply = await lazy.prepare(TALK, OPTIONS)
+    async with asyncio.timeout(WAIT_S):
+        while not make.tries:
+            await asyncio.sleep(0)
+    assert lazy.status == Status(value="loading", stage="weights", bytes=50, total_bytes=200)
+    make.gate.set()
+    with pytest.raises(BackendError):
+        await said(reply)
+    assert lazy.status == Status(value="failed")
+
+
+async def test_a_request_that_cannot_be_honoured_is_refused_or_fails() -> None:
+    class Strict(Scripted):
+        async def prepare(self, conversation: Conversation, options: Options) -> Any:
+            raise InvalidRequest("too long", param="input")
+
+    async def make(progress: Progress) -> Scripted:
+        return Strict()
+
+    with pytest.raises(InvalidRequest, match="too long"):
+        await Lazy("m", make).prepare(TALK, OPTIONS)
+    late = LazyReply(Lazy("m", make), prepare)
+    with pytest.raises(BackendError, match="too long") as failed:
+        await said(late)
+    assert failed.value.code == "invalid_prompt"
+
+
+async def _until_unloaded(lazy: Lazy, made: Scripted) -> None:
+    async with asyncio.timeout(WAIT_S):
+        while not made.closed:
+            await asyncio.sleep(0.005)
+    assert lazy.status == Status(value="unloaded")
+
+
+@pytest.mark.requirement("HF-3")
+async def test_an_idle_model_is_unloaded_and_comes_back() -> None:
+    make = Maker()
+    lazy = Lazy("m", make, idle_s=0.01)
+    early = await lazy.prepare(TALK, OPTIONS)
+    await _until_unloaded(lazy, make.made[0])
+    assert lazy.context_size == 4096
+    assert await said(early) == STORY, "what was prepared before is prepared again"
+    assert make.tries == 2
+
+
+async def test_a_model_that_is_read_is_not_idle() -> None:
+    make = Maker()
+    lazy = Lazy("m", make, idle_s=0.01)
+    reply = await lazy.prepare(TALK, OPTIONS)
+    async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
+        await anext(deltas)
+        await asyncio.sleep(0.05)
+        assert not make.made[0].closed
+    await _until_unloaded(lazy, make.made[0])
+
+
+@pytest.mark.parametrize("there", [True, False])
+async def test_an_interrupted_reply_is_continued(there: bool) -> None:
+    lazy = Lazy("m", Maker(tokens=True))
+    reply = await lazy.prepare(TALK, OPTIONS) if there else LazyReply(lazy, prepare)
+    rest = await said(reply.resumed(Begun(prompt=(), sampled=(0, 1, 2))))
+    assert STORY.endswith(rest) and 0 < len(rest) < len(STORY)
+
+
+async def test_closing_ends_it_for_good() -> None:
+    make = Maker()
+    lazy = Lazy("m", make, idle_s=60)
+    await lazy.load()
+    await lazy.close()
+    assert make.made[0].closed
+    with pytest.raises(Overloaded):
+        await lazy.prepare(TALK, OPTIONS)
+
+
+async def test_closing_stops_a_load() -> None:
+    make = Maker()
+    make.gate.clear()
+    lazy = Lazy("m", make)
+    waiting = asyncio.create_task(lazy.load())
+    while not make.tries:
+        await asyncio.sleep(0)
+    async with asyncio.timeout(WAIT_S):
+        await lazy.close()
+        with pytest.raises(BackendError, match="closed"):
+            await waiting
+    assert make.made == []
+
+
+# --- as the catalog and the server have it -------------------------------------------------------
+
+
+async def test_the_catalog_loads_what_the_settings_say(monkeypatch: pytest.MonkeyPatch) -> None:
+    make = Maker()
+    monkeypatch.setattr(
+        factories, "ENGINES", {"scripted": lambda *given: make(given[-1] or ignored)}
+    )
+    models = {
+        "now": Model(source="x", engine="scripted", idle_unload_s=60),
+        "later": Model(source="x", engine="scripted", load="demand", top_p=0.5),
+    }
+    catalog = await load(Settings(models=models))
+    assert make.tries == 1
+    assert [model.name for model in catalog.all()] == ["now", "later"]
+    later = catalog.find("later")
+    assert later.defaults == {"top_p": 0.5}
+    await later.ready()
+    assert (make.tries, later.defaults) == (2, {"temperature": 0.3, "top_p": 0.5})
+    await catalog.close()
+    assert all(backend.closed for backend in make.made)
+
+
+@pytest.mark.requirement("HF-3")
+async def test_a_stream_is_kept_alive_while_its_model_loads() -> None:
+    make = Maker()
+    make.gate.clear()
+    server = Server(Lazy("tiny", make, patience_s=0), MemoryStore(), keepalive_s=0.005)
+    asking = asyncio.create_task(server.post(stream=True))
+    while not make.tries:
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.05)
+    make.gate.set()
+    async with asyncio.timeout(WAIT_S):
+        lines = (await asking).text.splitlines()
+        listed = await server.get("models")
+        await server.close()
+    events = [json.loads(line[6:]) for line in lines if line.startswith("data: {")]
+    kinds = [event["type"] for event in events]
+    assert "keepalive" in kinds and kinds[-1] == "response.completed"
+    assert [model["id"] for model in listed.json()["data"]] == ["tiny", "gpt-5.5"]
+
+
+async def test_what_the_backend_can_besides() -> None:
+    class Able(Scripted):
+        async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Any:
+            asked.append((prompt, options.adapter))
+            return await self.prepare(TALK, options)
+
+        def spell(self, ids: Sequence[int]) -> str:
+            return f"{len(ids)} tokens"
+
+    async def able(progress: Progress) -> Scripted:
+        return Able((STORY,))
+
+    asked: list[Any] = []
+    lazy = Lazy("m", able)
+    for backend in (lazy, Adapted(lazy, "poet")):
+        assert await said(await backend.complete("Once", OPTIONS)) == STORY  # type: ignore[arg-type]
+        assert backend.spell((1, 2)) == "2 tokens"
+    assert asked == [("Once", None), ("Once", "poet")]
+    plain = Lazy("m", Maker())
+    for unable in (plain, Adapted(plain, "poet"), Adapted(Scripted((STORY,)), "poet")):
+        with pytest.raises(InvalidRequest):
+            await unable.complete("Once", OPTIONS)
+        with pytest.raises(BackendError, match="not known here"):
+            unable.spell((1,))
+
+
+@pytest.mark.parametrize("patience_s", [0, 5])
+async def test_messages_are_told_or_refused(patience_s: float) -> None:
+    async def ask(backend: Backend) -> httpx.Response:
+        async def make(progress: Progress) -> Backend:
+            return backend
+
+        server = Server(Lazy("tiny", make, patience_s=patience_s), MemoryStore(), reraise=True)
+        reply = await server.post(enable_response_messages=True)
+        await server.close()
+        return reply
+
+    told = (await ask(local(engine(["Hello"])))).json()
+    assert told["output_messages"][0]["message"].startswith("Hello")
+    refused = await ask(Scripted((STORY,)))
+    error = refused.json()["error"]
+    assert (refused.status_code, error["code"]) == (400, "unsupported_parameter")
+    assert error["param"] == "enable_response_messages"

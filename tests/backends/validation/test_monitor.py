@@ -1,0 +1,89 @@
+"""Whatever a grammar lets a model write is right when it has been read, in every format: nothing
+that an engine held a model to is found wrong here."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from antiphon.backends.validation.answer_format import enforced_form
+from antiphon.backends.validation.grammar_matcher import Grammars
+from antiphon.backends.validation.monitor import Watch
+from antiphon.backends.validation.tool_calls import calls_of
+from antiphon.conversation import Options
+from antiphon.dialects import harmony_grammar, harmony_parser
+from antiphon.dialects.base import Parser
+from antiphon.dialects.constraints import Grammarian
+from antiphon.dialects.formats import TOOLS
+from antiphon.dialects.scanner import Parser as Scanner
+from antiphon.dialects.tools import shown_tools
+from antiphon.stream.deltas import Finish
+from antiphon.testing.tokenizer import END, ByteTokenizer
+from antiphon.tokens import Chunk, Constraint
+from antiphon.wire.response import JsonSchemaFormat, TextConfig, Usage
+from antiphon.wire.tools import Custom, Function, Grammar
+from tests.dialects.grammars import Held
+from tests.dialects.replies import specials, thinking_of
+from tests.dialects.test_constraints import closed
+
+TRIP = Function(
+    name="trip",
+    strict=True,
+    parameters=closed(
+        days={"enum": [1, 30]},
+        by={"enum": ["air", 'a "car"']},
+        stops={"type": "array", "items": {"type": "string"}},
+        pays=closed(sum={"enum": [1.5, None]}),
+    ),
+)
+ODD = Custom(name="odd", format=Grammar(syntax="regex", definition='[ab<|>\n"]{1,9}'))
+FORM = JsonSchemaFormat(name="n", schema=closed(s={"type": "string"}, n={"type": "boolean"}))
+ASKED: dict[str, dict[str, Any]] = {
+    "calls": {"tools": (TRIP,), "tool_choice": "required", "parallel_tool_calls": False},
+    "custom calls": {"tools": (ODD,), "tool_choice": "required"},
+    "an answer": {"text": TextConfig(format=FORM)},
+}
+GRAMMARS = Grammars()
+
+
+async def fault(parser: Parser, ids: list[int], options: Options) -> str | None:
+    shown = shown_tools(options, ())
+    form, calls = enforced_form(options, GRAMMARS), calls_of(shown, GRAMMARS, held=True)
+    deltas = (*parser.feed(Chunk(tuple(ids))), *parser.finish("stop"), Finish("stop", Usage()))
+    return await Watch(form, calls, talks=False).fault(deltas)
+
+
+def drawn(
+    tokenizer: ByteTokenizer, constraint: Constraint | None, seed: str, end: str = END
+) -> list[int]:
+    return Held(tokenizer, constraint, end).written(random.Random(seed), 4_000)
+
+
+@pytest.mark.requirement("API-STRICT", "API-CUSTOM-GRAMMAR")
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+@pytest.mark.parametrize("name", TOOLS)
+async def test_what_is_held_to_is_right(name: str, asked: dict[str, Any]) -> None:
+    row, thinks, options = TOOLS[name], thinking_of(name), Options(**asked)
+    shown = shown_tools(options, ())
+    ends = (tag for tag in (*thinks.open, *thinks.close) if tag == tag.strip())
+    tokenizer = ByteTokenizer(sorted(specials(row).union(ends)))
+    constraint = Grammarian(tokenizer, row, thinks).constraint(options, shown, False)
+    parser = Scanner(tokenizer, reasoning=thinks, tools=row, shapes=shown.shapes, thinking=False)
+    ids = drawn(tokenizer, constraint, name)
+    assert await fault(parser, ids, options) is None, b"".join(map(tokenizer.piece, ids))
+
+
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+async def test_so_it_is_in_harmony(asked: dict[str, Any]) -> None:
+    tokenizer = ByteTokenizer(list(harmony_parser.CONTROLS.values()))
+    codes, options = harmony_parser.Codes.of(tokenizer), Options(**asked)
+    shown = shown_tools(options, ())
+    constraint = harmony_grammar.Grammarian(tokenizer).reply(options, shown, None)
+    for seed in range(5):
+        parser = harmony_parser.Parser(
+            tokenizer, codes, shapes=shown.shapes, held=True, is_json="text" in asked
+        )
+        ids = drawn(tokenizer, constraint, f"harmony {seed}", end="<|return|>")
+        assert await fault(parser, ids, options) is None, b"".join(map(tokenizer.piece, ids))

@@ -1,0 +1,344 @@
+"""Answers that nothing holds to their form: checked, cleaned, asked for again, or a failure."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from antiphon.backends.base import Reply, singly
+from antiphon.backends.local.backend import Local
+from antiphon.backends.validation import schema_validator as judge
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.dialects.chat import Dialect
+from antiphon.engines.base import Capabilities
+from antiphon.errors import CannotContinue, InvalidRequest, RunError
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
+from antiphon.wire.extensions import read_guides
+from antiphon.wire.items import FunctionCall, Message, Reasoning
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
+from antiphon.wire.tools import Choice, Function
+from tests.backends.local.test_backend import CALL, LOOK, ONLY_LOOK, WEATHER, engine, user
+
+AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
+SCHEMA = TextConfig(format=JsonSchemaFormat(name="age", schema=AGE))
+NO_GRAMMARS = Capabilities()
+GRAMMARS = Capabilities(constraints=True)
+
+
+async def told(
+    *replies: str, can: Capabilities = NO_GRAMMARS, **options: Any
+) -> tuple[list[Delta], Any]:
+    played = engine(*replies, capabilities=can)
+    reply = await asked(played, **options)
+    return [delta async for delta in singly(reply.deltas())], played
+
+
+async def asked(played: Any, **options: Any) -> Reply:
+    backend = Local(played, Dialect(played.card, played.tokenizer))
+    return await backend.prepare(Conversation((user("How old?"),)), Options(**options))
+
+
+def text(deltas: list[Delta]) -> str:
+    return "".join(delta.text for delta in deltas if isinstance(delta, Text))
+
+
+@pytest.mark.parametrize(
+    ("said", "right"),
+    [
+        ('{"age": 7}', '{"age": 7}'),
+        ('{ "age" :\n7 }', '{ "age" :\n7 }'),
+        ('Sure!\n```json\n{"age": 7}\n```\nBye.', '{"age": 7}'),
+        ('It is {"age": 7}, I think.', '{"age": 7}'),
+    ],
+)
+async def test_a_right_answer_is_found_in_what_was_said(said: str, right: str) -> None:
+    deltas, played = await told(said, text=SCHEMA)
+    assert text(deltas) == right and len(played.requests) == 1
+    assert not any(isinstance(delta, Sampled) for delta in deltas)
+    assert played.requests[0][1].constraint is None
+    assert '"age"' in played.text(played.requests[0][0])  # the model was told
+
+
+async def test_a_wrong_answer_is_asked_for_again_and_all_of_it_counts() -> None:
+    deltas, played = await told("I am seven.", '{"age": "x"}', '{"age": 7}', text=SCHEMA)
+    assert text(deltas) == '{"age": 7}'
+    assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message]
+    second = played.text(played.requests[1][0])
+    assert "I am seven." in second and "not have the right form" in second and '"age"' in second
+    finish = deltas[-1]
+    assert isinstance(finish, Finish) and sum(isinstance(d, Finish) for d in deltas) == 1
+    assert finish.usage.output_tokens == sum(map(len, played.sampled))
+    assert finish.usage.input_tokens == sum(len(prompt.ids) for prompt, _ in played.requests)
+
+
+async def test_an_answer_that_stays_wrong_is_a_failure() -> None:
+    with pytest.raises(RunError, match="not the JSON") as caught:
+        await told("no", text=SCHEMA)
+    assert caught.value.code == "server_error"
+
+
+async def test_thinking_is_not_held_back() -> None:
+    deltas, _ = await told('<think>\nHm.\n</think>\n\n{"age": 7}', text=SCHEMA)
+    assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Reasoning, Message]
+    assert text(deltas) == 'Hm.{"age": 7}'
+
+
+async def test_an_answer_that_was_cut_comes_as_it_is() -> None:
+    deltas, _ = await told('{"age": 7}', text=SCHEMA, max_output_tokens=4)
+    assert text(deltas) == '{"ag' and not any(isinstance(d, Close) for d in deltas)
+    assert isinstance(deltas[-1], Finish) and deltas[-1].reason == "length"
+
+
+@pytest.mark.parametrize("most", range(30, 45))
+async def test_a_call_that_is_held_to_its_form_may_be_cut_anywhere(most: int) -> None:
+    """Where nothing has been said of it yet, too."""
+    schema = {**AGE, "properties": {"city": {"type": "string"}}, "required": ["city"]}
+    tool = Function(
+        name="weather", strict=True, parameters={**schema, "additionalProperties": False}
+    )
+    deltas, _ = await told(CALL, can=GRAMMARS, tools=(tool,), max_output_tokens=most)
+    finish = deltas[-1]
+    assert isinstance(finish, Finish) and finish.reason == "length"
+    assert finish.usage.output_tokens == most
+    written = CALL[: most - 1 + len("<tool_call>")]  # which is one token
+    assert written.endswith(text(deltas))
+    assert any(isinstance(delta, Open) for delta in deltas) == ('"arguments": {' in written)
+
+
+@pytest.mark.parametrize(
+    ("guides", "wrong", "right"),
+    [
+        ({"regex": "[0-9]{3}"}, "12", "123"),
+        ({"choice": ["yes", "no"]}, "maybe", "no"),
+        ({"grammar": 'start: "a" b\nb: /c+/'}, "c", "acc"),
+    ],
+)
+async def test_other_forms_are_checked_as_well(guides: Any, wrong: str, right: str) -> None:
+    deltas, played = await told(wrong, right, guide=read_guides(guides, "").guide)
+    assert text(deltas) == right and len(played.requests) == 2
+
+
+async def test_an_object_is_one() -> None:
+    deltas, _ = await told("[1]", '{"a": 1}', text=TextConfig(format=JsonObjectFormat()))
+    assert text(deltas) == '{"a": 1}'
+
+
+STRICT = Function(
+    name="weather",
+    parameters={"type": "object", "properties": {"days": {"type": "integer"}}},
+    strict=True,
+)
+
+
+def call(arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "weather", "arguments": {arguments}}}\n</tool_call><|im_end|>'
+
+
+@pytest.mark.parametrize(
+    ("options", "wrong"),
+    [
+        ({"tools": (STRICT,)}, call('{"days": "two"}')),
+        ({"tools": (STRICT,), "tool_choice": "required"}, "Sunny."),
+        ({"tools": (STRICT,), "text": SCHEMA}, "Sunny."),
+        ({"tools": (WEATHER,), "text": SCHEMA}, "Sunny."),
+    ],
+)
+async def test_calls_are_checked_as_well(options: Any, wrong: str) -> None:
+    deltas, played = await told(wrong, call('{"days": 2}'), **options)
+    assert text(deltas) == '{"days": 2}' and len(played.requests) == 2
+    assert [type(d.item) for d in deltas if isinstance(d, Open)] == [FunctionCall]
+    assert all(sampling.constraint is None for _, sampling in played.requests)
+
+
+async def test_a_schema_nobody_can_check_is_refused() -> None:
+    format = JsonSchemaFormat(name="n", schema={"type": "object", "$ref": "file:///etc/passwd"})
+    with pytest.raises(InvalidRequest) as caught:
+        await told("{}", text=TextConfig(format=format))
+    assert caught.value.param == "text.format.schema"
+
+
+LETTERS = {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True}
+
+
+@pytest.mark.requirement("VN-43")
+@pytest.mark.parametrize("grammars", [True, False])
+async def test_what_a_grammar_cannot_hold_to_is_judged(grammars: bool) -> None:
+    format = JsonSchemaFormat(name="n", schema=LETTERS)
+    played = engine('["a", "a"]', '["b", "a"]', capabilities=Capabilities(constraints=grammars))
+    backend = Local(played, Dialect(played.card, played.tokenizer))
+    options = Options(text=TextConfig(format=format))
+    reply = await backend.prepare(Conversation((user("?"),)), options)
+    assert text([delta async for delta in singly(reply.deltas())]) == '["b", "a"]'
+    held = [sampling.constraint is not None for _, sampling in played.requests]
+    assert held == [grammars, grammars]
+    assert "non-unique" in played.text(played.requests[1][0])
+
+
+@pytest.mark.requirement("UP-XGRAMMAR")
+@pytest.mark.parametrize("takes", [True, False])
+async def test_an_engine_may_take_some_grammars_and_the_rest_is_judged(takes: bool) -> None:
+    can = Capabilities(grammars=lambda lark: takes and "%json" in lark)
+    replies = ['{"age": 7}'] if takes else ["I am seven.", '{"age": 7}']
+    deltas, played = await told(*replies, can=can, text=SCHEMA)
+    assert text(deltas) == '{"age": 7}' and len(played.requests) == len(replies)
+    assert {sampling.constraint is not None for _, sampling in played.requests} == {takes}
+
+
+async def test_a_schema_says_nothing_to_those_who_write_grammars() -> None:
+    for said in ({"lenient": True}, 5, None):
+        format = JsonSchemaFormat(name="n", schema={**LETTERS, "x-guidance": said})
+        deltas, _ = await told('["a", "a"]', '["b"]', text=TextConfig(format=format))
+        assert text(deltas) == '["b"]'
+
+
+async def test_a_schema_that_cannot_even_be_judged_by_is_refused() -> None:
+    schema = {"type": "array", "uniqueItems": True, "not": {"$ref": "#/$defs/nowhere"}}
+    with pytest.raises(InvalidRequest) as caught:
+        await told("[]", text=TextConfig(format=JsonSchemaFormat(name="n", schema=schema)))
+    assert caught.value.param == "text.format.schema"
+
+
+async def test_an_engine_that_knows_schemas_alone_is_given_them() -> None:
+    played = engine('{"age": 7}', capabilities=Capabilities(schemas=True))
+    backend = Local(played, Dialect(played.card, played.tokenizer))
+    reply = await backend.prepare(Conversation((user("?"),)), Options(text=SCHEMA))
+    assert text([delta async for delta in singly(reply.deltas())]) == '{"age": 7}'
+    constraint = played.requests[0][1].constraint
+    assert constraint is not None and constraint.schema == AGE
+
+
+async def test_it_cannot_be_continued_after_an_interruption() -> None:
+    played = engine('{"age": 7}', capabilities=NO_GRAMMARS)
+    backend = Local(played, Dialect(played.card, played.tokenizer))
+    reply = await backend.prepare(Conversation((user("?"),)), Options(text=SCHEMA))
+    assert reply.kept is None and reply.resumed(Begun((1,), ())) is reply
+    with pytest.raises(CannotContinue):
+        reply.resumed(Begun((1,), (2,)))
+
+
+async def test_json_may_be_written_in_other_ways_than_a_grammar_has_it() -> None:
+    """Keys in another order, escapes that need not be: the engine's grammars may be others."""
+    format = JsonSchemaFormat(
+        name="n",
+        schema={
+            **AGE,
+            "properties": {"of": {"enum": ["</a>"]}, **AGE["properties"]},
+            "required": ["of", "age"],
+        },
+    )
+    written = '{ "age" : 7.0, "\\u006ff":"<\\/a>"\n}'
+    for can in (GRAMMARS, NO_GRAMMARS):
+        deltas, played = await told(written, can=can, text=TextConfig(format=format))
+        assert text(deltas) == written and len(played.requests) == 1
+
+
+# --- where an engine holds to it -----------------------------------------------------------------
+
+
+async def test_what_is_held_to_comes_as_it_is_said_and_is_kept() -> None:
+    played = engine('<think>\nHm.\n</think>\n\n{"age": 7}', capabilities=GRAMMARS)
+    reply = await asked(played, text=SCHEMA)
+    texts, sampled, seen = 0, 0, 0
+    async for known in reply.deltas():
+        seen = len(played.sampled[0])
+        texts += sum(isinstance(delta, Text) for delta in known)
+        sampled += sum(len(delta.ids) for delta in known if isinstance(delta, Sampled))
+        assert seen == sampled  # nothing waits for its end
+    assert texts >= len('{"age": 7}') and reply.kept is not None
+    assert reply.kept.ids == played.requests[0][0].ids
+
+
+@pytest.mark.requirement("VN-43")
+@pytest.mark.parametrize(
+    ("options", "said", "out"),
+    [
+        ({"text": SCHEMA}, '{"age": "x"}', '{"age": "x"}'),
+        ({"text": SCHEMA}, '{"age": x}', '{"age":'),
+        ({"text": SCHEMA}, '{"age": 7', '{"age": 7'),
+        ({"text": SCHEMA}, '{"age": 7} I think.', '{"age": 7}'),
+        ({"guide": read_guides({"regex": "[0-9]{3}"}, "").guide}, "12x", "12"),
+        ({"guide": read_guides({"choice": ["no", "yes"]}, "").guide}, "ye", "ye"),
+    ],
+)
+async def test_a_grammar_that_was_dropped_is_noticed(options: Any, said: str, out: str) -> None:
+    played = engine(said, capabilities=GRAMMARS)
+    reply, heard = await asked(played, **options), ""
+    with pytest.raises(RunError, match="not the form that was asked for"):
+        async for delta in singly(reply.deltas()):
+            heard += delta.text if isinstance(delta, Text) else ""
+            assert not isinstance(delta, Close)
+    assert heard == out and len(played.requests) == 1
+    assert len(played.sampled[0]) <= len(out) + 3  # the engine is stopped there
+
+
+async def test_what_is_wrong_from_the_first_is_held_back_and_asked_for_again() -> None:
+    deltas, played = await told('Sure: {"age": 7}!', can=GRAMMARS, text=SCHEMA)
+    assert text(deltas) == '{"age": 7}' and len(played.requests) == 1
+    played = engine("Seven.", "Seven!", '{"age": 7}', capabilities=GRAMMARS)
+    reply = await asked(played, text=SCHEMA)
+    deltas = [delta async for delta in singly(reply.deltas())]
+    assert text(deltas) == '{"age": 7}' and reply.kept is None
+    assert all(sampling.constraint is not None for _, sampling in played.requests)
+    assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message]
+
+
+async def test_calls_are_read_along_as_well() -> None:
+    strict, forced = {"tools": (STRICT,)}, {"tools": (STRICT,), "tool_choice": "required"}
+    for options, said in (
+        (strict, call('{"days": "two"}')),
+        (forced, "Sunny."),
+        ({"tools": (WEATHER, LOOK), "tool_choice": ONLY_LOOK}, CALL),
+    ):
+        with pytest.raises(RunError, match="not the form that was asked for"):
+            await told(said, can=GRAMMARS, **options)
+    deltas, _ = await told("Hm. " + call('{"days": 2}'), can=GRAMMARS, **strict)
+    assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message, FunctionCall]
+
+
+@pytest.mark.parametrize("can", [GRAMMARS, NO_GRAMMARS])
+async def test_a_stop_string_may_end_what_has_begun_right(can: Capabilities) -> None:
+    """As vLLM's own example has it: a regex that ends with the line, and a stop string there."""
+    guide = read_guides({"regex": "[a-z]+@[a-z]+\\.com\n"}, "").guide
+    for said in ("ada@home.com\n", "ada@\nhome.com"):
+        deltas, _ = await told(said, can=can, guide=guide, stop=("\n",))
+        assert text(deltas) == said.partition("\n")[0]
+        assert isinstance(deltas[-1], Finish) and deltas[-1].stopped
+    with pytest.raises(RunError, match="grammar"):
+        await told("Ada\n", can=can, guide=guide, stop=("\n",))
+
+
+async def test_what_a_grammar_makes_hard_is_judged_within_bounds(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    guide = read_guides({"grammar": 'start: a\na: a a | "x" | ""'}, "").guide
+    deltas, _ = await told("x" * 150, can=GRAMMARS, guide=guide)
+    assert text(deltas) == "x" * 150
+    played = engine("x" * 150 + "y" * 600, capabilities=GRAMMARS)
+    with pytest.raises(RunError, match="grammar"):
+        async for _ in (await asked(played, guide=guide)).deltas():
+            pass
+    assert len(played.sampled[0]) < 700  # it is not waited for the end
+    monkeypatch.setattr(judge, "_SECONDS", 0.3)
+    with pytest.raises(RunError, match="grammar"):
+        await told("x" * 1000, can=GRAMMARS, guide=guide)
+
+
+# --- some of the tools ---------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("API-TOOL-CHOICE")
+async def test_where_nothing_keeps_a_model_from_it_it_is_not_shown_what_it_may_not_call() -> None:
+    tools = {"tools": (WEATHER, LOOK), "tool_choice": ONLY_LOOK}
+    look = '<tool_call>\n{"name": "look", "arguments": {}}\n</tool_call>'
+    deltas, played = await told(CALL, look, **tools)
+    assert [d.item.name for d in deltas if isinstance(d, Open)] == ["look"]  # type: ignore[union-attr]
+    first, second = (played.text(prompt) for prompt, _ in played.requests)
+    assert "look" in first and "city" not in first
+    assert "may not be called now" in second
+    deltas, played = await told("Nothing to see.", **tools)
+    assert text(deltas) == "Nothing to see." and len(played.requests) == 1
+    required = Choice(type="allowed_tools", mode="required", tools=ONLY_LOOK.tools)
+    deltas, played = await told("No.", look, tools=tools["tools"], tool_choice=required)
+    assert len(played.requests) == 2 and isinstance(deltas[-1], Finish)
+    assert [d.item.name for d in deltas if isinstance(d, Open)] == ["look"]  # type: ignore[union-attr]
