@@ -14,7 +14,7 @@ from antiphon.wire.body import Limits
 from antiphon.wire.faults import bad_type, bad_value, empty, kind_of, missing
 from antiphon.wire.shape import Json, array, fields_of, tag_of
 
-from .paths import Paths
+from .error_paths import Paths
 
 __all__ = ["read_messages"]
 

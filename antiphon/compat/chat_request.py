@@ -20,11 +20,11 @@ from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
 from antiphon.wire.shape import Json, array, fields_of, tag_of
 
-from .chat_answer import ChatCompletion, chat_completion
 from .chat_messages import read_messages
+from .chat_response import ChatCompletion, chat_completion
 from .chat_stream import Chunks
-from .choices import count, reseeded
-from .paths import Paths
+from .error_paths import Paths
+from .n_choices import count, reseeded
 
 __all__ = ["Chat", "chat_request", "read_chat"]
 

@@ -16,7 +16,7 @@ from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
 
-from .chat_answer import FinishReason, Logprobs, answer_id, finish_reason
+from .chat_response import FinishReason, Logprobs, answer_id, finish_reason
 from .usage import Usage, usage
 
 __all__ = ["Call", "Chunk", "ChunkChoice", "Chunks", "Delta"]

@@ -20,9 +20,9 @@ from antiphon.wire.request import FIELDS, CreateResponse
 from antiphon.wire.response import Response
 from antiphon.wire.shape import Json, array, fields_of
 
-from .choices import count, reseeded
-from .completion_answer import TextChunks, TextCompletion, completion
-from .paths import Paths
+from .completion_response import TextChunks, TextCompletion, completion
+from .error_paths import Paths
+from .n_choices import count, reseeded
 
 __all__ = ["Completion", "Text", "completion_request"]
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from antiphon.compat.paths import Paths
+from antiphon.compat.error_paths import Paths
 from antiphon.errors import RequestError, RunError
 from antiphon.runs.run import Outlet
 from antiphon.wire.body import Limits as BodyLimits

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.compat.chat_request import Chat, chat_request
-from antiphon.compat.paths import Paths
+from antiphon.compat.error_paths import Paths
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from tests.wire.test_fuzz import JSON, in_good_form, mutated, searching
