@@ -6,12 +6,12 @@ import json
 import time
 from collections.abc import Callable, Iterator
 
-from antiphon.dialects import harmony_parser as harmony
 from antiphon.dialects.base import Parser
-from antiphon.dialects.calls import ToolShape
-from antiphon.dialects.formats import REASONING, TOOLS, ReasoningFormat, ToolFormat
-from antiphon.dialects.scanner import Lexer
-from antiphon.dialects.scanner import Parser as Scanner
+from antiphon.dialects.formats.tool_formats import REASONING, TOOLS, ReasoningFormat, ToolFormat
+from antiphon.dialects.harmony import parser as harmony
+from antiphon.dialects.parser.parser import Lexer
+from antiphon.dialects.parser.parser import Parser as Scanner
+from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk
 

@@ -72,7 +72,7 @@ class Tried(Struct, frozen=True):
 
 def _tried(schema: dict[str, Any]) -> Tried:
     from antiphon.backends.validation.validator_worker import main
-    from antiphon.dialects.schemas import bare, is_enforced
+    from antiphon.dialects.grammar.json_schema import bare, is_enforced
     from antiphon.errors import InvalidRequest
 
     begun = time.perf_counter()
@@ -131,7 +131,7 @@ def _reason(refusal: str) -> str:
 
 async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
     from antiphon.backends.local.backend import Local
-    from antiphon.dialects.chat import Dialect
+    from antiphon.dialects.chat.dialect import Dialect
     from antiphon.engines.llama import load
     from antiphon.testing.models import smollm2
 

@@ -199,7 +199,7 @@ async def _chat(url: str) -> None:
 async def _ids(url: str) -> None:
     """Ours before an upstream of token ids."""
     from antiphon.backends.local.backend import Local
-    from antiphon.dialects.chat import Dialect
+    from antiphon.dialects.chat.dialect import Dialect
     from antiphon.engines.completions import load
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
@@ -215,7 +215,7 @@ async def _ids(url: str) -> None:
 
 async def _model(parallel: int) -> None:
     from antiphon.backends.local.backend import Local
-    from antiphon.dialects.chat import Dialect
+    from antiphon.dialects.chat.dialect import Dialect
     from antiphon.engines.llama import load
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store

@@ -172,7 +172,7 @@ async def backend(kind: str) -> Backend:
     """Who answers there."""
     from antiphon.backends.local.backend import Local
     from antiphon.backends.scripted import Scripted
-    from antiphon.dialects.chat import Dialect
+    from antiphon.dialects.chat.dialect import Dialect
     from antiphon.engines.llama import load
     from antiphon.testing.models import smollm2
 

@@ -8,7 +8,7 @@ from collections.abc import AsyncGenerator
 
 from antiphon.backends.local.backend import Local
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.stream.deltas import Text
 from antiphon.testing.tokenizer import ByteTokenizer

@@ -9,8 +9,8 @@ from msgspec import Struct
 
 from antiphon.config.options import Option, options
 from antiphon.config.settings import Key, McpServer, Model, Settings
-from antiphon.dialects.formats import REASONING, TOOLS, ToolFormat
-from antiphon.dialects.formats_about import REASONING_ABOUT, TOOLS_ABOUT, About
+from antiphon.dialects.formats.metadata import REASONING_ABOUT, TOOLS_ABOUT, About
+from antiphon.dialects.formats.tool_formats import REASONING, TOOLS, ToolFormat
 from antiphon.stream.grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine
 from tests.conformance import manifest
 

@@ -34,7 +34,7 @@ from transformers import (
 from transformers.image_utils import OPENAI_CLIP_MEAN, OPENAI_CLIP_STD
 from transformers.models.llava.image_processing_pil_llava import LlavaImageProcessorPil
 
-from antiphon.dialects.template import Template
+from antiphon.dialects.chat.template import Template
 from scripts.tiny_pictures import IMAGE, SIZE, THINGS, Thing, draw, paint
 from scripts.train_tiny import (
     CONTEXT,

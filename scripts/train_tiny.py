@@ -24,7 +24,7 @@ import torch
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import Qwen3Config, Qwen3ForCausalLM
 
-from antiphon.dialects.template import Template
+from antiphon.dialects.chat.template import Template
 from scripts.tiny_dialogues import draw
 
 NAME = "tiny-tools"

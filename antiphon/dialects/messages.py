@@ -19,8 +19,8 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.tools import Tool
 
-from .json_text import load
-from .pictures import Pictures, Unreadable, omitted
+from .images import Pictures, Unreadable, omitted
+from .json_stream import load
 from .tools import Shown, definitions_of, spaces_of
 
 __all__ = [

@@ -13,11 +13,10 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.conversation import Options
+from antiphon.dialects.parser.parser import ToolShape
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
-
-from .scanner import ToolShape
 
 __all__ = [
     "INPUT_SCHEMA",

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.dialects.schemas import grammar_fault
+from antiphon.dialects.grammar.json_schema import grammar_fault
 from antiphon.engines.base import Capabilities, Engine, Sampling
 from antiphon.engines.xgrammar.ebnf import ebnf
 from antiphon.errors import BackendError, InvalidRequest

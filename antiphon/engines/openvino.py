@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.dialects.schemas import keywords_of
+from antiphon.dialects.grammar.json_schema import keywords_of
 from antiphon.engines import gguf, hf_folder
 from antiphon.engines.asked import check_request, values_of
 from antiphon.engines.base import Capabilities, Sampling

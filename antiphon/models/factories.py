@@ -16,7 +16,7 @@ from antiphon.config.load import untracked, variable
 from antiphon.config.options import nearest
 from antiphon.config.settings import Model, Settings
 from antiphon.dialects.base import Dialect
-from antiphon.dialects.formats import Formats
+from antiphon.dialects.formats.tool_formats import Formats
 from antiphon.engines.base import Engine
 from antiphon.errors import SetupError
 
@@ -247,7 +247,7 @@ def _dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
     spoken = "harmony" if engine.card.architecture in _GPT_OSS and not model.template else "chat"
     if (model.dialect or spoken) == "harmony":
         return _harmony(engine, model, settings.cache_dir / "vocabulary")
-    from antiphon.dialects.chat import Dialect as Chat
+    from antiphon.dialects.chat.dialect import Dialect as Chat
 
     return Chat(
         engine.card,
@@ -264,7 +264,7 @@ def _dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
 
 def _formats(settings: Settings) -> Formats:
     """The formats of calls and of thinking, with those of the operator."""
-    from antiphon.dialects.formats import SHIPPED
+    from antiphon.dialects.formats.tool_formats import SHIPPED
 
     from .format_files import load as load_formats
 
@@ -272,9 +272,9 @@ def _formats(settings: Settings) -> Formats:
 
 
 def _harmony(engine: Engine, model: Model, cache: Path) -> Dialect:
-    from antiphon.dialects.formats_about import HARMONY
-    from antiphon.dialects.harmony import Dialect as Harmony
-    from antiphon.dialects.vocabulary import load as load_vocabulary
+    from antiphon.dialects.formats.metadata import HARMONY
+    from antiphon.dialects.harmony.dialect import Dialect as Harmony
+    from antiphon.dialects.harmony.vocabulary import load as load_vocabulary
 
     for option in _TEMPLATED:
         said = getattr(model, option)

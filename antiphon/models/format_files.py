@@ -15,9 +15,9 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.config.options import nearest, read_file
-from antiphon.dialects.formats import SHIPPED, Formats
-from antiphon.dialects.formats_shape import START, THINKING, Reads, ReasoningFormat, ToolFormat
-from antiphon.dialects.inverse import unread
+from antiphon.dialects.format_check import unread
+from antiphon.dialects.formats.tool_formats import SHIPPED, Formats
+from antiphon.dialects.formats.types import START, THINKING, Reads, ReasoningFormat, ToolFormat
 from antiphon.errors import SetupError
 
 __all__ = ["load"]

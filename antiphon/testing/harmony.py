@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from antiphon.config.load import variable
-from antiphon.dialects.harmony_parser import CONTROLS
-from antiphon.dialects.vocabulary import load
+from antiphon.dialects.harmony.parser import CONTROLS
+from antiphon.dialects.harmony.vocabulary import load
 
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding

@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.dialects.schemas import check_schema
+from antiphon.dialects.grammar.json_schema import check_schema
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.kinds import KINDS
 from antiphon.tools.base import (

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from antiphon.dialects.json_text import StringText
+from antiphon.dialects.json_stream import StringText
 
 from .base import Step
 from .written import parsed, whole

@@ -18,7 +18,7 @@ from msgspec import Struct
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import Local
 from antiphon.backends.scripted import Scripted
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.http import sse
 from antiphon.http.app import create_app
 from antiphon.logs import open_log

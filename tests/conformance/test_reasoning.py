@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from antiphon.backends.local.backend import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.errors import InvalidRequest, RunError
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Reasoning

@@ -22,7 +22,7 @@ from antiphon.backends.remote.chat_completions.backend import ChatCompletions
 from antiphon.backends.remote.chat_completions.servers import FLAVOURS as CHAT
 from antiphon.backends.remote.responses.backend import Responses
 from antiphon.backends.remote.responses.servers import FLAVOURS as RESPONSES
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.completions import Completions
 from antiphon.engines.completions_flavours import FLAVOURS as IDS
 from antiphon.store.base import StoredResponse

@@ -9,7 +9,7 @@ import pytest
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import Local
 from antiphon.backends.scripted import Scripted
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
 from antiphon.testing.backend_check import CHECKS, Check, check_backend
 from antiphon.testing.engine import ScriptedEngine

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects import base
 from antiphon.dialects.base import Parser, Rendered
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.stream.deltas import Close, Delta, Reason, Sampled, Text
 from antiphon.testing.dialect_check import CHECKS, Check, Model, check_dialect
 from antiphon.testing.tokenizer import END, ByteTokenizer

@@ -8,7 +8,7 @@ from typing import Any
 
 from openai_harmony import HarmonyEncoding
 
-from antiphon.dialects.harmony import Dialect
+from antiphon.dialects.harmony.dialect import Dialect
 from antiphon.testing.harmony import HarmonyTokenizer, harmony_encoding
 from antiphon.tokens import ModelCard
 

@@ -11,9 +11,9 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon.dialects.formats import REASONING, TOOLS, ReasoningFormat, ToolFormat
-from antiphon.dialects.lexer import Lexer
-from antiphon.dialects.scanner import Parser, ToolShape
+from antiphon.dialects.formats.tool_formats import REASONING, TOOLS, ReasoningFormat, ToolFormat
+from antiphon.dialects.parser.lexer import Lexer
+from antiphon.dialects.parser.parser import Parser, ToolShape
 from antiphon.stream.deltas import Close, Delta, Open, Reason, Sampled, Text
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk

@@ -12,10 +12,10 @@ from typing import Literal
 import pytest
 
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat import Dialect
-from antiphon.dialects.formats import REASONING, TOOLS
-from antiphon.dialects.formats_about import REASONING_ABOUT, TOOLS_ABOUT
-from antiphon.dialects.lexer import terminals_of
+from antiphon.dialects.chat.dialect import Dialect
+from antiphon.dialects.formats.metadata import REASONING_ABOUT, TOOLS_ABOUT
+from antiphon.dialects.formats.tool_formats import REASONING, TOOLS
+from antiphon.dialects.parser.lexer import terminals_of
 from antiphon.stream.deltas import Delta
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Chunk, ModelCard

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.formats import TOOLS
-from antiphon.dialects.lexer import terminals_of
-from antiphon.dialects.scanner import Parser, ToolShape
+from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.parser.lexer import terminals_of
+from antiphon.dialects.parser.parser import Parser, ToolShape
 from antiphon.testing.tokenizer import ByteTokenizer
 from tests.dialects.replies import (
     BARE,

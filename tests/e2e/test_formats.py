@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from openai import OpenAI
 
-from antiphon.dialects.formats import TOOLS
+from antiphon.dialects.formats.tool_formats import TOOLS
 from tests.dialects.replies import written
 from tests.e2e.server import antiphon, serving
 from tests.models.test_format_files import example

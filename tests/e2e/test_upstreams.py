@@ -21,7 +21,7 @@ from antiphon.backends.remote.factory import chat_completions, responses
 from antiphon.backends.remote.responses.servers import FLAVOURS
 from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.base import Sampling
 from antiphon.engines.completions import Completions, load
 from antiphon.errors import InvalidRequest

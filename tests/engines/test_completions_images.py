@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.local.backend import Local
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.base import MeasuresImages, Sampling
 from antiphon.engines.completions import Completions, load
 from antiphon.engines.completions_flavours import FLAVOURS
@@ -27,7 +27,7 @@ from antiphon.tokens import Constraint, Image, ModelCard, Prompt
 from antiphon.upstream.client import Upstream
 from antiphon.wire.items import InputImage, InputText, Message
 from tests.attachments.samples import data_url, png
-from tests.dialects.test_pictures import TEMPLATE
+from tests.dialects.test_images import TEMPLATE
 from tests.upstream.fakes import Answer, fake, json_answer, sse
 
 from . import hf_files

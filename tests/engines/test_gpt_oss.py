@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.dialects.harmony import Dialect
+from antiphon.dialects.harmony.dialect import Dialect
 from antiphon.engines.tokenizer import LlamaTokenizer
 from antiphon.testing.dialect_check import check_dialect
 from tests.dialects import gpt_oss

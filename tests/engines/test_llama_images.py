@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.local.backend import Local
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.base import MeasuresImages, Sampling
 from antiphon.engines.llama import LlamaEngine, load
 from antiphon.engines.llama_images import Speller, readable

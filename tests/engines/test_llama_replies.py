@@ -6,7 +6,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.backends.local.backend import Local
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.llama import LlamaEngine
 from antiphon.testing import backend_check, dialect_check
 

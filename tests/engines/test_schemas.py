@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 
 from antiphon.backends.local.backend import Local
-from antiphon.dialects.chat import Dialect
-from antiphon.dialects.schemas import bare, is_enforced
+from antiphon.dialects.chat.dialect import Dialect
+from antiphon.dialects.grammar.json_schema import bare, is_enforced
 from antiphon.engines.llama import LlamaEngine
 from antiphon.errors import InvalidRequest
 from bench.schemas import answer, collection, obeys

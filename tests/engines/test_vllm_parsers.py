@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.formats import TOOLS
+from antiphon.dialects.formats.tool_formats import TOOLS
 from tests.dialects.replies import SHAPES, specials, written
 
 pytestmark = pytest.mark.engines

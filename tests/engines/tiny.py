@@ -9,7 +9,7 @@ from pathlib import Path
 
 from antiphon.backends.local.backend import Local
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.base import Engine
 from antiphon.testing.deltas import Reading
 from antiphon.tokens import Prompt

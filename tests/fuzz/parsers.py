@@ -14,10 +14,10 @@ from pathlib import Path
 from msgspec import Struct
 
 from antiphon.dialects.base import Parser
-from antiphon.dialects.formats import TOOLS
-from antiphon.dialects.harmony_parser import CONTROLS, Codes
-from antiphon.dialects.harmony_parser import Parser as HarmonyParser
-from antiphon.dialects.scanner import Parser as Scanner
+from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.harmony.parser import CONTROLS, Codes
+from antiphon.dialects.harmony.parser import Parser as HarmonyParser
+from antiphon.dialects.parser.parser import Parser as Scanner
 from antiphon.testing.tokenizer import ByteTokenizer
 from tests.dialects.replies import SHAPES, specials, stories, thinking_of
 

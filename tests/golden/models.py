@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 
 from antiphon.backends.local.backend import Local
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError
 from antiphon.testing.harmony import HarmonyTokenizer

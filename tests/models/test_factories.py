@@ -10,8 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.config.settings import Model, Settings
-from antiphon.dialects.chat import Dialect as Chat
-from antiphon.dialects.harmony import Dialect as Harmony
+from antiphon.dialects.chat.dialect import Dialect as Chat
+from antiphon.dialects.harmony.dialect import Dialect as Harmony
 from antiphon.engines.base import Capabilities
 from antiphon.errors import SetupError
 from antiphon.models import factories

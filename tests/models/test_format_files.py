@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.errors import SetupError
 from antiphon.models.format_files import load
 from antiphon.testing.dialect_check import check_dialect
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import ModelCard
 from scripts.docs import ROOT
+from tests.dialects.grammar.test_builder import TRIP, grammarian
 from tests.dialects.grammars import Held
 from tests.dialects.replies import SHAPES, items, read, written
-from tests.dialects.test_constraints import TRIP, grammarian
 
 
 def example() -> dict[str, str]:
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.requirement("FM-OWN")
 def test_the_example_of_the_page_works(folder: Path) -> None:
-    from antiphon.dialects.scanner import Parser
+    from antiphon.dialects.parser.parser import Parser
 
     formats = load(folder)
     form, thinks = formats.tools["arrows"], formats.reasoning["musing"]
@@ -69,7 +69,7 @@ def test_a_model_with_such_a_template_is_known_by_its_mark(folder: Path) -> None
 
 def test_calls_are_held_to_their_schema(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from antiphon.conversation import Options
-    from antiphon.dialects.constraints import Grammarian
+    from antiphon.dialects.grammar.builder import Grammarian
     from antiphon.dialects.tools import shown_tools
 
     row = load(folder).tools["arrows"]
@@ -160,7 +160,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("FM-NAMES")
 def test_names_that_others_use_are_understood() -> None:
-    from antiphon.dialects.formats import SHIPPED
+    from antiphon.dialects.formats.tool_formats import SHIPPED
 
     for name, row in (("glm47", "glm45"), ("qwen25", "hermes"), ("jamba", "hunyuan_a13b")):
         form = SHIPPED.tool_format(name)

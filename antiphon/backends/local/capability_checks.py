@@ -8,7 +8,7 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.conversation import Options
-from antiphon.dialects.schemas import keywords_of
+from antiphon.dialects.grammar.json_schema import keywords_of
 from antiphon.engines.base import Capabilities
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Constraint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.dialects.base import Rendered
-from antiphon.dialects.scanner import Parser
+from antiphon.dialects.parser.parser import Parser
 from antiphon.engines.base import Engine
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Prompt, Tokenizer

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from msgspec import UNSET, UnsetType
 
-from antiphon.dialects.calls import ToolShape
+from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.stream.deltas import Channel, Close, Delta, Open, Text
 from antiphon.wire.items import (
     Caller,

@@ -14,8 +14,8 @@ from urllib.parse import urlsplit
 from antiphon.backends.remote.chat_completions.backend import ChatCompletions
 from antiphon.backends.remote.responses.backend import Responses
 from antiphon.dialects.base import Parser
-from antiphon.dialects.formats import SHIPPED, Formats
-from antiphon.dialects.scanner import Parser as Scanner
+from antiphon.dialects.formats.tool_formats import SHIPPED, Formats
+from antiphon.dialects.parser.parser import Parser as Scanner
 from antiphon.errors import SetupError
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.reach import listing, only_model, owner_of, reach

@@ -14,8 +14,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.conversation import Options
-from antiphon.dialects.guides import guide_lark
-from antiphon.dialects.schemas import bare, can_judge, check_strict, is_enforced, lenient
+from antiphon.dialects.grammar.json_schema import (
+    bare,
+    can_judge,
+    check_strict,
+    is_enforced,
+    lenient,
+)
+from antiphon.dialects.grammar.user_grammars import guide_lark
 from antiphon.errors import InvalidRequest
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 

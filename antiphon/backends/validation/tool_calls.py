@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from antiphon.dialects.guides import input_lark
-from antiphon.dialects.schemas import bare, check_schema, strict_form
+from antiphon.dialects.grammar.json_schema import bare, check_schema, strict_form
+from antiphon.dialects.grammar.user_grammars import input_lark
 from antiphon.dialects.tools import Shown, ShownTool
 from antiphon.errors import InvalidRequest
 from antiphon.wire.items import CustomToolCall, FunctionCall

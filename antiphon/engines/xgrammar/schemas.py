@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
-from antiphon.dialects.escaped import JSON, Unwritable, regex_rule
+from antiphon.dialects.grammar.user_regex import JSON, Unwritable, regex_rule
 
 from .bounds import MOST
 from .numbers import INTEGER, NUMBER, integers, numbers

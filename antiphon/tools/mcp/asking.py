@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Struct
 
-from antiphon.dialects.schemas import check_schema
+from antiphon.dialects.grammar.json_schema import check_schema
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.tools import Function, Mcp

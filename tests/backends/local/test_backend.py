@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import singly
 from antiphon.backends.local.backend import Local
 from antiphon.conversation import Begun, Conversation, Kept, Options
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text

@@ -13,20 +13,21 @@ from antiphon.backends.validation.grammar_matcher import Grammars
 from antiphon.backends.validation.monitor import Watch
 from antiphon.backends.validation.tool_calls import calls_of
 from antiphon.conversation import Options
-from antiphon.dialects import harmony_grammar, harmony_parser
 from antiphon.dialects.base import Parser
-from antiphon.dialects.constraints import Grammarian
-from antiphon.dialects.formats import TOOLS
-from antiphon.dialects.scanner import Parser as Scanner
+from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.grammar.builder import Grammarian
+from antiphon.dialects.harmony import grammar as harmony_grammar
+from antiphon.dialects.harmony import parser as harmony_parser
+from antiphon.dialects.parser.parser import Parser as Scanner
 from antiphon.dialects.tools import shown_tools
 from antiphon.stream.deltas import Finish
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Chunk, Constraint
 from antiphon.wire.response import JsonSchemaFormat, TextConfig, Usage
 from antiphon.wire.tools import Custom, Function, Grammar
+from tests.dialects.grammar.test_builder import closed
 from tests.dialects.grammars import Held
 from tests.dialects.replies import specials, thinking_of
-from tests.dialects.test_constraints import closed
 
 TRIP = Function(
     name="trip",

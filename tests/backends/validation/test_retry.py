@@ -10,7 +10,7 @@ from antiphon.backends.base import Reply, singly
 from antiphon.backends.local.backend import Local
 from antiphon.backends.validation import schema_validator as judge
 from antiphon.conversation import Begun, Conversation, Options
-from antiphon.dialects.chat import Dialect
+from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.base import Capabilities
 from antiphon.errors import CannotContinue, InvalidRequest, RunError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text

@@ -11,16 +11,16 @@ from typing import Any
 import pytest
 
 from antiphon.conversation import Options
-from antiphon.dialects.constraints import Grammarian
-from antiphon.dialects.formats import REASONING, TOOLS
+from antiphon.dialects.formats.tool_formats import REASONING, TOOLS
+from antiphon.dialects.grammar.builder import Grammarian
 from antiphon.dialects.tools import shown_tools
 from antiphon.engines.xgrammar.ebnf import ebnf
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Constraint
 from antiphon.wire.tools import Custom, Function, Grammar
+from tests.dialects.grammar.test_builder import ENDS
 from tests.dialects.grammars import Held
 from tests.dialects.replies import specials, written
-from tests.dialects.test_constraints import ENDS
 
 xgrammar = pytest.importorskip("xgrammar")
 pytestmark = [pytest.mark.engines, pytest.mark.filterwarnings("default")]

@@ -17,8 +17,8 @@ from antiphon.backends.local.capability_checks import field_of_extra
 from antiphon.backends.remote.base import Elsewhere, check_particular, told, unsupported
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import Parser
+from antiphon.dialects.instructions import form_in_words, wishes
 from antiphon.dialects.tools import Shown, ShownTool, shown_tools
-from antiphon.dialects.wording import form_in_words, wishes
 from antiphon.upstream.client import Upstream
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 from antiphon.wire.tools import Choice

@@ -17,7 +17,7 @@ from msgspec import UNSET, to_builtins
 from msgspec.structs import replace
 
 from antiphon.conversation import Conversation
-from antiphon.dialects.json_text import dump
+from antiphon.dialects.json_stream import dump
 from antiphon.dialects.messages import messages_of
 from antiphon.dialects.tools import Shown
 from antiphon.errors import InvalidRequest

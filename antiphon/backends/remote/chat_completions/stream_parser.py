@@ -14,8 +14,8 @@ import msgspec
 
 from antiphon.backends.remote.delta_builder import Written
 from antiphon.dialects.base import Parser
-from antiphon.dialects.calls import Call, ToolShape
-from antiphon.dialects.json_text import Span, dump
+from antiphon.dialects.json_stream import Span, dump
+from antiphon.dialects.parser.tool_call import Call, ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk as Tokens

@@ -17,10 +17,10 @@ from msgspec.structs import replace
 from antiphon.backends.local.capability_checks import field_of_extra
 from antiphon.backends.remote.base import Elsewhere, check_particular, told, unsupported
 from antiphon.conversation import Conversation, Options, open_programs, program_of
-from antiphon.dialects.json_text import dump
+from antiphon.dialects.instructions import form_in_words, wishes
+from antiphon.dialects.json_stream import dump
 from antiphon.dialects.messages import told_of
 from antiphon.dialects.tools import Shown, shown_tools
-from antiphon.dialects.wording import form_in_words, wishes
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
 from antiphon.wire.tools import HOSTED_CHOICES, Choice, Custom, Function, Namespace

@@ -14,7 +14,7 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from antiphon.backends.remote.delta_builder import Written
-from antiphon.dialects.calls import Call, ToolShape
+from antiphon.dialects.parser.tool_call import Call, ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Annotate, Channel, Delta, Finish, Progress, Reason
 from antiphon.stream.kinds import KINDS

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.backends.remote.chat_completions.stream_parser import Reading
-from antiphon.dialects.calls import ToolShape
+from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Close, Open
 from antiphon.testing.deltas import Reading as Read

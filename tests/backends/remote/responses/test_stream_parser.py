@@ -12,7 +12,7 @@ import pytest
 from msgspec import UNSET
 
 from antiphon.backends.remote.responses.stream_parser import Reading
-from antiphon.dialects.calls import ToolShape
+from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import BackendError
 from antiphon.runs.recorder import Recorder
 from antiphon.stream.deltas import Annotate, Close, Delta, Finish, Open, Progress, Text

@@ -1,0 +1,1 @@
+"""The dialect of models with a Jinja chat template."""

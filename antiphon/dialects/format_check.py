@@ -1,0 +1,67 @@
+"""Whether a row reads what it says that models write: a slip in one shows before a model is asked.
+
+It knows no row in particular.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+
+from antiphon.dialects.formats.types import ToolFormat
+from antiphon.dialects.parser.parser import Parser, ToolShape
+from antiphon.stream.deltas import Delta, Open, Text
+from antiphon.tokens import Chunk
+from antiphon.wire.items import FunctionCall
+
+__all__ = ["unread"]
+
+_NAME = "look_up"
+_SCHEMA = {"properties": {"word": {"type": "string"}, "count": {"type": "integer"}}}
+_CALLS: tuple[Mapping[str, object], ...] = (
+    {"word": "one", "count": 3},
+    {"word": "two", "count": 4},
+)
+
+
+class _Bytes:
+    """A tokenizer of a model that has no control tokens."""
+
+    special: Mapping[str, int] = {}
+    end_ids: frozenset[int] = frozenset()
+    size = 256
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        return list(text.encode())
+
+    def piece(self, token: int) -> bytes:
+        return bytes((token,))
+
+
+def unread(form: ToolFormat) -> str | None:
+    """Calls as the row writes them, if it does not read them so; None if it does, or if the prompt
+    begins its replies, which only control tokens tell."""
+    how = form.written
+    text = how.calls((_NAME, how.arguments(call)) for call in _CALLS)
+    tokenizer, shape = _Bytes(), ToolShape(wire_name=_NAME, schema=_SCHEMA)
+    parser = Parser(tokenizer, reasoning=None, tools=form, shapes={_NAME: shape}, thinking=False)
+    ids = tokenizer.encode(text, special=False)
+    deltas = [*parser.feed(Chunk(ids=tuple(ids))), *parser.finish("stop")]
+    return None if form.begins or list(_called(deltas)) == list(_CALLS) else text
+
+
+def _called(deltas: Iterable[Delta]) -> Iterable[object]:
+    """The arguments of each item; nothing for what is no call, or calls another tool."""
+    said: list[str] = []
+    for delta in deltas:
+        if isinstance(delta, Open):
+            item = delta.item
+            is_call = isinstance(item, FunctionCall) and item.name == _NAME
+            said.append("" if is_call else "null ")
+        elif isinstance(delta, Text):
+            said[-1] += delta.text
+    for each in said:
+        try:
+            yield json.loads(each)
+        except ValueError:
+            yield None

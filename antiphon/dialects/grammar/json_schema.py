@@ -1,0 +1,379 @@
+"""JSON schemas: which can be enforced, what strict means, which types a value may have.
+
+``llguidance`` says what it can enforce; a keyword it does not know is refused by name.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from importlib.util import find_spec
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
+
+from antiphon.errors import InvalidRequest
+
+from .user_regex import LONGEST, weight
+
+__all__ = [
+    "bare",
+    "can_judge",
+    "check_schema",
+    "check_strict",
+    "closed_form",
+    "definitions_of",
+    "grammar_fault",
+    "is_enforced",
+    "keywords_of",
+    "lenient",
+    "object_forms",
+    "pointed",
+    "strict_form",
+    "types_of",
+]
+
+Schema = Mapping[str, Any]
+
+_UNKNOWN_KEYS = re.compile(r"Unimplemented keys: \[([^\]]*)\]")
+#: How a class of characters begins that leaves some out; what might look like one. In a string of
+#: JSON a class that has all control characters lets llguidance take ``\\"`` for it, whatever it
+#: leaves out: without NUL it does not.
+_NEGATED = re.compile(r"(\[\^\]?)|\\.|\[\]?(?:\\.|[^\]\\])*\]", re.DOTALL)
+_NUL = r"\x00"
+_PREFIX = re.compile(r"^(?:at )?\d+\(\d+\): |^failed to compile JSON schema: ")
+
+
+def grammar_fault(lark: str) -> str | None:
+    """What is wrong with a grammar in llguidance's Lark; None if nothing is, or if the library is
+    not there to ask (an engine that enforces grammars brings it)."""
+    try:
+        import llguidance
+    except ImportError:
+        return None
+    fault = llguidance.LLMatcher.validate_grammar(llguidance.grammar_from("lark", lark))
+    return _first_line(fault) if fault else None
+
+
+def _place(schema: Any, keywords: set[str], path: str) -> str | None:
+    """Where one of the keywords stands first."""
+    if not isinstance(schema, Mapping):
+        return None
+    if keywords & schema.keys():
+        return path
+    places = (_place(inner, keywords, f"{path}.{where}") for where, inner in _inner(schema))
+    return next((place for place in places if place is not None), None)
+
+
+def _first_line(fault: str) -> str:
+    lines = fault.strip().splitlines()
+    line = lines[0]
+    if line.endswith(":"):  # why stands behind a drawing of where
+        why = next((each for each in lines[1:] if each.startswith("error: ")), "")
+        line = f"{line} {why.removeprefix('error: ')}"
+    for _ in range(2):
+        line = _PREFIX.sub("", line)
+    return line[:200]
+
+
+def check_schema(text: str, path: str) -> None:
+    """``text`` is a schema as JSON, ``path`` where the request has it. Raises ``InvalidRequest``
+    if it cannot be enforced, with the path of a keyword that is not known."""
+    if len(text) > LONGEST or "{" in text.partition('"pattern"')[2]:
+        _check_lengths(json.loads(text), path)
+    if '"$ref"' in text:
+        whole = json.loads(text)
+        _check_references(whole, whole, path)
+    fault = grammar_fault(f"start: %json {text}")
+    if fault is None:
+        return
+    unknown = _UNKNOWN_KEYS.search(fault)
+    if unknown is not None:
+        names = unknown.group(1).replace('"', "'")
+        fault = f"the keyword {names} is not supported."
+        path = _place(json.loads(text), set(re.findall("'([^']*)'", names)), path) or path
+    raise InvalidRequest(f"Invalid schema: {fault}", param=path, code="invalid_json_schema")
+
+
+def _check_lengths(schema: Any, path: str) -> None:
+    """Raises ``InvalidRequest`` for a text that would have to come and has no end to speak of."""
+    if isinstance(schema, list):
+        for inner in schema:
+            _check_lengths(inner, path)
+    if not isinstance(schema, Mapping):
+        return
+    for key, value in schema.items():
+        texts = value if key == "enum" and isinstance(value, list) else [value]
+        is_long = key in ("const", "enum") and any(
+            len(json.dumps(each)) > LONGEST for each in texts
+        )
+        if is_long or (key == "pattern" and isinstance(value, str) and _spelled(value) > LONGEST):
+            raise InvalidRequest(
+                f"Invalid schema: what '{key}' spells out is too long.",
+                param=path,
+                code="invalid_json_schema",
+            )
+        _check_lengths(value, path)
+
+
+def _check_references(schema: Any, whole: Schema, path: str) -> None:
+    """Raises ``InvalidRequest`` for a reference that leads to nothing but itself: no value obeys
+    it, and not every grammar says so."""
+    if isinstance(schema, list):
+        for inner in schema:
+            _check_references(inner, whole, path)
+    if not isinstance(schema, Mapping):
+        return
+    passed: list[str] = []
+    target: Any = schema
+    while isinstance(target, Mapping) and isinstance(reference := target.get("$ref"), str):
+        if reference in passed:
+            raise InvalidRequest(
+                f"Invalid schema: the reference '{reference[:100]}' leads to itself.",
+                param=path,
+                code="invalid_json_schema",
+            )
+        passed.append(reference)
+        target = pointed(whole, reference)
+    for key, inner in schema.items():
+        if key not in _VALUES:
+            _check_references(inner, whole, path)
+
+
+def pointed(whole: Schema, reference: str) -> Any:
+    """What a JSON pointer into the whole points to (RFC 6901); None if that is nothing."""
+    if not reference.startswith("#"):
+        return None
+    value: Any = whole
+    for name in reference[1:].split("/")[1:]:
+        name = name.replace("~1", "/").replace("~0", "~")
+        value = value.get(name) if isinstance(value, Mapping) else None
+    return value
+
+
+def _spelled(pattern: str) -> int:
+    try:
+        return weight(_parser.parse(pattern))
+    except (re.error, RecursionError, OverflowError):
+        return 0  # llguidance says what is wrong with it
+
+
+def bare(schema: Schema) -> dict[str, Any]:
+    """The schema without what its author says of its edition, which may be one that cannot be
+    looked up, and to those who write grammars; its patterns as llguidance reads them right."""
+    said = {key: value for key, value in schema.items() if key not in ("$schema", "x-guidance")}
+    right: dict[str, Any] = _with_right_patterns("", said)
+    return right
+
+
+def _with_right_patterns(key: str, value: Any) -> Any:
+    """``key``: where the value stands."""
+    if key == "pattern" and isinstance(value, str):
+        return _NEGATED.sub(lambda found: found[0] + (_NUL if found[1] else ""), value)
+    if isinstance(value, list):
+        return [_with_right_patterns(key, inner) for inner in value]
+    if not isinstance(value, Mapping) or key in _VALUES:
+        return value
+    return {key: _with_right_patterns(key, inner) for key, inner in value.items()}
+
+
+def can_judge() -> bool:
+    """There is a validator for what a grammar cannot hold a model to."""
+    return find_spec("jsonschema_rs") is not None
+
+
+def is_enforced(schema: Schema, path: str, *, strict: bool) -> bool:
+    """Whether a grammar holds a model to all of a schema. False: to some of it, and a validator can
+    judge the rest; not so where it is ``strict``. Raises ``InvalidRequest``."""
+    try:
+        check_schema(json.dumps(schema), path)
+    except InvalidRequest:
+        if strict or not can_judge():
+            raise
+        check_schema(json.dumps(lenient(schema)), path)
+        return False
+    return True
+
+
+def lenient(schema: Schema) -> dict[str, Any]:
+    """The schema as a grammar that passes over what it cannot hold to."""
+    told = schema.get("x-guidance") or {}
+    return {
+        **_without_lookaround("", schema),
+        "x-guidance": {**told, "lenient": True, "coerce_one_of": True},
+    }
+
+
+_LOOKAROUND = re.compile(r"\(\?<?[=!]|\\[bB]")
+_VALUES = ("const", "enum", "default", "examples")
+
+
+def _without_lookaround(key: str, value: Any) -> Any:
+    """Without the patterns that no grammar knows; ``key``: where the value stands."""
+    if isinstance(value, list):
+        return [_without_lookaround(key, inner) for inner in value]
+    if not isinstance(value, Mapping) or key in _VALUES:
+        return value
+    return {
+        key: _without_lookaround(key, inner)
+        for key, inner in value.items()
+        if not (key == "pattern" and isinstance(inner, str) and _LOOKAROUND.search(inner))
+    }
+
+
+def check_strict(schema: Schema, path: str) -> None:
+    """Strict mode's own rules (OpenAI, structured outputs): every object closes itself and
+    requires all it has. Raises ``InvalidRequest``."""
+    if not isinstance(schema, Mapping):
+        return
+    if "properties" in schema or schema.get("type") == "object":
+        properties = schema.get("properties") or {}
+        if schema.get("additionalProperties") is not False:
+            raise _not_strict(path, "'additionalProperties' is required to be supplied and false.")
+        absent = [name for name in properties if name not in (schema.get("required") or ())]
+        if absent:
+            raise _not_strict(
+                path, f"'required' is required to include every key. Missing '{absent[0]}'."
+            )
+    for where, inner in _inner(schema):
+        check_strict(inner, f"{path}.{where}")
+
+
+def _not_strict(path: str, why: str) -> InvalidRequest:
+    return InvalidRequest(f"Invalid schema: {why}", param=path, code="invalid_json_schema")
+
+
+def _inner(schema: Schema) -> list[tuple[str, Any]]:
+    """The schemas directly inside one."""
+    found: list[tuple[str, Any]] = []
+    for key in ("properties", "$defs", "definitions"):
+        group = schema.get(key)
+        if isinstance(group, Mapping):
+            found += [(f"{key}.{name}", inner) for name, inner in group.items()]
+    for key in ("anyOf", "oneOf", "allOf", "prefixItems"):
+        group = schema.get(key)
+        if isinstance(group, list):
+            found += [(f"{key}[{n}]", inner) for n, inner in enumerate(group)]
+    if isinstance(schema.get("items"), Mapping):
+        found.append(("items", schema["items"]))
+    return found
+
+
+def keywords_of(schema: Any) -> set[str]:
+    """The keywords that a schema uses, anywhere in it."""
+    if not isinstance(schema, Mapping):
+        return set()
+    return set(schema).union(*(keywords_of(inner) for _, inner in _inner(schema)))
+
+
+def strict_form(schema: Schema) -> dict[str, Any]:
+    """The schema of a strict function: what it leaves open is closed, all it has is required."""
+    return _closed(schema, required=True)
+
+
+def closed_form(schema: Schema) -> dict[str, Any]:
+    """The schema without what it leaves open: a small model would invent properties for ever."""
+    return _closed(schema, required=False)
+
+
+def _closed(schema: Schema, *, required: bool) -> dict[str, Any]:
+    copy: dict[str, Any] = json.loads(json.dumps(schema))
+    _close(copy, required)
+    return copy
+
+
+def _close(schema: Any, required: bool) -> None:
+    if not isinstance(schema, dict):
+        return
+    if schema.get("properties"):
+        schema.setdefault("additionalProperties", False)
+        if required:
+            schema["required"] = list(schema["properties"])
+    for _, inner in _inner(schema):
+        _close(inner, required)
+
+
+def types_of(schema: Any) -> set[str]:
+    """The JSON types a schema names; empty if it names none."""
+    if not isinstance(schema, Mapping):
+        return set()
+    kind = schema.get("type")
+    found = {kind} if isinstance(kind, str) else set(kind) if isinstance(kind, list) else set()
+    for value in schema.get("enum") or ():
+        found.add("string" if isinstance(value, str) else "other")
+    for key in ("anyOf", "oneOf"):
+        for arm in schema.get(key) or ():
+            found |= types_of(arm)
+    return found
+
+
+_REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
+_DEPTH = 8
+
+
+def object_forms(schema: Schema) -> list[Schema]:
+    """The objects that a schema allows at its root: references followed, alternatives apart, what
+    holds together in one. Always one at least."""
+    return _forms(schema, schema, _DEPTH) or [{}]
+
+
+def _forms(schema: Any, root: Schema, depth: int) -> list[Schema]:
+    if not isinstance(schema, Mapping) or not depth:
+        return []
+    own = {key: schema[key] for key in _OF_OBJECTS if key in schema}
+    forms: list[Schema] = [own]
+    if reference := _REFERENCE.match(str(schema.get("$ref", ""))):
+        section, name = reference.groups()
+        group = root.get(section)
+        target = group.get(name) if isinstance(group, Mapping) else None
+        forms = _joined(forms, _forms(target, root, depth - 1))
+    for arm in schema.get("allOf") or ():
+        forms = _joined(forms, _forms(arm, root, depth - 1))
+    for key in ("anyOf", "oneOf"):
+        arms = [form for arm in schema.get(key) or () for form in _forms(arm, root, depth - 1)]
+        forms = _joined(forms, arms)
+    return forms
+
+
+_OF_OBJECTS = ("properties", "required", "additionalProperties")
+
+
+def _joined(ones: list[Schema], others: list[Schema]) -> list[Schema]:
+    """Each with each."""
+    return [_both(one, other) for one in ones for other in others] if others else ones
+
+
+def _both(one: Schema, other: Schema) -> Schema:
+    both: dict[str, Any] = {**one, **other}
+    both["properties"] = {**(one.get("properties") or {}), **(other.get("properties") or {})}
+    both["required"] = [*(one.get("required") or ()), *(other.get("required") or ())]
+    return both
+
+
+def definitions_of(schemas: Sequence[Schema]) -> dict[str, Any]:
+    """Schemas as definitions of one: ``#/$defs/0``, ``#/$defs/1`` and so on. The definitions of
+    each are kept apart from those of the others."""
+    shared: dict[str, Any] = {}
+    for number, schema in enumerate(schemas):
+        moved = _moved({k: v for k, v in schema.items() if k != "x-guidance"}, f"{number}")
+        for section in ("$defs", "definitions"):
+            group = moved.pop(section, {})
+            shared |= {f"{number}.{section[0]}.{name}": inner for name, inner in group.items()}
+        shared[f"{number}"] = moved
+    return shared
+
+
+def _moved(value: Any, to: str) -> Any:
+    """A schema whose references lead where ``definitions_of`` puts what they mean."""
+    if isinstance(value, list):
+        return [_moved(inner, to) for inner in value]
+    if not isinstance(value, Mapping):
+        return value
+    moved = {key: _moved(inner, to) for key, inner in value.items()}
+    reference = value.get("$ref")
+    if reference == "#":
+        moved["$ref"] = f"#/$defs/{to}"
+    elif isinstance(reference, str) and (found := _REFERENCE.match(reference)):
+        section, name = found.groups()
+        moved["$ref"] = f"#/$defs/{to}.{section[0]}.{name}"
+    return moved

@@ -1,0 +1,146 @@
+"""What arguments must look like where they are no JSON object: a rule for each parameter.
+
+It knows how a format writes parameters, and nothing of calls.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon.dialects.formats.types import ParameterForm
+
+from .json_schema import object_forms, types_of
+from .lark import ANYTHING, Rules, Spelling
+
+__all__ = ["Parameters", "json_rule"]
+
+#: How Python writes what JSON writes otherwise, by the type of a schema that says no more.
+_PYTHON: Mapping[str, str] = {
+    "string": '"\'" PYTHON "\'"',
+    "boolean": '"True" | "False"',
+    "null": '"None"',
+}
+#: What a string of Python's may be, unless it is one of JSON's.
+_UNESCAPED = rf"{ANYTHING} & ~/(?s:.*('|\\).*)/"
+#: What a schema may say besides without a rule for its values.
+_ABOUT = frozenset({"type", "title", "description", "default", "examples"})
+
+#: What every part of a schema needs of the whole.
+_SHARED = ("$defs", "definitions", "x-guidance")
+#: The name of a parameter that no schema tells of, and how many of them there may be.
+_KEY = "/[A-Za-z_][A-Za-z0-9_.\\-]{0,63}/"
+_MOST = 16
+
+
+def json_rule(schema: Mapping[str, Any]) -> str:
+    """A JSON text that follows a schema."""
+    return "%json " + json.dumps(schema, ensure_ascii=False)
+
+
+def _pythons(schema: Mapping[str, Any]) -> list[str]:
+    """Python's ways of writing a value, where any of its type will do."""
+    named = types_of(schema) if schema.keys() <= _ABOUT else ()
+    return [_PYTHON[name] for name in sorted(named) if name in _PYTHON]
+
+
+class Parameters:
+    """Writes the rules for one format's way of writing parameters."""
+
+    def __init__(self, spelling: Spelling, form: ParameterForm) -> None:
+        self._spelling = spelling
+        self._form = form
+
+    def of(self, rules: Rules, name: str, schema: Mapping[str, Any]) -> str:
+        """All parameters of an object, in the order of its schema; of one of several objects, if
+        the schema leaves that open."""
+        shared = {key: schema[key] for key in _SHARED if key in schema}
+        forms = object_forms(schema)
+        if len(forms) == 1:
+            return self._object(rules, name, forms[0], shared)
+        arms = [self._object(rules, f"{name}_{n}", form, shared) for n, form in enumerate(forms)]
+        return f"({' | '.join(arms)})"
+
+    def text(self, key: str, body: str) -> str:
+        """A parameter whose text follows the rule ``body``, as JSON where that is how it is
+        written."""
+        form = self._form
+        before, after = form.text, form.text_end
+        if form.quoted:
+            before, after = f'{form.json}"', f'"{form.json_end}'
+        head = self._spelling.filled(form.before + key + before, key=key)
+        end = f" {self._spelling.filled(after, key=key)}" if after else ""
+        return f"{head} {body}{end}"
+
+    def _object(
+        self, rules: Rules, name: str, schema: Mapping[str, Any], shared: Mapping[str, Any]
+    ) -> str:
+        properties = dict(schema.get("properties") or {})
+        if self._form.in_order:
+            properties = dict(sorted(properties.items()))
+        required = set(schema.get("required") or ())
+        if not properties:
+            is_open = schema.get("additionalProperties", True) is not False
+            return self._unknown(rules, name) if is_open else '""'
+        said: list[tuple[str, bool]] = []
+        for position, (key, inner) in enumerate(properties.items()):
+            value = self._one(rules, f"{name}_{position}", key, inner, shared)
+            said.append((value, key in required))
+        return self._row(rules, name, said)
+
+    def _row(self, rules: Rules, name: str, said: list[tuple[str, bool]]) -> str:
+        """Parameters one after another; each with whether it must be there."""
+        if not self._form.separator:
+            return " ".join(value if must else f"{value}?" for value, must in said)
+        comma = self._spelling.literal(self._form.separator)
+        alone = more = '""'  # what may follow where none stands yet, and behind one that does
+        for position, (value, must) in reversed(list(enumerate(said))):
+            alone = f"{value} {more}" if must else f"{value} {more} | {alone}"
+            alone = rules.add(f"{name}_a{position}", alone)
+            behind = f"{comma} {value}" if must else f"({comma} {value})?"
+            more = rules.add(f"{name}_b{position}", f"{behind} {more}")
+        return alone
+
+    def _one(
+        self, rules: Rules, name: str, key: str, schema: Any, shared: Mapping[str, Any]
+    ) -> str:
+        form, spelling = self._form, self._spelling
+        choices = schema.get("enum") if isinstance(schema, dict) else None
+        if not form.quoted and types_of(schema) == {"string"}:
+            if choices:
+                options = " | ".join(spelling.literal(str(choice)) for choice in choices)
+                return rules.add(name, self.text(key, rules.add(f"{name}_v", options)))
+            end = form.text_end.replace("{key}", key)
+            until = spelling.until(rules, f"{name}_v", end)
+            head = spelling.filled(form.before + key + form.text, key=key)
+            plain = f" | {self._json(key, f'/{form.plain}/')}" if form.plain else ""
+            return rules.add(name, f"{head} {until}{plain}")
+        value = json_rule({**(schema if isinstance(schema, dict) else {}), **shared})
+        if form.quoted and isinstance(schema, dict):
+            rules.add("PYTHON", _UNESCAPED)
+            value = f"({' | '.join([value, *_pythons(schema)])})"
+        return rules.add(name, self._json(key, value))
+
+    def _json(self, key: str, value: str) -> str:
+        """A parameter whose value is no string, or is written as if it were none."""
+        form, spelling = self._form, self._spelling
+        head = spelling.filled(form.before + key + form.json, key=key)
+        end = f" {spelling.filled(form.json_end, key=key)}" if form.json_end else ""
+        return f"{head} {value}{end}"
+
+    def _unknown(self, rules: Rules, name: str) -> str:
+        """Parameters of any names, where the schema tells none."""
+        form, spelling = self._form, self._spelling
+        if "{key}" in form.text_end + form.json_end:
+            return '""'  # what ends a value depends on its key
+        key = f"{spelling.filled(form.before)} " if form.before else ""
+        if form.quoted:
+            end = f" {spelling.filled(form.json_end)}" if form.json_end else ""
+            body = f"{key}{_KEY} {spelling.filled(form.json)} {json_rule({})}{end}"
+        else:
+            until = spelling.until(rules, f"{name}_any", form.text_end)
+            body = f"{key}{_KEY} {spelling.filled(form.text)} {until}"
+        one = rules.add(f"{name}_free", body)
+        comma = f"{spelling.literal(form.separator)} " if form.separator else ""
+        return f"({one} ({comma}{one}){{0,{_MOST - 1}}})?"

@@ -1,0 +1,70 @@
+"""Grammars that users bring, for what a custom tool takes and for answers, among our rules.
+
+It knows their syntaxes, and nothing of how models write.
+"""
+
+from __future__ import annotations
+
+import re
+
+from antiphon.dialects.tools import ShownTool
+from antiphon.errors import InvalidRequest
+from antiphon.wire import tools as tl
+from antiphon.wire.extensions import Guide
+
+from .json_schema import grammar_fault
+from .lark import Rules
+from .user_regex import PLAIN, Escapes, Unwritable, lark_rules, regex_rule
+
+__all__ = ["guide_lark", "guide_rule", "input_lark", "own_rule"]
+
+
+def guide_lark(guide: Guide) -> str:
+    """The grammar of an answer that is guided, alone. Raises ``InvalidRequest``."""
+    rules = Rules(forced=False)
+    return f"start: {guide_rule(rules, guide)}\n{rules.text()}"
+
+
+def input_lark(tool: ShownTool) -> str:
+    """The grammar of what a custom tool takes, alone. Raises ``InvalidRequest``."""
+    rules = Rules(forced=False)
+    return f"start: {own_rule(rules, 'g', tool, PLAIN)}\n{rules.text()}"
+
+
+def own_rule(rules: Rules, prefix: str, tool: ShownTool, escapes: Escapes) -> str:
+    """The user's grammar for the input of a custom tool, among our rules."""
+    assert tool.grammar is not None
+    try:
+        return _written(rules, prefix, tool.grammar, escapes)
+    except Unwritable as reason:
+        raise _no_grammar(tool, str(reason)) from None
+
+
+def guide_rule(rules: Rules, guide: Guide) -> str:
+    try:
+        return _written(rules, "g", guide, PLAIN)
+    except Unwritable as reason:
+        raise InvalidRequest(
+            f"Invalid grammar: {reason}", param=guide.path, code="invalid_grammar"
+        ) from None
+
+
+def _written(rules: Rules, prefix: str, grammar: tl.Grammar | Guide, escapes: Escapes) -> str:
+    """A user's grammar among our rules; the name of its first one. Raises ``Unwritable``."""
+    if grammar.syntax == "regex":
+        start, own = prefix, f"{prefix}: {regex_rule(grammar.definition, escapes)}"
+    else:
+        own, start = lark_rules(grammar.definition, prefix, escapes)
+    if (why := grammar_fault(f"start: {start}\n{own}")) is not None:
+        raise Unwritable(re.sub(rf"\b{prefix}_[rt]_", "", why))
+    rules.own.append(own)
+    return start
+
+
+def _no_grammar(tool: ShownTool, why: str) -> InvalidRequest:
+    path = f"{tool.path}.format.definition" if tool.path != "input" else "input"
+    return InvalidRequest(
+        f"Invalid grammar for tool '{tool.shape.wire_name}': {why}",
+        param=path,
+        code="invalid_grammar",
+    )

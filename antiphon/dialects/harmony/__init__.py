@@ -1,0 +1,1 @@
+"""The dialect of gpt-oss."""

@@ -1,0 +1,207 @@
+"""JSON schemas as harmony's library can write them: it makes TypeScript of them, and writes ``any``
+for what it does not know (``$ref``, ``anyOf``, ``allOf``, ``const``, enums of numbers).
+
+What a model is shown, not what is enforced: keywords that TypeScript has no word for are dropped.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from antiphon.dialects.grammar.json_schema import pointed
+
+__all__ = ["plain_schema"]
+
+Schema = dict[str, Any]
+
+#: Schemas written out for one tool, and how deep: references can make a small text huge.
+_MOST, _DEEPEST = 2_000, 24
+_TYPE_OF: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    dict: "object",
+    list: "array",
+}
+#: Which keyword tells a type that is not said.
+_TELLING: Mapping[str, str] = {
+    "properties": "object",
+    "additionalProperties": "object",
+    "items": "array",
+    "prefixItems": "array",
+}
+
+
+def plain_schema(schema: Mapping[str, Any]) -> Schema | None:
+    """The arguments of a function; None if there are none."""
+    said = _Plainer(schema).said(schema, ())
+    for key in ("description", "examples", "default", "nullable"):
+        said.pop(key, None)
+    if "oneOf" in said:
+        return said
+    properties = said.get("properties")
+    return {"type": "object", **said} if properties else None
+
+
+class _Plainer:
+    """Makes one schema plain. ``whole`` is what its references point into."""
+
+    def __init__(self, whole: Mapping[str, Any]) -> None:
+        self._whole = whole
+        self._left = _MOST
+
+    def said(self, schema: Any, within: tuple[str, ...], depth: int = 0) -> Schema:
+        """One schema. ``within``: the references it was reached by."""
+        self._left -= 1
+        if not isinstance(schema, Mapping) or self._left < 0 or depth > _DEEPEST:
+            return {}
+        schema, within = self._resolved(schema, within)
+        if (parts := schema.get("allOf")) and isinstance(parts, list):
+            schema, within = self._merged(schema, parts, within)
+        out = _described(schema)
+        kinds, is_nullable = _kinds(schema)
+        arms = schema.get("anyOf") or schema.get("oneOf")
+        if isinstance(arms, list):
+            found = [self.said(arm, within, depth + 1) for arm in arms if not _is_null(arm)]
+            is_nullable |= len(found) < len(arms)
+            if len(found) == 1:
+                out = {**found[0], **out}
+            elif found:
+                out["oneOf"] = found
+        elif len(kinds) > 1:
+            out |= self._one_of(schema, kinds, within, depth)
+        else:
+            out |= self._of_type(schema, kinds[0] if kinds else None, within, depth)
+        return _nullable(out) if is_nullable else out
+
+    def _one_of(
+        self, schema: Schema, kinds: list[str], within: tuple[str, ...], depth: int
+    ) -> Schema:
+        """A schema of several types."""
+        if not {"object", "array"} & set(kinds) and "enum" not in schema:
+            return {"type": kinds}
+        return {"oneOf": [self._of_type(schema, kind, within, depth + 1) for kind in kinds]}
+
+    def _of_type(
+        self, schema: Schema, kind: str | None, within: tuple[str, ...], depth: int
+    ) -> Schema:
+        out: Schema = {} if kind is None else {"type": kind}
+        if kind == "object":
+            properties = schema.get("properties")
+            if isinstance(properties, Mapping):
+                out["properties"] = {
+                    name: self.said(inner, within, depth + 1) for name, inner in properties.items()
+                }
+            if isinstance(schema.get("required"), list):
+                out["required"] = [name for name in schema["required"] if isinstance(name, str)]
+        elif kind == "array":
+            items = schema.get("items")
+            if items is None and isinstance(schema.get("prefixItems"), list):
+                items = {"anyOf": schema["prefixItems"]}
+            if plain := self.said(items, within, depth + 1):
+                out["items"] = plain
+        elif kind == "string" and (words := _words(schema)):
+            out["enum"] = words
+        return out
+
+    def _resolved(self, schema: Any, within: tuple[str, ...]) -> tuple[Schema, tuple[str, ...]]:
+        """The schema that a reference stands for. One that leads back to itself, or nowhere, is
+        named and not written out."""
+        schema = dict(schema)
+        while isinstance(reference := schema.pop("$ref", None), str):
+            found = None if reference in within else self._found(reference)
+            if found is None:
+                name = reference.rpartition("/")[2].lstrip("#") or "the whole"
+                return {"description": f"{schema.get('description', '')} ({name})".strip()}, within
+            schema, within = {**found, **schema}, (*within, reference)
+        return schema, within
+
+    def _found(self, reference: str) -> Mapping[str, Any] | None:
+        """What a reference points to, if that is a schema."""
+        value = pointed(self._whole, reference)
+        return value if isinstance(value, Mapping) else None
+
+    def _merged(
+        self, schema: Schema, parts: Iterable[Any], within: tuple[str, ...]
+    ) -> tuple[Schema, tuple[str, ...]]:
+        """All of ``allOf`` in one."""
+        out: Schema = {}
+        own = {key: value for key, value in schema.items() if key != "allOf"}
+        for part in (*parts, own):
+            if not isinstance(part, Mapping):
+                continue
+            self._left -= 1
+            said, within = self._resolved(part, within)
+            inner = said.get("allOf")
+            if isinstance(inner, list) and self._left > 0:
+                said, within = self._merged(said, inner, within)
+            for key, value in said.items():
+                before = out.get(key)
+                if isinstance(before, Mapping) and isinstance(value, Mapping):
+                    value = {**before, **value}
+                elif key == "required" and isinstance(before, list) and isinstance(value, list):
+                    value = [*before, *value]
+                out[key] = value
+        return out, within
+
+
+def _kinds(schema: Schema) -> tuple[list[str], bool]:
+    """The types a schema allows, and whether null is one."""
+    kind = schema.get("type")
+    kinds = [kind] if isinstance(kind, str) else list(kind) if isinstance(kind, list) else []
+    values = _values(schema)
+    if not kinds:
+        kinds = [_TYPE_OF.get(type(value), "null") for value in values]
+    if not kinds:
+        kinds = [_TELLING[key] for key in _TELLING if key in schema][:1]
+    is_nullable = "null" in kinds or schema.get("nullable") is True or None in values
+    return list(dict.fromkeys(kind for kind in kinds if kind != "null")), is_nullable
+
+
+def _values(schema: Schema) -> list[Any]:
+    """The values it lists."""
+    if "const" in schema:
+        return [schema["const"]]
+    values = schema.get("enum")
+    return values if isinstance(values, list) else []
+
+
+def _words(schema: Schema) -> list[str]:
+    return [value for value in _values(schema) if isinstance(value, str)]
+
+
+def _is_null(schema: Any) -> bool:
+    return isinstance(schema, Mapping) and (
+        schema.get("type") == "null" or ("const" in schema and schema["const"] is None)
+    )
+
+
+def _nullable(schema: Schema) -> Schema:
+    arms = schema.get("oneOf")
+    if isinstance(arms, list):
+        return {**schema, "oneOf": [*arms[:-1], {**arms[-1], "nullable": True}]}
+    kinds = schema.get("type")
+    if isinstance(kinds, list):
+        return {**schema, "type": [*kinds, "null"]}
+    return {**schema, "nullable": True}
+
+
+def _described(schema: Schema) -> Schema:
+    """What is said of a schema in words, in one line: the library breaks comments at line ends."""
+    said = schema.get("description")
+    words = [" ".join(said.split())] if isinstance(said, str) else []
+    found = _values(schema)
+    if any(not isinstance(value, str | None) for value in found):
+        words.append(f"One of: {', '.join(json.dumps(value) for value in found)}.")
+    free = schema.get("additionalProperties")
+    if isinstance(free, Mapping) and not schema.get("properties"):
+        kind = free.get("type")
+        words.append(f"Any keys{f', with values of type {kind}' if isinstance(kind, str) else ''}.")
+    out: Schema = {"description": " ".join(words)} if any(words) else {}
+    default = schema.get("default")
+    if default is not None:
+        out["default"] = " ".join(default.split()) if isinstance(default, str) else default
+    return out

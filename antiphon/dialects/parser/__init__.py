@@ -1,0 +1,1 @@
+"""The streaming parser of model output."""

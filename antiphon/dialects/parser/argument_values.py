@@ -1,0 +1,172 @@
+"""Values that are not JSON become JSON: raw text by its schema, Python's and braced literals.
+
+What comes out only grows: a string streams, any other value is given when it is whole. Nothing
+raises, whatever the text.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from antiphon.dialects.grammar.json_schema import object_forms
+from antiphon.dialects.json_stream import DIGITS, ESCAPES, StringText, dump, load, within
+
+from .lexer import QUOTE
+
+__all__ = ["ObjectText", "converted", "string_text", "types_of"]
+
+Json = Mapping[str, Any]
+
+_NAMES: Mapping[type, str] = {
+    str: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
+    type(None): "null",
+    list: "array",
+    dict: "object",
+}
+_REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/]+)\Z")
+_DEPTH = 8
+STRING = frozenset({"string"})
+
+
+def types_of(schema: Json, key: str) -> frozenset[str]:
+    """The JSON types that ``schema`` allows for its property ``key``; empty: it does not say."""
+    found: frozenset[str] = frozenset()
+    for form in object_forms(schema):
+        found |= _types(_member(form.get("properties"), key), schema, _DEPTH)
+    return found
+
+
+def _types(schema: Any, root: Json, depth: int) -> frozenset[str]:
+    if not isinstance(schema, Mapping) or not depth:
+        return frozenset()
+    kind = schema.get("type")
+    found = frozenset(kind if isinstance(kind, list) else [kind] if isinstance(kind, str) else ())
+    if reference := _REFERENCE.match(str(schema.get("$ref", ""))):
+        section, name = reference.groups()
+        found |= _types(_member(root.get(section), name), root, depth - 1)
+    for key in ("anyOf", "oneOf", "allOf"):
+        for arm in schema.get(key) or ():
+            found |= _types(arm, root, depth - 1)
+    if not found:
+        values = list(schema.get("enum") or ()) + ([schema["const"]] if "const" in schema else [])
+        found = frozenset(_NAMES.get(type(value), "object") for value in values)
+    return found
+
+
+def _member(mapping: Any, key: str) -> Any:
+    return mapping.get(key) if isinstance(mapping, Mapping) else None
+
+
+def converted(text: str, types: frozenset[str] = frozenset()) -> str:
+    """The JSON text that ``text`` stands for, as a value of one of ``types`` (any, if empty).
+
+    JSON is taken as it stands, Python's and braced literals are translated; what is neither, or
+    not of these types while a string is, is a string.
+    """
+    bare = text.strip()
+    for candidate in (bare, _translated(bare)):
+        try:
+            value = load(candidate)
+            found = candidate if candidate == bare else dump(value)
+        except (ValueError, RecursionError):
+            continue
+        if not isinstance(value, str) and ("string" not in types or _fits(value, types)):
+            return found
+    return dump(text.replace(QUOTE, ""))
+
+
+def _fits(value: Any, types: frozenset[str]) -> bool:
+    name = _NAMES[type(value)]
+    return name in types or (name == "integer" and "number" in types)
+
+
+# --- literals ------------------------------------------------------------------------------------
+
+_PYTHON_ESCAPES: Mapping[str, str] = {
+    **ESCAPES,
+    "'": "'",
+    "v": "\v",
+    "a": "\a",
+    "0": "\0",
+    "\n": "",
+}
+_PYTHON_DIGITS: Mapping[str, int] = {**DIGITS, "x": 2, "U": 8}
+_WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"} | {
+    word: word for word in ("true", "false", "null")
+}
+_BRACKETS: Mapping[str, str] = {"(": "[", ")": "]"}
+_LITERAL = re.compile(
+    rf"""(?P<string>"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*'|{QUOTE}[^{QUOTE}]*{QUOTE})
+    |(?P<word>[^\W\d][\w.\-]*)|(?P<number>[+-]?[\d.][\w.+-]*)|(?P<space>\s+)|(?P<sign>.)""",
+    re.DOTALL | re.VERBOSE,
+)
+
+
+def string_text(quote: str, *, raw: bool = False) -> StringText:
+    """Reads a string of Python or of a braced literal, by its quote; ``raw``: without escapes."""
+    if raw or quote == QUOTE:
+        return StringText(quote, {}, {})
+    return StringText(quote, _PYTHON_ESCAPES, _PYTHON_DIGITS)
+
+
+def _translated(text: str) -> str:
+    """A literal in JSON's words; nonsense stays nonsense, for JSON to refuse."""
+    tokens: list[str] = []
+    for found in _LITERAL.finditer(text):
+        kind, token = found.lastgroup, found.group()
+        if kind == "string":
+            string = string_text(token[0])
+            token = dump(string.read(token, 1)[0] + string.finish())
+        elif kind == "word":
+            token = _WORDS.get(token, dump(token))
+        elif kind == "sign":
+            token = _BRACKETS.get(token, token)
+            if token == ":" and tokens and tokens[-1][:1] not in '"{[':
+                tokens[-1] = dump(tokens[-1])  # keys are strings
+            elif token in "]}" and tokens and tokens[-1] == ",":
+                tokens.pop()
+        if kind != "space":
+            tokens.append(token)
+    return "".join(tokens)
+
+
+# --- an object, as it grows ----------------------------------------------------------------------
+
+
+class ObjectText:
+    """The JSON text of arguments that come key by key. Each method returns what it adds."""
+
+    def __init__(self, schema: Json) -> None:
+        self._schema = schema
+        self._types: frozenset[str] = frozenset()
+        self._has_keys = False
+
+    @property
+    def is_string(self) -> bool:
+        """Whether the value of the present key can only be a string."""
+        return self._types == STRING
+
+    def key(self, key: str) -> str:
+        """A key begins; its value must follow."""
+        self._types = types_of(self._schema, key)
+        before = ", " if self._has_keys else "{"
+        self._has_keys = True
+        return f"{before}{dump(key)}: "
+
+    def value(self, text: str) -> str:
+        """A whole value, as ``text`` says it and the schema reads it."""
+        return converted(text, self._types)
+
+    @staticmethod
+    def string(text: str) -> str:
+        """Some of a string; its quotes are the caller's."""
+        return within(text)
+
+    def end(self) -> str:
+        """The object is whole."""
+        return "}" if self._has_keys else "{}"

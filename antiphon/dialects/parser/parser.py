@@ -1,0 +1,405 @@
+"""The scanner: reads one reply, in whatever formats it is written, as deltas.
+
+Token by token: the lexer finds the terminals of the present state, the text up to there goes to
+that state's reader, the terminal leads to the next state. It never raises, loses no text, reads
+nothing twice, and gives the same deltas however the reply is cut into chunks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from itertools import repeat
+
+from antiphon.dialects.detokenizer import Detokenizer, Origins, wire_logprob
+from antiphon.dialects.formats.tool_formats import (
+    START,
+    TEXT,
+    THINKING,
+    Reads,
+    ReasoningFormat,
+    ToolFormat,
+)
+from antiphon.dialects.json_stream import Span
+from antiphon.stream.deltas import Delta, Reason
+from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
+
+from .delta_builder import Sink
+from .lexer import QUOTE, Lexer, is_special, without_marks
+from .markup import Markup
+from .state_readers import Reader, reader_for
+from .tool_call import Call, ToolShape
+
+__all__ = ["Lexer", "Parser", "ToolShape"]
+
+_OUTSIDE = frozenset({START, TEXT, THINKING})
+_NAMING = frozenset({"name", "label", "id"})
+#: Reading one of these, the call before is over.
+_BETWEEN_CALLS = frozenset({"between", "record", "name", "label"})
+_BLANK = " \t\r\n"
+#: What may stand between calls and says nothing.
+_SEPARATORS = _BLANK + "]),;}`"
+_BETWEEN = _SEPARATORS + "[{("
+
+
+class Parser:
+    """``dialects.base.Parser`` for any pair of formats.
+
+    ``shapes``: the name the model was shown → what it is on the wire; without any, no calls are
+    looked for. ``thinking``: the prompt already opened the thinking. ``parallel``: there may be
+    more than one call. ``held``: to a constraint; ``is_json``: of the answer. In a string of JSON
+    that is held to, a special token stands as text, as llama.cpp's grammars take it. ``lexer``:
+    that of these formats and this tokenizer, if it has been made.
+    """
+
+    def __init__(
+        self,
+        tokenizer: Tokenizer,
+        *,
+        reasoning: ReasoningFormat | None,
+        tools: ToolFormat | None,
+        shapes: Mapping[str, ToolShape],
+        thinking: bool,
+        parallel: bool = True,
+        held: bool = False,
+        is_json: bool = False,
+        lexer: Lexer | None = None,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._held = held
+        self._json = Span() if held and is_json else None
+        if not shapes:
+            tools = None
+        self._states = {} if tools is None else tools.states
+        self._tools = tools
+        self._shapes = shapes
+        self._parallel = parallel
+        self._lexer = lexer or Lexer(tokenizer, reasoning, tools)
+        self._detokenizer = Detokenizer(tokenizer, self._lexer.marks, self._lexer.known)
+        self._origins = Origins()
+        self._sink = Sink(holds=reasoning is not None or tools is not None)
+        self._buffer = ""
+        self._position = 0  # of the buffer in the text of the reply
+        kept = reasoning is not None and reasoning.kept
+        #: What the prompt wrote of an answer that its thinking is part of.
+        self._begun = (
+            f"{reasoning.open[0]}\n" if reasoning is not None and kept and thinking else ""
+        )
+        self._state = THINKING if thinking and reasoning is not None and not kept else START
+        self._reader: Reader | None = None
+        self._call: Call | None = None
+        self._markup = Markup(self._state, 0, is_bare=False)
+        self.reasoning_tokens = 0
+        self.done = False
+        if tools is not None and tools.begins and self._state == START:
+            self._markup.is_bare = True
+            self._enter(tools.begins)
+
+    # --- the contract -----------------------------------------------------------------------------
+
+    def free(self) -> None:
+        self._held, self._json = False, None
+
+    @property
+    def thinking(self) -> bool:
+        return self._state == THINKING
+
+    def feed(self, chunk: Chunk) -> Iterable[Delta]:
+        if chunk.ids:
+            self._sink.sampled(chunk.ids)
+        self._go_on()
+        logprobs: Iterable[TokenLogprob | None] = chunk.logprobs or repeat(None)
+        for token, logprob in zip(chunk.ids, logprobs, strict=False):
+            text = self._detokenizer.feed(token)
+            if (mark := self._lexer.marks.get(token)) is not None:
+                if self._held and self._is_text(token, mark):
+                    text = text.removesuffix(mark) + self._literal(token)
+            elif self._json is not None and self._state in (START, TEXT):
+                self._json.read(text)
+            if self._is_plain(text):
+                self._pass(text, logprob)
+            elif text or not self._lexer.is_dropped(token):
+                self._add(text, logprob)
+        if chunk.tail:
+            self._add(chunk.tail, None)
+        return self._sink.take()
+
+    def finish(self, reason: Reason) -> Iterable[Delta]:
+        is_cut = reason != "stop"
+        self._go_on()
+        if not is_cut or self._holds_text():
+            self._scan(self._detokenizer.finish(), final=True)
+        if not self.done:
+            self._end(is_cut=is_cut)
+        return self._sink.take()
+
+    def _literal(self, token: int) -> str:
+        return self._tokenizer.piece(token).decode("utf-8", "replace")
+
+    def _is_text(self, token: int, mark: str) -> bool:
+        """It stands in a string, which it neither ends nor cuts."""
+        if (mark and mark == self._lexer.quote) or token in self._tokenizer.end_ids:
+            return False
+        if self._state == TEXT:
+            return self._json is not None and self._json.in_string
+        return self._reader is not None and self._reader.in_string
+
+    def _go_on(self) -> None:
+        """Say first what the prompt has begun."""
+        if self._begun:
+            self._sink.say(self._begun)
+            self._begun, self._state = "", TEXT
+
+    def _holds_text(self) -> bool:
+        """Whether what was held back of a reply that was cut may be text, for all we know."""
+        if self._state in _OUTSIDE:
+            return without_marks(self._buffer) == self._buffer
+        return self._markup.is_bare and (self._call is None or not self._call.begun)
+
+    # --- the machine ------------------------------------------------------------------------------
+
+    def _is_plain(self, text: str) -> bool:
+        """Whether text can only be more of the answer or of the thinking, as nearly always."""
+        return (
+            text != ""
+            and (self._state == TEXT or self._state == THINKING)
+            and not self._buffer
+            and not self._origins.waiting
+            and self._lexer.states[self._state].begins(text) is None
+        )
+
+    def _pass(self, text: str, logprob: TokenLogprob | None) -> None:
+        """Take a token's text that is plain."""
+        self._position += len(text)
+        if self._state == THINKING:
+            self.reasoning_tokens += 1
+            self._sink.think(text)
+        else:
+            self._sink.say(
+                text, () if logprob is None else (wire_logprob(self._tokenizer, logprob),)
+            )
+
+    def _add(self, text: str, logprob: TokenLogprob | None) -> None:
+        """Take a token's text, if it has any yet."""
+        self._origins.add(self._position + len(self._buffer), len(text), logprob)
+        self._scan(text)
+
+    def _scan(self, text: str, *, final: bool = False) -> None:
+        self._buffer += text
+        while self._buffer and not self.done:
+            cut, terminal = self._lexer.states[self._state].find(self._buffer, final)
+            if cut and not self._read(cut):
+                continue
+            if terminal is None:
+                return
+            self._meet(terminal)
+
+    def _read(self, cut: int) -> bool:
+        """Read that much text in the present state. False: another state goes on before the end."""
+        text = self._buffer[:cut]
+        if self._state == THINKING:
+            self._think(self._advance(cut))
+        elif self._state == TEXT:
+            self._say(self._advance(cut))
+        elif self._state == START:
+            blank = len(text) - len(text.lstrip())
+            self._say(self._advance(blank))
+            if blank < cut:
+                self._begin_text(text[blank])
+                return False
+        else:
+            return self._read_markup(text)
+        return True
+
+    def _begin_text(self, char: str) -> None:
+        """An answer begins with this, unless its first word may be a call's."""
+        tools = self._tools
+        if tools is not None and tools.bare_state and not tools.bare and char.isidentifier():
+            self._markup = Markup(START, self._position, is_bare=True)
+            self._enter(tools.bare_state)
+        else:
+            self._state = TEXT
+
+    def _read_markup(self, text: str) -> bool:
+        """The same in a state of markup."""
+        state, reader = self._states[self._state], self._reader
+        if reader is None:
+            read = len(text) - len(text.lstrip(_BLANK + state.skips))
+            is_over = read < len(text)
+        else:
+            read = reader.read(text)
+            is_over = reader.over
+        self._markup.add(self._advance(read))
+        if reader is not None and reader.failed:
+            self._fail()
+            return False
+        if is_over and state.then in _OUTSIDE and reader is None:
+            self._return(state.then, is_text=True)
+        elif is_over:
+            self._enter(state.then)
+        return not is_over and read == len(text)
+
+    def _meet(self, terminal: str) -> None:
+        """A terminal stands at the beginning of the buffer."""
+        lead = self._lexer.states[self._state].leads.get(terminal)
+        if lead is None:
+            self._meet_stray(terminal)
+            return
+        to, is_left = lead
+        if terminal == self._lexer.quote and to == self._state:  # for the reader, as one character
+            self._buffer = QUOTE + self._buffer[len(terminal) :]
+            self._position += len(terminal) - 1
+            self._read(1)
+        elif self._reader is not None and self._reader.in_string and not is_special(terminal):
+            self._read(1)
+        elif self._state not in _OUTSIDE:
+            self._markup.is_bare &= not is_special(terminal)
+            if not is_left:
+                self._skip(terminal)
+            self._enter(to)
+        elif to in _OUTSIDE:
+            tag = self._advance(len(terminal))
+            if self._state == THINKING:
+                self.reasoning_tokens += len(self._tokens(tag, None))
+            self._sink.part()
+            self._state = to
+        else:
+            is_bare = is_left or (self._tools is not None and self._tools.doubtful)
+            self._markup = Markup(self._state, self._position, is_bare=is_bare)
+            if not is_left:
+                self._markup.text.append(self._advance(len(terminal)))
+            self._enter(to)
+
+    @property
+    def _reads(self) -> Reads:
+        """What the text is in the present state of markup."""
+        state = self._states.get(self._state)
+        return "between" if state is None else state.reads
+
+    def _meet_stray(self, terminal: str) -> None:
+        """A special token that means nothing here."""
+        if self._call is not None and self._call.begun and self._reader is not None:
+            self._spell(self._lexer.plain(terminal))  # who writes code may mean its text
+        elif self._reads == "header" and terminal in self._lexer.states[TEXT].leads:
+            self._fail()  # the end of an answer, whose last word only looked like a header
+        else:
+            self._skip(terminal)
+
+    def _spell(self, literal: str) -> None:
+        """The special token at the beginning of the buffer is read as the text it looks like."""
+        self._buffer = literal + self._buffer[1:]
+        self._position -= len(literal) - 1
+        self._read(len(literal))
+
+    def _skip(self, terminal: str) -> None:
+        """Take a terminal that is read by nobody."""
+        text = self._advance(len(terminal))
+        if self._state not in _OUTSIDE:
+            self._markup.text.append(text)
+
+    def _enter(self, to: str) -> None:
+        """Go from a state of markup to another state."""
+        reads = self._states[to].reads if to in self._states else "between"
+        if not self._leave(reads):
+            self._fail()
+        elif self.done:
+            return
+        elif to in _OUTSIDE:
+            self._return(to)
+        else:
+            self._state, self._reader = to, None
+            if reads != "between" and self._tools is not None:
+                if self._call is None:
+                    self._call = Call(self._sink, self._shapes, is_bare=self._markup.is_bare)
+                self._reader = reader_for(reads, self._call, self._tools)
+
+    def _leave(self, reads: str) -> bool:
+        """Leave the present state for one that reads that. False: this was no call."""
+        call, reader = self._call, self._reader
+        if call is None or reader is None:
+            return True
+        reader.leave()
+        is_named = self._reads in _NAMING and reads != "id"
+        if is_named and not call.begun and (call.name or reads not in _BETWEEN_CALLS):
+            if not call.begin():
+                return False
+        if call.begun:
+            self._markup.clear()
+        has_only_id = self._reads == "id" and not call.name
+        if reads in _BETWEEN_CALLS and not (has_only_id and reads == "name"):
+            self._call = self._reader = None
+            if call.begun:
+                self._end_call(call)
+        return True
+
+    def _end_call(self, call: Call) -> None:
+        call.end()
+        self._markup.calls += 1
+        self.done = not self._parallel
+        junk = self._lexer.plain("".join(call.junk)).strip()
+        if junk and not self.done:
+            self._sink.say(junk)  # it belongs to nothing, but is not lost
+
+    def _fail(self) -> None:
+        """What was read since the last call is no call: it is text."""
+        self._call = self._reader = None
+        self._return(START, is_text=True)
+
+    def _return(self, to: str, *, is_text: bool = False) -> None:
+        """Markup is over. What of it never became a call is text where the markup began; special
+        tokens with nothing between them are dropped, unless text follows them (``is_text``)."""
+        markup = self._markup
+        text = "".join(markup.text)
+        if markup.calls:
+            text = (text if is_text else "".join(markup.words)).lstrip(_SEPARATORS)
+        markup.clear()
+        self._state = to if markup.calls or to == THINKING else markup.origin
+        nothing = _BETWEEN if markup.calls else _BLANK
+        if not is_text and not without_marks(text).strip(nothing):
+            return
+        start = self._position - len(text) if markup.calls else markup.position
+        text = self._lexer.plain(text)
+        if self._state == THINKING:
+            self._think(text, start)
+        else:
+            self._say(text, start)
+            if text.strip():
+                self._state = TEXT
+
+    def _end(self, *, is_cut: bool) -> None:
+        """The reply is over. A call that was cut stays open; without a name it is left out, unless
+        it only looked like a call."""
+        if self._state not in _OUTSIDE:
+            if self._markup.is_bare and self._reads in _NAMING:
+                self._fail()  # a word, and nothing that makes it a call
+            elif not is_cut:
+                if self._call is not None:  # unfinished, its name must at least be a tool's
+                    self._call.is_bare = True
+                self._enter(START)
+            elif self._holds_text():
+                self._fail()
+        if not self.done:
+            self._sink.finish(is_cut=is_cut)
+
+    # --- text -------------------------------------------------------------------------------------
+
+    def _advance(self, length: int) -> str:
+        """Take text from the buffer."""
+        text, self._buffer = self._buffer[:length], self._buffer[length:]
+        self._position += length
+        return text
+
+    def _say(self, text: str, start: int | None = None) -> None:
+        logprobs = [
+            wire_logprob(self._tokenizer, found) for found in self._tokens(text, start) if found
+        ]
+        self._sink.say(text, logprobs)
+
+    def _think(self, text: str, start: int | None = None) -> None:
+        self.reasoning_tokens += len(self._tokens(text, start))
+        self._sink.think(text)
+
+    def _tokens(self, text: str, start: int | None) -> list[TokenLogprob | None]:
+        """Those behind text that was just taken from the buffer, or that began at ``start``."""
+        if start is None:
+            start = self._position - len(text)
+        return self._origins.take(start, self._position)

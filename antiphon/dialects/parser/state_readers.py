@@ -1,0 +1,246 @@
+"""Readers: each takes the text of one kind of state and tells the call what it says.
+
+They know neither terminals nor items, and read nothing twice.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Protocol
+
+from antiphon.dialects.formats.types import Reads, ToolFormat
+from antiphon.dialects.json_stream import Span
+
+from .json_calls import Record
+from .keyword_arguments import PairReader
+from .tool_call import Call
+from .xml_arguments import ElementReader
+
+__all__ = ["Reader", "reader_for"]
+
+#: What the name of a call can be: neither white space nor brackets nor quotes.
+_NAME = re.compile(r"[\w.\-:/$]*")
+_NAME_LIMIT = 256
+#: The beginning of a JSON object, and of that.
+_OBJECT = re.compile(r'\{\s*["}]')
+_OBJECT_BEGUN = re.compile(r"\{\s{0,64}")
+_LABEL = re.compile(r"(?:functions\.)?(.+?)(:\d+)?", re.DOTALL)
+
+
+class Reader(Protocol):
+    """Reads the text of one state."""
+
+    @property
+    def over(self) -> bool:
+        """It is whole: what follows belongs to another state."""
+
+    @property
+    def failed(self) -> bool:
+        """This is no call."""
+
+    @property
+    def in_string(self) -> bool:
+        """What looks like markup here is only text."""
+
+    def read(self, text: str) -> int:
+        """Take text; returns how much of it was taken."""
+
+    def leave(self) -> None:
+        """A terminal came, or the end."""
+
+
+class _Plain:
+    """Most readers take all there is."""
+
+    def __init__(self, call: Call) -> None:
+        self.over = self.failed = self.in_string = False
+        self.call = call
+        self.parts: list[str] = []
+
+    def read(self, text: str) -> int:
+        self.parts.append(text)
+        return len(text)
+
+    def leave(self) -> None:
+        """Nothing is left to say."""
+
+    @property
+    def text(self) -> str:
+        return "".join(self.parts)
+
+
+class _Name(_Plain):
+    """The name; refuses at the first character that no name has."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._length = 0
+        self._is_whole = False
+
+    def read(self, text: str) -> int:
+        at = 0 if self._length else len(text) - len(text.lstrip())
+        if not self._is_whole:
+            name = _NAME.match(text, at, at + _NAME_LIMIT - self._length)
+            assert name is not None
+            self.parts.append(name.group())
+            self._length += len(name.group())
+            at = name.end()
+            self._is_whole = at < len(text)
+        if not self.call.is_bare:  # where only the looks tell a call, nothing parts it
+            at = len(text) - len(text[at:].lstrip())
+        self.failed = at < len(text)
+        return at
+
+    def leave(self) -> None:
+        self.call.name = self.text
+
+
+class _Label(_Name):
+    """An id that holds the name: ``functions.NAME:0``. Without the number it tells no calls apart
+    and is only a name."""
+
+    def leave(self) -> None:
+        found = _LABEL.fullmatch(self.text)
+        if found is not None:
+            self.call.name = found.group(1)
+            self.call.call_id = self.text if found.group(2) else ""
+
+
+class _Header(_Name):
+    """The name, which the call tells again: only its look matters."""
+
+    def leave(self) -> None:
+        """Nothing is left to say."""
+
+
+class _Id(_Plain):
+    """The call's id, as the model gives it."""
+
+    def leave(self) -> None:
+        self.call.call_id = self.text.strip() or self.call.call_id
+
+
+class _Gap(_Plain):
+    """Between two parts of a call there is nothing to read."""
+
+    def read(self, text: str) -> int:
+        self.call.junk.append(text)
+        return len(text)
+
+
+class _Json(_Plain):
+    """The arguments as JSON; whatever else stands there is kept as the model wrote it."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._span = Span()
+        self._begun = False
+
+    def read(self, text: str) -> int:
+        at = 0
+        if not self._begun:
+            at = len(text) - len(text.lstrip())
+            self._begun = at < len(text)
+        end = self._span.read(text, at)
+        self.call.arguments(text[at:end])
+        self.over, self.in_string = self._span.over, self._span.in_string
+        return end
+
+
+class _Body(_Json):
+    """The arguments without any markup: JSON as it comes, other text when it is whole."""
+
+    def __init__(self, call: Call) -> None:
+        super().__init__(call)
+        self._is_text = False
+
+    def read(self, text: str) -> int:
+        if self._begun:
+            return super().read(text)
+        self.parts.append(text)
+        if not self._is_text:
+            said = self.text.lstrip()
+            if _OBJECT.match(said):
+                return super().read(said) + len(text) - len(said)
+            self._is_text = bool(said) and not _OBJECT_BEGUN.fullmatch(said)
+            self.parts = [said]
+        return len(text)
+
+    def leave(self) -> None:
+        if not self._begun:
+            self.call.body(self.text.rstrip("\r\n"))
+
+
+class _Key(_Plain):
+    """The name of a parameter."""
+
+    def leave(self) -> None:
+        self.call.key(self.text.strip())
+
+
+class _Literal(_Plain):
+    """A value that may be no string: read when it is whole."""
+
+    def __init__(self, call: Call, *, trims: bool) -> None:
+        super().__init__(call)
+        self._trims = trims
+
+    def leave(self) -> None:
+        text = self.text
+        self.call.value(text.removeprefix("\n").removesuffix("\n") if self._trims else text)
+
+
+class _String(_Plain):
+    """A value that is a string, as it stands. ``trims``: without a line end on either side."""
+
+    def __init__(self, call: Call, *, trims: bool) -> None:
+        super().__init__(call)
+        self._trims = trims
+        self._begun = False
+        self._held = ""
+        call.string("")
+
+    def read(self, text: str) -> int:
+        said = text
+        if self._trims:
+            said = self._held + (text if self._begun else text.removeprefix("\n"))
+            self._begun = True
+            self._held = "\n" if said.endswith("\n") else ""
+            said = said.removesuffix("\n")
+        self.call.string(said)
+        return len(text)
+
+    def leave(self) -> None:
+        self.call.string_end()
+
+
+def reader_for(reads: Reads, call: Call, form: ToolFormat) -> Reader:
+    """A reader for a state of ``form`` that reads that."""
+    match reads:
+        case "string":
+            return _String(call, trims=form.trims)
+        case "value" if call.takes_string:
+            return _String(call, trims=form.trims)
+        case "value" | "literal":
+            return _Literal(call, trims=form.trims)
+        case "pairs":
+            parameter = form.written.parameter
+            assert parameter is not None
+            return PairReader(call, parameter, form.written.after[0])
+    return _READERS[reads](call)
+
+
+_READERS: Mapping[Reads, Callable[[Call], Reader]] = {
+    "name": _Name,
+    "label": _Label,
+    "header": _Header,
+    "elements": ElementReader,
+    "id": _Id,
+    "filler": _Plain,
+    "gap": _Gap,
+    "json": _Json,
+    "body": _Body,
+    "key": _Key,
+    "record": Record,
+}

@@ -1,0 +1,474 @@
+"""The chat dialect over templates of real families: prompts, and how their replies are read."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.conversation import Conversation, Kept, Options
+from antiphon.dialects.base import Rendered
+from antiphon.dialects.chat.dialect import Dialect
+from antiphon.errors import InvalidRequest, SetupError
+from antiphon.stream.deltas import Open, Text
+from antiphon.testing.tokenizer import END, ByteTokenizer
+from antiphon.tokens import Chunk, ModelCard
+from antiphon.wire.items import (
+    FunctionCall,
+    FunctionCallOutput,
+    InputText,
+    Item,
+    Message,
+    OutputText,
+    Reasoning,
+    ReasoningText,
+)
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig, TextConfig
+from antiphon.wire.tools import Custom, Function
+from tests.dialects.families import TOKENS, source
+
+WEATHER = Function(
+    name="weather",
+    description="Tells the weather.",
+    parameters={
+        "type": "object",
+        "properties": {"city": {"type": "string"}},
+        "required": ["city"],
+    },
+)
+
+
+def user(text: str) -> Message:
+    return Message(role="user", content=(InputText(text=text),))
+
+
+def said(role: Any, text: str) -> Message:
+    return Message(role=role, content=(InputText(text=text),))
+
+
+def assistant(text: str, **more: Any) -> Message:
+    return Message(role="assistant", content=(OutputText(text=text),), **more)
+
+
+def thought(text: str, **more: Any) -> Reasoning:
+    return Reasoning(content=(ReasoningText(text=text),), **more)
+
+
+def call(id: str = "c1", arguments: str = '{"city": "Oslo"}') -> FunctionCall:
+    return FunctionCall(call_id=id, name="weather", arguments=arguments)
+
+
+def output(id: str = "c1", text: str = "sunny") -> FunctionCallOutput:
+    return FunctionCallOutput(call_id=id, output=text)
+
+
+class Model:
+    """A family's dialect, with its tokenizer."""
+
+    def __init__(self, family: str | None, *, tokens: Any = None, **more: Any) -> None:
+        special = TOKENS[family] if family and tokens is None else tuple(tokens or ())
+        card: dict[str, Any] = {"name": "m", "context_size": 1000, "fingerprint": "f"}
+        card |= {"bos_token": special[0] if special else None, "eos_token": END}
+        card |= {"chat_template": source(family) if family else None}
+        card |= more.pop("card", {})
+        self.tokenizer = ByteTokenizer(special)
+        self.dialect = Dialect(
+            ModelCard(**card), self.tokenizer, today=lambda: datetime(2026, 7, 9), **more
+        )
+
+    def render(
+        self,
+        *items: Item,
+        instructions: str | None = None,
+        kept: Kept | None = None,
+        **options: Any,
+    ) -> Rendered:
+        conversation = Conversation(items=items, instructions=instructions, kept=kept)
+        return self.dialect.render(conversation, Options(**options))
+
+    def prompt(self, *items: Item, **more: Any) -> str:
+        return self.spell(self.render(*items, **more).prompt.ids)
+
+    def spell(self, ids: tuple[int, ...]) -> str:
+        return b"".join(map(self.tokenizer.piece, ids)).decode()
+
+    def read(self, rendered: Rendered, reply: str) -> list[tuple[str, str]]:
+        """The items of a reply: (type, text)."""
+        ids = tuple(self.tokenizer.encode(reply, special=True))
+        found: list[tuple[str, str]] = []
+        deltas = [*rendered.parser.feed(Chunk(ids=ids)), *rendered.parser.finish("stop")]
+        for delta in deltas:
+            if isinstance(delta, Open):
+                found.append((type(delta.item).__name__, ""))
+            elif isinstance(delta, Text):
+                found[-1] = (found[-1][0], found[-1][1] + delta.text)
+        return found
+
+
+# --- families ------------------------------------------------------------------------------------
+
+
+def test_smol() -> None:
+    model = Model("smol")
+    assert model.prompt(user("Hi")) == (
+        "<|im_start|>system\nYou are a helpful AI assistant named SmolLM<|im_end|>\n"
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    assert model.prompt(said("developer", "D"), user("Hi"), instructions="I") == (
+        "<|im_start|>system\nI\n\nD<|im_end|>\n"
+        "<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+
+
+@pytest.mark.requirement("VO-1")
+def test_a_template_without_tools_gets_them_in_words() -> None:
+    model = Model("smol")
+    rendered = model.render(user("Hi"), call(), output(), instructions="Be kind.", tools=(WEATHER,))
+    text = model.spell(rendered.prompt.ids)
+    assert text.startswith("<|im_start|>system\nBe kind.\n\n# Tools")
+    system = text.partition("<|im_end|>")[0]
+    assert '"name": "weather"' in system and '"city"' in system
+    assert text.endswith(
+        '<|im_start|>assistant\n<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n'
+        "</tool_call><|im_end|>\n<|im_start|>user\n<tool_response>\nsunny\n</tool_response>"
+        "<|im_end|>\n<|im_start|>assistant\n"
+    )
+    reply = (
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Rome"}}\n</tool_call><|im_end|>'
+    )
+    assert model.read(rendered, reply) == [("FunctionCall", '{"city": "Rome"}')]
+
+
+def test_qwen_in_a_tool_loop() -> None:
+    model = Model("qwen")
+    text = model.prompt(
+        user("Weather?"), thought("look"), assistant("Let me see."), call(), output(),
+        tools=(WEATHER,),
+    )  # fmt: skip
+    assert text.startswith('<|im_start|>system\n# Tools\n\n<tools>\n{"type": "function", ')
+    assert text.endswith(
+        "<|im_start|>user\nWeather?<|im_end|>\n"
+        "<|im_start|>assistant\n<think>\nlook\n</think>\n\nLet me see.\n"
+        '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call><|im_end|>\n'
+        "<|im_start|>user\n<tool_response>\nsunny\n</tool_response><|im_end|>\n"
+        "<|im_start|>assistant\n"
+    )
+
+
+def test_past_calls_stay_calls_when_no_tool_may_be_called() -> None:
+    model = Model("qwen")
+    text = model.prompt(user("Weather?"), call(), output(), user("And?"), tool_choice="none")
+    assert '<tool_call>\n{"name": "weather"' in text and "<tool_response>\nsunny" in text
+    rendered = model.render(user("a"), tools=(WEATHER,), tool_choice="none")
+    assert "weather" not in model.spell(rendered.prompt.ids)
+    written = '<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>'
+    assert [kind for kind, _ in model.read(rendered, written)] == ["Message"]
+
+
+@pytest.mark.requirement("GO-4")
+def test_llama_gets_one_call_an_answer_and_the_date() -> None:
+    model = Model("llama")
+    text = model.prompt(
+        user("Weather?"), call("a"), call("b", '{"city": "Rome"}'), output("a", "1"),
+        output("b", "2"), tools=(WEATHER,),
+    )  # fmt: skip
+    assert text.startswith("<|begin|><|start_header_id|>system<|end_header_id|>\n\nToday Date: 09 ")
+    oslo, rome = text.index('{"city": "Oslo"}'), text.index('{"city": "Rome"}')
+    assert oslo < text.index('"1"') < rome < text.index('"2"')
+
+
+def test_mistral_gets_alternating_roles_and_short_ids() -> None:
+    model = Model("mistral")
+    text = model.prompt(
+        user("A"), user("B"), assistant("C"), said("developer", "D"), user("E"), call(), output(),
+        instructions="I", tools=(WEATHER,),
+    )  # fmt: skip
+    assert text.startswith("<s>[INST]A\n\nB[/INST]C<|end|>[AVAILABLE_TOOLS][")
+    assert "[INST]E[/INST]" in text or "[INST]I\n\nD\n\nE[/INST]" in text
+    assert '[TOOL_CALLS][{"name": "weather", "arguments": {"city": "Oslo"}, "id": "' in text
+    assert text.count("<s>") == 1
+
+
+def test_gemma_gets_the_system_as_the_users_words() -> None:
+    model = Model("gemma")
+    text = model.prompt(said("system", "S"), user("U"), user("V"), instructions="I")
+    assert text == (
+        "<bos><start_of_turn>user\nI\n\nS\n\nU\n\nV<end_of_turn>\n<start_of_turn>model\n"
+    )
+
+
+def test_one_leading_system_message() -> None:
+    model = Model("strict")
+    text = model.prompt(user("U"), assistant("A"), said("system", "S"), user("V"), instructions="I")
+    assert text.startswith("<|im_start|>system\nI\n\nS<|im_end|>\n<|im_start|>user\nU")
+
+
+def test_arguments_that_are_no_object_do_not_break_a_template_that_wants_one() -> None:
+    model = Model("strict")
+    text = model.prompt(user("U"), call(arguments='{"ci'), output(text="bad"), tools=(WEATHER,))
+    assert '<parameter=arguments>\n{"ci\n</parameter>' in text
+
+
+def test_content_as_parts() -> None:
+    model = Model("parts")
+    assert model.prompt(user("Hi")).endswith("user\nHi<|im_end|>\n<|im_start|>assistant\n")
+
+
+def test_without_a_template() -> None:
+    chatml = Model(None, tokens=("<|im_start|>", "<|im_end|>"))
+    assert chatml.prompt(user("Hi"), instructions="I") == (
+        "<|im_start|>system\nI<|im_end|>\n<|im_start|>user\nHi<|im_end|>\n<|im_start|>assistant\n"
+    )
+    plain = Model(None, card={"bos_token": None})
+    rendered = plain.render(user("Hi"), instructions="I")
+    assert plain.spell(rendered.prompt.ids) == "system: I\n\nuser: Hi\n\nassistant:"
+    assert "\n\nuser:" in rendered.stop
+
+
+def test_a_template_for_tools_is_used_with_tools() -> None:
+    named = {"tool_use": source("qwen")}
+    model = Model("smol", tokens=TOKENS["qwen"], card={"chat_templates": named})
+    assert "# Tools" in model.prompt(user("Hi"), tools=(WEATHER,))
+    assert "SmolLM" in model.prompt(user("Hi"))
+
+
+def test_a_template_for_tools_that_asks_for_calls_nobody_can_read_is_not_used() -> None:
+    """As that of Command R: tools are told of in words, and read as those words say."""
+    asks = "{{ tools }}{% for m in messages %}{{ m.content }}{% endfor %}Write 'Action:' and JSON."
+    model = Model("smol", card={"chat_templates": {"tool_use": asks}})
+    prompt = model.prompt(user("Hi"), tools=(WEATHER,))
+    assert "<tool_call>" in prompt and "Action:" not in prompt
+
+
+def test_a_template_for_tools_may_be_the_only_one() -> None:
+    named = {
+        "default": source("qwen").replace(
+            "{%- if tools %}", "{%- for tool in tools %}{%- endfor %}{%- if tools %}", 1
+        )
+    }
+    model = Model(None, tokens=TOKENS["qwen"], card={"chat_templates": named})
+    assert "# Tools" in model.prompt(user("Hi"), tools=(WEATHER,))
+    assert "# Tools" not in model.prompt(user("Hi"))
+
+
+@pytest.mark.requirement("VO-2", "VN-1")
+def test_formats_can_be_named() -> None:
+    model = Model("smol", tool_format="mistral", reasoning_format="think")
+    rendered = model.render(user("Hi"), tools=(WEATHER,))
+    reply = '<think>\nhm\n</think>\n\n[TOOL_CALLS][{"name": "weather", "arguments": {"city": "X"}}]'
+    assert model.read(rendered, reply) == [("Reasoning", "hm"), ("FunctionCall", '{"city": "X"}')]
+    with pytest.raises(SetupError, match="tool_format"):
+        Model("smol", tool_format="nonesuch")
+
+
+# --- what a template refuses ---------------------------------------------------------------------
+
+
+def test_what_a_template_raises_is_the_requests_fault() -> None:
+    template = (
+        "{% for m in messages %}{% if 'x' in m.content %}{{ raise_exception('no x') }}{% endif %}"
+        "{{ m.content }}{% endfor %}"
+    )
+    model = Model(None, template=template, card={"bos_token": None})
+    with pytest.raises(InvalidRequest, match="no x") as refused:
+        model.render(user("x"))
+    assert refused.value.param == "input"
+
+
+def test_what_a_template_is_given_is_not_for_requests_to_set() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        Model("qwen").render(user("Hi"), template={"messages": []})
+    assert refused.value.param == "chat_template_kwargs.messages"
+
+
+@pytest.mark.requirement("D-51", "API-TEXT-MODEL")
+def test_images_are_noted_or_refused() -> None:
+    from antiphon.wire.items import InputImage
+
+    seen = Message(role="user", content=(InputImage(file_id="f"),))
+    assert "[image omitted" in Model("smol").prompt(seen)
+    with pytest.raises(InvalidRequest):
+        Model("smol", unreadable="refuse").render(seen)
+
+
+# --- tokens --------------------------------------------------------------------------------------
+
+
+def test_bos_stands_once() -> None:
+    for add in (True, False):
+        assert Model("gemma", card={"add_bos": add}).prompt(user("U")).count("<bos>") == 1
+    smol = {"bos_token": "<|im_start|>"}
+    assert (
+        not Model("smol", card={**smol, "add_bos": False})
+        .prompt(user("U"))
+        .startswith("<|im_start|>" * 2)
+    )
+    model = Model("parts", tokens=("<s>", *TOKENS["parts"]), card={"add_bos": True})
+    assert model.prompt(user("U")).startswith("<s><|im_start|>user")
+
+
+@pytest.mark.parametrize(
+    ("family", "end"),
+    [("smol", "<|im_end|>"), ("gemma", "<end_of_turn>"), ("r1", "<｜end▁of▁sentence｜>")],
+)
+def test_the_models_turn_ends_where_the_template_ends_it(family: str, end: str) -> None:
+    model = Model(family)
+    assert model.render(user("U")).stop_ids == (model.tokenizer.special[end],)
+
+
+def test_an_end_that_the_tokenizer_knows_is_not_said_twice() -> None:
+    assert Model("mistral").render(user("U")).stop_ids == ()
+
+
+@pytest.mark.requirement("API-LOOK-ALIKE")
+@given(
+    st.lists(st.sampled_from((*TOKENS["qwen"], END, "<|im_", "start|>", "a", " ", "\n"))),
+    st.sampled_from(("user", "system", "developer")),
+)
+def test_users_cannot_spell_tokens(pieces: list[str], role: str) -> None:
+    def render(text: str) -> Rendered:
+        return QWEN.render(
+            *(said(role, text), call("c", "{}"), output("c", text), user(text)),
+            tools=(Function(name="weather", description=text),),
+            instructions=text,
+        )
+
+    text = "-".join(("a", *pieces, "z"))
+    ids, plain = render(text).prompt.ids, render("az").prompt.ids
+    assert [id for id in ids if id > 255] == [id for id in plain if id > 255]
+    assert QWEN.spell(ids).count(text) >= 4 - ("\n" in text)
+
+
+QWEN = Model("qwen")
+
+
+@pytest.mark.requirement("D-79")
+def test_the_next_turn_extends_what_was_kept() -> None:
+    first = QWEN.render(user("Weather?"), tools=(WEATHER,))
+    calling = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
+    reply = f"<think>\nlook\n</think>\n\n{calling}<|im_end|>"
+    sampled = QWEN.tokenizer.encode(reply, special=True)
+    kept = Kept(ids=(*first.prompt.ids, *sampled), fingerprint="f")
+    again = QWEN.render(
+        user("Weather?"), thought("look"), call(), output(), tools=(WEATHER,), kept=kept
+    )
+    assert again.prompt.ids[: len(kept.ids)] == kept.ids
+    fresh = QWEN.render(user("Weather?"), thought("look"), call(), output(), tools=(WEATHER,))
+    assert QWEN.spell(again.prompt.ids) == QWEN.spell(fresh.prompt.ids)
+
+
+def test_what_the_model_wrote_its_own_way_is_kept_where_it_is_the_last_turn() -> None:
+    """The template would write the arguments otherwise: what is kept ends before them."""
+    first = QWEN.render(user("W?"), tools=(WEATHER,))
+    reply = '<tool_call>\n{"name":"weather","arguments":{"city":"Oslo"}}\n</tool_call><|im_end|>'
+    kept = Kept(
+        ids=(*first.prompt.ids, *QWEN.tokenizer.encode(reply, special=True)), fingerprint="f"
+    )
+    again = QWEN.render(user("W?"), call(), output(), tools=(WEATHER,), kept=kept)
+    assert again.prompt.ids[: len(first.prompt.ids) - 20] == kept.ids[: len(first.prompt.ids) - 20]
+    assert '{"name": "weather", "arguments"' in QWEN.spell(again.prompt.ids)
+
+
+# --- thinking ------------------------------------------------------------------------------------
+
+
+def effort(level: Any) -> ReasoningConfig:
+    return ReasoningConfig(effort=level)
+
+
+def test_a_switch_of_the_template_follows_the_effort() -> None:
+    on, off = QWEN.prompt(user("U")), QWEN.prompt(user("U"), reasoning=effort("none"))
+    assert off == on + "<think>\n\n</think>\n\n"
+    assert QWEN.prompt(user("U"), reasoning=effort("high")) == on
+    settings = {"enable_thinking": False}
+    assert QWEN.prompt(user("U"), template=settings) == off
+    assert QWEN.prompt(user("U"), template=settings, reasoning=effort("high")) == off
+    assert Model("qwen", settings=settings).prompt(user("U")) == off
+
+
+def test_a_model_that_always_thinks_is_told_that_it_has() -> None:
+    model = Model("r1")
+    rendered = model.render(user("U"), reasoning=effort("none"))
+    assert model.spell(rendered.prompt.ids).endswith("<｜Assistant｜><think>\n\n</think>\n\n")
+    assert model.read(rendered, "Yes") == [("Message", "Yes")]
+
+
+def test_who_is_not_to_think_is_held_to_it() -> None:
+    for level, may in (("none", False), ("low", True)):
+        asked = {"tools": (WEATHER,), "tool_choice": "required", "reasoning": effort(level)}
+        constraint = QWEN.render(user("U"), **asked).constraint
+        assert constraint is not None and ("thought" in constraint.lark) is may
+
+
+def test_the_prompts_end_decides_where_reading_begins() -> None:
+    model = Model("r1")
+    rendered = model.render(user("U"), reasoning=effort("low"))
+    assert model.read(rendered, "hm\n</think>\n\nYes") == [("Reasoning", "hm"), ("Message", "Yes")]
+    assert QWEN.read(QWEN.render(user("U <think>")), "Yes") == [("Message", "Yes")]
+
+
+def test_levels_are_those_the_template_knows() -> None:
+    template = "{{ reasoning_effort }}:{% for m in messages %}{{ m.content }}{% endfor %}"
+    model = Model(None, template=template, card={"bos_token": None})
+    levels = {"minimal": "low", "low": "low", "medium": "medium", "high": "high", "xhigh": "high"}
+    for asked, told in levels.items():
+        assert model.prompt(user("U"), reasoning=effort(asked)) == f"{told}:U"
+
+
+@pytest.mark.requirement("VN-35", "VO-4", "D-48")
+def test_thinking_in_a_tool_loop_stays_where_the_template_knows_none() -> None:
+    model = Model("r1")
+    text = model.prompt(thought("old"), assistant("A"), user("U"), thought("now"), call(), output())
+    assert "old" not in text
+
+
+# --- going on ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("family", ["smol", "qwen", "gemma", "mistral", "llama"])
+def test_an_answer_that_was_cut_is_gone_on_with(family: str) -> None:
+    model = Model(family)
+    opened = model.prompt(user("U"))
+    cut = assistant("The answer is ", status="incomplete")
+    assert model.prompt(user("U"), cut) == f"{opened}The answer is "
+
+
+def test_thinking_that_was_cut_is_gone_on_with() -> None:
+    rendered = QWEN.render(user("U"), thought("First, ", status="incomplete"))
+    assert QWEN.spell(rendered.prompt.ids).endswith("assistant\n<think>\nFirst, ")
+    assert QWEN.read(rendered, "then\n</think>\n\nYes")[0] == ("Reasoning", "then")
+    both = QWEN.render(user("U"), thought("hm"), assistant("Yes, ", status="in_progress"))
+    assert QWEN.spell(both.prompt.ids).endswith("<think>\nhm\n</think>\n\nYes, ")
+    assert QWEN.read(both, "sure") == [("Message", "sure")]
+
+
+def test_a_prompt_that_opens_the_thinking_closes_it_before_an_answer_goes_on() -> None:
+    text = Model("r1").prompt(user("U"), assistant("Yes, ", status="incomplete"))
+    assert text.endswith("<｜Assistant｜><think>\n\n</think>\n\nYes, ")
+
+
+# --- words ---------------------------------------------------------------------------------------
+
+
+def test_the_model_is_told_the_schema_it_is_held_to() -> None:
+    schema = {"type": "object", "properties": {"a": {"type": "integer"}}}
+    form = JsonSchemaFormat(name="n", schema=schema, description="Ages.")
+    text = QWEN.prompt(user("U"), text=TextConfig(format=form), instructions="I")
+    assert '"properties": {"a": {"type": "integer"}}' in text and "Ages." in text
+    assert text.startswith("<|im_start|>system\nI\n\n")
+    assert "JSON object" in QWEN.prompt(user("U"), text=TextConfig(format=JsonObjectFormat()))
+
+
+def test_verbosity_is_said() -> None:
+    plain = QWEN.prompt(user("U"))
+    assert QWEN.prompt(user("U"), text=TextConfig(verbosity="medium")) == plain
+    assert "short" in QWEN.prompt(user("U"), text=TextConfig(verbosity="low"))
+
+
+def test_custom_tools_are_read_as_such() -> None:
+    rendered = QWEN.render(user("U"), tools=(Custom(name="patch"),))
+    reply = '<tool_call>\n{"name": "patch", "arguments": {"input": "a\\nb"}}\n</tool_call>'
+    assert QWEN.read(rendered, reply) == [("CustomToolCall", "a\nb")]

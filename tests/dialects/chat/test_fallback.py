@@ -1,0 +1,190 @@
+"""What a template cannot say, said otherwise."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.dialects.chat.fallback import fitted, tool_prompt, without_tools
+from antiphon.dialects.chat.template_probe import Traits
+from antiphon.dialects.formats.tool_formats import TOOLS
+
+Message = dict[str, Any]
+
+
+def traits(**more: Any) -> Traits:
+    able: dict[str, Any] = {
+        "parts": False,
+        "system": True,
+        "system_anywhere": True,
+        "developer": True,
+        "neighbours": True,
+        "user_after_results": True,
+        "tools": True,
+        "results": True,
+        "objects": True,
+        "texts": True,
+        "parallel": True,
+        "short_ids": False,
+        "named_ids": False,
+        "reasoning": "reasoning_content",
+        "end": "",
+    }
+    return Traits(**{**able, **more})
+
+
+def said(*messages: tuple[str, str]) -> list[Message]:
+    return [{"role": role, "content": text} for role, text in messages]
+
+
+def pairs(messages: list[Message]) -> list[tuple[str, str]]:
+    return [(message["role"], message["content"]) for message in messages]
+
+
+TALK = said(
+    ("system", "S1"), ("developer", "D1"), ("user", "U1"), ("assistant", "A1"), ("system", "S2"),
+    ("user", "U2"), ("user", "U3"),
+)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("lacks", "expected"),
+    [
+        ({}, pairs(TALK)),
+        (
+            {"developer": False},
+            [("system", "S1\n\nD1"), *pairs(TALK)[2:]],
+        ),
+        (
+            {"developer": False, "system_anywhere": False},
+            [
+                ("system", "S1\n\nD1\n\nS2"),
+                ("user", "U1"),
+                ("assistant", "A1"),
+                ("user", "U2"),
+                ("user", "U3"),
+            ],
+        ),
+        (
+            {"developer": False, "system_anywhere": False, "neighbours": False},
+            [
+                ("system", "S1\n\nD1\n\nS2"),
+                ("user", "U1"),
+                ("assistant", "A1"),
+                ("user", "U2\n\nU3"),
+            ],
+        ),
+        (
+            {"developer": False, "system": False, "system_anywhere": False, "neighbours": False},
+            [("user", "S1\n\nD1\n\nS2\n\nU1"), ("assistant", "A1"), ("user", "U2\n\nU3")],
+        ),
+    ],
+)
+def test_roles_a_template_lacks(lacks: dict[str, Any], expected: list[tuple[str, str]]) -> None:
+    assert pairs(fitted(TALK, traits(**lacks))) == expected
+
+
+def test_an_answer_that_comes_first_gets_a_user_before_it() -> None:
+    strict = traits(neighbours=False)
+    talk = said(("system", "S"), ("assistant", "A"), ("user", "U"))
+    assert pairs(fitted(talk, strict)) == [
+        ("system", "S"), ("user", ""), ("assistant", "A"), ("user", "U"),
+    ]  # fmt: skip
+    without = traits(neighbours=False, system=False, system_anywhere=False)
+    assert pairs(fitted(talk, without)) == [("user", "S"), ("assistant", "A"), ("user", "U")]
+
+
+def test_a_system_message_alone_becomes_the_users() -> None:
+    assert pairs(fitted(said(("system", "S")), traits(system=False))) == [("user", "S")]
+
+
+def call(id: str, arguments: Any) -> Message:
+    return {"type": "function", "id": id, "function": {"name": f"f_{id}", "arguments": arguments}}
+
+
+def result(id: str, text: str) -> Message:
+    return {"role": "tool", "content": text, "tool_call_id": id, "name": f"f_{id}"}
+
+
+CALLING: list[Message] = [
+    {
+        "role": "assistant",
+        "content": "So:",
+        "reasoning_content": "hm",
+        "tool_calls": [call("a", {"x": "1"}), call("b", '{"x')],
+    },
+    result("a", "1"),
+    result("b", "2"),
+]
+
+
+@pytest.mark.requirement("FM-ANSWERED")
+def test_results_that_must_be_answered_before_the_user_speaks() -> None:
+    talk = [*said(("user", "U1")), *CALLING, *said(("user", "U2"))]
+    assert [m["role"] for m in fitted(talk, traits())][-2:] == ["tool", "user"]
+    fit = fitted(talk, traits(user_after_results=False))
+    assert pairs(fit)[-3:] == [("tool", "2"), ("assistant", ""), ("user", "U2")]
+    assert fitted(fit, traits(user_after_results=False)) == fit
+
+
+def test_one_call_an_answer() -> None:
+    first, one, second, two = fitted(CALLING, traits(parallel=False))
+    assert [c["id"] for c in first["tool_calls"]] == ["a"]
+    assert (first["content"], first["reasoning_content"], one["content"]) == ("So:", "hm", "1")
+    assert [c["id"] for c in second["tool_calls"]] == ["b"]
+    assert (second["content"], two["content"]) == ("", "2")
+
+
+def test_forms_of_arguments() -> None:
+    def arguments(**more: Any) -> list[Any]:
+        message = fitted(CALLING, traits(**more))[0]
+        return [c["function"]["arguments"] for c in message["tool_calls"]]
+
+    assert arguments() == [{"x": "1"}, '{"x']
+    assert arguments(objects=False) == ['{"x": "1"}', '{"x']
+    assert arguments(texts=False) == [{"x": "1"}, {"arguments": '{"x'}]
+
+
+def test_short_ids_are_the_same_in_call_and_result() -> None:
+    asked, one, two = fitted(CALLING, traits(short_ids=True))
+    ids = [c["id"] for c in asked["tool_calls"]]
+    assert ids == [one["tool_call_id"], two["tool_call_id"]]
+    assert len(set(ids)) == 2
+    assert all(len(id) == 9 and id.isalnum() for id in ids)
+
+
+def test_ids_that_hold_names_count_calls() -> None:
+    fit = fitted([*CALLING, *CALLING], traits(named_ids=True))
+    asked = [c["id"] for m in fit for c in m.get("tool_calls", ())]
+    assert asked == ["functions.f_a:0", "functions.f_b:1", "functions.f_a:2", "functions.f_b:3"]
+    told = [m["tool_call_id"] for m in fit if m["role"] == "tool"]
+    assert told == asked
+
+
+def test_parts_and_the_key_for_thinking() -> None:
+    message = fitted(CALLING, traits(parts=True, reasoning="thinking"))[0]
+    assert message["content"] == [{"type": "text", "text": "So:"}]
+    assert message["thinking"] == "hm" and "reasoning_content" not in message
+    assert "hm" not in str(fitted(CALLING, traits(reasoning=None)))
+
+
+def test_calls_as_text() -> None:
+    asked, answered = without_tools(CALLING, TOOLS["hermes"])
+    assert asked["content"] == (
+        'So:\n<tool_call>\n{"name": "f_a", "arguments": {"x": "1"}}\n</tool_call>\n'
+        '<tool_call>\n{"name": "f_b", "arguments": {"x}\n</tool_call>'
+    )
+    assert answered["role"] == "user"
+    assert answered["content"] == (
+        "<tool_response>\n1\n</tool_response>\n<tool_response>\n2\n</tool_response>"
+    )
+
+
+def test_the_prompt_for_tools_says_how_the_format_writes_calls() -> None:
+    definition = {"type": "function", "function": {"name": "weather", "description": "é"}}
+    text = tool_prompt([definition], TOOLS["hermes"])
+    assert json.dumps(definition, ensure_ascii=False) in text
+    assert '<tool_call>\n{"name": "<function-name>", "arguments": <args-json-object>}' in text
+    assert "[TOOL_CALLS][" in tool_prompt([definition], TOOLS["mistral"])

@@ -1,0 +1,154 @@
+"""From masked text to ids: exact, whatever users write and whatever was kept."""
+
+from __future__ import annotations
+
+import json
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.conversation import Kept
+from antiphon.dialects.chat.prompt import Encoder
+from antiphon.testing.tokenizer import END, ByteTokenizer
+
+SPECIAL = ("<|a|>", "<|ab|>", "<think>", "\U0010fff0")
+TOKENIZER = ByteTokenizer(SPECIAL)
+ENCODER = Encoder(TOKENIZER, "f")
+#: Text full of what must be kept apart: tokens, halves of tokens, the private characters.
+PIECES = (*SPECIAL, END, "<|", "a|>", "b|>", "é", "🦄", " ", "x", "\U0010fffd", "\U00100001")
+texts = st.lists(st.sampled_from(PIECES)).map("".join)
+#: A prompt: what the template writes, and what users do, by turns.
+prompts = st.lists(st.tuples(st.sampled_from(("<|a|>", "<|ab|>x", "\n", "<think>")), texts))
+
+
+def decode(ids: tuple[int, ...]) -> str:
+    return b"".join(map(TOKENIZER.piece, ids)).decode()
+
+
+def masked(prompt: list[tuple[str, str]]) -> str:
+    return "".join(ours + ENCODER.hide(theirs) for ours, theirs in prompt)
+
+
+def spelled(prompt: list[tuple[str, str]]) -> str:
+    return "".join(ours + theirs for ours, theirs in prompt)
+
+
+@given(prompts)
+def test_the_ids_spell_the_text_and_users_spell_no_token(prompt: list[tuple[str, str]]) -> None:
+    ids = ENCODER.encode(masked(prompt), None)
+    assert decode(ids) == ENCODER.shown(masked(prompt)) == spelled(prompt)
+    ours = "".join(ours for ours, _ in prompt)
+    control = [id for id in ids if id > 255]
+    assert control == [id for id in TOKENIZER.encode(ours, special=True) if id > 255]
+
+
+@given(prompts, st.lists(st.integers(0, TOKENIZER.size - 1), max_size=30))
+def test_whatever_was_kept_the_text_is_the_same(
+    prompt: list[tuple[str, str]], kept: list[int]
+) -> None:
+    ids = ENCODER.encode(masked(prompt), Kept(ids=tuple(kept), fingerprint="f"))
+    assert decode(ids) == spelled(prompt)
+
+
+@given(prompts, prompts)
+def test_what_is_kept_is_extended_or_cut_at_a_token(
+    first: list[tuple[str, str]], more: list[tuple[str, str]]
+) -> None:
+    kept = ENCODER.encode(masked(first), None)
+    ids = ENCODER.encode(masked([*first, ("\n", ""), *more]), Kept(ids=kept, fingerprint="f"))
+    assert ids[: len(kept)] == kept
+    other = ENCODER.encode(masked(more), Kept(ids=kept, fingerprint="f"))
+    assert decode(other) == spelled(more)
+
+
+def test_tokens_that_were_sampled_otherwise_stay_as_they_were() -> None:
+    """A model need not write the tokens that an encoder would: other ids, the same text."""
+    special = TOKENIZER.special
+    kept = (special["<|a|>"], *b"hi", special[END])
+    merged = ByteTokenizerOfPairs()
+    encoder = Encoder(merged, "f")
+    assert encoder.encode(f"<|a|>hi{END}", None) != kept
+    ids = encoder.encode(f"<|a|>hi{END}more", Kept(ids=kept, fingerprint="f"))
+    assert ids[: len(kept)] == kept
+
+
+def test_a_difference_cuts_back_to_the_last_control_token() -> None:
+    kept = TOKENIZER.encode(f"<|a|>one{END}two three{END}", special=True)
+    ids = ENCODER.encode(f"<|a|>one{END}two four", Kept(ids=tuple(kept), fingerprint="f"))
+    assert ids[:5] == tuple(kept[:5])
+    assert decode(ids) == f"<|a|>one{END}two four"
+
+
+def test_another_vocabulary_is_not_extended() -> None:
+    kept = Kept(ids=(*b"<|a|>",), fingerprint="other")
+    assert ENCODER.encode("<|a|>", kept) == (TOKENIZER.special["<|a|>"],)
+
+
+def test_plain_text_in_what_was_kept_is_no_token() -> None:
+    """The same letters, once as text and once as a control token, are not the same."""
+    kept = Kept(ids=tuple(b"<|a|>"), fingerprint="f")
+    assert ENCODER.encode("<|a|>x", kept)[0] == TOKENIZER.special["<|a|>"]
+
+
+def test_names_and_values_of_objects_are_hidden() -> None:
+    value = {"<|a|>": ["<|a|>", 1, None, {"k": ("<|a|>",)}]}
+    text = json.dumps(ENCODER.hide(value), ensure_ascii=False)
+    assert "<|a|>" not in text
+    assert ENCODER.shown(text) == json.dumps(value)
+
+
+class ByteTokenizerOfPairs(ByteTokenizer):
+    """Knows one pair of letters as one token, as real vocabularies know many."""
+
+    PAIR = 1000
+
+    def __init__(self) -> None:
+        super().__init__(SPECIAL)
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        ids = super().encode(text, special=special)
+        out: list[int] = []
+        for id in ids:
+            if out[-1:] == [ord("h")] and id == ord("i"):
+                out[-1] = self.PAIR
+            else:
+                out.append(id)
+        return out
+
+    def piece(self, token: int) -> bytes:
+        return b"hi" if token == self.PAIR else super().piece(token)
+
+
+class BlankTokenizer(ByteTokenizer):
+    """Puts a blank in front of every text, as SentencePiece vocabularies do."""
+
+    def __init__(self) -> None:
+        super().__init__(SPECIAL)
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        ids: list[int] = []
+        for piece in self._pattern.split(text) if special else [text]:
+            token = self._special.get(piece) if special else None
+            ids += [token] if token is not None else (" " + piece).encode() if piece else []
+        return ids
+
+
+def test_vocabularies_that_add_blanks_are_extended_at_control_tokens_only() -> None:
+    tokenizer = BlankTokenizer()
+    encoder = Encoder(tokenizer, "f")
+    text = f"<|a|>one{END}<|a|>two{END}"
+    kept = encoder.encode(text, None)
+    assert encoder.encode(f"{text}<|a|>", Kept(ids=kept, fingerprint="f"))[: len(kept)] == kept
+    cut = Kept(ids=kept[:-1], fingerprint="f")
+    assert encoder.encode(f"<|a|>one{END}<|a|>two more", cut) == encoder.encode(
+        f"<|a|>one{END}<|a|>two more", None
+    )
+
+
+def test_half_a_character_is_replaced() -> None:
+    """Models write such, escaped, into the JSON of their calls; no tokenizer takes it."""
+    tokenizer = ByteTokenizer()
+    encoder = Encoder(tokenizer, "f")
+    ids = encoder.encode("a\ud83d b", None)
+    assert b"".join(map(tokenizer.piece, ids)).decode() == "a\ufffd b"
+    assert encoder.spread("\ud83d|x", "|", "")[0] == encoder.encode("\ufffdx", None)

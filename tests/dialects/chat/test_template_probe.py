@@ -1,0 +1,169 @@
+"""What templates of the families take, as found by trying."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.dialects.chat.template import CHATML, PLAIN, Template
+from antiphon.dialects.chat.template_probe import Traits, probe
+from antiphon.dialects.images import Place
+from antiphon.errors import SetupError
+from tests.dialects.families import source as template_of
+
+SILENT = Traits(
+    parts=False,
+    system=True,
+    system_anywhere=True,
+    developer=False,
+    neighbours=True,
+    user_after_results=True,
+    tools=False,
+    results=False,
+    objects=False,
+    texts=False,
+    parallel=False,
+    short_ids=False,
+    named_ids=False,
+    reasoning=None,
+    end="",
+)
+
+
+def traits(**more: object) -> Traits:
+    fields = {name: getattr(SILENT, name) for name in SILENT.__struct_fields__}
+    return Traits(**{**fields, **more})
+
+
+CALLS = {"tools": True, "results": True, "objects": True, "texts": True, "parallel": True}
+
+
+@pytest.mark.parametrize(
+    ("source", "expected"),
+    [
+        (CHATML, traits(end="<|im_end|>\n")),
+        (PLAIN, traits(end="\n\n")),
+        (template_of("smol"), traits(end="<|im_end|>\n")),
+        (template_of("parts"), traits(parts=True, end="<|im_end|>\n", image=Place("<image>"))),
+        (template_of("qwen"), traits(**CALLS, reasoning="reasoning_content", end="<|im_end|>\n")),
+        (template_of("r1"), traits(end="<｜end▁of▁sentence｜>")),
+        (template_of("llama"), traits(**{**CALLS, "parallel": False}, end="<|eot_id|>")),
+        (
+            template_of("mistral"),
+            traits(
+                **CALLS,
+                system_anywhere=False,
+                neighbours=False,
+                user_after_results=False,
+                short_ids=True,
+                end="</s>",
+            ),
+        ),
+        (
+            template_of("gemma"),
+            traits(system=False, system_anywhere=False, neighbours=False, end="<end_of_turn>\n"),
+        ),
+        (
+            template_of("strict"),
+            traits(
+                **{**CALLS, "texts": False},
+                system_anywhere=False,
+                reasoning="reasoning_content",
+                end="<|im_end|>\n",
+            ),
+        ),
+        (
+            "{% for m in messages %}{% if m.role == 'developer' %}D{% endif %}"
+            "{{ m.content }}{{ m.thinking }}{% endfor %}",
+            traits(developer=True, reasoning="thinking"),
+        ),
+    ],
+)
+def test_traits(source: str, expected: Traits) -> None:
+    assert probe(Template(source, bos="<s>", eos="</s>")) == expected
+
+
+@pytest.mark.parametrize("source", ["", "{{ raise_exception('never') }}", "{{ messages[0].role }}"])
+def test_a_template_that_shows_no_question_is_refused(source: str) -> None:
+    with pytest.raises(SetupError):
+        probe(Template(source))
+
+
+@pytest.mark.parametrize(
+    ("body", "image"),
+    [
+        (
+            "<|vision_start|><|image_pad|><|vision_end|>",
+            Place("<|vision_start|><|image_pad|><|vision_end|>"),
+        ),
+        ("{{ '\\n' }}<image> ", Place("<image>", before="\n", after=" ")),
+        ("", None),
+    ],
+)
+def test_what_a_template_writes_for_an_image(body: str, image: Place | None) -> None:
+    source = (
+        "{% for m in messages %}{{ m.role }}:{% if m.content is string %}{{ m.content }}{% else %}"
+        "{% for p in m.content %}{% if p.type == 'image' %}" + body + "{% else %}{{ p.text }}"
+        "{% endif %}{% endfor %}{% endif %}\n{% endfor %}"
+    )
+    assert probe(Template(source)).image == image
+
+
+def test_a_template_that_knows_no_parts_shows_no_images() -> None:
+    assert probe(Template("{% for m in messages %}{{ m.content }}{% endfor %}")).image is None
+
+
+def test_objects_that_would_be_shown_as_python_writes_them_are_no_objects() -> None:
+    shown = "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}"
+    shown += "{{ c.function.name }}{{ c.function.arguments | string }}{% endfor %}{% endfor %}"
+    found = probe(Template(shown))
+    assert found.results and found.texts and not found.objects
+
+
+def test_a_template_may_go_over_tools_without_asking_whether_there_are_any() -> None:
+    """As those of Hermes 2 and 3 for tools do."""
+    source = (
+        "Tools: {% for tool in tools %}{{ tool.function.name }} {% endfor %}"
+        "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
+    )
+    found = probe(Template(source))
+    assert found.no_tools == () and found.tools and not found.parts
+
+
+def test_calls_at_the_end_may_be_left_out() -> None:
+    """Nemotron's template takes an answer that stands last for one that is to be gone on with."""
+    source = (
+        "{% for m in messages %}{% if not (loop.last and m.role == 'assistant') %}{{ m.content }}"
+        "{% for c in m.tool_calls or [] %}{{ c.function.name }}{{ c.function.arguments | tojson }}"
+        "{% endfor %}{% endif %}{% endfor %}"
+    )
+    assert probe(Template(source)).results
+
+
+@pytest.mark.parametrize(("shown", "unquoted"), [("v", True), ("v | tojson", False)])
+def test_strings_in_python_calls_may_be_shown_without_quotes(shown: str, unquoted: bool) -> None:
+    """As by vLLM's templates for Llama 3.2."""
+    source = (
+        "{% for m in messages %}{{ m.content }}{% for c in m.tool_calls or [] %}["
+        "{{ c.function.name }}({% for k, v in c.function.arguments.items() %}"
+        "{{ k }}={{ " + shown + " }}{% endfor %})]{% endfor %}{% endfor %}"
+    )
+    assert probe(Template(source)).unquoted is unquoted
+
+
+def test_every_answer_may_have_to_have_its_thinking() -> None:
+    """As with K2 Horizon."""
+    source = (
+        "{% for m in messages %}{% if m.role == 'assistant' and m.reasoning is not string %}"
+        "{{ raise_exception('missing') }}{% endif %}{{ m.reasoning }}{{ m.content }}{% endfor %}"
+    )
+    found = probe(Template(source))
+    assert found.thought and found.reasoning == "reasoning" and found.neighbours
+
+
+def test_efforts_are_the_words_that_a_template_takes() -> None:
+    source = (
+        "{% if reasoning_effort is defined and reasoning_effort not in ['low', 'max'] %}"
+        "{{ raise_exception('no') }}{% endif %}{% for m in messages %}{{ m.content }}{% endfor %}"
+    )
+    assert probe(Template(source)).efforts == {"reasoning_effort": {"low", "max"}}
+    assert probe(Template("{% for m in messages %}{{ m.content }}{% endfor %}")).efforts == {}

@@ -1,0 +1,743 @@
+"""What replies are held to: each grammar asked what it lets a model write and what it does not."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from antiphon.conversation import Options
+from antiphon.dialects.formats.tool_formats import REASONING, TOOLS
+from antiphon.dialects.grammar.builder import Grammarian
+from antiphon.dialects.parser.parser import Parser
+from antiphon.dialects.tools import shown_tools
+from antiphon.errors import InvalidRequest
+from antiphon.testing.tokenizer import END, ByteTokenizer
+from antiphon.tokens import Constraint
+from antiphon.wire.extensions import Guide, read_guides
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
+from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace, Tool
+from tests.dialects.grammars import Held
+from tests.dialects.replies import items, read, reply, specials, thinking_of, written
+
+SPECIAL = ("<think>", "</think>", "<tool_call>", "</tool_call>", "[TOOL_CALLS]", "[ARGS]")
+STRING, INTEGER, BOOLEAN = {"type": "string"}, {"type": "integer"}, {"type": "boolean"}
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+AGE = closed(age=INTEGER)
+WEATHER = Function(name="weather", parameters=closed(city=STRING))
+CLOCK = Function(name="clock", parameters=closed())
+
+
+def grammarian(
+    form: str = "hermes", *, special: tuple[str, ...] = SPECIAL, thinks: str | None = None
+) -> tuple[Grammarian, ByteTokenizer]:
+    tokenizer = ByteTokenizer(special)
+    reasoning = REASONING[thinks] if thinks else None
+    return Grammarian(tokenizer, TOOLS[form], reasoning), tokenizer
+
+
+def held(
+    form: str = "hermes",
+    *,
+    special: tuple[str, ...] = SPECIAL,
+    thinks: str | None = None,
+    thinking: bool = False,
+    end: str = END,
+    **asked: Any,
+) -> Held:
+    maker, tokenizer = grammarian(form, special=special, thinks=thinks)
+    options = Options(**asked)
+    return Held(tokenizer, maker.constraint(options, shown_tools(options, ()), thinking), end)
+
+
+def refused(form: str = "hermes", **asked: Any) -> InvalidRequest:
+    with pytest.raises(InvalidRequest) as caught:
+        held(form, **asked)
+    return caught.value
+
+
+def schema(value: Any, *, strict: bool = True) -> TextConfig:
+    return TextConfig(format=JsonSchemaFormat(name="n", schema=value, strict=strict))
+
+
+def call(name: str, arguments: str) -> str:
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {arguments}}}\n</tool_call>'
+
+
+OSLO = call("weather", '{"city": "Oslo"}')
+TIME = call("clock", "{}")
+
+
+# --- answers -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("guide", "right", "wrong"),
+    [
+        (Guide(syntax="regex", definition="[0-9]{3}", path=""), "123", ("12", "1234", "abc")),
+        (Guide(syntax="lark", definition='start: "a" b\nb: /c+/', path=""), "acc", ("a", "c")),
+        (read_guides({"choice": ["yes", 'n"o']}, "").guide, 'n"o', ("no", "yesyes", "")),
+    ],
+)
+def test_an_answer_can_have_a_grammar_of_its_own(
+    guide: Guide, right: str, wrong: tuple[str, ...]
+) -> None:
+    for before in ("", "<think>Hm.</think>\n\n"):
+        grammar = held(thinks="think", guide=guide)
+        assert grammar.may_write(before + right)
+        assert not any(grammar.may_write(before + text) for text in wrong)
+    with_tools = held(guide=guide, tools=(WEATHER,))
+    assert with_tools.may_write(right) and with_tools.may_write(OSLO)
+    assert not with_tools.may_write("anything")
+
+
+def test_the_schema_alone_is_told_where_it_is_enough() -> None:
+    maker, _ = grammarian(thinks="think")
+
+    def alone(thinking: bool = False, **asked: Any) -> Any:
+        options = Options(text=schema(AGE), **asked)
+        constraint = maker.constraint(options, shown_tools(options, ()), thinking)
+        assert constraint is not None
+        return constraint.schema
+
+    assert alone() == AGE
+    assert alone(thinking=True) is None and alone(tools=(WEATHER,)) is None
+
+
+def test_nothing_is_asked_nothing_is_held() -> None:
+    maker, _ = grammarian()
+    assert maker.constraint(Options(), shown_tools(Options(), ()), False) is None
+
+
+def test_a_schema() -> None:
+    answer = held(text=schema(AGE))
+    assert answer.may_write('{"age": 3}')
+    for wrong in (
+        '{"age": "3"}',
+        '{"age": 3, "b": 1}',
+        "{}",
+        "Three",
+        '{"age": 3} so',
+        ' {"age": 3}',
+    ):
+        assert not answer.may_write(wrong), wrong
+
+
+def test_blanks_come_to_an_end() -> None:
+    answer = held(text=schema(closed(a=INTEGER, b={"type": "array", "items": INTEGER})))
+    assert answer.may_write('{"a": 1, "b": [1, 2]}')
+    assert not answer.may_begin('{"a":    ')
+    assert not answer.may_begin('{\n\n  "a"')
+
+
+def test_any_object() -> None:
+    answer = held(text=TextConfig(format=JsonObjectFormat()))
+    assert answer.may_write("{}") and answer.may_write('{"a": [{"b": null}]}')
+    assert not answer.may_write("[1]") and not answer.may_begin("Sure")
+
+
+def test_a_schema_that_is_not_strict() -> None:
+    loose = {"type": "object", "properties": {"a": INTEGER}}
+    answer = held(text=schema(loose, strict=False))
+    assert answer.may_write('{"a": 1}') and answer.may_write("{}")
+    assert not answer.may_write('{"a": "x"}')
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ({"type": "object", "properties": {"a": STRING}}, "additionalProperties"),
+        ({**AGE, "required": []}, "age"),
+        (closed(a={**AGE, "additionalProperties": True}), "additionalProperties"),
+        (closed(a={"anyOf": [{**AGE, "required": []}]}), "age"),
+    ],
+)  # fmt: skip
+def test_strict_schemas_say_all(value: Any, word: str) -> None:
+    error = refused(text=schema(value))
+    assert error.code == "invalid_json_schema"
+    assert error.param is not None and error.param.startswith("text.format.schema")
+    assert word in error.message
+
+
+@pytest.mark.parametrize(
+    ("value", "word"),
+    [
+        ({"type": "objekt"}, "objekt"),
+        ({"$ref": "#/$defs/nowhere"}, "nowhere"),
+        ({"type": "string", "pattern": "("}, "unclosed group"),
+    ],
+)
+def test_schemas_that_nothing_can_be_held_to_are_refused(value: Any, word: str) -> None:
+    error = refused(text=schema(value, strict=False))
+    assert (error.code, error.param) == ("invalid_json_schema", "text.format.schema")
+    assert word in error.message
+
+
+UNIQUE = {"type": "array", "uniqueItems": True, "items": STRING}
+
+
+@pytest.mark.parametrize(
+    ("value", "written"),
+    [
+        (closed(a=UNIQUE), '{"a": ["x", "y"]}'),
+        (closed(a={"not": STRING}), '{"a": 1}'),
+        (closed(a={"oneOf": [STRING, {"type": "integer"}, {"minimum": 3}]}), '{"a": 2}'),
+        (closed(a={"type": "string", "pattern": "^(?!x)"}), '{"a": "y"}'),
+        ({"type": "string", "pattern": "^(?!x)"}, '"y"'),
+        (
+            closed(a={"enum": [{"pattern": "(?=x)"}]}, b=UNIQUE),
+            '{"a": {"pattern": "(?=x)"}, "b": []}',
+        ),
+        ({**closed(a=STRING), "if": {}, "then": {"required": ["a"]}}, '{"a": "x"}'),
+    ],
+)
+def test_what_a_grammar_cannot_hold_to_is_left_to_be_judged(value: Any, written: str) -> None:
+    maker, _ = grammarian("hermes")
+    text = schema(value, strict=False)
+    constraint = maker.constraint(Options(text=text), shown_tools(Options(), ()), False)
+    assert constraint is not None and constraint.partial and constraint.schema is None
+    assert held(text=text).may_write(written) and not held(text=text).may_begin('{"b"')
+
+
+@pytest.mark.parametrize(("value", "word"), [(UNIQUE, "uniqueItems"), ({"not": STRING}, "not")])
+def test_strict_schemas_are_held_to_whole_or_refused_by_keyword(value: Any, word: str) -> None:
+    error = refused(text=schema(closed(a=value)))
+    assert (error.code, error.param) == ("invalid_json_schema", "text.format.schema.properties.a")
+    assert word in error.message
+
+
+def test_definitions_and_recursion() -> None:
+    tree = closed(next={"anyOf": [{"$ref": "#"}, {"type": "null"}]}, n={"$ref": "#/$defs/n"})
+    answer = held(text=schema({**tree, "$defs": {"n": INTEGER}}))
+    assert answer.may_write('{"next": {"next": null, "n": 1}, "n": 2}')
+
+
+# --- thinking ------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("VN-44")
+@pytest.mark.parametrize("special", [SPECIAL, ()])
+def test_what_is_held_begins_where_thinking_ends(special: tuple[str, ...]) -> None:
+    opened = held(thinks="think", thinking=True, special=special, text=schema(AGE))
+    assert opened.may_write('Hm, {"x": maybe.\n</think>\n\n{"age": 3}')
+    assert opened.may_write('</think>{"age": 3}')
+    assert not opened.may_write('{"age": 3}')
+    assert not opened.may_write("Hm</think>\n\nThree")
+    closed_ = held(thinks="think", special=special, text=schema(AGE))
+    assert closed_.may_write('{"age": 3}')
+    assert closed_.may_write('<think>\nHm\n</think>\n\n{"age": 3}')
+    assert not closed_.may_write('Hm\n</think>\n\n{"age": 3}')
+
+
+# --- forced calls --------------------------------------------------------------------------------
+
+
+def test_some_call_is_required() -> None:
+    must = held(tools=(WEATHER, CLOCK), tool_choice="required")
+    assert must.may_write(OSLO) and must.may_write(TIME) and must.may_write(f"{OSLO}\n{TIME}")
+    for wrong in (
+        "Hello",
+        "",
+        call("weather", "{}"),
+        call("other", "{}"),
+        call("clock", '{"a": 1}'),
+    ):
+        assert not must.may_write(wrong), wrong
+
+
+def test_one_call_at_most() -> None:
+    one = held(tools=(WEATHER, CLOCK), tool_choice="required", parallel_tool_calls=False)
+    assert one.may_write(OSLO)
+    assert not one.may_begin(f"{OSLO}\n<tool_call>")
+
+
+def test_a_named_function() -> None:
+    named = held(tools=(WEATHER, CLOCK), tool_choice=Choice(type="function", name="weather"))
+    assert named.may_write(OSLO) and not named.may_write(TIME)
+
+
+def test_a_named_function_of_a_namespace() -> None:
+    space = Namespace(name="mcp__a", tools=(CLOCK,))
+    choice = Choice(type="function", name="clock", namespace="mcp__a")
+    named = held(tools=(CLOCK, space), tool_choice=choice)
+    assert named.may_write(call("mcp__a__clock", "{}")) and not named.may_write(TIME)
+
+
+def test_allowed_tools() -> None:
+    allowed = (Choice(type="function", name="clock"),)
+    must = Choice(type="allowed_tools", mode="required", tools=allowed)
+    required = held(tools=(WEATHER, CLOCK), tool_choice=must)
+    assert required.may_write(TIME)
+    assert not required.may_write(OSLO) and not required.may_write("Hello")
+    may = Choice(type="allowed_tools", mode="auto", tools=allowed)
+    auto = held(tools=(WEATHER, CLOCK), tool_choice=may)
+    assert auto.may_write(TIME) and auto.may_write("Hello")
+    assert not auto.may_write(OSLO)
+
+
+def test_a_schema_and_a_forced_call() -> None:
+    """Libraries that want structure ask for both: the call is what counts."""
+    both = held(tools=(WEATHER,), tool_choice="required", text=schema(AGE))
+    assert both.may_write(OSLO) and not both.may_write('{"age": 3}')
+
+
+def test_a_schema_and_tools() -> None:
+    either = held(tools=(WEATHER,), text=schema(AGE))
+    assert either.may_write('{"age": 3}') and either.may_write(OSLO)
+    assert not either.may_write("Hello") and not either.may_write(call("weather", "{}"))
+
+
+@pytest.mark.requirement("FM-BARE")
+def test_a_schema_and_tools_whose_calls_are_json_too() -> None:
+    ages = {**closed(age={"$ref": "#/$defs/n"}), "$defs": {"n": INTEGER}}
+    named = Function(
+        name="named", parameters={**closed(n={"$ref": "#/$defs/n"}), "$defs": {"n": STRING}}
+    )
+    either = held("llama3_json", tools=(WEATHER, named), text=schema(ages))
+    assert either.may_write('{"age": 3}')
+    assert either.may_write('{"name": "weather", "parameters": {"city": "Oslo"}}')
+    assert either.may_write('{"name": "named", "parameters": {"n": "x"}}')
+    for wrong in ('{"age": "3"}', '{"name": "named", "parameters": {"n": 3}}', "Hello"):
+        assert not either.may_write(wrong), wrong
+
+
+def test_a_call_after_thinking() -> None:
+    must = held(thinks="think", tools=(WEATHER,), tool_choice="required")
+    assert must.may_write(f"<think>\nHm\n</think>\n\n{OSLO}") and must.may_write(OSLO)
+
+
+# --- strict arguments in a free answer -----------------------------------------------------------
+
+
+@pytest.mark.parametrize("special", [SPECIAL, ()])
+def test_strict_arguments(special: tuple[str, ...]) -> None:
+    strict = Function(name="weather", parameters={**WEATHER.parameters}, strict=True)  # type: ignore[dict-item]
+    free = held(special=special, tools=(strict,))
+    for right in ("", "Hello { there }", OSLO, f"Let me see.\n{OSLO}", f"{OSLO}\n{OSLO}"):
+        assert free.may_write(right), right
+    assert not free.may_write(call("weather", '{"city": 3}'))
+    assert not free.may_begin('<tool_call>\n{"name": "other')
+
+
+def test_a_strict_function_closes_what_it_leaves_open() -> None:
+    loose = {"type": "object", "properties": {"city": STRING, "days": INTEGER}}
+    strict = Function(name="weather", parameters=loose, strict=True)
+    must = held(tools=(strict,), tool_choice="required")
+    assert must.may_write(call("weather", '{"city": "Oslo", "days": 2}'))
+    assert not must.may_write(call("weather", '{"city": "Oslo"}'))
+    assert not must.may_begin(call("weather", '{"city": "Oslo", "days": 2, "x"')[:-15])
+
+
+def constraint(form: str, *tools: Tool, **asked: Any) -> Constraint | None:
+    maker, _ = grammarian(form)
+    options = Options(tools=tools, **asked)
+    return maker.constraint(options, shown_tools(options, ()), False)
+
+
+def test_a_function_that_is_not_strict_is_free_until_forced() -> None:
+    assert constraint("hermes", Function(name="weather", parameters=AGE, strict=False)) is None
+
+
+def test_arguments_are_held_where_strict_was_left_out() -> None:
+    tried = constraint("hermes", WEATHER)
+    assert tried is not None and not tried.needed
+    free = held(tools=(WEATHER, CLOCK))
+    for right in ("", "Hello { there }", OSLO, f"Let me see.\n{OSLO}\n{TIME}"):
+        assert free.may_write(right), right
+    assert not free.may_write(call("weather", '{"city": 3}'))
+    optional = {"type": "object", "properties": {"city": STRING, "days": INTEGER}}
+    some = held(tools=(Function(name="weather", parameters=optional),))
+    assert some.may_write(call("weather", '{"days": 3}')) and some.may_write(OSLO)
+    assert not some.may_begin('<tool_call>\n{"name": "weather", "arguments": {"invented"')
+
+
+@pytest.mark.requirement("FM-BARE")
+def test_calls_that_begin_as_an_answer_may_are_held_too() -> None:
+    """Nothing marks these calls: an answer that is JSON must stay possible."""
+    free = held("llama3_json", tools=(WEATHER, CLOCK))
+    right = '{"name": "weather", "parameters": {"city": "Oslo"}}'
+    for text in ("", "Hello", "{", '{"a": 1}', '{"name": "weathered"}', right, f"{right}; {right}"):
+        assert free.may_write(text), text
+    for text in (right.replace('"Oslo"', "3"), right.replace("weather", "whether"), right[:-2]):
+        assert not free.may_write(text), text
+    python = held("pythonic", tools=(WEATHER, CLOCK))
+    for text in ("", "[1] Oslo", "[Chorus(x=2)] La", '[weather(city="Oslo"), clock()]'):
+        assert python.may_write(text), text
+    assert not python.may_write("[weather(city=3)]")
+
+
+def test_what_opens_a_doubtful_call_may_stand_in_an_answer() -> None:
+    tokenizer, options = ByteTokenizer(()), Options(tools=(WEATHER, CLOCK))
+    maker = Grammarian(tokenizer, replace(TOOLS["hermes"], doubtful=True), None)
+    free = Held(tokenizer, maker.constraint(options, shown_tools(options, ()), False))
+    wrong = call("weather", '{"city": 3}')
+    for text in ("", "<tool_call> is how", OSLO, f"So: {OSLO}", f"A <tool_call>\n{OSLO}\n{TIME}"):
+        assert free.may_write(text), text
+    for text in (wrong, f"So: {wrong}", f"<tool_call> {wrong}", f"{OSLO}\n{wrong}"):
+        assert not free.may_write(text), text
+    functionary = held("functionary_v3_2", thinks="functionary_v3_2", tools=(WEATHER, CLOCK))
+    right, wrong = 'weather\n{"city": "Oslo"}', 'weather\n{"city": 3}'
+    for text in (
+        "all\n>>> a\n1",
+        right,
+        f"all\nSo\n>>>{right}",
+        f"all\n>>> a>>>{right}>>>clock\n{{}}",
+    ):
+        assert functionary.may_write(text), text
+    for text in (wrong, f"all\nSo>>>{wrong}", "other\n{}", f"all\n>>> a>>>{wrong}>>>{right}"):
+        assert not functionary.may_write(text), text
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        {"tool_choice": "required"},
+        {"text": schema(AGE)},
+        {"tool_choice": Choice(type="allowed_tools", mode="auto", tools=())},
+    ],
+)
+def test_what_was_asked_for_is_needed(asked: Any) -> None:
+    made = constraint("hermes", WEATHER, **asked)
+    assert made is not None and made.needed
+    strict = constraint("hermes", Function(name="weather", parameters=AGE, strict=True))
+    assert strict is not None and strict.needed
+
+
+def test_keywords_that_cannot_be_enforced_are_passed_over_unless_strict() -> None:
+    odd = {**closed(a={"type": "array", "items": STRING, "uniqueItems": True}), "$schema": "x"}
+    loose = held(tools=(Function(name="f", parameters=odd),), tool_choice="required")
+    assert loose.may_write(call("f", '{"a": ["x", "x"]}'))
+    assert not loose.may_write(call("f", '{"a": "x"}'))
+    error = refused(tools=(Function(name="f", parameters=odd, strict=True),))
+    assert "uniqueItems" in error.message
+    assert error.param == "tools[0].parameters.properties.a"
+
+
+def test_a_schema_that_is_none_does_not_stop_a_free_answer() -> None:
+    free = held(tools=(WEATHER, Function(name="bad", parameters={"type": "objekt"})))
+    assert free.may_write(call("bad", '{"any": 1}')) and not free.may_write(call("bad", "1"))
+
+
+def test_a_bad_schema_of_a_function_is_refused_by_path_where_it_is_forced() -> None:
+    bad = Function(name="bad", parameters={"type": "objekt"})
+    error = refused(tools=(WEATHER, bad), tool_choice="required")
+    assert (error.param, error.code) == ("tools[1].parameters", "invalid_json_schema")
+
+
+def test_a_schema_cannot_tell_the_grammar_how_to_behave() -> None:
+    meddling = {**AGE, "x-guidance": {"whitespace_flexible": True}}
+    assert not held(text=schema(meddling)).may_begin('{"age":    ')
+
+
+def test_calls_come_to_an_end() -> None:
+    must = held(tools=(CLOCK,), tool_choice="required")
+    assert must.may_write("\n".join([TIME] * 16))
+    assert not must.may_begin("\n".join([TIME] * 17))
+
+
+# --- custom tools --------------------------------------------------------------------------------
+
+PATCH = 'start: begin line+\nbegin: "*** Begin\\n"\nline: "+" /[^\\n]+/ "\\n"\n'
+
+
+def custom(syntax: Any, definition: str, name: str = "tool") -> Custom:
+    return Custom(name=name, format=Grammar(syntax=syntax, definition=definition))
+
+
+def forced(*tools: Tool, form: str = "hermes") -> Held:
+    return held(form, tools=tools, tool_choice="required")
+
+
+def given(text: str, name: str = "tool") -> str:
+    return call(name, f'{{"input": "{text}"}}')
+
+
+def test_a_custom_tool_takes_any_text() -> None:
+    free = forced(Custom(name="tool"))
+    assert free.may_write(given('a \\"b\\" \\n c'))
+
+
+@pytest.mark.requirement("VN-43", "API-CUSTOM-GRAMMAR")
+def test_a_lark_grammar_holds_the_input_also_inside_json() -> None:
+    patch = forced(custom("lark", PATCH))
+    assert patch.may_write(given('*** Begin\\n+a\\n+b \\\\ \\"c\\"\\n'))
+    assert not patch.may_write(given("+a\\n"))
+    assert not patch.may_write(given("*** Begin\\n"))
+    assert not patch.may_write(given("*** Begin\\n-a\\n"))
+
+
+def test_a_patch() -> None:
+    """The grammar that coding agents send for patches."""
+    definition = """
+start: begin_patch hunk+ end_patch
+begin_patch: "*** Begin Patch" LF
+end_patch: "*** End Patch" LF?
+
+hunk: add_hunk | delete_hunk | update_hunk
+add_hunk: "*** Add File: " filename LF add_line+
+delete_hunk: "*** Delete File: " filename LF
+update_hunk: "*** Update File: " filename LF change_move? change?
+
+filename: /(.+)/
+add_line: "+" /(.*)/ LF -> line
+
+change_move: "*** Move to: " filename LF
+change: (change_context | change_line)+ eof_line?
+change_context: ("@@" | "@@ " /(.+)/) LF
+change_line: ("+" | "-" | " ") /(.*)/ LF
+eof_line: "*** End of File" LF
+
+%import common.LF
+"""
+    patch = (
+        "*** Begin Patch\n*** Update File: a.py\n@@ def f():\n-\treturn \"x\"\n+\treturn '\\\\'\n"
+        "*** Add File: é.py\n+\n+# end\n*** End Patch\n"
+    )
+    for form in ("hermes", "mistral"):
+        held_to = forced(custom("lark", definition), form=form)
+        arguments = json.dumps({"input": patch}, ensure_ascii=False)
+        said = call("tool", arguments)
+        if form == "mistral":
+            said = f'[TOOL_CALLS][{{"name": "tool", "arguments": {arguments}}}]'
+        assert held_to.may_write(said)
+        assert not held_to.may_write(said.replace("*** Update", "*** Udpate"))
+        assert not held_to.may_write(said.replace("@@ def", "def"))
+    tagged = forced(custom("lark", definition), form="qwen3_coder")
+    said = f"<tool_call>\n<function=tool>\n<parameter=input>\n{patch}\n</parameter>\n"
+    assert tagged.may_write(f"{said}</function>\n</tool_call>")
+
+
+def test_a_regex_holds_the_input() -> None:
+    number = forced(custom("regex", r"[0-9]{1,3}(\.[0-9]+)?"))
+    assert number.may_write(given("12.5"))
+    assert not number.may_write(given("1234")) and not number.may_write(given("x"))
+
+
+def test_two_grammars_do_not_meet() -> None:
+    """Both have rules of the same names."""
+    one = custom("lark", 'start: WORD\nWORD: "a"+', "one")
+    two = custom("lark", 'start: WORD\nWORD: "b"+', "two")
+    both = forced(one, two)
+    assert both.may_write(given("aa", "one")) and both.may_write(given("bb", "two"))
+    assert not both.may_write(given("aa", "two"))
+
+
+def test_a_grammar_may_use_names_of_ours() -> None:
+    own = forced(custom("lark", 'start: calls one\ncalls: "a"\none: body\nbody: "b"'))
+    assert own.may_write(given("ab")) and not own.may_write(given("a"))
+
+
+def test_a_grammar_that_is_none_is_refused_by_path() -> None:
+    for syntax, definition in (("lark", "start: nowhere"), ("lark", "begin: x"), ("regex", "(")):
+        error = refused(tools=(WEATHER, custom(syntax, definition)), tool_choice="required")
+        assert (error.code, error.param) == ("invalid_grammar", "tools[1].format.definition")
+
+
+def test_a_named_custom_tool() -> None:
+    choice = Choice(type="custom", name="tool")
+    named = held(tools=(WEATHER, Custom(name="tool")), tool_choice=choice)
+    assert named.may_write(given("x")) and not named.may_write(OSLO)
+
+
+# --- formats -------------------------------------------------------------------------------------
+
+TRIP = Function(
+    name="trip",
+    parameters={
+        "type": "object",
+        "properties": {"city": STRING, "days": INTEGER},
+        "required": ["city", "days"],
+        "additionalProperties": False,
+    },
+)
+WRITTEN = {
+    "hermes": call("trip", '{"city": "Oslo", "days": 2}'),
+    "mistral": '[TOOL_CALLS][{"name": "trip", "arguments": {"city": "Oslo", "days": 2}}]',
+    "mistral_v11": '[TOOL_CALLS]trip[CALL_ID]a1b2c3d4e[ARGS]{"city": "Oslo", "days": 2}',
+    "mistral_v13": '[TOOL_CALLS]trip[ARGS]{"city": "Oslo", "days": 2}',
+    "llama3_json": '{"name": "trip", "parameters": {"city": "Oslo", "days": 2}}',
+    "granite": '<|tool_call|>[{"name": "trip", "arguments": {"city": "Oslo", "days": 2}}]',
+    "qwen3_coder": "<tool_call>\n<function=trip>\n<parameter=city>\nOslo\n</parameter>\n"
+    "<parameter=days>\n2\n</parameter>\n</function>\n</tool_call>",
+    "glm45": "<tool_call>trip\n<arg_key>city</arg_key>\n<arg_value>Oslo</arg_value>\n"
+    "<arg_key>days</arg_key>\n<arg_value>2</arg_value>\n</tool_call>",
+    "lfm2": '<|tool_call_start|>[trip(city="Oslo", days=2)]<|tool_call_end|>',
+    "functiongemma": "<start_function_call>call:trip{city:<escape>Oslo<escape>,days:2}"
+    "<end_function_call>",
+    "minimax_m2": '<minimax:tool_call>\n<invoke name="trip">\n<parameter name="city">Oslo'
+    '</parameter>\n<parameter name="days">2</parameter>\n</invoke>\n</minimax:tool_call>',
+    "deepseek_v31": "<｜tool▁calls▁begin｜><｜tool▁call▁begin｜>trip<｜tool▁sep｜>"
+    '{"city": "Oslo", "days": 2}<｜tool▁call▁end｜><｜tool▁calls▁end｜>',
+    "kimi_k2": "<|tool_calls_section_begin|><|tool_call_begin|>functions.trip:0"
+    '<|tool_call_argument_begin|>{"city": "Oslo", "days": 2}<|tool_call_end|>'
+    "<|tool_calls_section_end|>",
+}
+
+
+@pytest.mark.parametrize("form", WRITTEN)
+@pytest.mark.parametrize("free", [False, True])
+def test_every_way_of_writing_calls_can_be_held(form: str, free: bool) -> None:
+    tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
+    asked: dict[str, Any] = {} if free else {"tool_choice": "required"}
+    right = WRITTEN[form]
+    answer = held(form, tools=(tool, CLOCK), **asked)
+    assert answer.may_write(right)
+    assert not answer.may_write(right.replace("trip", "trap"))
+    assert not answer.may_write(right.replace("2", "two"))
+    assert answer.may_write("Hello") is free
+
+
+#: What begins an answer, where a reply consists of messages.
+IN_MESSAGES = {
+    "beam": "<|channel|>final<|message|>",
+    "functionary_v3_2": "all\n",
+    "inkling": "<|content_text|>",
+    "llm_jp": "<|channel|>final<|message|>",
+    "muse": " to=user<|message|>",
+    "solar_open": "<|content|>",
+}
+#: What ends a reply, where the tokenizer's usual end is written within one.
+ENDS = dict.fromkeys(("beam", "llm_jp", "solar_open"), "<|return|>")
+
+
+@pytest.mark.requirement("FM-HELD", "D-57")
+@pytest.mark.parametrize("free", [False, True], ids=["forced", "free"])
+@pytest.mark.parametrize("special", [False, True], ids=["spelled", "special"])
+@pytest.mark.parametrize("form", TOOLS)
+def test_every_format_can_be_held(form: str, special: bool, free: bool) -> None:
+    row = TOOLS[form]
+    end = ENDS.get(form, END)
+    tokens = (*sorted(specials(row)), end) if special else (end,)
+    thinks = form if form in IN_MESSAGES else None
+    tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
+    asked: dict[str, Any] = {} if free else {"tool_choice": "required"}
+    answer = held(form, special=tokens, thinks=thinks, end=end, tools=(tool, CLOCK), **asked)
+    calls = [("trip", {"city": "Oslo", "days": 2}), ("clock", {})]
+    assert answer.may_write(written(row, calls[:1])) and answer.may_write(written(row, calls))
+    for wrong in ({"city": "Oslo", "days": "two"}, {"city": "Oslo"}, {"town": "Oslo", "days": 2}):
+        assert not answer.may_write(written(row, [("trip", wrong)])), wrong
+    is_bare = row.bare or not row.opens
+    if not (is_bare and row.written.parameter and free):  # which is only text
+        assert not answer.may_write(written(row, [("trap", {"city": "Oslo", "days": 2})]))
+    assert answer.may_write(IN_MESSAGES.get(form, "") + "Hello") is free
+
+
+@pytest.mark.requirement("FM-HELD", "API-PARALLEL")
+@pytest.mark.parametrize("free", [False, True], ids=["forced", "free"])
+@pytest.mark.parametrize("form", TOOLS)
+def test_every_format_can_be_held_to_one_call_behind_its_thinking(form: str, free: bool) -> None:
+    row, thinks = TOOLS[form], thinking_of(form)
+    end = ENDS.get(form, END)
+    tokens = sorted({*specials(row), *thinks.open, *thinks.close, end})
+    tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
+    asked: dict[str, Any] = {} if free else {"tool_choice": "required"}
+    answer = held(
+        form,
+        special=tuple(token for token in tokens if token),
+        thinks=thinks.name,
+        end=end,
+        tools=(tool, CLOCK),
+        parallel_tool_calls=False,
+        **asked,
+    )
+    trip, wrong = ("trip", {"city": "Oslo", "days": 2}), ("trip", {"city": "Oslo", "days": "two"})
+    thought = "Where?" if thinks.open else ""
+    assert answer.may_write(reply(row, thought, "", written(row, [trip])))
+    assert not answer.may_write(reply(row, thought, "", written(row, [wrong])))
+    if not free:  # what follows the one call is read by nobody
+        assert not answer.may_write(reply(row, thought, "", written(row, [trip, ("clock", {})])))
+
+
+@pytest.mark.requirement("FM-HELD")
+@pytest.mark.parametrize("form", TOOLS)
+def test_what_may_be_written_is_read(form: str) -> None:
+    """Whatever a model writes that is forced to call, it is a call that follows its schema."""
+    row, thinks = TOOLS[form], thinking_of(form)
+    end = ENDS.get(form, END)
+    tokens = sorted({*specials(row), *thinks.open, *thinks.close, end})
+    tokenizer = ByteTokenizer(tokens)
+    cities = ["Oslo", "São Paulo", "'s-Hertogenbosch", "<br>"]
+    parameters = closed(city={"type": "string", "enum": cities}, days=INTEGER, sure=BOOLEAN)
+    trip = Function(name="trip", parameters=parameters)
+    options = Options(tools=(trip, CLOCK), tool_choice="required")
+    shown = shown_tools(options, ())
+    grammar = Grammarian(tokenizer, row, None).constraint(options, shown, False)
+    for seed in range(3):
+        ids = Held(tokenizer, grammar, end=end).written(random.Random(seed))
+        parser = Parser(tokenizer, reasoning=thinks, tools=row, shapes=shown.shapes, thinking=False)
+        found, is_open = items(read(parser, [ids]))
+        assert found and not is_open
+        for item in found:
+            arguments = json.loads(item["arguments"])
+            if item["call"] == "trip":
+                assert arguments["city"] in cities and isinstance(arguments["sure"], bool)
+                assert isinstance(arguments["days"], int)
+            else:
+                assert item["call"] == "clock" and arguments == {}
+
+
+@pytest.mark.parametrize(
+    ("form", "tight"),
+    [
+        (
+            "mimo",
+            "<tool_call><function=trip><parameter=city>Oslo</parameter><parameter=days>2</parameter>"
+            "</function></tool_call>",
+        ),
+        (
+            "hermes",
+            '<tool_call>{"name": "trip", "arguments": {"city": "Oslo", "days": 2}}</tool_call>',
+        ),
+        (
+            "glm45",
+            "<tool_call>trip<arg_key>city</arg_key><arg_value>Oslo</arg_value>"
+            "<arg_key>days</arg_key><arg_value>2</arg_value></tool_call>",
+        ),
+    ],
+)
+def test_line_ends_may_be_missing(form: str, tight: str) -> None:
+    """What must have them cannot end where a model writes none, and goes on for ever."""
+    answer = held(form, tools=(TRIP, CLOCK), tool_choice="required")
+    assert answer.may_write(tight) and answer.may_write(tight + tight)
+    assert answer.may_write(written(TOOLS[form], [("trip", {"city": "Oslo", "days": 2})] * 2))
+    assert not answer.may_write(tight.replace("2", "two"))
+
+
+@pytest.mark.requirement("FM-ROOT")
+@pytest.mark.parametrize("form", TOOLS)
+def test_a_schema_that_refers_to_others_holds_in_every_format(form: str) -> None:
+    """The root of the schema is a reference, or leaves several objects open."""
+    trip = {**TRIP.parameters, "title": "Trip"}  # type: ignore[dict-item]
+    refers = {"$ref": "#/$defs/trip", "$defs": {"trip": trip}}
+    either = {"anyOf": [{"$ref": "#/$defs/trip"}, closed(city=STRING)], "$defs": {"trip": trip}}
+    for parameters, rights in (
+        (refers, [{"city": "Oslo", "days": 2}]),
+        (either, [{"city": "Oslo", "days": 2}, {"city": "Oslo"}]),
+    ):
+        answer = held(
+            form, tools=(Function(name="trip", parameters=parameters),), tool_choice="required"
+        )
+        for right in rights:
+            assert answer.may_write(written(TOOLS[form], [("trip", right)])), (form, right)
+        assert not answer.may_write(written(TOOLS[form], [("trip", {})]))
+
+
+def test_what_no_schema_tells_of_may_have_any_name() -> None:
+    anything = Function(name="log", parameters={"type": "object"}, strict=False)
+    for form in ("qwen3_coder", "glm45", "minimax_m2", "gemma4", "lfm2", "hermes"):
+        answer = held(form, tools=(anything,), tool_choice="required")
+        for said in ({}, {"a": "b"}, {"a": "b", "c_1": "d"}):
+            assert answer.may_write(written(TOOLS[form], [("log", said)])), (form, said)

@@ -1,0 +1,168 @@
+"""What strict means for a schema, and which schemas can be enforced."""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+import pytest
+
+from antiphon.dialects.grammar.json_schema import (
+    bare,
+    check_schema,
+    check_strict,
+    closed_form,
+    grammar_fault,
+    is_enforced,
+    strict_form,
+    types_of,
+)
+from antiphon.errors import InvalidRequest
+
+CLOSED: dict[str, Any] = {
+    "type": "object",
+    "properties": {"a": {"type": "string"}},
+    "required": ["a"],
+    "additionalProperties": False,
+}
+
+
+def test_a_strict_schema_passes() -> None:
+    check_strict({**CLOSED, "$defs": {"d": CLOSED}}, "p")
+    check_strict({"type": "array", "items": CLOSED}, "p")
+
+
+@pytest.mark.parametrize(
+    ("schema", "path"),
+    [
+        ({"type": "object"}, "p"),
+        ({"type": "array", "items": {**CLOSED, "required": []}}, "p.items"),
+        ({**CLOSED, "$defs": {"d": {"type": "object"}}}, "p.$defs.d"),
+        ({"anyOf": [CLOSED, {**CLOSED, "additionalProperties": True}]}, "p.anyOf[1]"),
+    ],
+)
+def test_what_is_left_open_is_named(schema: Any, path: str) -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_strict(schema, "p")
+    assert (refused.value.param, refused.value.code) == (path, "invalid_json_schema")
+
+
+def test_strict_form_closes_and_leaves_the_original_alone() -> None:
+    loose = {"type": "object", "properties": {"a": {"type": "object", "properties": {"b": {}}}}}
+    strict = strict_form(loose)
+    assert strict["required"] == ["a"] and strict["additionalProperties"] is False
+    assert strict["properties"]["a"]["required"] == ["b"]
+    assert "required" not in loose
+    check_strict(strict, "p")
+
+
+def test_closed_form_leaves_what_may_be_left_out() -> None:
+    loose = {"type": "object", "properties": {"a": {"type": "object"}}, "required": []}
+    assert closed_form(loose) == {**loose, "additionalProperties": False}
+    said = {**loose, "additionalProperties": True}
+    assert closed_form(said) == said
+
+
+def test_a_keyword_that_cannot_be_enforced_is_named() -> None:
+    with pytest.raises(InvalidRequest, match="'uniqueItems'") as refused:
+        check_schema('{"type": "array", "uniqueItems": true}', "p")
+    assert refused.value.param == "p"
+    check_schema('{"type": "array"}', "p")
+
+
+@pytest.mark.parametrize(
+    "schema",
+    [
+        {"$ref": "#"},
+        {"type": "object", "properties": {"a": {"$ref": "#/properties/a"}}},
+        {"$defs": {"x": {"$ref": "#/$defs/y"}, "y": {"$ref": "#/$defs/x"}}, "$ref": "#/$defs/x"},
+    ],
+)
+@pytest.mark.parametrize("strict", [True, False])
+def test_a_reference_that_leads_to_itself_is_refused(schema: Any, strict: bool) -> None:
+    with pytest.raises(InvalidRequest, match="leads to itself") as caught:
+        is_enforced(schema, "p", strict=strict)
+    assert (caught.value.param, caught.value.code) == ("p", "invalid_json_schema")
+
+
+def test_references_that_lead_on_are_none_of_that() -> None:
+    again = {"anyOf": [{"$ref": "#"}, {"type": "null"}]}
+    schema = {**CLOSED, "properties": {"a": again}, "$defs": {"x/y": {"$ref": "#/$defs/z"}}}
+    schema["$defs"] |= {"z": {"type": "integer"}}
+    assert is_enforced(schema, "p", strict=True)
+    values = {"enum": [{"$ref": "#/enum/0"}]}  # which is a value, and no schema
+    assert is_enforced(values, "p", strict=True)
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [r'^[^"]+$', r"^[^\\]+$", r'^[^]"\\]+$', r'^[^\\/:*?"<>|-]+$', r'x[^"\s]y', r'[\["][^"]\[^a'],
+)
+def test_what_a_pattern_leaves_out_is_left_out_in_json(pattern: str) -> None:
+    """A quote and a backslash too, which are escaped there."""
+    llguidance: Any = pytest.importorskip("llguidance")
+    inner = {"type": "string", "pattern": pattern}
+    schema = bare({"type": "object", "properties": {"pattern": inner}, "default": inner})
+    assert schema["default"] == inner
+    grammar = llguidance.grammar_from("lark", f"start: %json {json.dumps(schema)}")
+    for value in (
+        '"',
+        "\\",
+        'a"',
+        "a\\b",
+        "ab",
+        "é 😀",
+        'x"y',
+        "xéy",
+        "x y",
+        "\n",
+        '"x[^a',
+        '""[^a',
+    ):
+        matcher = llguidance.LLMatcher(llguidance.LLTokenizer("byte"), grammar)
+        ids = list(json.dumps({"pattern": value}, ensure_ascii=False).encode())
+        obeys = matcher.try_consume_tokens(ids) == len(ids) and matcher.is_accepting()
+        assert obeys == (re.search(pattern, value) is not None), value
+
+
+def test_faults_are_one_short_line() -> None:
+    fault = grammar_fault("start: nowhere")
+    assert fault is not None and "\n" not in fault and "nowhere" in fault
+    assert grammar_fault('start: "a"') is None
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"type": "string"}, {"string"}),
+        ({"type": ["string", "null"]}, {"string", "null"}),
+        ({"enum": ["a"]}, {"string"}),
+        ({"enum": ["a", 1]}, {"string", "other"}),
+        ({"anyOf": [{"type": "integer"}, {"type": "null"}]}, {"integer", "null"}),
+        ({}, set()),
+        (True, set()),
+    ],
+)
+def test_types(schema: Any, types: set[str]) -> None:
+    assert types_of(schema) == types
+
+
+def test_the_rest_is_left_to_a_validator_where_there_is_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    unique = {"type": "array", "uniqueItems": True}
+    assert is_enforced(CLOSED, "p", strict=False) and not is_enforced(unique, "p", strict=False)
+    with pytest.raises(InvalidRequest, match="uniqueItems"):
+        is_enforced(unique, "p", strict=True)
+    monkeypatch.setattr("antiphon.dialects.grammar.json_schema.can_judge", lambda: False)
+    with pytest.raises(InvalidRequest, match="uniqueItems"):
+        is_enforced(unique, "p", strict=False)
+
+
+def test_a_keyword_that_is_not_known_is_told_with_its_place() -> None:
+    inner = {"anyOf": [{"type": "string"}, {"type": "array", "contains": {}}]}
+    with pytest.raises(InvalidRequest) as refused:
+        is_enforced({"type": "object", "properties": {"a": inner}}, "p", strict=True)
+    assert refused.value.param == "p.properties.a.anyOf[1]"
+    assert "'contains'" in refused.value.message

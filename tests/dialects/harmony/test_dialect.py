@@ -1,0 +1,669 @@
+"""Prompts for gpt-oss: token for token what the format's library writes, and what was sampled."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from msgspec.structs import replace
+from openai_harmony import (
+    Author,
+    DeveloperContent,
+    ReasoningEffort,
+    RenderConversationConfig,
+    Role,
+    SystemContent,
+    TextContent,
+    ToolDescription,
+    ToolNamespaceConfig,
+)
+from openai_harmony import (
+    Conversation as Written,
+)
+from openai_harmony import (
+    Message as Line,
+)
+
+from antiphon.conversation import Conversation, Kept, Options
+from antiphon.dialects.harmony.dialect import Dialect
+from antiphon.dialects.harmony.parser import CONTROLS
+from antiphon.errors import InvalidRequest, SetupError
+from antiphon.stream.deltas import Delta, Open, Text
+from antiphon.testing.deltas import read
+from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tokens import Chunk
+from antiphon.wire import items as it
+from antiphon.wire.extensions import Guide
+from antiphon.wire.response import (
+    JsonObjectFormat,
+    JsonSchemaFormat,
+    ReasoningConfig,
+    TextConfig,
+)
+from antiphon.wire.tools import Custom, Function, Namespace
+from tests.dialects.gpt_oss import CARD, dialect, encoding, tokenizer
+from tests.searching import examples
+
+CITY = {"type": "object", "properties": {"city": {"type": "string"}}, "required": ["city"]}
+WEATHER = Function(name="get_weather", description="The weather.", parameters=CITY)
+NOW = Function(name="now")
+
+
+def user(text: str) -> it.Message:
+    return it.Message(role="user", content=(it.InputText(text=text),))
+
+
+def told(text: str, role: Any = "developer") -> it.Message:
+    return it.Message(role=role, content=(it.InputText(text=text),))
+
+
+def answer(*texts: str, **fields: Any) -> it.Message:
+    parts = tuple(it.OutputText(text=text) for text in texts)
+    return it.Message(role="assistant", content=parts, **fields)
+
+
+def thought(text: str, **fields: Any) -> it.Reasoning:
+    return it.Reasoning(content=(it.ReasoningText(text=text),), **fields)
+
+
+def called(call_id: str = "c1", arguments: str = '{"city":"Oslo"}') -> it.FunctionCall:
+    return it.FunctionCall(call_id=call_id, name="get_weather", arguments=arguments)
+
+
+def result(output: Any = "sunny", call_id: str = "c1") -> it.FunctionCallOutput:
+    return it.FunctionCallOutput(call_id=call_id, output=output)
+
+
+def ids(*items: it.Item, kept: Kept | None = None, instructions: str | None = None, **asked: Any):  # type: ignore[no-untyped-def]
+    conversation = Conversation(items=items, instructions=instructions, kept=kept)
+    return dialect().render(conversation, Options(**asked)).prompt.ids
+
+
+def spelled(found: Sequence[int]) -> str:
+    return encoding().decode(found)
+
+
+# --- as the library writes it --------------------------------------------------------------------
+
+
+def system(effort: ReasoningEffort = ReasoningEffort.MEDIUM) -> Line:
+    content = SystemContent(reasoning_effort=effort, conversation_start_date="2026-07-09")
+    return Line.from_role_and_content(Role.SYSTEM, content)
+
+
+def developer(instructions: str | None, *tools: ToolDescription) -> Line:
+    content = DeveloperContent(instructions=instructions)
+    if tools:
+        content.with_function_tools(tools)
+    return Line.from_role_and_content(Role.DEVELOPER, content)
+
+
+def said(text: str, channel: str) -> Line:
+    return Line.from_role_and_content(Role.ASSISTANT, text).with_channel(channel)
+
+
+def asked(text: str) -> Line:
+    return Line.from_role_and_content(Role.USER, text)
+
+
+def calling(name: str, arguments: str) -> Line:
+    line = said(arguments, "commentary").with_recipient(f"functions.{name}")
+    return line.with_content_type("<|constrain|>json")
+
+
+def answering(name: str, text: str) -> Line:
+    line = Line.from_author_and_content(Author.new(Role.TOOL, f"functions.{name}"), text)
+    return line.with_channel("commentary").with_recipient("assistant")
+
+
+def theirs(*lines: Line) -> tuple[int, ...]:
+    return tuple(
+        encoding().render_conversation_for_completion(
+            Written.from_messages(lines),
+            Role.ASSISTANT,
+            RenderConversationConfig(auto_drop_analysis=False),
+        )
+    )
+
+
+SHOWN = ToolDescription.new("get_weather", "The weather.", CITY)
+USES = (
+    asked("Oslo?"),
+    calling("get_weather", '{"city":"Oslo"}'),
+    answering("get_weather", "sunny"),
+)
+
+
+@pytest.mark.requirement("TR-7", "VN-31")
+def test_the_shortest_prompt() -> None:
+    assert ids(user("Hi")) == theirs(system(), asked("Hi"))
+    assert spelled(ids(user("Hi"))).startswith(
+        "<|start|>system<|message|>You are ChatGPT, a large language model trained by OpenAI.\n"
+        "Knowledge cutoff: 2024-06\nCurrent date: 2026-07-09\n\nReasoning: medium\n\n"
+        "# Valid channels: analysis, commentary, final."
+    )
+
+
+@pytest.mark.requirement("D-50", "TR-7", "VN-31")
+def test_all_that_instructs_is_one_message() -> None:
+    items = (told("First.", "system"), user("Hi"), told("Then."), answer("Yes."), told("Last."))
+    assert ids(*items, instructions="Be kind.") == theirs(
+        system(),
+        developer("Be kind.\n\nFirst.\n\nThen.\n\nLast."),
+        asked("Hi"),
+        said("Yes.", "final"),
+    )
+
+
+def test_tools_are_shown_and_called() -> None:
+    assert ids(user("Oslo?"), called(), result(), tools=(WEATHER,)) == theirs(
+        system(), developer(None, SHOWN), *USES
+    )
+    assert "'functions'.<|end|>" in spelled(ids(user("Oslo?"), tools=(WEATHER,)))
+    nothing = ToolDescription.new("now", "", None)
+    assert ids(user("Hi"), tools=(NOW,), instructions="Go.") == theirs(
+        system(), developer("Go.", nothing), asked("Hi")
+    )
+
+
+def test_every_kind_of_message() -> None:
+    items = (
+        user("Oslo?"),
+        thought("Let me look."),
+        answer("One moment.", phase="commentary"),
+        called(),
+        result(),
+        it.CustomToolCall(call_id="c2", name="sh", input='ls "a"\n'),
+        it.CustomToolCallOutput(call_id="c2", output="a\nb"),
+        it.McpCall(id="m1", name="add", server_label="calc", arguments='{"a":1}', output="1"),
+        it.WebSearchCall(id="w1", action={"type": "search", "query": "q"}, status="completed"),
+    )
+    assert ids(*items) == theirs(
+        system(),
+        asked("Oslo?"),
+        said("Let me look.", "analysis"),
+        said("One moment.", "commentary"),
+        *USES[1:],
+        calling("sh", '{"input": "ls \\"a\\"\\n"}'),
+        answering("sh", "a\nb"),
+        calling("calc__add", '{"a":1}'),
+        answering("calc__add", "1"),
+        calling("web_search", '{"type": "search", "query": "q"}'),
+        answering("web_search", '{"status": "completed"}'),
+    )
+
+
+@pytest.mark.requirement("D-52")
+def test_outputs_that_are_lists() -> None:
+    listed = (it.InputText(text="sunny"), it.InputText(text="21 °C"))
+    assert ids(user("Oslo?"), called(), result(listed)) == theirs(
+        system(), *USES[:2], answering("get_weather", "sunny\n21 °C")
+    )
+
+
+@pytest.mark.requirement("D-51")
+def test_images_leave_a_note_or_are_refused() -> None:
+    image = it.InputImage(image_url="data:image/png;base64,AAAA")
+    message = it.Message(role="user", content=(it.InputText(text="What is it?"), image))
+    assert "[image omitted" in spelled(ids(message))
+    with pytest.raises(InvalidRequest) as caught:
+        dialect(unreadable="refuse").render(Conversation(items=(message,)), Options())
+    assert caught.value.param == "input[0].content[1]"
+
+
+def test_results_stand_behind_their_calls() -> None:
+    items = (user("Oslo?"), called("c1"), called("c2"), called("c3"))
+    found = ids(*items, result("two", "c2"), result("one", "c1"))
+    call = calling("get_weather", '{"city":"Oslo"}')
+    assert found == theirs(
+        system(),
+        asked("Oslo?"),
+        *(call, answering("get_weather", "one")),
+        *(call, answering("get_weather", "two")),
+    )
+
+
+@pytest.mark.requirement("VN-35", "D-48", "GO-7", "VN-34")
+def test_thinking_stays_within_a_tool_loop_only() -> None:
+    items = (
+        *(user("Hi"), thought("Greet."), answer("Hello!"), user("Oslo?")),
+        *(thought("Look."), called(), result()),
+    )
+    loop = (asked("Hi"), said("Hello!", "final"), USES[0], said("Look.", "analysis"), *USES[1:])
+    assert ids(*items) == theirs(system(), *loop)
+    after = (*items, thought("So."), answer("Sunny."), user("Thanks"))
+    assert ids(*after) == theirs(
+        system(), *loop[:3], *USES[1:], said("Sunny.", "final"), asked("Thanks")
+    )
+
+
+def test_thinking_of_all_turns_is_shown_to_who_asks_for_it() -> None:
+    items = (user("Hi"), thought("Greet."), answer("Hello!"), user("Thanks"))
+    turns = (asked("Hi"), said("Greet.", "analysis"), said("Hello!", "final"), asked("Thanks"))
+    assert ids(*items, reasoning=ReasoningConfig(context="all_turns")) == theirs(system(), *turns)
+    assert dialect().recalls(Options()) == "current_turn"
+    everything = Options(reasoning=ReasoningConfig(context="all_turns"))
+    assert dialect().recalls(everything) == "all_turns"
+    for context in ("auto", "current_turn"):
+        found = ids(*items, reasoning=ReasoningConfig(context=context))  # type: ignore[arg-type]
+        assert found == theirs(system(), turns[0], *turns[2:])
+
+
+EFFORTS = {
+    None: ReasoningEffort.MEDIUM,
+    **dict.fromkeys(("none", "minimal", "low"), ReasoningEffort.LOW),
+    "medium": ReasoningEffort.MEDIUM,
+    **dict.fromkeys(("high", "xhigh", "max"), ReasoningEffort.HIGH),
+}
+
+
+@pytest.mark.requirement("D-63", "VN-34")
+@pytest.mark.parametrize(("effort", "level"), EFFORTS.items())
+def test_efforts(effort: Any, level: ReasoningEffort) -> None:
+    found = ids(user("Hi"), reasoning=ReasoningConfig(effort=effort))
+    assert found == theirs(system(level), asked("Hi"))
+
+
+def test_what_the_operator_and_the_request_may_set() -> None:
+    made = dialect(settings={"model_identity": "You are Anton.", "reasoning_effort": "high"})
+
+    def head(**asked: Any) -> str:
+        conversation = Conversation(items=(user("Hi"),))
+        return spelled(made.render(conversation, Options(**asked)).prompt.ids)
+
+    assert "You are Anton.\n" in head() and "Reasoning: high" in head()
+    assert "Reasoning: low" in head(reasoning=ReasoningConfig(effort="minimal"))
+    assert "Reasoning: low" in head(template={"reasoning_effort": "low"})
+    assert "cutoff: 2025-01" in head(template={"knowledge_cutoff": "2025-01"})
+    assert "date: 2001-02-03" in head(template={"conversation_start_date": "2001-02-03"})
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "why"),
+    [
+        ("builtin_tools", ["python"], "means nothing to gpt-oss"),
+        ("reasoning_effort", "huge", "must be one of low, medium, high"),
+        ("model_identity", 5, "must be a text"),
+    ],
+)
+def test_what_nobody_may_set(name: str, value: Any, why: str) -> None:
+    with pytest.raises(InvalidRequest, match=why) as caught:
+        ids(user("Hi"), template={name: value})
+    assert caught.value.param == f"chat_template_kwargs.{name}"
+    with pytest.raises(SetupError, match=f"gpt-oss: template_kwargs.{name} {why}"):
+        dialect(settings={name: value})
+
+
+def test_the_form_of_the_answer_is_told_last() -> None:
+    schema = {"type": "object", "properties": {"age": {"type": "integer"}}}
+    form = JsonSchemaFormat(name="person", schema=schema, description="Who\nit is.")
+    shape = TextContent(
+        text=f"\n\n# Response Formats\n\n## person\n\n// Who it is.\n{json.dumps(schema)}"
+    )
+    expected = developer("Be kind.", SHOWN)
+    expected.content.append(shape)
+    assert ids(
+        user("Hi"), tools=(WEATHER,), text=TextConfig(format=form), instructions="Be kind."
+    ) == theirs(system(), expected, asked("Hi"))
+    alone = spelled(ids(user("Hi"), text=TextConfig(format=JsonObjectFormat())))
+    assert '<|start|>developer<|message|># Response Formats\n\n## json_object\n\n{"type"' in alone
+
+
+def test_wishes_are_told() -> None:
+    text = spelled(ids(user("Hi"), text=TextConfig(verbosity="low"), instructions="Be kind."))
+    assert "# Instructions\n\nBe kind.\n\nKeep your answers short.<|end|>" in text
+    guide = Guide(syntax="regex", definition="[ab]", path="structured_outputs.regex")
+    assert "matches this regular expression:\n[ab]<|end|>" in spelled(ids(user("Hi"), guide=guide))
+
+
+def test_an_answer_to_go_on_with() -> None:
+    begun = (user("Hi"), thought("Greet."), answer("Hello", status="incomplete"))
+    rendered = dialect().render(Conversation(items=begun), Options())
+    assert spelled(rendered.prompt.ids).endswith(
+        "analysis<|message|>Greet.<|end|><|start|>assistant<|channel|>final<|message|>Hello"
+    )
+    deltas = list(rendered.parser.feed(Chunk(tuple(encoding().encode(", you")))))
+    assert deltas[-1].text == ", you"  # type: ignore[union-attr]
+    thinking = (user("Hi"), thought("Gre", status="incomplete"))
+    assert dialect().render(Conversation(items=thinking), Options()).parser.thinking
+    nothing = (user("Hi"), answer("Hello"), it.Reasoning(status="incomplete"))
+    assert spelled(ids(*nothing)).endswith("Hello<|end|><|start|>assistant")
+
+
+def test_where_turns_end() -> None:
+    rendered = dialect().render(Conversation(items=(user("Hi"),)), Options())
+    special = tokenizer().special
+    assert rendered.stop_ids == (special["<|return|>"], special["<|call|>"])
+
+
+@pytest.mark.parametrize(
+    ("choice", "end"),
+    [
+        ("auto", "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        ("required", "<|end|><|start|>assistant"),
+    ],
+)
+def test_where_a_budget_of_thinking_is_used_up(choice: Any, end: str) -> None:
+    options = Options(thinking_budget=5, tools=(WEATHER,), tool_choice=choice)
+    rendered = dialect().render(Conversation(items=(user("Hi"),)), options)
+    assert spelled(rendered.unthink) == end
+    if choice == "required":
+        assert rendered.answer_constraint is not None and rendered.answer_constraint.needed
+
+
+# --- the tools gpt-oss was trained with ----------------------------------------------------------
+
+PYTHON = Custom(name="python", description="Runs code.")
+BROWSER = Namespace(
+    name="browser",
+    description="Reads the web.",
+    tools=(Function(name="search", description="Searches.", parameters=CITY),),
+)
+
+
+@pytest.mark.requirement("TR-7", "VN-31")
+def test_its_own_tools_stand_in_the_system_message() -> None:
+    search = ToolDescription.new("search", "Searches.", CITY)
+    content = SystemContent(
+        reasoning_effort=ReasoningEffort.MEDIUM, conversation_start_date="2026-07-09"
+    )
+    content.with_tools(ToolNamespaceConfig(name="python", description="Runs code.", tools=[]))
+    content.with_tools(ToolNamespaceConfig(name="browser", tools=[search]))
+    head = Line.from_role_and_content(Role.SYSTEM, content)
+    assert ids(user("Hi"), tools=(PYTHON, BROWSER)) == theirs(head, asked("Hi"))
+    assert "'functions'" not in spelled(ids(user("Hi"), tools=(PYTHON, BROWSER)))
+    both = ids(user("Hi"), tools=(PYTHON, WEATHER, BROWSER))
+    assert both == theirs(head, developer(None, SHOWN), asked("Hi"))
+
+
+def test_its_own_tools_are_called_while_it_thinks() -> None:
+    def own(line: Line, recipient: str) -> Line:
+        return line.with_channel("analysis").with_recipient(recipient)
+
+    def replied(name: str, text: str) -> Line:
+        return own(Line.from_author_and_content(Author.new(Role.TOOL, name), text), "assistant")
+
+    items = (
+        user("Hi"),
+        it.CustomToolCall(call_id="c1", name="python", input='print("1")'),
+        it.CustomToolCallOutput(call_id="c1", output="1"),
+        it.FunctionCall(call_id="c2", name="search", namespace="browser", arguments='{"city":"x"}'),
+        it.FunctionCallOutput(call_id="c2", output="found"),
+    )
+    found = ids(*items, tools=(PYTHON, BROWSER))
+    lines = (
+        own(said('print("1")', "analysis"), "python").with_content_type("code"),
+        replied("python", "1"),
+        own(said('{"city":"x"}', "analysis"), "browser.search").with_content_type("code"),
+        replied("browser.search", "found"),
+    )
+    tail = theirs(system(), asked("Hi"), *lines)[len(theirs(system(), asked("Hi"))) - 2 :]
+    assert found[-len(tail) :] == tail
+    assert spelled(ids(*items, answer("Done."), user("Go on."), tools=(PYTHON, BROWSER))).endswith(
+        "Hi<|end|><|start|>assistant<|channel|>final<|message|>Done.<|end|>"
+        "<|start|>user<|message|>Go on.<|end|><|start|>assistant"
+    )
+    prompt = ids(user("Hi"), tools=(PYTHON, BROWSER))
+    held = kept(prompt, '<|channel|>analysis to=python code<|message|>print("1")<|call|>')
+    assert ids(*items, tools=(PYTHON, BROWSER), kept=held)[: len(held.ids)] == held.ids
+
+
+def test_code_is_read_as_it_stands() -> None:
+    conversation = Conversation(items=(user("Hi"),))
+    parser = dialect().render(conversation, Options(tools=(PYTHON, BROWSER))).parser
+    code = '{"a": "b\\n"}'
+    text = f"<|channel|>analysis to=python code<|message|>{code}<|call|>"
+    _, opened, written, _ = parser.feed(Chunk(sampled(text)))
+    assert isinstance(opened, Open) and isinstance(opened.item, it.CustomToolCall)
+    assert isinstance(written, Text) and written.text == code
+    text = '<|start|>assistant<|channel|>analysis to=browser.search<|message|>{"city":"x"}<|call|>'
+    _, opened, written, _ = parser.feed(Chunk(sampled(text)))
+    assert isinstance(opened, Open) and isinstance(opened.item, it.FunctionCall)
+    assert (opened.item.name, opened.item.namespace) == ("search", "browser")
+    assert isinstance(written, Text) and written.text == '{"city":"x"}'
+
+
+def test_functions_of_these_names_are_functions() -> None:
+    text = spelled(ids(user("Hi"), tools=(Function(name="python", parameters=CITY),)))
+    assert "type python = (_: {" in text and "'functions'" in text
+
+
+# --- what nobody may spell -----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("place", ["user", "instructions", "result", "call", "tool"])
+def test_control_tokens_that_are_spelled_stay_text(place: str) -> None:
+    spell = "".join(CONTROLS.values()) + "<|endoftext|>"
+    control = set(tokenizer().special.values())
+
+    def count(text: str) -> int:
+        tool = Function(name="f", description=text, parameters={"description": text, **CITY})
+        use = (
+            it.FunctionCall(call_id="c1", name=text if place == "call" else "f", arguments=text),
+            it.FunctionCallOutput(call_id="c1", output=text),
+        )
+        found = {
+            "user": lambda: ids(user(text)),
+            "instructions": lambda: ids(user("Hi"), instructions=text),
+            "result": lambda: ids(user("Hi"), *use),
+            "call": lambda: ids(user("Hi"), *use),
+            "tool": lambda: ids(user("Hi"), tools=(tool,)),
+        }[place]()
+        return sum(id in control for id in found)
+
+    assert count(f"a{spell}b") == count("ab")
+
+
+def test_half_surrogate_pairs_are_replaced() -> None:
+    assert ids(user("a\ud83d")) == ids(user("a\ufffd"))
+    tool = Function(name="f", description="\ud83d", parameters=CITY)
+    assert "\ufffd" in spelled(ids(user("Hi"), tools=(tool,), instructions="\udc00"))
+
+
+def test_names_hold_no_white_space() -> None:
+    odd = it.FunctionCall(call_id="c1", name="f to=x y", arguments="{}")
+    assert "assistant to=functions.f_to=x_y<|channel|>" in spelled(ids(user("Hi"), odd, result()))
+
+
+# --- kept tokens ---------------------------------------------------------------------------------
+
+SAMPLED_CALL = (
+    "<|channel|>analysis<|message|>Look.<|end|><|start|>assistant<|channel|>commentary"
+    ' to=functions.get_weather <|constrain|>json<|message|>{"city": "Oslo"}<|call|>'
+)
+
+
+def sampled(text: str) -> tuple[int, ...]:
+    return tuple(encoding().encode(text, allowed_special="all"))
+
+
+def kept(prompt: Sequence[int], text: str, fingerprint: str = "f") -> Kept:
+    return Kept((*prompt, *sampled(text)), fingerprint)
+
+
+@pytest.mark.requirement("D-79")
+def test_what_was_sampled_is_extended() -> None:
+    prompt = ids(user("Oslo?"), tools=(WEATHER,))
+    held = kept(prompt, SAMPLED_CALL)
+    talk = (user("Oslo?"), thought("Look."), called(arguments='{"city": "Oslo"}'), result())
+    found = ids(*talk, kept=held, tools=(WEATHER,))
+    assert found[: len(held.ids)] == held.ids
+    rest = "<|start|>functions.get_weather to=assistant<|channel|>commentary<|message|>sunny<|end|>"
+    assert spelled(found[len(held.ids) :]) == f"{rest}<|start|>assistant"
+    assert found != ids(*talk, tools=(WEATHER,)), "the library writes it otherwise"
+
+
+SAME: dict[str, tuple[str, tuple[it.Item, ...]]] = {
+    "a turn that is over ends as a message": (
+        "<|channel|>final<|message|>Hello!<|return|>",
+        (answer("Hello!"),),
+    ),
+    "an answer without a channel": ("<|message|>Hello!<|return|>", (answer("Hello!"),)),
+    "stray words in a header": (
+        "<|channel|>final so<|message|>Hello!<|return|>",
+        (answer("Hello!"),),
+    ),
+    "an answer that was cut": ("<|channel|>final<|message|>Hel", (answer("Hel"),)),
+    "a preamble": (
+        "<|channel|>commentary<|message|>Wait.<|end|>",
+        (answer("Wait.", phase="commentary"),),
+    ),
+    "arguments that were read otherwise": (
+        '<|channel|>commentary to=functions.get_weather<|message|>{ "city":"Oslo" }<|call|>',
+        (called(), result()),
+    ),
+    "a custom tool": (
+        '<|channel|>commentary to=functions.sh<|message|>{"input":"ls"}<|call|>',
+        (
+            it.CustomToolCall(call_id="c1", name="sh", input="ls"),
+            it.CustomToolCallOutput(call_id="c1", output="a"),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize(("text", "items"), SAME.values(), ids=SAME)
+def test_ways_to_say_the_same_are_kept(text: str, items: tuple[it.Item, ...]) -> None:
+    prompt = ids(user("Hi"))
+    held = kept(prompt, text)
+    found = ids(user("Hi"), *items, user("Go on."), kept=held)
+    body = text.removesuffix("<|return|>").removesuffix("<|end|>")
+    end = "" if text.endswith("<|call|>") else "<|end|>"
+    assert spelled(found).startswith(f"{spelled(prompt)}{body}{end}<|start|>")
+    over = len(sampled(body))
+    assert found[: len(prompt) + over] == (*prompt, *sampled(body))
+    assert found[-len(theirs(asked("Go on."))) :] == theirs(asked("Go on."))
+
+
+OTHERS: dict[str, tuple[str, tuple[it.Item, ...]]] = {
+    "another text": ("<|channel|>final<|message|>Hello!<|return|>", (answer("Bye!"),)),
+    "another channel": (
+        "<|channel|>analysis<|message|>Hello!<|end|>",
+        (answer("Hello!"),),
+    ),
+    "another tool": (
+        '<|channel|>commentary to=functions.now<|message|>{"city":"Oslo"}<|call|>',
+        (called(), result()),
+    ),
+    "no call": ('<|channel|>final<|message|>{"city":"Oslo"}<|return|>', (called(), result())),
+    "thinking that is not shown again": (
+        "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant<|channel|>final<|message|>"
+        "Hello!<|return|>",
+        (thought("Hm."), answer("Hello!")),
+    ),
+    "tokens in the text": (
+        "<|channel|>final<|message|>Hello<|constrain|>!<|return|>",
+        (answer("Hello!"),),
+    ),
+    "tokens in the header": (
+        "<|channel|>final<|endoftext|><|message|>Hello!<|return|>",
+        (answer("Hello!"),),
+    ),
+    "no header": ("Hello!<|return|>", (answer("Hello!"),)),
+}
+
+
+@pytest.mark.parametrize(("text", "items"), OTHERS.values(), ids=OTHERS)
+def test_what_says_something_else_is_written_again(text: str, items: tuple[it.Item, ...]) -> None:
+    talk = (user("Hi"), *items, user("Go on."))
+    assert ids(*talk, kept=kept(ids(user("Hi")), text)) == ids(*talk)
+
+
+def test_kept_tokens_of_another_head_or_tokenizer_are_left_out() -> None:
+    text = "<|message|>Hello!<|return|>"
+    talk = (user("Hi"), answer("Hello!"), user("Go on."))
+    for held in (
+        kept(ids(user("Hi"), instructions="Be kind."), text),
+        kept(ids(user("Hi")), text, "another"),
+        kept(ids(user("Ho")), text),
+    ):
+        assert ids(*talk, kept=held) == ids(*talk)
+
+
+def test_turn_after_turn_extends_the_turn_before() -> None:
+    talk: tuple[it.Item, ...] = ()
+    held: Kept | None = None
+    for turn in range(4):
+        talk = (*talk, user(f"Question {turn}?"))
+        found = ids(*talk, kept=held)
+        if held is not None:
+            assert found[: len(held.ids) - 1] == held.ids[:-1]
+        held = Kept((*found, *sampled(f"<|message|>Answer {turn}.<|return|>")), "f")
+        talk = (*talk, answer(f"Answer {turn}."))
+
+
+# --- setting up ----------------------------------------------------------------------------------
+
+
+def test_another_vocabulary_is_refused() -> None:
+    with pytest.raises(SetupError, match="gpt-oss has not the vocabulary of gpt-oss"):
+        Dialect(CARD, ByteTokenizer(list(CONTROLS.values())), encoding())
+
+
+def test_namespaces_and_custom_tools_are_functions() -> None:
+    tools = (
+        Namespace(name="mcp", description="Of weather.", tools=(WEATHER,)),
+        Custom(name="sh", description="A shell."),
+    )
+    text = spelled(ids(user("Hi"), tools=tools))
+    assert "type mcp__get_weather = (_: {\ncity: string,\n})" in text
+    assert "The functions mcp__… belong together: Of weather." in text
+    assert "// A shell.\ntype sh = (_: {\ninput: string,\n})" in text
+
+
+# --- what is read is what was written ------------------------------------------------------------
+
+words = st.text(st.sampled_from('ab é🦄<|>{}"\\\n'), min_size=1, max_size=12)
+heads = st.sampled_from(
+    (
+        " to=functions.get_weather<|channel|>commentary json",
+        "<|channel|>commentary to=functions.get_weather <|constrain|>json",
+        "<|channel|>commentary to=get_weather",
+        "<|channel|>analysis to=functions.get_weather code",
+    )
+)
+
+
+@examples(30)
+@given(thoughts=st.lists(words, max_size=2), preamble=st.none() | words, head=heads, city=words)
+def test_what_a_parser_read_of_a_reply_is_extended(
+    thoughts: list[str], preamble: str | None, head: str, city: str
+) -> None:
+    """A reply that ends in a call, read, stored and answered: the next prompt begins with it."""
+    first = dialect().render(Conversation(items=(user("Hi"),)), Options(tools=(WEATHER,)))
+    turn = "<|end|><|start|>assistant"
+    pieces = [f"<|channel|>analysis<|message|>{encoding_safe(said)}{turn}" for said in thoughts]
+    if preamble is not None:
+        pieces.append(f"<|channel|>commentary<|message|>{encoding_safe(preamble)}{turn}")
+    arguments = json.dumps({"city": city}, ensure_ascii=False)
+    reply = sampled(f"{''.join(pieces)}{head}<|message|>{arguments}<|call|>")
+    read_items = stored([*first.parser.feed(Chunk(reply)), *first.parser.finish("stop")])
+    (call,) = (item for item in read_items if isinstance(item, it.FunctionCall))
+    assert json.loads(call.arguments) == {"city": city}
+    seen = (*first.prompt.ids, *reply)
+    found = ids(user("Hi"), *read_items, result(), tools=(WEATHER,), kept=Kept(seen, "f"))
+    assert found[: len(seen)] == seen
+
+
+def encoding_safe(text: str) -> str:
+    """``text`` without what would be read as a control token."""
+    return text.replace("<|", "<.")
+
+
+def stored(deltas: Sequence[Delta]) -> list[it.Item]:
+    """The items of a reply, as they are stored."""
+    found: list[it.Item] = []
+    for said in read(deltas).items:
+        text = said.text.get("text", "")
+        match said.item:
+            case it.Reasoning():
+                found.append(thought(text))
+            case it.Message(phase=phase):
+                found.append(answer(text, phase=phase))
+            case it.FunctionCall() as call:
+                found.append(replace(call, call_id="c1", arguments=text))
+    return found

@@ -1,0 +1,214 @@
+"""What gpt-oss is held to: thinking in its channel, then the call or the answer that is asked."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import pytest
+
+from antiphon.conversation import Options
+from antiphon.dialects.harmony.grammar import Grammarian
+from antiphon.dialects.harmony.parser import CONTROLS, Codes, Parser
+from antiphon.dialects.tools import shown_tools
+from antiphon.errors import InvalidRequest
+from antiphon.testing.deltas import read
+from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tokens import Chunk
+from antiphon.wire import items as it
+from antiphon.wire.extensions import Guide
+from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
+from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace
+from tests.dialects.grammars import Held
+
+END = "<|endoftext|>"
+TOKENIZER = ByteTokenizer([*CONTROLS.values(), END])
+
+
+def closed(**properties: Any) -> dict[str, Any]:
+    return {
+        "type": "object",
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+WEATHER = Function(name="weather", parameters=closed(city={"type": "string"}), strict=True)
+LOOSE = Function(name="loose", parameters=closed(), strict=False)
+PATCH = Custom(name="patch", format=Grammar(syntax="regex", definition=r'[a-z"]+\n'))
+
+
+def held(begun: Any = None, *, thought: bool = False, **asked: Any) -> Held:
+    options = Options(**asked)
+    shown = shown_tools(options, ())
+    found = Grammarian(TOKENIZER).reply(options, shown, begun, thought=thought)
+    return Held(TOKENIZER, found, END)
+
+
+TURN = "<|start|>assistant"
+THINK = f'<|channel|>analysis<|message|>Hm, "so" < it is.<|end|>{TURN}'
+WAIT = f"<|channel|>commentary<|message|>Wait.<|end|>{TURN}"
+OSLO = '{"city":"Oslo"}'
+CALL = f"<|channel|>commentary to=functions.weather <|constrain|>json<|message|>{OSLO}<|call|>"
+BEFORE = f" to=functions.weather<|channel|>commentary json<|message|>{OSLO}<|call|>"
+FINAL = "<|channel|>final<|message|>Hello.<|return|>"
+
+
+@pytest.mark.requirement("D-57")
+def test_a_call_that_must_come() -> None:
+    grammar = held(tools=(WEATHER, LOOSE), tool_choice="required")
+    for before in ("", THINK, THINK + WAIT, THINK * 3):
+        assert grammar.may_write(before + CALL)
+        assert grammar.may_write(before + BEFORE)
+        assert not grammar.may_begin(f"{before}<|channel|>final")
+    assert grammar.may_write("<|channel|>commentary to=functions.loose<|message|>{}<|call|>")
+    assert not grammar.may_begin("Hello")
+    assert not grammar.may_begin("<|channel|>commentary to=functions.other")
+    assert not grammar.may_begin(f"{CALL}{TURN}")
+    assert not grammar.may_write(CALL.replace("<|call|>", "<|end|>"))
+
+
+@pytest.mark.requirement("D-57")
+def test_the_call_that_is_named() -> None:
+    named = Choice(type="function", name="loose", mode="required")
+    allowed = Choice(type="allowed_tools", mode="auto", tools=(named,))
+    must = held(tools=(WEATHER, LOOSE), tool_choice=named)
+    assert must.may_begin(f"{THINK}<|channel|>commentary to=functions.loose<|message|>{{}}")
+    assert not must.may_begin("<|channel|>commentary to=functions.weather")
+    may = held(tools=(WEATHER, LOOSE), tool_choice=allowed)
+    assert may.may_write(FINAL) and not may.may_begin("<|channel|>commentary to=functions.weather")
+
+
+def test_strict_arguments_in_a_free_answer() -> None:
+    grammar = held(tools=(WEATHER,))
+    assert grammar.may_write(THINK + FINAL) and grammar.may_write(WAIT + CALL)
+    assert grammar.may_write("<|channel|>final<|message|>a <| b |> c<|return|>")
+    assert not grammar.may_begin('<|channel|>commentary to=functions.weather<|message|>{"town"')
+    assert not grammar.may_write("<|channel|>final<|message|>Hello.")
+
+
+def test_what_asks_for_nothing_is_not_held() -> None:
+    for asked in ({}, {"tools": (LOOSE,)}):
+        options = Options(**asked)  # type: ignore[arg-type]
+        assert Grammarian(TOKENIZER).reply(options, shown_tools(options, ()), None) is None
+    options = Options(tools=(Function(name="f", parameters=closed()),))
+    found = Grammarian(TOKENIZER).reply(options, shown_tools(options, ()), None)
+    assert found is not None and not found.needed
+
+
+AGE = TextConfig(
+    format=JsonSchemaFormat(name="n", schema=closed(age={"type": "integer"}), strict=True)
+)
+OBJECT = TextConfig(format=JsonObjectFormat())
+
+
+@pytest.mark.requirement("D-59")
+def test_json_in_the_final_channel_only() -> None:
+    grammar = held(text=AGE)
+    for head in ("<|channel|>final<|message|>", "<|channel|>final <|constrain|>json<|message|>"):
+        assert grammar.may_write(f'{THINK}{head}{{"age":3}}<|return|>')
+        assert not grammar.may_begin(f'{head}{{"name"')
+    assert not grammar.may_begin('{"age"') and not grammar.may_begin("<|channel|>final<|message|>A")
+    assert held(text=OBJECT).may_write('<|channel|>final<|message|>{"a":[1]}<|return|>')
+    both = held(text=AGE, tools=(WEATHER,))
+    assert both.may_write(CALL) and both.may_write(THINK + BEFORE)
+    for each in (grammar, both):  # nothing is said besides
+        assert not each.may_begin("<|channel|>commentary<|message|>")
+    assert both.may_write('<|channel|>final<|message|>{"age":3}<|return|>')
+
+
+def test_schemas_that_cannot_be_held_are_refused() -> None:
+    with pytest.raises(InvalidRequest) as caught:
+        held(text=TextConfig(format=JsonSchemaFormat(name="n", schema={"type": "x"})))
+    assert caught.value.param == "text.format.schema"
+
+
+def test_a_guide_of_the_answer() -> None:
+    grammar = held(guide=Guide(syntax="regex", definition="yes|no", path="p"))
+    assert grammar.may_write(f"{THINK}<|channel|>final<|message|>yes<|return|>")
+    assert not grammar.may_begin("<|channel|>final<|message|>maybe")
+
+
+@pytest.mark.requirement("D-56")
+def test_the_grammar_of_a_custom_tool() -> None:
+    grammar = held(tools=(PATCH,))
+    head = "<|channel|>commentary to=functions.patch <|constrain|>json<|message|>"
+    assert grammar.may_write(head + r'{"input":"ab\"c\n"}<|call|>')
+    assert not grammar.may_begin(head + '{"input":"A')
+
+
+def test_prompts_that_began_the_reply() -> None:
+    asked: dict[str, Any] = {"tools": (WEATHER,), "tool_choice": "required"}
+    thinking = held("analysis", **asked)
+    assert thinking.may_write(f"m.<|end|>{TURN}{CALL}") and not thinking.may_begin("<|channel|>")
+    assert held("final", text=AGE).may_write('{"age":3}<|return|>')
+
+
+def test_what_follows_thinking_that_was_cut_short() -> None:
+    must = held(thought=True, tools=(WEATHER,), tool_choice="required")
+    assert must.may_write(CALL) and not must.may_begin(THINK)
+    assert held(thought=True, text=AGE).may_write('{"age":3}<|return|>')
+    assert held(thought=True, tools=(WEATHER,)).may_write("Hello.<|return|>")
+
+
+def test_its_own_tools_are_called_while_it_thinks() -> None:
+    python = Custom(name="python")
+    browser = Namespace(name="browser", description="", tools=(WEATHER,))
+    grammar = held(tools=(python, browser), tool_choice="required")
+    assert grammar.may_write(f"{THINK}<|channel|>analysis to=python code<|message|>1 + 1<|call|>")
+    assert grammar.may_write(f" to=browser.weather<|channel|>analysis<|message|>{OSLO}<|call|>")
+    assert not grammar.may_begin("<|channel|>commentary to=python")
+    assert not grammar.may_begin("<|channel|>commentary to=functions.")
+
+
+# --- what a grammar allows is read as what was asked ---------------------------------------------
+
+ODD = Custom(name="odd", format=Grammar(syntax="regex", definition="[a-c<|>]+"))
+FORM = TextConfig(
+    format=JsonSchemaFormat(
+        name="n", schema=closed(a={"type": "string"}, n={"type": "integer"}), strict=True
+    )
+)
+ASKED: dict[str, dict[str, Any]] = {
+    "a call": {"tools": (WEATHER,), "tool_choice": "required"},
+    "a custom call": {"tools": (ODD,), "tool_choice": "required"},
+    "an answer": {"text": FORM},
+    "an answer or a call": {"text": FORM, "tools": (WEATHER,)},
+    "anything": {"tools": (WEATHER,)},
+}
+#: llama.cpp takes these for text.
+TEXTUAL = [CONTROLS[name] for name in ("start", "channel", "constrain", "message", "end")]
+
+
+@pytest.mark.parametrize("textual", [(), TEXTUAL], ids=["special", "textual"])
+@pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
+def test_whatever_is_allowed_is_read_as_it_was_asked(
+    asked: dict[str, Any], textual: list[str]
+) -> None:
+    options = Options(**asked)
+    shown = shown_tools(options, ())
+    constraint = Grammarian(TOKENIZER).reply(options, shown, None)
+    grammar = Held(TOKENIZER, constraint, END, textual)
+    for seed in range(60):
+        ids = grammar.written(random.Random(seed))
+        parser = Parser(
+            TOKENIZER, Codes.of(TOKENIZER), shapes=shown.shapes, held=True, is_json="text" in asked
+        )
+        reading = read([*parser.feed(Chunk(tuple(ids))), *parser.finish("stop")])
+        if not reading.items:
+            assert "tools" in asked and not shown.required, "an empty answer"
+            continue
+        *before, last = reading.items
+        assert all(isinstance(said.item, it.Reasoning | it.Message) for said in before)
+        text = last.text.get("text", "")
+        match last.item:
+            case it.FunctionCall():
+                assert json.loads(text).keys() == {"city"}
+            case it.CustomToolCall():
+                assert text and set(text) <= set("abc<|>")
+            case it.Message() if "text" in asked:
+                assert json.loads(text).keys() == {"a", "n"}
+            case _:
+                assert not shown.required

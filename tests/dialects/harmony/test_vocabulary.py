@@ -1,0 +1,74 @@
+"""The vocabulary of gpt-oss is found on this machine, checked, and fetched from nowhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+
+import pytest
+
+from antiphon.config.load import variable
+from antiphon.dialects.harmony import vocabulary
+from antiphon.errors import SetupError
+
+VARIABLE = "TIKTOKEN_ENCODINGS_BASE"
+
+
+@pytest.mark.parametrize("before", [None, "/elsewhere"])
+def test_the_package_is_unpacked_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: str | None
+) -> None:
+    monkeypatch.delenv(VARIABLE, raising=False)
+    if before is not None:
+        monkeypatch.setenv(VARIABLE, before)
+    cache = tmp_path / "cache" / "vocabulary"
+    assert vocabulary.load(None, cache, variable).encode("Hi") == [12194]
+    (file,) = cache.iterdir()
+    made = file.stat().st_mtime_ns
+    assert os.environ.get(VARIABLE) == before, "the environment is as it was"
+    monkeypatch.setattr(vocabulary, "_packed", lambda: None)
+    vocabulary.load(None, cache, variable)
+    assert file.stat().st_mtime_ns == made
+    assert vocabulary.load(cache, tmp_path / "unused", variable).encode("Hi") == [12194]
+    assert not (tmp_path / "unused").exists()
+
+
+def test_a_broken_copy_is_unpacked_again(tmp_path: Path) -> None:
+    (tmp_path / vocabulary.FILE).write_text("cut")
+    assert vocabulary.load(None, tmp_path, variable).encode("Hi") == [12194]
+
+
+def test_folders_without_the_right_file_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(SetupError, match=r"holds no o200k_base\.tiktoken"):
+        vocabulary.load(tmp_path, tmp_path, variable)
+    (tmp_path / vocabulary.FILE).write_text("something else")
+    with pytest.raises(SetupError, match="is not the vocabulary of gpt-oss"):
+        vocabulary.load(tmp_path, tmp_path, variable)
+
+
+def test_what_is_not_installed_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(vocabulary, "_packed", lambda: None)
+    with pytest.raises(SetupError, match=r'pip install "antiphon\[harmony\]"'):
+        vocabulary.load(None, tmp_path, variable)
+    monkeypatch.setitem(sys.modules, "openai_harmony", None)
+    with pytest.raises(SetupError, match=r'pip install "antiphon\[harmony\]"'):
+        vocabulary.load(None, tmp_path, variable)
+
+
+def test_a_package_with_another_file_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gzip
+
+    other = tmp_path / "other.gz"
+    other.write_bytes(gzip.compress(b"other"))
+    monkeypatch.setattr(vocabulary, "_packed", lambda: other)
+    with pytest.raises(SetupError, match="set 'vocabulary' of the model"):
+        vocabulary.load(None, tmp_path / "cache", variable)
+
+
+def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(SetupError, match="cannot write"):
+        vocabulary.load(None, tmp_path / "file" / "cache", variable)

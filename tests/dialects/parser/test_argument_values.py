@@ -1,0 +1,200 @@
+"""Values that are not JSON, as JSON: by their schema, and by how they are written."""
+
+from __future__ import annotations
+
+import json
+import warnings
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.json_stream import InputText, Span, StringText
+from antiphon.dialects.parser.argument_values import converted, types_of
+from antiphon.dialects.parser.keyword_arguments import PairReader
+from antiphon.dialects.parser.lexer import QUOTE
+
+
+@pytest.mark.parametrize(
+    ("schema", "types"),
+    [
+        ({"type": "string"}, {"string"}),
+        ({"type": ["string", "null"]}, {"string", "null"}),
+        ({"anyOf": [{"type": "integer"}, {"$ref": "#/$defs/name"}]}, {"integer", "string"}),
+        ({"enum": ["a", "b"]}, {"string"}),
+        ({"enum": ["a", None, 1, True]}, {"string", "null", "integer", "boolean"}),
+        ({"const": 1.5}, {"number"}),
+        ({"$ref": "#/$defs/loop"}, set()),
+        ({"$ref": "#/nowhere"}, set()),
+        ({}, set()),
+        (True, set()),
+    ],
+)
+def test_types_of(schema: Any, types: set[str]) -> None:
+    root = {
+        "properties": {"it": schema},
+        "$defs": {"name": {"type": "string"}, "loop": {"$ref": "#/$defs/loop"}},
+    }
+    assert types_of(root, "it") == types
+    assert types_of(root, "other") == set()
+    assert types_of({}, "it") == set()
+
+
+@pytest.mark.parametrize(
+    ("text", "types", "json_text"),
+    [
+        ("3", "integer", "3"),
+        (" 3\n", "integer", "3"),
+        ("3", "string null", '"3"'),
+        ("null", "string null", "null"),
+        ("None", "string null", "null"),
+        ('"x"', "string null", '"\\"x\\""'),
+        ("3.0", "number", "3.0"),
+        ("3", "number string", "3"),
+        ("True", "boolean", "true"),
+        ("yes", "boolean", '"yes"'),
+        ('{"a":  [1]}', "object", '{"a":  [1]}'),
+        ("{'a': (1, None,), 2: 'b\"'}", "object", '{"a": [1, null], "2": "b\\""}'),
+        ("[1", "array", '"[1"'),
+        ("NaN", "number", '"NaN"'),
+        ("1e999", "number", "1e999"),
+        ("a\nb", "", '"a\\nb"'),
+        ("12", "", "12"),
+        ("", "", '""'),
+        ("9" * 5000, "", json.dumps("9" * 5000)),
+        ("[" * 100_000, "array", json.dumps("[" * 100_000)),
+        (f"[{QUOTE}a'b{QUOTE}]", "array", '["a\'b"]'),
+    ],
+)
+def test_converted(text: str, types: str, json_text: str) -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert converted(text, frozenset(types.split())) == json_text
+
+
+@given(st.text(), st.sets(st.sampled_from(["string", "integer", "object", "null", "array"])))
+def test_what_is_converted_is_json(text: str, types: set[str]) -> None:
+    found = converted(text, frozenset(types))
+    json.loads(found)
+    found.encode()
+
+
+class Told:
+    """Writes down what a reader of pairs says."""
+
+    def __init__(self) -> None:
+        self.said: list[tuple[str, str]] = []
+        self.junk: list[str] = []
+
+    def key(self, key: str) -> None:
+        self.said.append(("key", key))
+
+    def value(self, text: str) -> None:
+        self.said.append(("value", converted(text)))
+
+    def string(self, text: str) -> None:
+        if self.said[-1][0] == "string":
+            text = self.said.pop()[1] + text
+        self.said.append(("string", text))
+
+    def string_end(self) -> None:
+        self.said.append(("end", ""))
+
+
+def told(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
+    how = TOOLS[form].written
+    assert how.parameter is not None
+    whole, single = Told(), Told()
+    reader = PairReader(whole, how.parameter, how.after[0])
+    taken = reader.read(text)
+    reader.leave()
+    slow = PairReader(single, how.parameter, how.after[0])
+    for char in text:
+        slow.read(char)
+    slow.leave()
+    assert single.said == whole.said
+    return whole.said, taken
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (")", []),
+        ("a=1)", [("key", "a"), ("value", "1")]),
+        ("a = 1 , b=None)", [("key", "a"), ("value", "1"), ("key", "b"), ("value", "null")]),
+        ("a='x\\'y\\n\\q\\x41\\u00e9\\U0001F600')", [("key", "a"), ("string", "x'y\n\\qAé😀")]),
+        ("a='\\ud83d\\ude00\\ud83d')", [("key", "a"), ("string", "😀\ufffd")]),
+        ("a='x\\", [("key", "a"), ("string", "x\\")]),
+        ("'x')", [("key", ""), ("string", "x")]),
+        ("[1, 2])", [("key", ""), ("value", "[1, 2]")]),
+        ("True)", [("key", ""), ("value", "true")]),
+        ("a=f(x, ')'))", [("key", "a"), ("value", '"f(x, \')\')"')]),
+        ("a={'k': ')\\''})", [("key", "a"), ("value", '{"k": ")\'"}')]),
+        ("a=[1, 2", [("key", "a"), ("value", '"[1, 2"')]),
+        ("a='x' \"y\"\n'z')", [("key", "a"), ("string", "xyz")]),
+        ('a="""x"y""z\n""")', [("key", "a"), ("string", 'x"y""z\n')]),
+        ("a='''''', b='')", [("key", "a"), ("string", ""), ("key", "b"), ("string", "")]),
+        ('a="""x""', [("key", "a"), ("string", 'x""')]),
+        ("a=Rb'\\n', b=u'\\n')", [("key", "a"), ("string", "\\n"), ("key", "b"), ("string", "\n")]),
+    ],
+)  # fmt: skip
+def test_python_pairs(text: str, said: list[tuple[str, str]]) -> None:
+    found, taken = told("pythonic", text + " rest" if text.endswith(")") else text)
+    assert [one for one in found if one[0] != "end"] == said
+    assert taken == len(text)
+
+
+def test_braced_pairs() -> None:
+    text = f"a:{QUOTE}x, \\n}}{QUOTE},b:{{c:[{QUOTE}]{QUOTE},true]}},d:e f}}"
+    found, taken = told("functiongemma", text)
+    assert [one for one in found if one[0] != "end"] == [
+        ("key", "a"),
+        ("string", "x, \\n}"),
+        ("key", "b"),
+        ("value", '{"c": ["]", true]}'),
+        ("key", "d"),
+        ("value", '"e f"'),
+    ]
+    assert taken == len(text)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
+def test_the_end_of_a_value_is_found(value: Any) -> None:
+    text = json.dumps([value])
+    span = Span()
+    assert span.read(text + ", more") == len(text) and span.over
+    slow = Span()
+    assert all(slow.read(char) == 1 for char in text) and slow.over
+
+
+@given(st.text())
+def test_strings_say_what_they_mean(text: str) -> None:
+    for ascii_only in (True, False):
+        written = json.dumps(text, ensure_ascii=ascii_only)[1:]
+        string = StringText()
+        assert string.read(written + "x") == (text, len(written))
+        slow = StringText()
+        assert "".join(slow.read(char)[0] for char in written) == text
+
+
+@pytest.mark.parametrize(
+    ("written", "text"),
+    [
+        ('{"input": "a\\nb"}', "a\nb"),
+        (' { "patch" : "a" , "b": 1}', "a"),
+        ('{"input": "cut \\ud83d', "cut \ufffd"),
+        ('{"input": 3}', '{"input": 3}'),
+        ("free text", "free text"),
+        ('{"a": {"b": 1}}', '{"a": {"b": 1}}'),
+        ("{}", ""),
+        ("", ""),
+        ('{"' + "x" * 200, '{"' + "x" * 200),
+    ],
+)
+def test_input_of_custom_tools(written: str, text: str) -> None:
+    whole = InputText()
+    assert whole.read(written) + whole.finish() == text
+    slow = InputText()
+    assert "".join(slow.read(char) for char in written) + slow.finish() == text

@@ -1,0 +1,79 @@
+"""The lexer: terminals of text and of special tokens, and what waits for more."""
+
+from __future__ import annotations
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.dialects.formats.tool_formats import REASONING, START, TEXT, THINKING, TOOLS
+from antiphon.dialects.parser.lexer import Lexer, Terminals, is_special, without_marks
+from antiphon.testing.tokenizer import ByteTokenizer
+
+WORDS = {"<a>": ("one", False), "<ab": ("two", False), "b<": ("three", True)}
+
+
+@given(st.text(st.sampled_from("<ab>c"), max_size=12))
+def test_only_a_beginning_waits(text: str) -> None:
+    """Before what waits there is no terminal; what waits begins one, and is as long as can be."""
+    at, terminal = Terminals(WORDS).find(text, final=False)
+    assert not any(word in text[:at] for word in WORDS)
+    if terminal is not None:
+        assert text.startswith(terminal, at)
+    elif at < len(text):
+        assert any(word.startswith(text[at:]) for word in WORDS)
+    else:
+        assert not any(text.endswith(word[:n]) for word in WORDS for n in range(1, len(word)))
+
+
+def test_at_the_end_nothing_waits() -> None:
+    assert Terminals(WORDS).find("c<a", final=False) == (1, None)
+    assert Terminals(WORDS).find("c<a", final=True) == (3, None)
+    assert Terminals(WORDS).find("c<a>", final=True) == (1, "<a>")
+
+
+def test_the_longest_terminal_is_taken() -> None:
+    terminals = Terminals({"<a": ("one", False), "<ab>": ("two", False)})
+    assert terminals.find("<ab>", final=False) == (0, "<ab>")
+    assert terminals.find("<ab", final=False) == (0, None)
+    assert terminals.find("<ac", final=False) == (0, "<a")
+
+
+def lexer(tools: str, *special: str) -> tuple[Lexer, ByteTokenizer]:
+    tokenizer = ByteTokenizer(special)
+    return Lexer(tokenizer, REASONING["think"], TOOLS[tools]), tokenizer
+
+
+def test_a_special_token_is_no_text() -> None:
+    made, tokenizer = lexer("hermes", "<tool_call>", "<think>", "<pad>")
+    mark = made.marks[tokenizer.special["<tool_call>"]]
+    assert len(mark) == 1 and is_special(mark) and not is_special("<tool_call>")
+    assert made.states[START].leads[mark] == ("records", False)
+    assert "<tool_call>" not in made.states[START].leads
+    assert "</tool_call>" in made.states["records"].leads  # this one is text here
+    assert made.plain(f"a{mark}b") == "a<tool_call>b"
+    assert without_marks(f"a{mark}b") == "ab"
+
+
+def test_tokens_that_no_format_uses_are_dropped() -> None:
+    made, tokenizer = lexer("hermes", "<pad>", "<b>", "<tool_call>")
+    assert made.is_dropped(tokenizer.special["<pad>"])
+    assert all(map(made.is_dropped, tokenizer.end_ids))
+    assert not made.is_dropped(tokenizer.special["<tool_call>"])
+    assert not made.is_dropped(tokenizer.special["<b>"])  # vocabularies with tokens for HTML
+    assert not made.is_dropped(ord("a"))
+
+
+def test_a_terminal_may_mix_tokens_and_text() -> None:
+    made, tokenizer = lexer("deepseek_v32", "｜DSML｜")
+    mark = made.marks[tokenizer.special["｜DSML｜"]]
+    leads = made.states[START].leads
+    assert f"<{mark}function_calls>" in leads and "<｜DSML｜function_calls>" not in leads
+
+
+def test_a_spelled_opening_tag_is_text_in_an_answer() -> None:
+    spelled, _ = lexer("hermes")
+    assert "<think>" in spelled.states[START].leads and "<think>" in spelled.states[THINKING].leads
+    assert "<think>" not in spelled.states[TEXT].leads
+    special, tokenizer = lexer("hermes", "<think>")
+    mark = special.marks[tokenizer.special["<think>"]]
+    assert special.states[TEXT].leads[mark] == (THINKING, False)

@@ -1,0 +1,348 @@
+"""The scanner's laws: any cut means the same, nothing raises, no text is lost, ends are right."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.dialects.formats.tool_formats import REASONING, START, TOOLS
+from antiphon.dialects.parser.parser import Parser, ToolShape
+from antiphon.stream.deltas import Close, Open, Sampled, Text
+from antiphon.testing.tokenizer import END, ByteTokenizer
+from antiphon.tokens import Alternative, Chunk, TokenLogprob
+from antiphon.wire.items import FunctionCall, Logprob, Message, Reasoning, TopLogprob
+from tests.dialects.replies import SHAPES, items, read, written
+from tests.searching import examples
+
+THINK = ("<think>", "</think>")
+CALL = ("<tool_call>", "</tool_call>")
+
+
+def parser(
+    tokenizer: ByteTokenizer,
+    tools: str | None = "hermes",
+    reasoning: str | None = "think",
+    *,
+    thinking: bool = False,
+    parallel: bool = True,
+    held: bool = False,
+    is_json: bool = False,
+) -> Parser:
+    return Parser(
+        tokenizer,
+        reasoning=REASONING[reasoning] if reasoning else None,
+        tools=TOOLS[tools] if tools else None,
+        shapes=SHAPES,
+        thinking=thinking,
+        parallel=parallel,
+        held=held,
+        is_json=is_json,
+    )
+
+
+def terminals(tools: str, reasoning: str) -> list[str]:
+    form = TOOLS[tools]
+    said = [*form.opens, *REASONING[reasoning].open, *REASONING[reasoning].close]
+    for state in form.states.values():
+        said += [*state.on, *state.peek]
+    return sorted(set(said))
+
+
+NOISE = ['"', "{", "}", "[", "]", "(", ")", "=", ":", ",", "\\", "\n", " ", "now", "search"]
+NOISE += [
+    "get_weather",
+    "name",
+    "arguments",
+    '"name": "now"',
+    '"arguments": {',
+    "é",
+    "😀",
+    "x",
+    "<",
+]
+NOISE += [
+    '{"name": "now", "arguments": {"a": "b"}}',
+    "now()",
+    "search(query='",
+    "query",
+    "3",
+    "true",
+]
+
+
+@st.composite
+def replies(draw: st.DrawFn) -> tuple[str, str, tuple[str, ...], list[str], bool]:
+    tools = draw(st.sampled_from(sorted(TOOLS)))
+    reasoning = draw(st.sampled_from(sorted(REASONING)))
+    words = terminals(tools, reasoning)
+    special = tuple(word for word in words if len(word) > 3 and draw(st.booleans()))
+    pieces = draw(st.lists(st.sampled_from(words + NOISE), max_size=24))
+    return tools, reasoning, special, pieces, draw(st.booleans())
+
+
+@pytest.mark.requirement("D-12")
+@examples(300)
+@given(replies(), st.randoms(use_true_random=False), st.sampled_from(["stop", "length"]))
+def test_any_cut_means_the_same(reply, dice, reason) -> None:  # type: ignore[no-untyped-def]
+    tools, reasoning, special, pieces, thinking = reply
+    tokenizer = ByteTokenizer(special)
+    ids = tokenizer.encode("".join(pieces), special=True)
+    whole = read(parser(tokenizer, tools, reasoning, thinking=thinking), [ids], reason)
+    single = read(
+        parser(tokenizer, tools, reasoning, thinking=thinking), ([token] for token in ids), reason
+    )
+    assert single == whole
+    chunks, at = [], 0
+    while at < len(ids):
+        size = dice.randint(1, 12)
+        chunks.append(ids[at : at + size])
+        at += size
+    assert read(parser(tokenizer, tools, reasoning, thinking=thinking), chunks, reason) == whole
+    found, is_open = items(whole)
+    assert not is_open or reason == "length"
+    for item in found:
+        for text in item.values():
+            text.encode()  # never half a character
+
+
+@pytest.mark.requirement("D-70")
+@examples(150)
+@given(st.sampled_from(sorted(TOOLS)), st.text(max_size=60), st.sampled_from(["stop", "length"]))
+def test_text_is_text(tools, text, reason) -> None:  # type: ignore[no-untyped-def]
+    """What holds no markup comes out as it went in."""
+    form = TOOLS[tools]
+    text = re.sub(f"[{re.escape(''.join(terminals(tools, 'think')) + form.bare)}]", "", text)
+    text = text.encode("utf-8", "replace").decode()
+    tokenizer = ByteTokenizer()
+    ids = tokenizer.encode(text, special=False)
+    found, is_open = items(read(parser(tokenizer, tools), ([token] for token in ids), reason))
+    assert found == ([{"message": text}] if text else [])
+    assert is_open == (bool(text) and reason == "length")
+
+
+@examples(150)
+@given(st.lists(st.sampled_from(["<tool_call>", "</tool_call>", "<think>", "a ", "b<", "{", "}"])))
+def test_special_tokens_are_never_spelled_by_text(pieces: list[str]) -> None:
+    text = "".join(pieces)
+    tokenizer = ByteTokenizer((*THINK, *CALL))
+    found, _ = items(read(parser(tokenizer), [tokenizer.encode(text, special=False)]))
+    assert found == ([{"message": text}] if text else [])
+
+
+def test_bytes_that_are_no_text() -> None:
+    tokenizer = ByteTokenizer((*THINK, *CALL))
+    deltas = read(parser(tokenizer), [[0xC3], [0xA9, 0xF0, 0x9F], [256], [0x41, 0xFF]])
+    assert items(deltas)[0] == [{"message": "é\ufffd"}, {"reasoning": "A\ufffd"}]
+
+
+def test_a_character_waits_for_its_last_byte() -> None:
+    reader = parser(ByteTokenizer())
+    assert list(reader.feed(Chunk(ids=(0xE2, 0x82)))) == [Sampled((0xE2, 0x82))]
+    said = list(reader.feed(Chunk(ids=(0xAC,))))
+    assert said[-1] == Text("€")
+
+
+def test_text_streams_at_once() -> None:
+    reader = parser(ByteTokenizer(CALL))
+    assert [d for d in reader.feed(Chunk(ids=(72,))) if isinstance(d, Text)] == [Text("H")]
+    assert [d for d in reader.feed(Chunk(ids=(105,))) if isinstance(d, Text)] == [Text("i")]
+
+
+@pytest.mark.parametrize("tools", sorted(TOOLS))
+def test_arguments_stream(tools: str) -> None:
+    """A long string argument is given out as it comes, not at its end."""
+    form = TOOLS[tools]
+    opened, _, _ = written(form, [("search", {"query": "~"})]).partition("~")
+    tokenizer = ByteTokenizer(sorted({*form.opens}))
+    reader = parser(tokenizer, tools, None)
+    said = list(reader.feed(Chunk(ids=tuple(tokenizer.encode(opened, special=True)))))
+    assert any(isinstance(d, Open) and isinstance(d.item, FunctionCall) for d in said)
+    for _ in range(3):
+        said = list(reader.feed(Chunk(ids=tuple(b"word "))))
+        assert isinstance(said[-1], Text) and "word" in said[-1].text
+
+
+def test_items_close_when_they_end() -> None:
+    tokenizer = ByteTokenizer((*THINK, *CALL))
+    text = '<think>A</think>B<tool_call>{"name": "now", "arguments": {}}'
+    deltas = list(parser(tokenizer).feed(Chunk(ids=tuple(tokenizer.encode(text, special=True)))))
+    assert deltas[1:] == [
+        Open(Reasoning()),
+        Text("A"),
+        Close(),
+        Open(Message(role="assistant", content=())),
+        Text("B"),
+        Close(),
+        Open(FunctionCall(call_id="", name="now", arguments="")),
+        Text("{}"),
+        Close(),
+    ]
+
+
+def test_a_cut_call_is_never_closed() -> None:
+    tokenizer = ByteTokenizer(CALL)
+    text = '<tool_call>{"name": "get_weather", "arguments": {"city": "Par'
+    ids = tokenizer.encode(text, special=True)
+    assert read(parser(tokenizer), [ids], "length")[-1] == Text('{"city": "Par')
+    assert read(parser(tokenizer), [ids], "content_filter")[-1] == Text('{"city": "Par')
+    assert read(parser(tokenizer), [ids], "stop")[-1] == Close()
+
+
+def test_a_call_cut_before_its_name_is_left_out() -> None:
+    tokenizer = ByteTokenizer(CALL)
+    ids = tokenizer.encode('Hm.<tool_call>{"name": "get_w', special=True)
+    found, is_open = items(read(parser(tokenizer), [ids], "length"))
+    assert found == [{"message": "Hm."}] and is_open
+
+
+def test_one_call_allowed() -> None:
+    tokenizer = ByteTokenizer(CALL)
+    call = '<tool_call>{"name": "now", "arguments": {}}'
+    reader = parser(tokenizer, parallel=False)
+    ids = tokenizer.encode(call[:-1], special=True)
+    assert list(reader.feed(Chunk(ids=tuple(ids)))) and not reader.done
+    assert list(reader.feed(Chunk(ids=(ord("}"),))))[-1] == Close()
+    assert reader.done
+    more = tuple(tokenizer.encode(call, special=True))
+    assert list(reader.feed(Chunk(ids=more))) == [Sampled(more)]
+    assert list(reader.finish("stop")) == []
+
+
+def test_without_tools_nothing_is_a_call() -> None:
+    tokenizer = ByteTokenizer()
+    text = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
+    reader = Parser(tokenizer, reasoning=None, tools=TOOLS["hermes"], shapes={}, thinking=False)
+    assert items(read(reader, [list(text.encode())]))[0] == [{"message": text}]
+
+
+def test_end_tokens_and_foreign_special_tokens_are_no_text() -> None:
+    tokenizer = ByteTokenizer((*CALL, "<|im_start|>", "<b>"))
+    ids = tokenizer.encode(f"A<|im_start|> <b>b{END}", special=True)
+    assert items(read(parser(tokenizer), [ids]))[0] == [{"message": "A <b>b"}]
+
+
+def test_reasoning_tokens() -> None:
+    tokenizer = ByteTokenizer((*THINK, *CALL))
+    reader = parser(tokenizer)
+    ids = tokenizer.encode("<think>\nabc\n</think>\n\nAnswer", special=True)
+    read(reader, ([token] for token in ids))
+    assert reader.reasoning_tokens == 6  # with the end tag
+    reader = parser(tokenizer, thinking=True)
+    read(reader, [tokenizer.encode("€</think>x", special=True)])
+    assert reader.reasoning_tokens == 4
+
+
+def test_tail_of_a_stop_string_is_text() -> None:
+    reader = parser(ByteTokenizer())
+    deltas = [*reader.feed(Chunk(ids=(65,), tail="B", finish="stop")), *reader.finish("stop")]
+    assert items(deltas[1:])[0] == [{"message": "AB"}]
+
+
+@pytest.mark.parametrize("cut", [1, 5, 1000])
+def test_a_special_token_in_a_string_that_is_held_to_json_is_text(cut: int) -> None:
+    """To llama.cpp it is one, so that its grammars let it through: the rest is read as it goes on,
+    whole. Where nothing holds the reply, it is markup, as ever."""
+    tokenizer = ByteTokenizer((*THINK, *CALL, "<other>", "<end>"))
+    said = '{"a": "<tool_call><think>x</think></tool_call><other>é"}'
+    called = f'<tool_call>\n{{"name": "search", "arguments": {said}}}\n</tool_call>'
+    for begun in ("", "<think>\nHm.\n</think>\n\n"):
+        for reply, expected in (
+            (said, {"message": said}),
+            (called, {"call": "search", "arguments": said}),
+        ):
+            ids = tokenizer.encode(f"{begun}{reply}", special=True)
+            cuts = [ids[at : at + cut] for at in range(0, len(ids), cut)]
+            found, _ = items(read(parser(tokenizer, held=True, is_json=True), cuts, "stop"))
+            assert found == [*[{"reasoning": "Hm."}] * bool(begun), expected]
+            freed = parser(tokenizer, held=True, is_json=True)
+            freed.free()
+            free, _ = items(read(freed, cuts, "stop"))
+            assert free == items(read(parser(tokenizer), cuts, "stop"))[0] != found
+
+
+def chunk(tokenizer: ByteTokenizer, text: str) -> Chunk:
+    ids = tuple(tokenizer.encode(text, special=True))
+    return Chunk(
+        ids=ids,
+        logprobs=tuple(
+            TokenLogprob(token, -float(n), (Alternative(65, -9.0),)) for n, token in enumerate(ids)
+        ),
+    )
+
+
+@pytest.mark.requirement("D-26")
+def test_logprobs_go_with_their_text() -> None:
+    tokenizer = ByteTokenizer((*THINK, *CALL))
+    text = '<think>no</think>\nA é<tool_call>{"name": "now", "arguments": {}}</tool_call>B'
+    reader = parser(tokenizer)
+    deltas = [*reader.feed(chunk(tokenizer, text)), *reader.finish("stop")]
+    said = [d for d in deltas if isinstance(d, Text)]
+    assert [text.text for text in said] == ["no", "A é", "{}", "B"]
+    assert [len(text.logprobs) for text in said] == [0, 4, 0, 1]
+    assert said[1].logprobs[0] == Logprob(
+        token="A",
+        logprob=-5.0,
+        bytes=(65,),
+        top_logprobs=(TopLogprob(token="A", logprob=-9.0, bytes=(65,)),),
+    )
+    assert [lp.bytes for lp in said[1].logprobs[2:]] == [(0xC3,), (0xA9,)]
+    assert [lp.token for lp in said[3].logprobs] == ["B"]
+
+
+def test_logprobs_of_text_that_was_no_markup() -> None:
+    tokenizer = ByteTokenizer()
+    text = "A <tool_call> b"
+    reader = parser(tokenizer)
+    deltas = [*reader.feed(chunk(tokenizer, text)), *reader.finish("stop")]
+    logprobs = [lp for d in deltas if isinstance(d, Text) for lp in d.logprobs]
+    assert "".join(lp.token for lp in logprobs) == text
+
+
+@pytest.mark.parametrize(
+    ("form", "text", "said"),
+    [
+        ("xlam", '[{"name": "now", "arguments": {}}] So.', "So."),
+        ("llama3_json", '{"name": "now", "parameters": {}}; So.', "So."),
+        ("pythonic", "[now(), f(x=1)] So.", "f(x=1)] So."),
+        ("hermes", '<tool_call>{"name": "now", "arguments": {}} So.', "So."),
+    ],
+)
+def test_text_behind_a_call_has_no_logprobs_of_it(form: str, text: str, said: str) -> None:
+    tokenizer = ByteTokenizer()
+    reader = Parser(tokenizer, reasoning=None, tools=TOOLS[form], shapes=SHAPES, thinking=False)
+    deltas = [*reader.feed(chunk(tokenizer, text)), *reader.finish("stop")]
+    logprobs = [lp for d in deltas if isinstance(d, Text) for lp in d.logprobs]
+    assert "".join(lp.token for lp in logprobs) == said
+
+
+def test_a_namespace_and_a_custom_tool() -> None:
+    shapes = {"a__b": ToolShape(wire_name="b", namespace="a", custom=True)}
+    reader = Parser(
+        ByteTokenizer(), reasoning=None, tools=TOOLS["llama3_json"], shapes=shapes, thinking=False
+    )
+    text = '{"name": "a__b", "parameters": {"input": "x\\ny"}}'
+    found, _ = items(read(reader, [list(text.encode())]))
+    assert found == [{"custom": "b", "input": "x\ny", "namespace": "a"}]
+
+
+@pytest.mark.requirement("D-96")
+def test_long_replies_take_linear_work(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No text is looked at again and again: the buffer never holds more than a terminal."""
+    tokenizer = ByteTokenizer(CALL)
+    reader = parser(tokenizer)
+    longest = 0
+    find = type(reader._lexer.states[START]).find
+
+    def watched(self, text, final):  # type: ignore[no-untyped-def]
+        nonlocal longest
+        longest = max(longest, len(text))
+        return find(self, text, final)
+
+    monkeypatch.setattr(type(reader._lexer.states[START]), "find", watched)
+    call = '<tool_call>{"name": "search", "arguments": {"query": "' + "word " * 2000 + '"}}'
+    ids = tokenizer.encode("text <" * 500 + call, special=True)
+    assert items(read(reader, [ids]))[0][1]["call"] == "search"
+    assert longest < 40

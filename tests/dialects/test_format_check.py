@@ -1,0 +1,21 @@
+"""A row that does not read what it writes is found out by that text."""
+
+from __future__ import annotations
+
+import pytest
+from msgspec.structs import replace
+
+from antiphon.dialects.format_check import unread
+from antiphon.dialects.formats.tool_formats import TOOLS
+
+
+@pytest.mark.parametrize("name", TOOLS)
+def test_our_rows_read_what_they_write(name: str) -> None:
+    assert unread(TOOLS[name]) is None
+
+
+@pytest.mark.parametrize("before", ['<call>\n{"name": "', '<tool_call>\n{"nom": "'])
+def test_a_row_that_does_not_is_told_by_what_it_writes(before: str) -> None:
+    row = TOOLS["hermes"]
+    text = unread(replace(row, written=replace(row.written, before=before)))
+    assert text is not None and text.startswith(f"{before}look_up")
