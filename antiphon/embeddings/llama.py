@@ -14,7 +14,7 @@ from antiphon.engines.tokenizer import require
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 
 from .base import Prefixes, Role, Vector
-from .threaded import Threaded
+from .thread_worker import Threaded
 
 __all__ = ["POOLINGS", "load"]
 

@@ -13,7 +13,7 @@ from typing import Any
 from antiphon.errors import InvalidRequest, SetupError
 
 from .base import Role, Vector
-from .threaded import Threaded
+from .thread_worker import Threaded
 
 __all__ = ["load"]
 

@@ -13,7 +13,7 @@ import pytest
 
 from antiphon.config.settings import Model, Settings
 from antiphon.embeddings.base import cut
-from antiphon.embeddings.threaded import Threaded
+from antiphon.embeddings.thread_worker import Threaded
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.models.catalog import load
 from antiphon.testing.embedder import WordEmbedder
