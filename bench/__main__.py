@@ -207,7 +207,7 @@ class _Direct:
 async def _direct(streams: int) -> _Direct:
     from antiphon.conversation import Conversation, Options
     from antiphon.dialects.chat.dialect import Dialect
-    from antiphon.engines.llama import load as load_engine
+    from antiphon.engines.llama.engine import load as load_engine
     from antiphon.testing.models import smollm2
 
     path = await asyncio.to_thread(smollm2)

@@ -42,7 +42,7 @@ def constraints() -> Iterator[Line]:
 
 async def _measured() -> dict[str, list[float]]:
     """Seconds a token, by grammar, the ways taken in turns."""
-    from antiphon.engines.llama import load
+    from antiphon.engines.llama.engine import load
     from antiphon.testing.models import smollm2
 
     engine = await load(await asyncio.to_thread(smollm2), threads=1, parallel=1, context_size=1024)

@@ -132,7 +132,7 @@ def _reason(refusal: str) -> str:
 async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
     from antiphon.backends.local.backend import Local
     from antiphon.dialects.chat.dialect import Dialect
-    from antiphon.engines.llama import load
+    from antiphon.engines.llama.engine import load
     from antiphon.testing.models import smollm2
 
     engine = await load(await asyncio.to_thread(smollm2), threads=1, context_size=4096)

@@ -200,7 +200,7 @@ async def _ids(url: str) -> None:
     """Ours before an upstream of token ids."""
     from antiphon.backends.local.backend import Local
     from antiphon.dialects.chat.dialect import Dialect
-    from antiphon.engines.completions import load
+    from antiphon.engines.completions.engine import load
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
@@ -216,7 +216,7 @@ async def _ids(url: str) -> None:
 async def _model(parallel: int) -> None:
     from antiphon.backends.local.backend import Local
     from antiphon.dialects.chat.dialect import Dialect
-    from antiphon.engines.llama import load
+    from antiphon.engines.llama.engine import load
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
     from antiphon.testing.models import smollm2

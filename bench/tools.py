@@ -173,7 +173,7 @@ async def backend(kind: str) -> Backend:
     from antiphon.backends.local.backend import Local
     from antiphon.backends.scripted import Scripted
     from antiphon.dialects.chat.dialect import Dialect
-    from antiphon.engines.llama import load
+    from antiphon.engines.llama.engine import load
     from antiphon.testing.models import smollm2
 
     if kind == "tiny":

@@ -8,9 +8,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from antiphon.engines import gguf
-from antiphon.engines.llama import serve
-from antiphon.engines.tokenizer import require
+from antiphon.engines.gguf import reader as gguf
+from antiphon.engines.llama.engine import serve
+from antiphon.engines.llama.tokenizer import require
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 
 from .base import Prefixes, Role, Vector

@@ -14,14 +14,15 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
-from antiphon.engines import hf_folder
-from antiphon.engines.asked import check_request, stops_of, values_of
 from antiphon.engines.base import Capabilities, Sampling
-from antiphon.engines.endings import Endings
-from antiphon.engines.masks import check_grammar
-from antiphon.engines.pump import Pump, Told, told_token
+from antiphon.engines.common.async_requests import Pump, Told, told_token
+from antiphon.engines.common.request_checks import check_request, stops_of, values_of
+from antiphon.engines.common.stop_conditions import Endings
+from antiphon.engines.common.token_masks import check_grammar
 from antiphon.errors import InvalidRequest, SetupError, first_line
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
+
+from .huggingface import model_folder as hf_folder
 
 __all__ = ["TensorrtEngine", "load"]
 

@@ -14,16 +14,23 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from antiphon.engines import hf_folder
-from antiphon.engines.asked import cannot_see, check_request, stops_of, too_long, values_of
 from antiphon.engines.base import Capabilities, Sampling
-from antiphon.engines.endings import Endings
-from antiphon.engines.image_sizes import ImageSizes
-from antiphon.engines.masks import check_grammar
-from antiphon.engines.opened import opened
-from antiphon.engines.pump import Pump, Told, told_token
+from antiphon.engines.common.async_requests import Pump, Told, told_token
+from antiphon.engines.common.image_token_cache import ImageSizes
+from antiphon.engines.common.pillow_images import opened
+from antiphon.engines.common.request_checks import (
+    cannot_see,
+    check_request,
+    stops_of,
+    too_long,
+    values_of,
+)
+from antiphon.engines.common.stop_conditions import Endings
+from antiphon.engines.common.token_masks import check_grammar
 from antiphon.errors import InvalidRequest, SetupError, first_line
 from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
+
+from .huggingface import model_folder as hf_folder
 
 __all__ = ["VllmEngine", "load"]
 

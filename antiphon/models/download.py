@@ -88,7 +88,7 @@ async def ensure_default(cache: Path, progress: Progress | None = None) -> Path:
             source = found or await _fetch_default(Path(scratch), progress or _silent)
             if not faster:
                 return source.replace(cache / DEFAULT_FILE)
-            from antiphon.engines.requantize import to_q8_0
+            from antiphon.engines.gguf.requantize import to_q8_0
 
             await asyncio.to_thread(to_q8_0, source, target)
     return target

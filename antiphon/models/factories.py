@@ -33,7 +33,7 @@ Factory = Callable[[str, Model, Settings, Progress | None], Awaitable[Backend]]
 
 async def _llama(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
     """llama.cpp in this process, spoken to through the model's chat template."""
-    from antiphon.engines.llama import load as load_engine
+    from antiphon.engines.llama.engine import load as load_engine
 
     engine = await load_engine(
         await gguf_file(model.source, settings.cache_dir, progress),
@@ -52,7 +52,7 @@ async def _openvino(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
     """OpenVINO GenAI in a child process, for its own folders and for some GGUF files."""
-    from antiphon.engines.openvino import load as load_engine
+    from antiphon.engines.openvino.engine import load as load_engine
 
     _refuse(name, model, "adapters", "projector")
     source = Path(model.source).expanduser()
@@ -71,7 +71,7 @@ async def _transformers(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
     """Hugging Face transformers in this process, for folders of weights."""
-    from antiphon.engines.transformers import load as load_engine
+    from antiphon.engines.transformers.engine import load as load_engine
 
     _refuse(name, model, "adapters", "projector")
     untracked()
@@ -174,7 +174,7 @@ async def _completions(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
     """A server that continues token ids, spoken to as a model in this process is."""
-    from antiphon.engines.completions import load as load_engine
+    from antiphon.engines.completions.engine import load as load_engine
 
     engine = await load_engine(
         name,

@@ -12,7 +12,7 @@ from itertools import cycle
 from typing import Literal
 
 from antiphon.engines.base import Capabilities, Sampling
-from antiphon.engines.stops import StopStrings
+from antiphon.engines.common.stop_strings import StopStrings
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.tokens import Alternative, Chunk, ModelCard, Prompt, TokenLogprob
 

@@ -23,8 +23,8 @@ from antiphon.backends.remote.chat_completions.servers import FLAVOURS as CHAT
 from antiphon.backends.remote.responses.backend import Responses
 from antiphon.backends.remote.responses.servers import FLAVOURS as RESPONSES
 from antiphon.dialects.chat.dialect import Dialect
-from antiphon.engines.completions import Completions
-from antiphon.engines.completions_flavours import FLAVOURS as IDS
+from antiphon.engines.completions.engine import Completions
+from antiphon.engines.completions.servers import FLAVOURS as IDS
 from antiphon.store.base import StoredResponse
 from antiphon.store.memory import MemoryStore
 from antiphon.testing.tokenizer import ByteTokenizer

@@ -27,8 +27,8 @@ from antiphon.backends.base import Backend
 from antiphon.backends.remote.factory import chat_completions, responses
 from antiphon.config.settings import Model, Settings
 from antiphon.engines.base import Sampling
-from antiphon.engines.completions import Completions, load
-from antiphon.engines.transformers import load as load_transformers
+from antiphon.engines.completions.engine import Completions, load
+from antiphon.engines.transformers.engine import load as load_transformers
 from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
 from antiphon.logs import open_log

@@ -23,7 +23,7 @@ from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.base import Sampling
-from antiphon.engines.completions import Completions, load
+from antiphon.engines.completions.engine import Completions, load
 from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
 from antiphon.logs import open_log

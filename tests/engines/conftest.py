@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from antiphon.engines.llama import LlamaEngine, load
+from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.testing.models import smollm2
 
 

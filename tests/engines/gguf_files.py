@@ -10,7 +10,7 @@ import random
 from array import array
 from pathlib import Path
 
-from .test_gguf import head
+from tests.engines.gguf.test_reader import head
 
 __all__ = ["write_adapter"]
 

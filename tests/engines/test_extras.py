@@ -6,7 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines import openvino, tensorrt_llm, transformers, vllm
+from antiphon.engines import tensorrt_llm, vllm
+from antiphon.engines.openvino import engine as openvino
+from antiphon.engines.transformers import engine as transformers
 from antiphon.errors import SetupError
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.dialects.harmony.dialect import Dialect
-from antiphon.engines.tokenizer import LlamaTokenizer
+from antiphon.engines.llama.tokenizer import LlamaTokenizer
 from antiphon.testing.dialect_check import check_dialect
 from tests.dialects import gpt_oss
 from tests.models.unpacked import tiny_gpt_oss

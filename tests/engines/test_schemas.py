@@ -12,7 +12,7 @@ import pytest
 from antiphon.backends.local.backend import Local
 from antiphon.dialects.chat.dialect import Dialect
 from antiphon.dialects.grammar.json_schema import bare, is_enforced
-from antiphon.engines.llama import LlamaEngine
+from antiphon.engines.llama.engine import LlamaEngine
 from antiphon.errors import InvalidRequest
 from bench.schemas import answer, collection, obeys
 

@@ -12,8 +12,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.engines.hf_folder import read
-from antiphon.engines.masks import Grammars, Mask
+from antiphon.engines.common.token_masks import Grammars, Mask
+from antiphon.engines.huggingface.model_folder import read
 from tests.engines.tiny import FOLDER
 
 __all__ = ["SIZE", "TOKENIZER", "Toy", "reused"]

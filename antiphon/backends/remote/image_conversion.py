@@ -10,7 +10,7 @@ from typing import Any
 from msgspec.structs import replace
 
 from antiphon.conversation import PARTS, Conversation
-from antiphon.engines.opened import as_png
+from antiphon.engines.common.pillow_images import as_png
 from antiphon.wire import items as it
 
 __all__ = ["legible"]

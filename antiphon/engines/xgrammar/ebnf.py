@@ -12,22 +12,10 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from .bounds import check
+from .ast import Anything, Chars, Choice, Node, Row, Rule, Text, Times, Token, Unreadable, within
 from .charsets import ALL, Ranges
 from .lark import read
-from .trees import (
-    Anything,
-    Chars,
-    Choice,
-    Node,
-    Row,
-    Rule,
-    Text,
-    Times,
-    Token,
-    Unreadable,
-    within,
-)
+from .limits import check
 
 __all__ = ["ebnf"]
 

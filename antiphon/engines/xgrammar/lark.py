@@ -11,10 +11,10 @@ import re
 from collections.abc import Iterator, Mapping
 from itertools import pairwise
 
+from .ast import Anything, Chars, Choice, Node, Row, Rule, Text, Times, Token, Unreadable, within
 from .charsets import ALL
 from .regexes import regex
 from .schemas import SchemaTree
-from .trees import Anything, Chars, Choice, Node, Row, Rule, Text, Times, Token, Unreadable, within
 
 __all__ = ["read"]
 

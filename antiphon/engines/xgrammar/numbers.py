@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from .ast import Chars, Choice, Node, Row, Text, Times, Unreadable
 from .regexes import regex
-from .trees import Chars, Choice, Node, Row, Text, Times, Unreadable
 
 __all__ = ["INTEGER", "NUMBER", "integers", "numbers"]
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 
+from .ast import Chars, Choice, Node, Row, Text, Times, Unreadable
 from .charsets import ALL, Ranges, both, category, either, others
-from .trees import Chars, Choice, Node, Row, Text, Times, Unreadable
 
 __all__ = ["regex"]
 

@@ -14,10 +14,10 @@ from typing import Any
 
 from antiphon.dialects.grammar.user_regex import JSON, Unwritable, regex_rule
 
-from .bounds import MOST
+from .ast import Anything, Choice, Node, Row, Rule, Text, Times, Unreadable
+from .limits import MOST
 from .numbers import INTEGER, NUMBER, integers, numbers
 from .regexes import regex
-from .trees import Anything, Choice, Node, Row, Rule, Text, Times, Unreadable
 
 __all__ = ["SchemaTree"]
 

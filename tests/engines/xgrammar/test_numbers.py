@@ -6,8 +6,8 @@ import re
 
 import pytest
 
+from antiphon.engines.xgrammar.ast import Chars, Choice, Node, Row, Text, Times, Unreadable
 from antiphon.engines.xgrammar.numbers import integers, numbers
-from antiphon.engines.xgrammar.trees import Chars, Choice, Node, Row, Text, Times, Unreadable
 
 BOUNDS = (None, -1000, -120, -99, -7, -1, 0, 1, 3, 9, 10, 99, 105, 1000)
 WHOLE = range(-1300, 1301)

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from antiphon.engines.llama_images import UNREAD
+from antiphon.engines.llama.images import UNREAD
 
 __all__ = ["FLAVOURS", "STANDARD", "Flavour"]
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from antiphon.engines.llama_images import UNREAD
+from antiphon.engines.llama.images import UNREAD
 
 __all__ = ["FLAVOURS", "Flavour"]
 

@@ -1,0 +1,1 @@
+"""An engine over a server's token-level completions endpoint."""

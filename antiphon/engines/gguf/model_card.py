@@ -1,0 +1,35 @@
+"""What a GGUF file says of its model, as the card that dialects read. It knows no engine."""
+
+from __future__ import annotations
+
+from antiphon.engines.llama.tokenizer import LlamaTokenizer
+from antiphon.tokens import ModelCard
+
+from . import reader as gguf
+
+__all__ = ["gguf_card"]
+
+
+def gguf_card(name: str, context: int, head: gguf.Head, tokenizer: LlamaTokenizer) -> ModelCard:
+    """``context``: tokens of prompt and answer that will be held."""
+    templates = {
+        key.removeprefix("tokenizer.chat_template."): str(value)
+        for key, value in head.metadata.items()
+        if key.startswith("tokenizer.chat_template.")
+    }
+    return ModelCard(
+        name=name,
+        context_size=context,
+        chat_template=head.metadata.get("tokenizer.chat_template"),
+        chat_templates=templates,
+        bos_token=tokenizer.bos,
+        eos_token=tokenizer.eos,
+        add_bos=tokenizer.add_bos,
+        architecture=head.architecture or None,
+        fingerprint=head.vocabulary_digest[:32],
+        generation={
+            key.removeprefix("general.sampling."): value
+            for key, value in head.metadata.items()
+            if key.startswith("general.sampling.")
+        },
+    )

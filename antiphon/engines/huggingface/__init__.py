@@ -1,0 +1,1 @@
+"""Model folders in Hugging Face's layout."""

@@ -1,0 +1,327 @@
+"""The embedded engine: llama.cpp in this process, many generations in one batch.
+
+llama.cpp's server loop runs on a thread of its own and is spoken to by function call; its HTTP
+listener is bound to a private socket file that is removed at once, so nobody can reach it; only a
+model with a picture encoder keeps it (``llama_socket``). This module knows the binding's JSON; it
+knows no messages, tools or templates.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import secrets
+import tempfile
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.common.image_token_cache import ImageSizes
+from antiphon.engines.common.request_checks import cannot_see, check_request
+from antiphon.engines.gguf import reader as gguf
+from antiphon.engines.gguf.model_card import gguf_card
+from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
+from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt
+
+from .images import Speller, alone, check_places
+from .partial_tokens import Withheld
+from .slots import Slots
+from .socket_client import LlamaSocket
+from .stream import Stream
+from .tokenizer import LlamaTokenizer, require
+
+__all__ = ["LlamaEngine", "load", "serve"]
+
+DEFAULT_CONTEXT = 8192
+#: llama.cpp keeps a copy of what it overwrites in a slot, and looks for a better beginning among
+#: its copies, only where slot and prompt are less alike than this.
+SIMILARITY = 0.999
+MAX_LOGPROBS = 20
+RANDOM_SEED = 0xFFFFFFFF  # llama.cpp draws a seed where it is given this one
+
+#: Field of ``Sampling`` → field of the binding's request. None is left out: the model's own
+#: default (``general.sampling.*`` of the file), or else llama.cpp's.
+FIELDS: Mapping[str, str] = {
+    "temperature": "temperature",
+    "top_p": "top_p",
+    "top_k": "top_k",
+    "min_p": "min_p",
+    "presence_penalty": "presence_penalty",
+    "frequency_penalty": "frequency_penalty",
+    "repetition_penalty": "repeat_penalty",
+}
+
+
+async def load(
+    path: Path,
+    *,
+    name: str | None = None,
+    threads: int | None = None,
+    context_size: int | None = None,
+    parallel: int = 4,
+    gpu_layers: int = -1,
+    batch: int = 256,
+    prompt_cache_mib: int = 512,
+    projector: Path | None = None,
+    adapters: Mapping[str, Path] | None = None,
+) -> LlamaEngine:
+    """Load the GGUF file at ``path``.
+
+    ``threads``: by default all cores but one, since ggml's threads spin and collapse when they
+    have to share a core. ``context_size``: tokens of each of the ``parallel`` generations, at most
+    and by default what the model was trained for, but no more than 8192 unless asked for; memory
+    for all of them is taken at once. ``gpu_layers``: -1 for all, where the binding has a GPU build.
+    ``batch``: prompt tokens computed in one go, which is how long other generations wait, and an
+    abort; GPUs like more. ``prompt_cache_mib``: main memory for copies of prompts' states that
+    another conversation displaced. ``projector``: the GGUF file of the model's picture encoder.
+    ``adapters``: names of LoRA adapters → their GGUF files; all are loaded, each is used where a
+    generation names it.
+
+    Raises ``SetupError``: the extra is not installed, or a file is missing or unusable.
+    """
+    require()
+    head = await asyncio.to_thread(gguf.read, path)
+    tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
+    adapters = adapters or {}
+    for file in (projector, *adapters.values()):
+        if file is not None:
+            await asyncio.to_thread(gguf.read, file)
+    asked = context_size or DEFAULT_CONTEXT
+    context = min(asked, int(head.of_architecture("context_length") or asked))
+    fields = {
+        "n_ctx": context * parallel,
+        "n_parallel": parallel,
+        "n_batch": batch,
+        "n_ubatch": batch,
+        "n_gpu_layers": gpu_layers,
+        # its copies are told apart by their ids alone, and an adapter makes other states of these
+        "cache_ram_mib": 0 if adapters else prompt_cache_mib,
+    }
+    if not gpu_layers:
+        # On a CPU ggml's plain attention is twice as quick over a long context as its fused one.
+        fields["flash_attn_type"] = 0
+    threads = threads or max(1, (os.cpu_count() or 2) - 1)
+    server = await asyncio.to_thread(
+        serve, path, threads, fields, projector, list(adapters.values())
+    )
+    card = gguf_card(name or path.stem, context, head, tokenizer)
+    return LlamaEngine(server, tokenizer, card, parallel, tuple(adapters))
+
+
+def serve(
+    path: Path,
+    threads: int,
+    fields: Mapping[str, Any],
+    projector: Path | None = None,
+    adapters: Sequence[Path] = (),
+) -> Any:
+    """Start llama.cpp's server loop, for this process alone and without a word."""
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(path)
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = threads
+    params.slot_prompt_similarity = SIMILARITY
+    params.verbosity = -1
+    params.warmup = params.fit_params = params.use_jinja = False
+    params.ui = params.endpoint_slots = False
+    key = secrets.token_urlsafe(32)
+    params.api_keys = [key]
+    params.lora_adapters = [_unused(xllamacpp.CommonAdapterLoraInfo(), file) for file in adapters]
+    if projector is not None:
+        params.mmproj.path = str(projector)
+        params.mmproj_use_gpu = bool(fields["n_gpu_layers"])
+    for field, value in fields.items():
+        setattr(params, field, value)
+    with ExitStack() as opened:
+        private = tempfile.TemporaryDirectory(prefix="antiphon-")
+        opened.callback(private.cleanup)
+        place = os.path.join(private.name, "llama.sock" if projector is None else "kept.sock")
+        params.hostnames = [place]
+        try:
+            server = xllamacpp.Server(params)
+        except RuntimeError:
+            besides = ", ".join(str(file) for file in (projector, *adapters) if file is not None)
+            raise SetupError(
+                f"llama.cpp cannot load {path}{' with ' if besides else ''}{besides}: too little"
+                f" memory for a context of {params.n_ctx} tokens, or an unsupported model."
+            ) from None
+        if projector is None:
+            return server
+        opened.pop_all()
+        return LlamaSocket(server, private, place, key)
+
+
+def _unused(adapter: Any, file: Path) -> Any:
+    """An adapter that is used where a request says so."""
+    adapter.path, adapter.scale = str(file), 0.0
+    return adapter
+
+
+class LlamaEngine:
+    """``Engine`` over llama.cpp. Made by ``load``; belongs to the event loop that uses it first."""
+
+    def __init__(
+        self,
+        server: Any,
+        tokenizer: LlamaTokenizer,
+        card: ModelCard,
+        parallel: int,
+        adapters: Sequence[str] = (),
+    ) -> None:
+        self._server = server
+        self._adapters = tuple(adapters)
+        self._bos = tokenizer.special.get(tokenizer.bos or "") if tokenizer.add_bos else None
+        self._speller: Speller | None = None
+        if isinstance(server, LlamaSocket):
+            self._speller = Speller(tokenizer, server.marker, self._bos)
+        self._sizes = ImageSizes()
+        self.tokenizer = tokenizer
+        self._withheld = Withheld(tokenizer)
+        self.card = card
+        self._slots = Slots(parallel)
+        self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="llama")
+        self._running: dict[Stream, asyncio.Future[None]] = {}
+        self._closed = False
+        self.capabilities = Capabilities(
+            max_logprobs=MAX_LOGPROBS,
+            constraints=True,
+            cached_tokens=True,
+            seed=True,
+            logit_bias=True,
+            penalties=True,
+            images="apart" if self._speller is not None else None,
+            adapters=frozenset(self._adapters),
+        )
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        self._check(prompt, sampling)
+        slot = await self._slots.take(self._computed(prompt, sampling))
+        stream = self._start(prompt, sampling, slot)
+        try:
+            async for chunk in stream:
+                yield chunk
+            # The next turn often comes at once, and wants the slot that knows its beginning.
+            if (running := self._running.get(stream)) is not None:
+                await asyncio.wait([running])
+        finally:
+            stream.abort()
+
+    def _start(self, prompt: Prompt, sampling: Sampling, slot: int) -> Stream:
+        """Begin on a thread. The slot is given back when the thread is done with it."""
+        loop = asyncio.get_running_loop()
+        stream = Stream(loop, self.tokenizer, self._withheld, sampling)
+        if self._closed:
+            self._slots.give_back(slot, ())
+            raise BackendError("The engine is closed.")
+        request = partial(self._request, prompt, sampling, slot)
+        running = loop.run_in_executor(self._threads, stream.run, self._server, request)
+        self._running[stream] = running
+
+        def done(_: asyncio.Future[None]) -> None:
+            del self._running[stream]
+            self._slots.give_back(slot, (*self._computed(prompt, sampling), *stream.sampled))
+
+        running.add_done_callback(done)
+        return stream
+
+    def _computed(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
+        """What a place holds that computed this: with another adapter the same ids are another
+        state, which a number that is no id tells."""
+        if sampling.adapter is None:
+            return prompt.ids
+        return (-1 - self._adapters.index(sampling.adapter), *prompt.ids)
+
+    def _request(self, prompt: Prompt, sampling: Sampling, slot: int) -> bytes:
+        request = _request(prompt, sampling, slot)
+        if prompt.images and self._speller is not None:
+            request["prompt"] = self._speller.prompt(prompt)
+        request["lora"] = [
+            {"id": number, "scale": float(name == sampling.adapter)}
+            for number, name in enumerate(self._adapters)
+        ]
+        return msgspec.json.encode(request)
+
+    async def image_tokens(self, image: Image) -> int:
+        """``MeasuresImages``: llama.cpp is asked once for each image."""
+        if self._speller is None:
+            raise cannot_see()
+        return await self._sizes.of(image, partial(self._measured, self._speller))
+
+    async def _measured(self, speller: Speller, image: Image) -> int:
+        try:
+            return await asyncio.to_thread(self._measure, speller, image)
+        except BackendError as error:
+            raise UnreadableImage(error.message.rstrip("."), image.content) from None
+
+    def _measure(self, speller: Speller, image: Image) -> int:
+        prompt = alone(image, self.tokenizer, self._bos)
+        return int(self._server.prompt_tokens(speller.prompt(prompt))) - len(prompt.ids)
+
+    def _check(self, prompt: Prompt, sampling: Sampling) -> None:
+        sees = self._speller is not None
+        check_request(prompt, sampling, self.card, self.tokenizer, sees=sees)
+        if sampling.constraint is not None:
+            _check_constraint(sampling.constraint)
+        if sampling.adapter is not None and sampling.adapter not in self._adapters:
+            raise InvalidRequest(f"There is no adapter {sampling.adapter!r}.", param="model")
+        check_places(prompt)
+
+    async def close(self) -> None:
+        self._closed = True
+        for stream in self._running:
+            stream.abort()
+        if self._running:
+            await asyncio.wait(list(self._running.values()))
+        self._threads.shutdown(wait=True)
+        if isinstance(self._server, LlamaSocket):
+            await asyncio.to_thread(self._server.close)
+        self._server = None
+
+
+def _request(prompt: Prompt, sampling: Sampling, slot: int) -> dict[str, Any]:
+    request: dict[str, Any] = {
+        "prompt": prompt.ids,
+        "max_tokens": sampling.max_tokens,
+        "stream": True,
+        "cache_prompt": True,
+        "id_slot": slot,
+        # The ids of new tokens are in this part; probabilities, which also have them, cost a pass
+        # over the vocabulary for every token.
+        "verbose": True,
+        # Also makes the binding call back while it reads the prompt, so that it can be stopped.
+        "return_progress": True,
+        "return_tokens": True,
+        "ignore_eos": sampling.ignore_eos,
+    }
+    for field, key in FIELDS.items():
+        if (value := getattr(sampling, field)) is not None:
+            request[key] = value
+    if sampling.seed is not None:
+        request["seed"] = sampling.seed % RANDOM_SEED
+    if sampling.logit_bias:
+        request["logit_bias"] = list(sampling.logit_bias.items())
+    if sampling.logprobs is not None:
+        request["n_probs"] = max(1, sampling.logprobs)
+    if sampling.constraint is not None:
+        request["grammar"] = "%llguidance {}\n" + sampling.constraint.lark
+    return request
+
+
+def _check_constraint(constraint: Constraint) -> None:
+    """llama.cpp generates without a grammar it cannot read: find out before."""
+    try:
+        import llguidance
+    except ImportError:
+        raise SetupError('llguidance is not installed: pip install "antiphon[llama]"') from None
+    problem = llguidance.LLMatcher.validate_grammar(
+        llguidance.grammar_from("lark", constraint.lark)
+    )
+    if problem:
+        raise InvalidRequest(f"The grammar cannot be used: {problem}", code="invalid_grammar")

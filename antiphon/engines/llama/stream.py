@@ -1,0 +1,199 @@
+"""One generation of the embedded engine: from llama.cpp's thread to the event loop.
+
+Reads the binding's events on the thread that runs the generation, and hands chunks over. It knows
+nothing of prompts or of how requests are written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncGenerator, Callable
+from typing import Any, Literal
+
+import msgspec
+from msgspec import Struct, field
+
+from antiphon.engines.base import Sampling
+from antiphon.engines.common.stop_strings import StopStrings
+from antiphon.engines.common.thread_channel import Handover
+from antiphon.errors import BackendError
+from antiphon.tokens import Alternative, Chunk, Tokenizer, TokenLogprob
+
+from .partial_tokens import Withheld
+
+__all__ = ["Stream"]
+
+#: What OpenAI's API gives for a token whose log-probability is not known.
+UNKNOWN_LOGPROB = -9999.0
+
+
+class _Candidate(Struct):
+    id: int
+    logprob: float
+
+
+class _Sampled(Struct):
+    id: int
+    logprob: float
+    top_logprobs: list[_Candidate] = []
+
+
+class _Logprobs(Struct):
+    content: list[_Sampled] = []
+
+
+class _Choice(Struct):
+    logprobs: _Logprobs | None = None
+    finish_reason: str | None = None
+
+
+class _Progress(Struct):
+    cache: int
+
+
+class _Verbose(Struct):
+    content: str = ""
+    tokens: list[int] = []
+    tokens_predicted: int = 0
+    prompt_progress: _Progress | None = None
+
+
+class _Failure(Struct):
+    message: str = ""
+
+
+class _Event(Struct):
+    """What is read of an event; the binding sends more."""
+
+    choices: list[_Choice] = []
+    verbose: _Verbose = field(name="__verbose", default_factory=_Verbose)
+    error: _Failure | None = None
+
+
+_decode = msgspec.json.Decoder(_Event).decode
+
+
+class Stream:
+    """The chunks of one generation. ``run`` belongs to a thread, the rest to the event loop."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        tokenizer: Tokenizer,
+        withheld: Withheld,
+        sampling: Sampling,
+    ) -> None:
+        self._tokenizer = tokenizer
+        self._withheld = withheld
+        self._sampling = sampling
+        self._stops = StopStrings(sampling.stop)
+        self._silent = frozenset(tokenizer.special.values())
+        self._pending: deque[TokenLogprob] = deque()
+        self._count = 0
+        #: Every id sampled so far, whether it was handed over or not.
+        self.sampled: list[int] = []
+        self._begun = False
+        self._ended = False
+        # Shared between the two threads:
+        self._handover = Handover(loop)
+        self._aborted = False
+
+    # --- on the event loop ---
+
+    def abort(self) -> None:
+        """Stop within one token. The thread ends on its own."""
+        self._aborted = True
+
+    def __aiter__(self) -> AsyncGenerator[Chunk, None]:
+        """What is there, joined, as soon as something is. Raises ``BackendError``."""
+        return self._handover.__aiter__()
+
+    # --- on the generation's thread ---
+
+    def run(self, server: Any, request: Callable[[], bytes]) -> None:
+        """``request``: writes it, which takes a while where there are images."""
+        try:
+            if not self._aborted:
+                server.handle_completions(request(), self._read)
+            if not self._ended:
+                what = "was aborted" if self._aborted else "ended without an answer"
+                self._handover.fail(BackendError(f"The generation {what}."))
+        except Exception as error:
+            self._handover.fail(error)
+
+    def _read(self, event: bytes) -> bool:
+        """Called for every event; True stops the generation."""
+        if self._aborted or self._ended:
+            return True
+        try:
+            chunk = self._chunk(_decode(event))
+        except Exception as error:  # the binding would swallow it
+            self._ended = True
+            self._handover.fail(error)
+        else:
+            if chunk is not None:
+                self._ended = chunk.finish is not None
+                # never `|=`: it would write over an abort that comes meanwhile
+                if not self._handover.give(chunk):
+                    self._aborted = True
+        return self._ended or self._aborted
+
+    def _chunk(self, event: _Event) -> Chunk | None:
+        if event.error is not None:
+            raise BackendError(event.error.message)
+        verbose = event.verbose
+        if verbose.prompt_progress is not None:
+            return self._progress(verbose.prompt_progress)
+        choice = event.choices[0]
+        if choice.finish_reason is not None:
+            ids, logprobs = self._let_go(len(self._pending))
+            reason: Literal["length", "stop"] = (
+                "length" if choice.finish_reason == "length" else "stop"
+            )
+            # what was withheld for the rest of a character is only counted
+            untold = max(0, verbose.tokens_predicted - self._count)
+            return Chunk(ids, logprobs, reason, untold=untold)
+        released = 0
+        for token in self._new(choice, verbose):
+            self._pending.append(token)
+            self.sampled.append(token.id)
+            released += self._stops.feed(
+                b"" if token.id in self._silent else self._tokenizer.piece(token.id)
+            )
+            if token.id in self._sampling.stop_ids and not self._stops.found:
+                ids, logprobs = self._let_go(len(self._pending))
+                return Chunk(ids, logprobs, "stop")
+        ids, logprobs = self._let_go(released)
+        if self._stops.found:
+            found, tail = self._stops.found, self._stops.tail
+            return Chunk(ids, logprobs, "stop", stop_text=found, tail=tail)
+        return Chunk(ids, logprobs) if ids else None
+
+    def _progress(self, progress: _Progress) -> Chunk | None:
+        if self._begun:
+            return None
+        self._begun = True
+        return Chunk(cached_tokens=progress.cache)
+
+    def _new(self, choice: _Choice, verbose: _Verbose) -> list[TokenLogprob]:
+        """The tokens of an event, those that were withheld until now first."""
+        ids = verbose.tokens
+        withheld = verbose.tokens_predicted - self._count - len(ids)
+        self._count = verbose.tokens_predicted
+        known = [self._logprob(each) for each in choice.logprobs.content] if choice.logprobs else []
+        if withheld > 0:
+            ids = self._withheld.ids(verbose.content, ids[-1], withheld)
+        unknown = ids[: len(ids) - len(known)]
+        return [*(TokenLogprob(id, UNKNOWN_LOGPROB) for id in unknown), *known]
+
+    def _logprob(self, sampled: _Sampled) -> TokenLogprob:
+        top = sampled.top_logprobs[: self._sampling.logprobs or 0]
+        return TokenLogprob(
+            sampled.id, sampled.logprob, tuple(Alternative(t.id, t.logprob) for t in top)
+        )
+
+    def _let_go(self, count: int) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
+        tokens = tuple(self._pending.popleft() for _ in range(count))
+        ids = tuple(token.id for token in tokens)
+        return ids, tokens if self._sampling.logprobs is not None else ()

@@ -1,0 +1,256 @@
+"""A GGUF model's tokenizer: llama.cpp's own, called in this process, without the weights.
+
+The binding does not offer llama.cpp's vocabulary, but its library exports the C functions; they
+are called through ``ctypes``. The two places where that rests on the layout of a C struct are
+checked against the library's own defaults before use. It knows nothing of generating.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+import importlib.metadata
+import importlib.util
+import re
+import threading
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
+from types import MappingProxyType
+from typing import Any
+
+from antiphon.errors import SetupError
+
+from .long_words import pieces
+
+__all__ = ["LlamaTokenizer", "extension", "require"]
+
+BINDING = "xllamacpp"
+EXTRA = 'llama.cpp is not installed: pip install "antiphon[llama]"'
+
+# enum llama_token_attr, llama.h
+UNKNOWN, CONTROL, USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
+ERROR_LEVEL = 4  # enum ggml_log_level, ggml.h
+
+
+class _ModelParams(ctypes.Structure):
+    """``struct llama_model_params`` up to ``vocab_only``, with room for what follows.
+
+    Large structs travel by hidden pointer or on the stack, where a longer one than the callee
+    expects is harmless: only the offsets of the fields named here matter.
+    """
+
+    _fields_ = (
+        ("devices", ctypes.c_void_p),
+        ("tensor_buft_overrides", ctypes.c_void_p),
+        ("n_gpu_layers", ctypes.c_int32),
+        ("split_mode", ctypes.c_int),
+        ("load_mode", ctypes.c_int),
+        ("lazy_mode", ctypes.c_int),
+        ("main_gpu", ctypes.c_int32),
+        ("tensor_split", ctypes.c_void_p),
+        ("progress_callback", ctypes.c_void_p),
+        ("progress_callback_user_data", ctypes.c_void_p),
+        ("kv_overrides", ctypes.c_void_p),
+        ("vocab_only", ctypes.c_bool),
+        ("check_tensors", ctypes.c_bool),
+        ("use_extra_bufts", ctypes.c_bool),
+        ("rest", ctypes.c_ubyte * 421),
+    )
+
+
+_Log = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)
+
+_pointer, _int, _bool = ctypes.c_void_p, ctypes.c_int32, ctypes.c_bool
+#: A kind of vocabulary, ``enum llama_vocab_type``.
+_BPE = 2
+_SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
+    "llama_log_set": (None, [_Log, _pointer]),
+    "llama_backend_init": (None, []),
+    "llama_model_default_params": (_ModelParams, []),
+    "llama_model_load_from_file": (_pointer, [ctypes.c_char_p, _ModelParams]),
+    "llama_model_get_vocab": (_pointer, [_pointer]),
+    "llama_model_free": (None, [_pointer]),
+    "llama_vocab_n_tokens": (_int, [_pointer]),
+    "llama_vocab_type": (ctypes.c_int, [_pointer]),
+    "llama_vocab_get_attr": (ctypes.c_int, [_pointer, _int]),
+    "llama_vocab_is_eog": (_bool, [_pointer, _int]),
+    "llama_vocab_bos": (_int, [_pointer]),
+    "llama_vocab_eos": (_int, [_pointer]),
+    "llama_vocab_get_add_bos": (_bool, [_pointer]),
+    "llama_tokenize": (_int, [_pointer, ctypes.c_char_p, _int, _pointer, _int, _bool, _bool]),
+    "llama_token_to_piece": (_int, [_pointer, _int, ctypes.c_char_p, _int, _int, _bool]),
+}
+
+
+def require() -> None:
+    """Raise ``SetupError`` unless the binding is installed."""
+    if importlib.util.find_spec(BINDING) is None:
+        raise SetupError(EXTRA)
+
+
+class _Library:
+    """llama.cpp's C functions, as the binding's extension module exports them."""
+
+    def __init__(self) -> None:
+        self.loading = threading.Lock()
+        self.errors: list[str] = []
+        #: Lives as long as the library, which keeps calling it.
+        self.log = _Log(self.line)
+        shared = ctypes.CDLL(extension())
+        for name, (result, arguments) in _SIGNATURES.items():
+            function = getattr(shared, name)
+            function.restype, function.argtypes = result, arguments
+            setattr(self, name.removeprefix("llama_"), function)
+        self.log_set(self.log, None)
+        self.backend_init()
+
+    def __getattr__(self, name: str) -> Any:
+        raise AttributeError(name)
+
+    def line(self, level: int, text: bytes, _: int | None) -> None:
+        if level == ERROR_LEVEL:
+            self.errors.append(text.decode("utf-8", "replace").strip())
+
+    def open(self, path: Path) -> int:
+        """The model at ``path`` without its weights; to be given to ``model_free``."""
+        params = self.model_default_params()
+        if (params.n_gpu_layers, params.split_mode, params.use_extra_bufts) != (-1, 1, True):
+            version = importlib.metadata.version(BINDING)
+            raise SetupError(f"This version of {BINDING} ({version}) is not supported: {EXTRA}")
+        params.vocab_only = True
+        with self.loading:
+            self.errors.clear()
+            self.log_set(self.log, None)
+            model: int | None = self.model_load_from_file(str(path).encode(), params)
+            reason = next((line for line in self.errors if "error loading model" in line), "")
+        if not model:
+            reason = reason.rpartition("error loading model: ")[2] or "llama.cpp gives no reason"
+            raise SetupError(f"llama.cpp cannot load {path}: {reason}.")
+        return model
+
+
+@functools.cache
+def _library() -> _Library:
+    """One per process, as the library itself is."""
+    return _Library()
+
+
+def extension() -> str:
+    """Path of the binding's shared library. Raises ``SetupError`` where there is none."""
+    try:
+        import xllamacpp.xllamacpp as extension
+    except ImportError:
+        raise SetupError(EXTRA) from None
+    return str(extension.__file__)
+
+
+class LlamaTokenizer:
+    """Text to ids and back as llama.cpp does it. Thread-safe; freed with its last reference.
+
+    Raises ``SetupError`` when llama.cpp cannot read the vocabulary of ``path``.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self._library = _library()
+        model = self._library.open(path)
+        weakref.finalize(self, self._library.model_free, model)
+        self._vocabulary = self._library.model_get_vocab(model)
+        #: It parts texts into words before it looks for tokens.
+        self._has_words = self._library.vocab_type(self._vocabulary) == _BPE
+        self._size: int = self._library.vocab_n_tokens(self._vocabulary)
+        self._pieces: dict[int, bytes] = {}
+        self._special, self._end_ids, self._taken = self._look_up_special()
+
+    @property
+    def special(self) -> Mapping[str, int]:
+        return self._special
+
+    @property
+    def end_ids(self) -> frozenset[int]:
+        return self._end_ids
+
+    @property
+    def size(self) -> int:
+        return self._size
+
+    @property
+    def bos(self) -> str | None:
+        return self._literal(self._library.vocab_bos(self._vocabulary))
+
+    @property
+    def eos(self) -> str | None:
+        return self._literal(self._library.vocab_eos(self._vocabulary))
+
+    @property
+    def add_bos(self) -> bool:
+        """Whether the model wants a BOS in front of every prompt."""
+        return bool(self._library.vocab_get_add_bos(self._vocabulary))
+
+    def encode(self, text: str, *, special: bool) -> list[int]:
+        if special:
+            return self._encode(text, special=True)
+        ids: list[int] = []
+        start = 0
+        for literal in self._taken.finditer(text):
+            # llama.cpp reads "user defined" tokens in any text (harmony's <|channel|> is one): cut
+            # inside such a literal, and it is only characters.
+            cut = literal.start() + 1
+            ids += self._encode(text[start:cut], special=False)
+            start = cut
+        return ids + self._encode(text[start:], special=False)
+
+    def _encode(self, text: str, *, special: bool) -> list[int]:
+        if not self._has_words:
+            return self._tokens(text, special)
+        parts = pieces(text, self._special if special else {})
+        return [id for part in parts for id in self._tokens(part, special)]
+
+    def _tokens(self, text: str, special: bool) -> list[int]:
+        spelled = text.encode("utf-8", "replace")
+        room = len(spelled) + 8  # a token is at least a byte; some models add a space in front
+        ids = (ctypes.c_int32 * room)()
+        count = self._library.tokenize(
+            self._vocabulary, spelled, len(spelled), ids, room, False, special
+        )
+        return ids[:count]
+
+    def piece(self, token: int) -> bytes:
+        piece = self._pieces.get(token)
+        if piece is None:
+            piece = self._pieces[token] = self._look_up(token)
+        return piece
+
+    def _look_up(self, token: int) -> bytes:
+        if not 0 <= token < self._size:
+            return b""
+        room = 64
+        while True:
+            buffer = ctypes.create_string_buffer(room)
+            length = self._library.token_to_piece(self._vocabulary, token, buffer, room, 0, True)
+            if length >= 0:
+                return buffer.raw[:length]
+            room = -length
+
+    def _literal(self, token: int) -> str | None:
+        return self.piece(token).decode("utf-8", "replace") if token >= 0 else None
+
+    def _look_up_special(self) -> tuple[Mapping[str, int], frozenset[int], re.Pattern[str]]:
+        """Special tokens, end tokens, and what finds those that llama.cpp reads in any text."""
+        special: dict[str, int] = {}
+        ends, taken = set(), []
+        look_up, vocabulary = self._library.vocab_get_attr, self._vocabulary
+        for token in range(self._size):
+            attributes = look_up(vocabulary, token)
+            if not attributes & (CONTROL | USER_DEFINED | UNKNOWN):
+                continue
+            literal = self.piece(token).decode("utf-8", "replace")
+            if literal.strip():  # Gemma's vocabulary declares runs of white space "user defined"
+                special[literal] = token
+                if attributes & USER_DEFINED and len(literal) > 1:
+                    taken.append(literal)
+            if self._library.vocab_is_eog(vocabulary, token):
+                ends.add(token)
+        longest_first = sorted(taken, key=len, reverse=True)
+        finder = re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
+        return MappingProxyType(special), frozenset(ends), finder

@@ -1,0 +1,1 @@
+"""The OpenVINO engine, in a worker process."""

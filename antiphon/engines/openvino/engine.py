@@ -1,0 +1,213 @@
+"""The engine over OpenVINO GenAI, quick on CPUs: a pipeline in a child process, ids in and out.
+
+Reads folders of OpenVINO's own form and GGUF files of a few architectures. This module knows how
+they are described and what the pipeline can do; the child does the work.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import itertools
+import math
+import secrets
+from collections.abc import AsyncGenerator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+from msgspec import Struct
+
+from antiphon.dialects.grammar.json_schema import keywords_of
+from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.common.request_checks import check_request, values_of
+from antiphon.engines.common.stop_conditions import Endings
+from antiphon.engines.common.thread_channel import Handover
+from antiphon.engines.gguf import reader as gguf
+from antiphon.engines.huggingface import model_folder as hf_folder
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
+
+from .process import Child
+from .protocol import Asked, Ended, Failed, Sampled, ToParent
+from .worker import Setup
+
+__all__ = ["OpenvinoEngine", "load"]
+
+DEFAULT_CONTEXT = 8192
+#: Tokens of a block of its cache.
+BLOCK = 32
+#: What its reader of GGUF files knows; others end in words about tensors, or in none.
+ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
+
+#: What its grammars are sure to take. A schema that they do not take breaks the whole pipeline, as
+#: soon as a token is drawn under it.
+SCHEMA_KEYWORDS = frozenset(
+    "$defs $ref additionalProperties anyOf const default description enum items maxItems maxLength"
+    " maximum minItems minLength minimum properties required title type".split()
+)
+
+
+class _Described(Struct, frozen=True):
+    tokenizer: Tokenizer
+    card: ModelCard
+
+
+async def load(
+    source: Path,
+    *,
+    name: str | None = None,
+    context_size: int | None = None,
+    parallel: int = 4,
+    threads: int | None = None,
+    options: Mapping[str, Any] | None = None,
+) -> OpenvinoEngine:
+    """Load a GGUF file, or a folder with ``openvino_model.xml`` and ``tokenizer.json``.
+
+    ``context_size``: tokens of each of the ``parallel`` generations, at most and by default what
+    the model was made for, but no more than 8192 unless asked for. ``options``: ``device``
+    (``CPU``), ``scheduler`` (attributes of ``SchedulerConfig``), and properties of the device.
+
+    Raises ``SetupError``: the extra is not installed, or the model cannot be loaded.
+    """
+    if importlib.util.find_spec("openvino_genai") is None:
+        raise SetupError('openvino-genai is not installed: pip install "antiphon[openvino]"')
+    properties = dict(options or {})
+    device = str(properties.pop("device", "CPU"))
+    given = dict(properties.pop("scheduler", {}))
+    context = context_size or DEFAULT_CONTEXT
+    described = await asyncio.to_thread(_described, source.expanduser(), name, context)
+    blocks = (math.ceil(described.card.context_size / BLOCK) + 1) * parallel
+    scheduler = {
+        "num_kv_blocks": blocks,
+        "max_num_seqs": parallel,
+        # Prompt tokens computed in one go, which is how long other generations wait.
+        "max_num_batched_tokens": 256,
+        "enable_prefix_caching": True,
+        **given,
+    }
+    if threads and device == "CPU":
+        properties.setdefault("INFERENCE_NUM_THREADS", threads)
+    child = Child(Setup(str(source.expanduser()), device, scheduler, properties))
+    await child.start()
+    return OpenvinoEngine(child, described.tokenizer, described.card, parallel)
+
+
+def _described(source: Path, name: str | None, context: int) -> _Described:
+    if source.suffix != ".gguf":
+        found = hf_folder.read(source, name=name, context_size=context)
+        return _Described(found.tokenizer, found.card)
+    from antiphon.engines.gguf.model_card import gguf_card
+    from antiphon.engines.llama.tokenizer import LlamaTokenizer
+
+    head = gguf.read(source)
+    if head.architecture not in ARCHITECTURES:
+        raise SetupError(
+            f"OpenVINO does not read GGUF files of the architecture {head.architecture!r}, only of"
+            f" {', '.join(sorted(ARCHITECTURES))}: use the engine 'llama'"
+        )
+    tokenizer = LlamaTokenizer(source)
+    made_for = int(head.of_architecture("context_length") or context)
+    card = gguf_card(name or source.stem, min(context, made_for), head, tokenizer)
+    return _Described(tokenizer, card)
+
+
+class OpenvinoEngine:
+    """``Engine`` over one child process. Made by ``load``; belongs to the loop that made it."""
+
+    def __init__(self, child: Child, tokenizer: Tokenizer, card: ModelCard, parallel: int) -> None:
+        self._child = child
+        self.tokenizer = tokenizer
+        self.card = card
+        # Its cache holds so many; beyond, a request waits here, where it can be cancelled.
+        self._places = asyncio.Semaphore(parallel)
+        self._numbers = itertools.count()
+        # Its random numbers are shared by all that runs: a seed of one request would be a promise
+        # that another one breaks. Of log-probabilities it tells the chosen token's alone.
+        self.capabilities = Capabilities(
+            max_logprobs=0, penalties=True, schemas=True, schema_keywords=SCHEMA_KEYWORDS
+        )
+
+    async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
+        check_request(prompt, sampling, self.card, self.tokenizer)
+        _check_schema(sampling)
+        room = self.card.context_size - len(prompt.ids)
+        async with self._places:
+            try:
+                await self._child.start()
+            except SetupError as error:
+                raise BackendError(str(error)) from None
+            listener = _Listener(Endings(self.tokenizer, sampling, room))
+            number = next(self._numbers)
+            self._child.ask(self._asked(number, prompt, sampling, room), listener.hear)
+            try:
+                async for chunk in listener.out:
+                    yield chunk
+            finally:
+                self._child.leave(number)
+
+    def _asked(self, number: int, prompt: Prompt, sampling: Sampling, room: int) -> Asked:
+        values = values_of(sampling, self.card)
+        hot = values.get("temperature") != 0
+        # Zeros that mean "none" here are out of range there.
+        config: dict[str, Any] = {name: value for name, value in values.items() if value}
+        config |= {
+            "do_sample": hot,
+            "max_new_tokens": min(sampling.max_tokens, room),
+            # Where it ends is told by ``Endings``; a schema ends with the end token.
+            "ignore_eos": sampling.constraint is None,
+            "logprobs": 0 if sampling.logprobs is None else 1,
+        }
+        if hot:
+            config["rng_seed"] = secrets.randbits(31)  # otherwise that of the last request goes on
+        constraint = sampling.constraint
+        schema = None if constraint is None else constraint.schema
+        return Asked(
+            number,
+            list(prompt.ids),
+            config,
+            None if schema is None else msgspec.json.encode(schema).decode(),
+        )
+
+    async def close(self) -> None:
+        await self._child.close()
+
+
+def _check_schema(sampling: Sampling) -> None:
+    constraint = sampling.constraint
+    if constraint is None:
+        return
+    if constraint.schema is None:
+        raise InvalidRequest("This model takes no grammars.", code="invalid_grammar")
+    unknown = sorted(keywords_of(constraint.schema) - SCHEMA_KEYWORDS)
+    if unknown:
+        raise InvalidRequest(
+            f"This model cannot enforce '{unknown[0]}' in a schema.", code="invalid_json_schema"
+        )
+
+
+class _Listener:
+    """What the child says of one generation becomes chunks."""
+
+    def __init__(self, endings: Endings) -> None:
+        self._endings = endings
+        self.out = Handover(asyncio.get_running_loop())
+
+    def hear(self, message: ToParent | BackendError) -> None:
+        if self._endings.over:
+            return
+        match message:
+            case Sampled(_, ids, logprobs):
+                told = map(TokenLogprob, ids, (min(0.0, each) for each in logprobs))
+                if (chunk := self._endings.feed(told)) is not None:
+                    self.out.give(chunk)
+            case Ended(_, "stop" | "length" as reason):
+                self.out.give(self._endings.finish("stop" if reason == "stop" else "length"))
+            case Ended(_, reason):
+                self.out.give(BackendError(f"The engine ended it: {reason.lower()}."))
+            case Failed(_, problem, True):
+                self.out.give(InvalidRequest(f"The schema cannot be used: {problem}"))
+            case Failed(_, problem, _):
+                self.out.give(BackendError(f"The engine failed: {problem}"))
+            case BackendError():
+                self.out.give(message)

@@ -1,0 +1,165 @@
+"""The child process of the OpenVINO engine: one pipeline, stepped for all generations together.
+
+A step holds Python's lock from its beginning to its end, so it has a process of its own. Requests
+come in on standard input, tokens go out on standard output; it ends with its input. It knows no
+tokenizer and no endings: those are the parent's.
+
+    python -m antiphon.engines.openvino.worker SETUP    (JSON)
+"""
+
+from __future__ import annotations
+
+import os
+import queue
+import sys
+import threading
+from typing import IO, Any
+
+import msgspec
+from msgspec import Struct
+
+from .protocol import (
+    HEAD,
+    Asked,
+    Cancelled,
+    Ended,
+    Failed,
+    Ready,
+    Sampled,
+    ToChild,
+    ToParent,
+    pack,
+    size_of,
+    unpack_for_child,
+)
+
+__all__ = ["Setup", "main"]
+
+
+class Setup(Struct, frozen=True):
+    """``scheduler``: attributes of ``SchedulerConfig``. ``properties``: of the device's plug-in."""
+
+    model: str
+    device: str
+    scheduler: dict[str, Any]
+    properties: dict[str, Any]
+
+
+class _Pipeline:
+    def __init__(self, setup: Setup) -> None:
+        # Only its model converter has telemetry, which then cannot even be imported.
+        sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
+        import openvino_genai
+
+        self._library = openvino_genai
+        scheduler = openvino_genai.SchedulerConfig()
+        for name, value in setup.scheduler.items():
+            setattr(scheduler, name, value)
+        self._pipeline = openvino_genai.ContinuousBatchingPipeline(
+            setup.model, scheduler, setup.device, setup.properties
+        )
+        self._running: dict[int, Any] = {}
+
+    @property
+    def idle(self) -> bool:
+        return not self._running
+
+    def take(self, message: ToChild) -> list[ToParent]:
+        if isinstance(message, Cancelled):
+            if (handle := self._running.pop(message.id, None)) is not None:
+                handle.cancel()
+            return []
+        try:
+            self._running[message.id] = self._begun(message)
+        except Exception as error:
+            return [Failed(message.id, _line(error), message.schema is not None)]
+        return []
+
+    def _begun(self, asked: Asked) -> Any:
+        import numpy
+        import openvino
+
+        config = self._library.GenerationConfig()
+        for name, value in asked.config.items():
+            setattr(config, name, value)
+        if asked.schema is not None:
+            structured = self._library.StructuredOutputConfig()
+            structured.json_schema = asked.schema
+            config.structured_output_config = structured
+        config.validate()
+        ids = openvino.Tensor(numpy.array([asked.ids], dtype=numpy.int64))
+        return self._pipeline.add_request(asked.id, ids, config)
+
+    def step(self) -> list[ToParent]:
+        """One token for each of them. Raises what OpenVINO raises."""
+        if self._pipeline.has_non_finished_requests():
+            self._pipeline.step()
+        said: list[ToParent] = []
+        for id, handle in list(self._running.items()):
+            said += self._read(id, handle)
+        return said
+
+    def _read(self, id: int, handle: Any) -> list[ToParent]:
+        said: list[ToParent] = []
+        reason = ""
+        while handle.can_read():
+            for output in handle.read().values():
+                said.append(Sampled(id, output.generated_ids, output.generated_log_probs))
+                reason = output.finish_reason.name
+        if handle.get_status().name == "RUNNING":
+            return said
+        del self._running[id]
+        known = {"STOP": "stop", "LENGTH": "length"}
+        return [*said, Ended(id, known.get(reason) or handle.get_status().name)]
+
+
+def _line(error: BaseException) -> str:
+    """What an OpenVINO error says, without where in its sources it was."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    said = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
+    return (said or lines or [type(error).__name__])[0]
+
+
+def _read_all(source: IO[bytes], into: queue.SimpleQueue[ToChild | None]) -> None:
+    while len(head := source.read(HEAD.size)) == HEAD.size:
+        for message in unpack_for_child(source.read(size_of(head))):
+            into.put(message)
+    into.put(None)
+
+
+def _serve(pipeline: _Pipeline, asked: queue.SimpleQueue[ToChild | None], out: IO[bytes]) -> None:
+    while True:
+        said: list[ToParent] = []
+        while pipeline.idle or not asked.empty():
+            message = asked.get()
+            if message is None:
+                return
+            said += pipeline.take(message)
+            if said:
+                break
+        said += pipeline.step()
+        if said:
+            out.write(pack(said))
+            out.flush()
+
+
+def main() -> None:
+    """Raises nothing for a model that cannot be loaded: the parent is told."""
+    out = os.fdopen(os.dup(1), "wb")
+    os.dup2(2, 1)  # what a library prints is no message
+    try:
+        pipeline = _Pipeline(msgspec.json.decode(sys.argv[1], type=Setup))
+    except Exception as error:
+        out.write(pack([Ready(_line(error))]))
+        out.flush()
+        return
+    out.write(pack([Ready()]))
+    out.flush()
+    asked: queue.SimpleQueue[ToChild | None] = queue.SimpleQueue()
+    threading.Thread(target=_read_all, args=(sys.stdin.buffer, asked), daemon=True).start()
+    _serve(pipeline, asked, out)
+    os._exit(0)  # nothing is left to be saved, and what runs need not be waited for
+
+
+if __name__ == "__main__":
+    main()

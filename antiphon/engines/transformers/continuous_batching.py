@@ -1,0 +1,140 @@
+"""Many generations in one batch: transformers' continuous batching, with choices of our own.
+
+Its API takes one generation config for all requests. But it asks a logits processor with the
+requests of each batch at hand: ours draws every request's token by that request's settings and
+leaves no other possible. It knows transformers' batching; it knows no sampling.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import Any
+
+from antiphon.errors import BackendError
+
+from .generation import Generation
+
+__all__ = ["Paged"]
+
+PAGE = 64
+#: Prompt tokens computed in one go, which is how long other generations wait.
+BATCH_TOKENS = {"cpu": 256}
+BATCH_TOKENS_GPU = 4096
+_NEVER = float("-inf")
+
+
+class Paged:
+    """The runner of a model whose caches can be paged. Made outside of the event loop.
+
+    ``context``, ``parallel``: tokens of a generation, and how many run at a time; memory for all of
+    them is taken at once. Raises ``ValueError`` and its kin for models that cannot be batched so.
+    """
+
+    def __init__(self, model: Any, context: int, parallel: int) -> None:
+        from transformers import GenerationConfig
+        from transformers.generation.configuration_utils import ContinuousBatchingConfig
+
+        device = model.device.type
+        self._generations: dict[str, Generation] = {}
+        self._names = itertools.count()
+        config = ContinuousBatchingConfig(
+            page_size=PAGE,
+            num_blocks=(math.ceil(context / PAGE) + 1) * parallel,
+            max_batch_tokens=BATCH_TOKENS.get(device, BATCH_TOKENS_GPU),
+            max_requests_per_batch=parallel,
+            # What is drawn depends on what was drawn before: steps follow one another.
+            use_async_batching=False,
+            use_cuda_graph=False,
+            auto_switch_to_flash=device != "cpu",
+        )
+        self._batches = model.init_continuous_batching(
+            generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
+            continuous_batching_config=config,
+        )
+        self._batches.logit_processor = _choices(self._generations)
+        self._batches.warmup()  # makes the cache
+        self._count_cached(self._batches.batch_processor.cache)
+        self._batches.start()
+
+    def _count_cached(self, cache: Any) -> None:
+        """The cache does not tell anybody else how much of a prompt it had."""
+        search = cache.search_prefix_match
+
+        def counted(name: str, ids: list[int]) -> int:
+            found: int = search(name, ids)
+            if (generation := self._generations.get(name)) is not None:
+                generation.begun(found)
+            return found
+
+        cache.search_prefix_match = counted
+
+    def start(self, generation: Generation) -> str:
+        """From the event loop. Returns the name to ``leave`` by."""
+        name = str(next(self._names))
+        self._generations[name] = generation
+        self._batches.register_result_handler(name, lambda result: self._ended(name, result))
+        try:
+            self._batches.add_request(
+                list(generation.prompt.ids),
+                request_id=name,
+                max_new_tokens=None,
+                eos_token_id=-1,
+            )
+        except RuntimeError as error:  # its thread has ended
+            self.leave(name)
+            raise BackendError(f"The engine failed: {error}") from None
+        return name
+
+    def leave(self, name: str) -> None:
+        """The generation is over or not wanted any more; its place is free with the next step."""
+        generation = self._generations.pop(name, None)
+        if generation is not None:
+            generation.abort()
+            self._batches.cancel_request(name)
+            self._batches.output_router.result_handlers.pop(name, None)
+
+    def _ended(self, name: str, result: Any) -> None:
+        """Only failures end by themselves."""
+        if result.error and (generation := self._generations.get(name)) is not None:
+            generation.fail(BackendError(f"The engine failed: {result.error}"))
+
+    def close(self) -> None:
+        """Blocks until the thread has ended."""
+        self._batches.stop(hard_stop=True)
+
+
+def _choices(generations: dict[str, Generation]) -> Any:
+    """The logits processor that chooses. ``generations``: by the names of their requests."""
+    import torch
+    from transformers import LogitsProcessorList
+    from transformers.generation.continuous_batching.cb_logits_processors import (
+        ContinuousBatchingLogitsProcessor,
+        ContinuousBatchingLogitsProcessorList,
+    )
+
+    class Choices(ContinuousBatchingLogitsProcessor):  # type: ignore[misc]
+        supported_kwargs: dict[str, type] = {}  # noqa: RUF012 - declared so by its base
+        ignored_kwargs: tuple[str, ...] = ()
+
+        def __init__(self) -> None:
+            self._rows: list[Generation | None] = []
+
+        def fill_defaults(self, int32_tensor: Any) -> None:
+            int32_tensor.zero_()
+
+        def prepare_tensor_args(self, requests_with_new_token: list[Any]) -> Any:
+            names = [request.state.request_id for request in requests_with_new_token]
+            self._rows = [generations.get(name) for name in names]
+            return torch.zeros(len(names), dtype=torch.int32)
+
+        def __call__(self, scores: Any, tensor_arg: Any) -> Any:
+            chosen = torch.full_like(scores, _NEVER)
+            for row, generation in enumerate(self._rows):
+                wanted = generation is not None and not generation.over
+                chosen[row, generation.choose(scores[row]) if wanted else 0] = 0.0  # type: ignore[union-attr]
+            return chosen
+
+    processors = ContinuousBatchingLogitsProcessorList(LogitsProcessorList([Choices()]))
+    processors.tensors_required = 1
+    return processors

@@ -1,0 +1,61 @@
+"""One generation that a thread of ours drives: logits in, the next id out, chunks on their way.
+
+Knows sampling and endings; it knows neither the model nor who batches it with what.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from antiphon.engines.common.stop_conditions import Endings
+from antiphon.engines.common.thread_channel import Handover
+from antiphon.tokens import Chunk, Prompt
+
+from .sampler import Sampler
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Generation"]
+
+
+class Generation:
+    """``choose`` and ``begun`` belong to the model's thread, the rest to the event loop."""
+
+    def __init__(
+        self, prompt: Prompt, sampler: Sampler, endings: Endings, handover: Handover
+    ) -> None:
+        self.prompt = prompt
+        self.out = handover
+        self._sampler = sampler
+        self._endings = endings
+        self._aborted = False
+
+    @property
+    def over(self) -> bool:
+        """Nobody wants another token."""
+        return self._aborted or self._endings.over
+
+    def abort(self) -> None:
+        self._aborted = True
+
+    def begun(self, cached: int) -> None:
+        """So many tokens of the prompt need not be computed."""
+        self.out.give(Chunk(cached_tokens=cached))
+
+    def choose(self, logits: Tensor) -> int:
+        """The next id, which is handed over; of no meaning once it is ``over``. Never raises: one
+        generation's failure is not that of the others in the batch."""
+        try:
+            token = self._sampler.draw(logits)
+            chunk = self._endings.feed((token,))
+        except Exception as error:
+            self.fail(error)
+            return 0
+        if chunk is not None and not self.out.give(chunk):
+            self._aborted = True
+        return token.id
+
+    def fail(self, error: BaseException) -> None:
+        self._aborted = True
+        self.out.fail(error)

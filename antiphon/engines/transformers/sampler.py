@@ -1,0 +1,134 @@
+"""Draws one continuation's tokens from logits, by its own settings alone. Needs ``torch``.
+
+Every generation has a sampler of its own: what one request asks never reaches another. It knows
+logits and ids; it knows no model.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import TYPE_CHECKING, Any
+
+from antiphon.engines.base import Sampling
+from antiphon.engines.common.token_masks import Mask
+from antiphon.tokens import Alternative, TokenLogprob
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+__all__ = ["Sampler"]
+
+_NEVER = float("-inf")
+
+
+class Sampler:
+    """``defaults``: the model's own sampling values, by Hugging Face's names. ``ends``: ids that
+    are not to be drawn where ``ignore_eos`` is asked for."""
+
+    def __init__(
+        self,
+        sampling: Sampling,
+        prompt: Collection[int],
+        *,
+        defaults: Mapping[str, Any],
+        ends: Collection[int],
+        mask: Mask | None = None,
+    ) -> None:
+        import torch
+
+        self._sampling = sampling
+        self._mask = mask
+
+        def value(name: str, otherwise: float) -> float:
+            asked = getattr(sampling, name)
+            return float(asked if asked is not None else defaults.get(name) or otherwise)
+
+        self._temperature = value("temperature", 1.0)
+        self._top_k = int(value("top_k", 0))
+        self._top_p = value("top_p", 1.0)
+        self._min_p = value("min_p", 0.0)
+        self._repetition = value("repetition_penalty", 1.0)
+        self._bias = dict(sampling.logit_bias)
+        if sampling.ignore_eos:
+            self._bias.update(dict.fromkeys(ends, _NEVER))
+        self._seen = set(prompt) if self._repetition != 1.0 else set()
+        self._counts: dict[int, int] = {}
+        self._random = torch.Generator()
+        if sampling.seed is None:
+            self._random.seed()
+        else:
+            self._random.manual_seed(sampling.seed % 2**63)
+
+    def draw(self, logits: Tensor) -> TokenLogprob:
+        """The next token. ``logits``: float32, one for each id; they may be changed."""
+        told = None if self._sampling.logprobs is None else logits.log_softmax(-1)
+        self._shape(logits)
+        token = int(logits.argmax()) if self._temperature == 0 else self._random_of(logits)
+        if self._mask is not None:
+            self._mask.take(token)
+        self._count(token)
+        return TokenLogprob(token, 0.0) if told is None else self._told(told, token)
+
+    # --- what may come ---------------------------------------------------------------------------
+
+    def _shape(self, logits: Tensor) -> None:
+        import torch
+
+        if self._repetition != 1.0 and self._seen:
+            at = torch.tensor(sorted(self._seen), device=logits.device)
+            old = logits[at]
+            logits[at] = torch.where(old < 0, old * self._repetition, old / self._repetition)
+        self._penalize(logits)
+        for token, bias in self._bias.items():
+            if 0 <= token < len(logits):
+                logits[token] += bias
+        if self._mask is not None:
+            forbidden = torch.from_numpy(self._mask.forbidden()).to(logits.device)
+            logits.masked_fill_(forbidden, _NEVER)
+
+    def _penalize(self, logits: Tensor) -> None:
+        presence = self._sampling.presence_penalty or 0.0
+        frequency = self._sampling.frequency_penalty or 0.0
+        if presence or frequency:
+            for token, count in self._counts.items():
+                logits[token] -= presence + frequency * count
+
+    def _count(self, token: int) -> None:
+        self._counts[token] = self._counts.get(token, 0) + 1
+        if self._repetition != 1.0:
+            self._seen.add(token)
+
+    # --- what does -------------------------------------------------------------------------------
+
+    def _random_of(self, logits: Tensor) -> int:
+        """By temperature, top_k, top_p and min_p, in that order, as ``transformers`` does.
+
+        One random number, looked up in the order of ids: what is drawn does not hang on the last
+        digits of a logit, which depend on what shares the batch.
+        """
+        import torch
+
+        probable = (logits / self._temperature).double().softmax(-1).cpu()
+        least = self._least(probable)
+        cumulated = torch.where(probable >= least, probable, 0.0).cumsum(-1)
+        drawn = torch.rand(1, generator=self._random, dtype=torch.float64) * cumulated[-1]
+        return min(int(torch.searchsorted(cumulated, drawn, right=True)), len(probable) - 1)
+
+    def _least(self, probable: Tensor) -> float:
+        """The probability below which no token is drawn."""
+        count = self._top_k if 0 < self._top_k < len(probable) else len(probable)
+        if count == len(probable) and self._top_p >= 1.0:
+            return float(probable.max()) * self._min_p
+        best = probable.topk(count).values
+        before = best.cumsum(-1) - best
+        kept = best[before < self._top_p * best.sum()]
+        last = float(kept[-1] if len(kept) else best[0])
+        return max(last, float(best[0]) * self._min_p)
+
+    def _told(self, logprobs: Tensor, token: int) -> TokenLogprob:
+        best: tuple[Alternative, ...] = ()
+        if count := self._sampling.logprobs:
+            values, ids = logprobs.topk(count)
+            pairs = zip(ids.tolist(), values.tolist(), strict=True)
+            best = tuple(Alternative(id, min(0.0, value)) for id, value in pairs)
+        return TokenLogprob(token, min(0.0, float(logprobs[token])), best)

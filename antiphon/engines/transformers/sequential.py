@@ -1,0 +1,83 @@
+"""One generation after the other, by transformers' own ``generate``: for every kind of model.
+
+For images, and for models whose state cannot be paged. ``generate`` is asked to be greedy and is
+told the only token there is. It knows no sampling and no batches.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from antiphon.tokens import Prompt
+
+from .generation import Generation
+from .images import Eyes
+
+__all__ = ["Single"]
+
+
+class Single:
+    """The runner. Some models keep state between steps: there is one generation at a time."""
+
+    def __init__(self, model: Any) -> None:
+        from transformers import GenerationConfig
+
+        self._model = model
+        # What the model's files recommend is the sampler's to heed; `generate` would do it again.
+        model.generation_config = GenerationConfig()
+        self._threads = ThreadPoolExecutor(1, thread_name_prefix="transformers")
+
+    def start(self, generation: Generation, eyes: Eyes | None) -> None:
+        """From the event loop. ``eyes``: for a prompt with images."""
+        self._threads.submit(self._run, generation, eyes)
+
+    def _run(self, generation: Generation, eyes: Eyes | None) -> None:
+        import torch
+        from transformers import GenerationConfig
+
+        if generation.over:
+            return
+
+        def choose(ids: Any, scores: Any) -> Any:
+            chosen = torch.full_like(scores, float("-inf"))
+            chosen[0, generation.choose(scores[0])] = 0.0
+            return chosen
+
+        def over(ids: Any, scores: Any, **_: Any) -> Any:
+            return torch.full((1,), generation.over, device=ids.device, dtype=torch.bool)
+
+        room = self._model.config.get_text_config().max_position_embeddings
+        config = GenerationConfig(
+            do_sample=False, max_length=room, eos_token_id=None, pad_token_id=0
+        )
+        try:
+            inputs = self._inputs(generation.prompt, eyes)
+            # Without it `generate` would look for padding, and find it in words of the id 0.
+            inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
+            with torch.no_grad():
+                self._model.generate(
+                    **inputs,
+                    generation_config=config,
+                    logits_processor=[choose],
+                    stopping_criteria=[over],
+                )
+        except Exception as error:
+            generation.fail(error)
+
+    def _inputs(self, prompt: Prompt, eyes: Eyes | None) -> dict[str, Any]:
+        import torch
+
+        model = self._model
+        if eyes is None or not prompt.images:
+            return {"input_ids": torch.tensor([prompt.ids], device=model.device)}
+        return {
+            name: value.to(model.device, model.dtype if value.is_floating_point() else None)
+            for name, value in eyes.inputs(prompt).items()
+        }
+
+    def close(self) -> None:
+        """Blocks until the thread has ended; what runs must have been aborted."""
+        with contextlib.suppress(RuntimeError):
+            self._threads.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,77 @@
+"""From a thread to the event loop: nothing is lost, little is said."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+
+import pytest
+
+from antiphon.engines.common.thread_channel import Handover, joined
+from antiphon.errors import BackendError
+from antiphon.tokens import Chunk
+
+
+async def read(handover: Handover) -> list[Chunk]:
+    async with asyncio.timeout(10):
+        return [chunk async for chunk in handover]
+
+
+async def test_what_a_thread_gives_arrives_in_order() -> None:
+    handover = Handover(asyncio.get_running_loop())
+
+    def give() -> None:
+        for id in range(500):
+            assert handover.give(Chunk((id,)))
+        handover.give(Chunk(finish="stop"))
+
+    thread = threading.Thread(target=give)
+    thread.start()
+    chunks = await read(handover)
+    thread.join()
+    assert [id for chunk in chunks for id in chunk.ids] == list(range(500))
+    assert chunks[-1].finish == "stop"
+
+
+async def test_what_came_meanwhile_is_one_chunk() -> None:
+    handover = Handover(asyncio.get_running_loop())
+    handover.give(Chunk(cached_tokens=7))
+    handover.give(Chunk((1,)))
+    handover.give(Chunk((2,), finish="length"))
+    assert await read(handover) == [Chunk((1, 2), finish="length", cached_tokens=7)]
+
+
+async def test_a_failure_comes_after_what_came_before_it() -> None:
+    handover = Handover(asyncio.get_running_loop())
+    handover.give(Chunk((1,)))
+    handover.give(BackendError("over"))
+    chunks = handover.__aiter__()
+    assert await anext(chunks) == Chunk((1,))
+    with pytest.raises(BackendError, match="over"):
+        await anext(chunks)
+
+
+def test_nobody_reads_when_the_loop_is_closed() -> None:
+    loop = asyncio.new_event_loop()
+    handover = Handover(loop)
+    loop.close()
+    assert not handover.give(Chunk((1,)))
+
+
+def test_nothing_joined_is_nothing() -> None:
+    assert joined([]) is None
+
+
+async def test_what_failed_is_the_cause_of_what_is_raised() -> None:
+    for error in (KeyError("/where"), MemoryError()):
+        handover = Handover(asyncio.get_running_loop())
+        handover.fail(error)
+        with pytest.raises(BackendError, match=r"^The engine failed\.$") as raised:
+            await read(handover)
+        assert raised.value.__cause__ is error
+    expected = BackendError("The generation was aborted.")
+    handover = Handover(asyncio.get_running_loop())
+    handover.fail(expected)
+    with pytest.raises(BackendError) as raised:
+        await read(handover)
+    assert raised.value is expected and expected.__cause__ is None

@@ -1,0 +1,78 @@
+"""Grammars over the tiny model's vocabulary: what may come next."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from antiphon.engines.common.token_masks import Grammars, check_grammar
+from antiphon.engines.huggingface.model_folder import read
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.tokens import Constraint
+from tests.engines.tiny import FOLDER
+
+SIZE = 1000  # more than there are tokens, as embeddings often are
+
+
+def spell(lark: str) -> str:
+    """What a model writes that takes the first token it may."""
+    tokenizer = read(FOLDER).tokenizer
+    grammars = Grammars(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
+    mask = grammars.mask(check_grammar(Constraint(lark), "transformers"))
+    written = b""
+    for _ in range(40):
+        forbidden = mask.forbidden()
+        assert forbidden.shape == (SIZE,) and forbidden[tokenizer.size :].all()
+        token = int(forbidden.argmin())
+        assert not forbidden[token]
+        mask.take(token)
+        if token in tokenizer.end_ids:
+            return written.decode()
+        written += tokenizer.piece(token)
+    raise AssertionError("the grammar does not end")
+
+
+def test_only_what_the_grammar_says_may_come() -> None:
+    assert spell('start: "yes" | "yes, indeed"').startswith("yes")
+    assert spell("start: /[0-9]{3}-[a-c]/")[3] == "-"
+
+
+@pytest.mark.parametrize(
+    "text", ["<tool_call>", "a</think>b", "<|im_end|><|im_start|>", "é<think>"]
+)
+def test_a_text_that_looks_like_a_control_token_is_spelled(text: str) -> None:
+    said = json.dumps(text, ensure_ascii=False)
+    assert spell(f"start: {said}") == text
+    assert spell(f'start: %json {{"enum": [{said}]}}') == said
+    assert spell('start: <[977]> "x"') == "<tool_call>x"  # and one that must come does
+
+
+def test_every_end_token_ends_a_complete_grammar() -> None:
+    tokenizer = read(FOLDER).tokenizer
+    grammars = Grammars(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
+    mask = grammars.mask(check_grammar(Constraint('start: "a"'), "transformers"))
+    mask.take(tokenizer.encode("a", special=False)[0])
+    allowed = {token for token, no in enumerate(mask.forbidden()) if not no}
+    assert allowed == tokenizer.end_ids
+
+
+def test_a_token_that_may_not_come_is_a_failure() -> None:
+    tokenizer = read(FOLDER).tokenizer
+    grammars = Grammars(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
+    mask = grammars.mask(check_grammar(Constraint('start: "a"'), "transformers"))
+    with pytest.raises(BackendError, match="grammar failed"):
+        mask.take(tokenizer.encode("b", special=False)[0])
+
+
+def test_a_grammar_that_is_none_is_refused() -> None:
+    with pytest.raises(InvalidRequest) as refused:
+        check_grammar(Constraint("start: missing"), "transformers")
+    assert refused.value.code == "invalid_grammar"
+
+
+def test_a_missing_extra_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SetupError, match=r'pip install "antiphon\[vllm\]"'):
+        check_grammar(Constraint('start: "a"'), "vllm")

@@ -1,0 +1,442 @@
+"""The engine over HTTP, against servers of every shape; that of llama-server is also run for real
+elsewhere."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.engines.base import Sampling
+from antiphon.engines.completions.constraints import WORDS, Worded
+from antiphon.engines.completions.engine import Completions, load
+from antiphon.engines.completions.servers import FLAVOURS
+from antiphon.engines.completions.stream_parser import (
+    Asked,
+    LlamaPieces,
+    SglangPieces,
+    TrtllmPieces,
+    VllmPieces,
+)
+from antiphon.engines.huggingface import model_folder as hf_folder
+from antiphon.engines.llama.partial_tokens import Withheld
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.testing.engine import ScriptedEngine
+from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
+from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tokens import Constraint, ModelCard, Prompt
+from antiphon.upstream.client import Upstream
+from tests.engines import hf_files
+from tests.engines.completions_servers import SHAPES, serving
+from tests.upstream.fakes import Answer, fake, json_answer, sse
+
+TEXT = "The sea was calm. Three boats left the harbour at dawn; one of them came back. Grüße 🦄!"
+SKIPPED = {"seed_is_reproducible", "logit_bias_counts", "constraints_are_obeyed"}
+CARD = ModelCard(name="tiny", context_size=1024, fingerprint="bytes")
+PROMPT = Prompt(tuple(b"The sea"))
+
+
+def flavour_of(shape: str) -> str:
+    return shape.partition(",")[0]
+
+
+@asynccontextmanager
+async def connected(
+    shape: str, scripted: ScriptedEngine | None = None
+) -> AsyncIterator[tuple[Completions, list[dict[str, Any]]]]:
+    """An engine over a server that plays one without a model."""
+    scripted = scripted or ScriptedEngine([TEXT], card=CARD, chunk=3)
+    async with serving(SHAPES[shape], scripted) as (url, bodies):
+        row = FLAVOURS[flavour_of(shape)]
+        engine = Completions(Upstream(url), "m", row, ByteTokenizer(), CARD)
+        try:
+            yield engine, bodies
+        finally:
+            await engine.close()
+
+
+@pytest.mark.requirement("UP-CONTRACT")
+@pytest.mark.parametrize("name", [name for name in CHECKS if name not in SKIPPED])
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_keeps_the_contract(shape: str, name: str) -> None:
+    check: Check = CHECKS[name]
+    async with connected(shape) as (engine, _):
+        await check(engine)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_closing_ends_what_runs(shape: str) -> None:
+    async with connected(shape, ScriptedEngine([TEXT], card=CARD, wait_s=0.001)) as (engine, _):
+        await check_closed(engine)
+
+
+@pytest.mark.requirement("UP-LEAVE")
+@pytest.mark.parametrize("shape", SHAPES)
+async def test_the_upstream_stops_with_the_reader(shape: str) -> None:
+    scripted = ScriptedEngine([TEXT], card=CARD, wait_s=0.001)
+    async with connected(shape, scripted) as (engine, _):
+        endless = Sampling(max_tokens=900, ignore_eos=True)
+        chunks = engine.generate(PROMPT, endless)
+        async for chunk in chunks:
+            if chunk.ids:
+                break
+        await chunks.aclose()
+    assert scripted.aborted == 1
+    assert len(scripted.sampled[0]) < 500
+
+
+# --- what is asked -------------------------------------------------------------------------------
+
+EVERYTHING = Sampling(
+    max_tokens=5,
+    temperature=0.5,
+    top_p=0.9,
+    top_k=0,
+    min_p=0.1,
+    presence_penalty=0.2,
+    frequency_penalty=0.3,
+    repetition_penalty=1.1,
+    seed=7,
+    stop=("never sent",),
+    stop_ids=(3,),
+    logit_bias={5: 1.5},
+    ignore_eos=True,
+)
+SAMPLED = {
+    "temperature": 0.5,
+    "top_p": 0.9,
+    "min_p": 0.1,
+    "presence_penalty": 0.2,
+    "frequency_penalty": 0.3,
+}
+OPENAI = {
+    **SAMPLED,
+    "model": "m",
+    "prompt": list(PROMPT.ids),
+    "max_tokens": 5,
+    "top_k": 0,
+    "repetition_penalty": 1.1,
+    "seed": 7,
+    "stop_token_ids": [3],
+    "logit_bias": {"5": 1.5},
+    "ignore_eos": True,
+    "stream": True,
+    "stream_options": {"include_usage": True},
+}
+BODIES: dict[str, dict[str, Any]] = {
+    "vllm": {**OPENAI, "return_token_ids": True},
+    "tensorrt-llm": {**OPENAI, "detokenize": False},
+    "sglang": {
+        "input_ids": list(PROMPT.ids),
+        "stream": True,
+        "sampling_params": {
+            **SAMPLED,
+            "max_new_tokens": 5,
+            "sampling_seed": 7,
+            "top_k": -1,
+            "repetition_penalty": 1.1,
+            "skip_special_tokens": False,
+            "stop_token_ids": [3],
+            "logit_bias": {"5": 1.5},
+            "ignore_eos": True,
+        },
+    },
+    "llama-server": {
+        **SAMPLED,
+        "prompt": list(PROMPT.ids),
+        "n_predict": 5,
+        "top_k": 0,
+        "repeat_penalty": 1.1,
+        "seed": 7,
+        "logit_bias": [[5, 1.5]],
+        "ignore_eos": True,
+        "stream": True,
+        "cache_prompt": True,
+        "return_tokens": True,
+        "return_progress": True,
+    },
+}
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_what_is_asked(flavour: str) -> None:
+    async with connected(flavour) as (engine, bodies):
+        await collect(engine, PROMPT, EVERYTHING)
+        assert bodies == [BODIES[flavour]]
+
+
+async def test_no_more_is_asked_than_fits() -> None:
+    async with connected("sglang") as (engine, bodies):
+        await collect(engine, PROMPT, Sampling(max_tokens=CARD.context_size))
+        (body,) = bodies
+        assert body["sampling_params"]["max_new_tokens"] == CARD.context_size - len(PROMPT.ids)
+
+
+LARK = Constraint('start: "a"', schema={"type": "object"})
+LLGUIDANCE = "%llguidance {}\n" + LARK.lark
+EBNF = 'root ::= r_start\nr_start ::= "a"'
+
+
+@pytest.mark.parametrize(
+    ("flavour", "kind", "field", "value"),
+    [
+        ("vllm", "schema", "structured_outputs", {"json": LARK.schema}),
+        ("vllm", "lark", "structured_outputs", {"grammar": LLGUIDANCE}),
+        ("vllm", "ebnf", "structured_outputs", {"grammar": EBNF}),
+        ("sglang", "schema", "json_schema", '{"type":"object"}'),
+        ("sglang", "lark", "ebnf", LLGUIDANCE),
+        ("sglang", "ebnf", "ebnf", EBNF),
+        (
+            "tensorrt-llm",
+            "schema",
+            "response_format",
+            {"type": "json_schema", "json_schema": {"schema": LARK.schema}},
+        ),
+        ("tensorrt-llm", "ebnf", "response_format", {"type": "ebnf", "ebnf": EBNF}),
+        ("tensorrt-llm", "lark", "response_format", {"type": "ebnf", "ebnf": LLGUIDANCE}),
+        ("llama-server", "schema", "json_schema", LARK.schema),
+        ("llama-server", "lark", "grammar", LLGUIDANCE),
+    ],
+)
+def test_constraints_in_each_ones_terms(flavour: str, kind: str, field: str, value: object) -> None:
+    (words,) = (each for each in WORDS[flavour] if each.kind == kind)
+    held = Worded(words, ByteTokenizer()).said(Sampling(max_tokens=9, constraint=LARK))
+    written = FLAVOURS[flavour].written(asked(held=held))
+    assert written.get("sampling_params", written)[field] == value
+
+
+@pytest.mark.requirement("VN-37", "VN-45")
+def test_what_only_some_take() -> None:
+    more = {"priority": 2, "cache_salt": "s", "adapter": "lora"}
+    vllm = FLAVOURS["vllm"].written(asked(**more, logprobs=3, extra={"x": 1}))
+    expected = {"priority": 2, "cache_salt": "s", "model": "lora", "vllm_xargs": {"x": 1}}
+    assert {key: vllm[key] for key in expected} == expected
+    assert (vllm["logprobs"], vllm["return_tokens_as_token_ids"]) == (3, True)
+    sglang = FLAVOURS["sglang"].written(asked(**more, logprobs=3))
+    expected = {"priority": -2, "extra_key": "s", "lora_path": "lora", "top_logprobs_num": 3}
+    assert {key: sglang[key] for key in expected} == expected
+
+
+def asked(*, held: Mapping[str, Any] | None = None, **sampling: Any) -> Asked:
+    tokenizer = ByteTokenizer()
+    return Asked(
+        model="m",
+        prompt=PROMPT,
+        sampling=Sampling(**{"max_tokens": 9, **sampling}),
+        tokenizer=tokenizer,
+        withheld=Withheld(tokenizer),
+        held=held or {},
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "lark"), [(None, "a"), ("schema", '"a"'), ("ebnf", '"a" & "b"'), ("lark", "/(/")]
+)
+def test_grammars_it_cannot_take_are_refused(kind: str | None, lark: str) -> None:
+    words = next((each for each in WORDS["vllm"] if each.kind == kind), None)
+    worded = Worded(words, ByteTokenizer())
+    with pytest.raises(InvalidRequest):
+        worded.said(Sampling(max_tokens=5, constraint=Constraint(f"start: {lark}")))
+
+
+# --- what is answered ----------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("kind", [VllmPieces, TrtllmPieces, SglangPieces, LlamaPieces])
+@pytest.mark.parametrize(
+    "payload",
+    [b"nonsense", b"[]", b'{"error": {"message": "no", "code": 500}}', b'{"error": "no"}', b"\xff"],
+)
+def test_nonsense_and_errors_raise(kind: Any, payload: bytes) -> None:
+    with pytest.raises(BackendError):
+        kind(asked()).feed(payload)
+
+
+def test_a_server_that_tells_no_ids_is_noticed() -> None:
+    payload = b'{"choices": [{"text": "a", "finish_reason": null}]}'
+    with pytest.raises(BackendError, match="no token ids"):
+        VllmPieces(asked()).feed(payload)
+
+
+@pytest.mark.parametrize(
+    ("kind", "reason"), [(VllmPieces, "abort"), (VllmPieces, "error"), (TrtllmPieces, "timeout")]
+)
+def test_what_the_server_gave_up_is_not_complete(kind: Any, reason: str) -> None:
+    payload = json.dumps({"choices": [{"token_ids": [97], "finish_reason": reason}]}).encode()
+    with pytest.raises(BackendError, match=reason):
+        kind(asked()).feed(payload)
+
+
+def test_logprobs_that_do_not_go_with_the_tokens_are_not_known() -> None:
+    """No token is lost with them."""
+    told = {"token_logprobs": [-1.0], "top_logprobs": [{"token_id:97": -1.0}]}
+    choice = {"token_ids": [97, 98], "finish_reason": None, "logprobs": told}
+    found = VllmPieces(asked(logprobs=1)).feed(json.dumps({"choices": [choice]}).encode()).tokens
+    assert [(each.id, each.logprob, each.top) for each in found] == [
+        (97, -9999.0, ()),
+        (98, -9999.0, ()),
+    ]
+
+
+def test_an_abort_of_sglang_is_an_error() -> None:
+    reason = {"type": "abort", "message": "The input is too long.", "status_code": 400}
+    payload = json.dumps({"output_ids": [], "meta_info": {"finish_reason": reason}}).encode()
+    with pytest.raises(BackendError) as raised:
+        SglangPieces(asked()).feed(payload)
+    assert raised.value.code == "context_length_exceeded"
+
+
+def test_more_tokens_than_a_character_has_are_not_looked_for() -> None:
+    pieces = LlamaPieces(asked())
+    told = {"content": "é" * 5000, "tokens": [169], "tokens_predicted": 9000}
+    assert [each.id for each in pieces.feed(json.dumps(told).encode()).tokens] == [169]
+
+
+def test_tokens_of_a_character_that_was_cut_are_counted() -> None:
+    pieces = LlamaPieces(asked())
+    for told in ({"content": "a", "tokens": [97], "tokens_predicted": 1}, {"tokens_predicted": 4}):
+        piece = pieces.feed(json.dumps({**told, "stop": "tokens" not in told}).encode())
+    assert (piece.tokens, piece.reason, piece.untold) == ([], "stop", 3)
+
+
+def test_ids_that_llama_server_withholds_are_found() -> None:
+    pieces = LlamaPieces(asked(logprobs=0))
+    unicorn = list("🦄".encode())
+    told = {"content": "🦄", "tokens": unicorn[-1:], "tokens_predicted": 4}
+    told["completion_probabilities"] = [{"id": unicorn[-1], "logprob": None}]
+    found = pieces.feed(json.dumps(told).encode()).tokens
+    assert [each.id for each in found] == unicorn
+    assert {each.logprob for each in found} == {-9999.0}
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        (json_answer({"error": {"message": "no"}}, 400), "no"),
+        (Answer([b"<html>"]), "broke off"),
+        (Answer(sse({"choices": [{"token_ids": [97]}]}, done=False)), "broke off"),
+        (Answer(sse({"choices": [{"token_ids": [97]}]}, done=False), cut=True), "broke off"),
+        (Answer(sse("{")), "cannot be read"),
+    ],
+)
+async def test_servers_that_fail(answer: Answer, says: str) -> None:
+    async with fake(v1__completions=answer) as playing:
+        upstream = Upstream(playing.url)
+        engine = Completions(upstream, "m", FLAVOURS["vllm"], ByteTokenizer(), CARD)
+        with pytest.raises(BackendError, match=says):
+            async for _ in engine.generate(PROMPT, Sampling(max_tokens=5)):
+                pass
+        await engine.close()
+
+
+# --- what is found out ---------------------------------------------------------------------------
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    config = {"max_position_embeddings": 4096}
+    return hf_files.folder(
+        tmp_path / "model", hf_files.byte_level(), config=config, chat_template=hf_files.TEMPLATE
+    )
+
+
+@pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_finds_out_who_it_is(flavour: str, folder: Path) -> None:
+    more = [{"id": "lora", "parent": "m"}, {"parent": "m", "owned_by": [{}]}]
+    scripted = ScriptedEngine()
+    async with serving(SHAPES[flavour], scripted, root=str(folder), more=more) as (url, _):
+        engine = await load("tiny", url)
+        assert engine.card.chat_template == hf_files.TEMPLATE
+        assert (engine.card.name, engine.card.context_size) == ("tiny", 4096)
+        adapts = flavour in ("vllm", "sglang")
+        assert engine.capabilities.adapters == (frozenset({"lora"}) if adapts else frozenset())
+        assert not engine.capabilities.constraints
+        await engine.close()
+
+
+@pytest.mark.parametrize("is_deterministic", [False, True])
+async def test_sglang_says_what_it_can(is_deterministic: bool, folder: Path) -> None:
+    listed = {"data": [{"id": "m", "owned_by": "sglang", "max_model_len": 300}]}
+    facts = {"enable_deterministic_inference": is_deterministic}
+    said = json_answer({**facts, "model_path": "m", "tokenizer_path": str(folder)})
+    async with fake(v1__models=json_answer(listed), server_info=said) as playing:
+        engine = await load("tiny", playing.url)
+        assert engine.capabilities.seed is is_deterministic
+        assert engine.card.context_size == 300
+        await engine.close()
+
+
+@pytest.mark.requirement("UP-XGRAMMAR")
+@pytest.mark.parametrize("flavour", FLAVOURS)
+async def test_in_what_words_it_takes_constraints_is_found_by_asking(
+    flavour: str, folder: Path
+) -> None:
+    ids = hf_folder.read(folder, name="tiny").tokenizer.encode('"qz"', special=False)
+    for kind in ("lark", "ebnf", "schema", None):
+        takes = (kind, bytes(ids).decode())
+        engines = serving(SHAPES[flavour], ScriptedEngine(), root=str(folder), takes=takes)
+        async with engines as (url, _):
+            engine = await load("tiny", url)
+        can, known = engine.capabilities, {words.kind for words in WORDS[flavour]}
+        assert can.constraints is (kind == "lark" and kind in known)
+        assert (can.grammars is not None) is (kind == "ebnf" and kind in known)
+        assert can.schemas is (kind == "schema" and kind in known)
+        if can.grammars is not None:
+            assert can.grammars('start: "a"') and not can.grammars('start: "a" & "b"')
+        await engine.close()
+
+
+async def test_the_server_knows_its_context(folder: Path) -> None:
+    async with serving(SHAPES["vllm"], ScriptedEngine(), max_model_len=300) as (url, bodies):
+        options = {"tokenizer": str(folder), "body": {"x": 1}}
+        adapters = {"poet": "poet-v2", "clerk": ""}
+        engine = await load("tiny", url, adapters=adapters, options=options)
+        assert engine.capabilities.adapters == {"poet", "clerk"}
+        for name, there in (("poet", "poet-v2"), ("clerk", "clerk")):
+            asked = Sampling(max_tokens=1, ignore_eos=True, adapter=name)
+            await collect(engine, Prompt((5, 6)), asked)
+            assert bodies[-1]["model"] == there
+        assert engine.card.context_size == 300
+        await collect(engine, Prompt((5, 6)), Sampling(max_tokens=2, ignore_eos=True))
+        assert bodies[-1]["x"] == 1
+        await engine.close()
+        smaller = await load("tiny", url, context_size=200, options=options)
+        assert smaller.card.context_size == 200
+        await smaller.close()
+
+
+@pytest.mark.parametrize(
+    ("facts", "options", "says"),
+    [
+        ({}, {}, "tokenizer of m is not on this machine"),
+        ({"root": "/nowhere"}, {}, "not on this machine"),
+        ({}, {"tokenizer": "/nowhere"}, "is not there"),
+        ({"owned_by": "somebody"}, {}, "does not say what it is"),
+        ({}, {"flavour": "vlm"}, "there is no 'vlm'"),
+        ({}, {"tokeniser": "x"}, "tokeniser"),
+    ],
+)
+async def test_what_is_missing_is_said(
+    facts: dict[str, Any], options: dict[str, Any], says: str
+) -> None:
+    async with serving(SHAPES["vllm"], ScriptedEngine(), **facts) as (url, _):
+        with pytest.raises(SetupError, match=says):
+            await load("tiny", url, options=options)
+
+
+@pytest.mark.parametrize("flavour", ["tensorrt-llm", "llama-server"])
+async def test_who_has_no_adapters_by_name_says_so(flavour: str, folder: Path) -> None:
+    async with serving(SHAPES[flavour], ScriptedEngine(), root=str(folder)) as (url, _):
+        with pytest.raises(SetupError, match="takes no adapters"):
+            await load("tiny", url, adapters={"poet": "poet-v2"})
+
+
+async def test_nobody_answers() -> None:
+    async with fake() as playing:
+        pass
+    with pytest.raises(SetupError, match="does not answer"):
+        await load("tiny", playing.url)

@@ -1,0 +1,133 @@
+"""Tokenizers of each kind, made on the spot, against the library's own reading of them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer, decoders, models
+
+from antiphon.engines.huggingface.tokenizer import FastTokenizer
+from antiphon.errors import SetupError
+from tests.engines import hf_files
+
+KINDS: dict[str, Callable[[], Tokenizer]] = {
+    "byte_level": hf_files.byte_level,
+    "sentence_piece": hf_files.sentence_piece,
+    "sentence_piece_always": lambda: hf_files.sentence_piece(prepend="always"),
+    "unigram": hf_files.unigram,
+}
+PARTS = [*hf_files.SPECIAL, *hf_files.WORDS, "</s>", "\n\n", "  ", "the", "a", "<", "|>", "é漢🦄"]
+TEXTS = st.text(max_size=40) | st.lists(st.sampled_from(PARTS), max_size=12).map("".join)
+
+
+@pytest.fixture(scope="module", params=KINDS)
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[FastTokenizer, Tokenizer]:
+    made = KINDS[request.param]()
+    path = hf_files.folder(tmp_path_factory.mktemp(request.param), made) / "tokenizer.json"
+    return FastTokenizer(path, ends=["<|im_end|>", "absent", 10**6]), made
+
+
+def spelled(tokenizer: FastTokenizer, ids: list[int]) -> str:
+    return b"".join(map(tokenizer.piece, ids)).decode()
+
+
+@given(text=TEXTS)
+def test_reads_special_tokens_as_the_library_does(
+    pair: tuple[FastTokenizer, Tokenizer], text: str
+) -> None:
+    tokenizer, library = pair
+    assert (
+        tokenizer.encode(text, special=True) == library.encode(text, add_special_tokens=False).ids
+    )
+
+
+@pytest.mark.requirement("UP-TEXT")
+@given(text=TEXTS)
+def test_text_cannot_spell_special_tokens(pair: tuple[FastTokenizer, Tokenizer], text: str) -> None:
+    tokenizer, _ = pair
+    ids = tokenizer.encode(text, special=False)
+    unknown = tokenizer.special.get("<unk>")
+    assert not {*tokenizer.special.values()} - {unknown} & set(ids)
+
+
+@pytest.mark.parametrize("kind", ["byte_level", "sentence_piece"])
+def test_pieces_spell_every_text(tmp_path: Path, kind: str) -> None:
+    path = hf_files.folder(tmp_path, KINDS[kind]()) / "tokenizer.json"
+    tokenizer = FastTokenizer(path)
+
+    @given(text=TEXTS)
+    def check(text: str) -> None:
+        for special in (True, False):
+            shown = spelled(tokenizer, tokenizer.encode(text, special=special))
+            # Each stretch of SentencePiece's text may begin with a blank, and its sign is one.
+            assert shown.replace(" ", "") == text.replace("▁", " ").replace(" ", "")
+            if kind == "byte_level":
+                assert shown == text
+
+    check()
+
+
+def test_a_text_of_control_literals_is_spelled_by_plain_tokens(tmp_path: Path) -> None:
+    path = hf_files.folder(tmp_path, hf_files.byte_level()) / "tokenizer.json"
+    tokenizer = FastTokenizer(path)
+    text = "a<|im_start|>b</think>\n\n"
+    plain, read = (tokenizer.encode(text, special=special) for special in (False, True))
+    assert spelled(tokenizer, plain) == spelled(tokenizer, read) == text
+    assert set(read) >= {tokenizer.special["<|im_start|>"], tokenizer.special["</think>"]}
+    # The line feeds were added too, and stay one token: nobody can do harm with them.
+    assert plain[-1] == read[-1] == tokenizer.id_of("\n\n")
+    assert "\n\n" not in tokenizer.special
+
+
+def test_half_characters_are_bytes(tmp_path: Path) -> None:
+    for kind in ("byte_level", "sentence_piece"):
+        path = hf_files.folder(tmp_path / kind, KINDS[kind]()) / "tokenizer.json"
+        tokenizer = FastTokenizer(path)
+        ids = tokenizer.encode("ſ", special=True)
+        assert b"".join(map(tokenizer.piece, ids)).strip() == "ſ".encode()
+        assert len([id for id in ids if tokenizer.piece(id) != b" "]) == 2
+    assert tokenizer.encode("a\ud83d", special=True) == tokenizer.encode("a?", special=True)
+
+
+def test_ends_and_sizes(tmp_path: Path) -> None:
+    made = hf_files.byte_level()
+    path = hf_files.folder(tmp_path, made) / "tokenizer.json"
+    end = made.token_to_id("<|im_end|>")
+    tokenizer = FastTokenizer(path, ends=["<|im_end|>", 3, "absent", 10**6], size=5000)
+    assert tokenizer.end_ids == {end, 3}
+    assert tokenizer.size == 5000
+    assert FastTokenizer(path).size == made.get_vocab_size()
+    assert tokenizer.piece(4999) == tokenizer.piece(5000) == tokenizer.piece(-1) == b""
+    assert tokenizer.first is None
+    assert tokenizer.literal(end) == "<|im_end|>"
+    assert tokenizer.literal(None) is None
+
+
+def test_other_files_have_other_fingerprints(tmp_path: Path) -> None:
+    paths = [
+        hf_files.folder(tmp_path / kind, make()) / "tokenizer.json" for kind, make in KINDS.items()
+    ]
+    assert len({FastTokenizer(path).fingerprint for path in paths}) == len(KINDS)
+
+
+def test_says_what_it_cannot_read(tmp_path: Path) -> None:
+    file = tmp_path / "tokenizer.json"
+    with pytest.raises(SetupError, match="cannot be read"):
+        FastTokenizer(file)
+    file.write_text("{")
+    with pytest.raises(SetupError, match="cannot be read"):
+        FastTokenizer(file)
+    file.write_text("{}")
+    with pytest.raises(SetupError, match="no tokenizer"):
+        FastTokenizer(file)
+    made = Tokenizer(models.WordPiece({"[UNK]": 0, "a": 1}, unk_token="[UNK]"))
+    made.decoder = decoders.WordPiece()
+    made.save(str(file))
+    with pytest.raises(SetupError, match="kind WordPiece"):
+        FastTokenizer(file)

@@ -1,0 +1,21 @@
+"""The embedded engine, with the real model, under the shipped contract."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.engines.llama.engine import LlamaEngine, load
+from antiphon.testing.engine_check import CHECKS, Check, check_closed
+
+pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+async def test_keeps_the_contract(llama: LlamaEngine, check: Check) -> None:
+    await check(llama)
+
+
+async def test_is_closed_for_good(smollm2_path: Path) -> None:
+    await check_closed(await load(smollm2_path, threads=1, context_size=256, parallel=2))

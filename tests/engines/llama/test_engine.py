@@ -1,0 +1,213 @@
+"""What the shipped contract does not ask of every engine, with the real model."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+import sys
+import threading
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from antiphon.engines.base import Sampling
+from antiphon.engines.gguf import reader as gguf
+from antiphon.engines.llama.engine import LlamaEngine, load
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.testing.engine_check import PATIENCE_S, collect
+from antiphon.tokens import Chunk, Constraint, Prompt
+
+pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+
+LINUX = pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
+
+
+def prompt(engine: LlamaEngine, text: str) -> Prompt:
+    return Prompt(tuple(engine.tokenizer.encode(text, special=True)))
+
+
+def greedy(max_tokens: int, **more: Any) -> Sampling:
+    return Sampling(max_tokens=max_tokens, temperature=0, **more)
+
+
+async def test_says_what_the_file_says(llama: LlamaEngine, smollm2_path: Path) -> None:
+    card = llama.card
+    assert card.name == smollm2_path.stem
+    assert card.chat_template is not None and "im_start" in card.chat_template
+    assert (card.architecture, card.context_size) == ("llama", 1024)
+    assert (card.bos_token, card.eos_token) == ("<|im_start|>", "<|im_end|>")
+    assert card.fingerprint and card.fingerprint in gguf.read(smollm2_path).vocabulary_digest
+
+
+async def test_yields_the_end_token_it_sampled(llama: LlamaEngine) -> None:
+    asked = "<|im_start|>user\nSay hi.<|im_end|>\n<|im_start|>assistant\n"
+    end = llama.tokenizer.special["<|im_end|>"]
+    outcome = await collect(llama, prompt(llama, asked), greedy(50, logit_bias={end: 50.0}))
+    assert (outcome.ids, outcome.last.finish) == ((end,), "stop")
+    endless = await collect(
+        llama, prompt(llama, asked), greedy(5, ignore_eos=True, logit_bias={end: 50.0})
+    )
+    assert (len(endless.ids), endless.last.finish) == (5, "length")
+
+
+@pytest.mark.parametrize("text", ["🦄é漢 🦄🇩🇪x", "Ünïcödé ½ 😀😃", "漢字かな"])
+async def test_tells_every_id_of_characters_in_several_tokens(
+    llama: LlamaEngine, text: str
+) -> None:
+    for told in (None, 1):
+        sampling = greedy(60, constraint=Constraint(f"start: /{text}/"), logprobs=told)
+        outcome = await collect(llama, prompt(llama, "Write: "), sampling)
+        *ids, end = outcome.ids
+        assert end in llama.tokenizer.end_ids
+        assert b"".join(map(llama.tokenizer.piece, ids)).decode() == text
+        assert ids == llama.tokenizer.encode(text, special=False)
+
+
+async def test_tokens_of_a_character_that_is_cut_are_counted(llama: LlamaEngine) -> None:
+    asked, text = prompt(llama, "Write: "), "🦄🇩🇪"
+    ids = llama.tokenizer.encode(text, special=False)
+    held, untold = Constraint(f"start: /{text}/"), set()
+    for most in range(1, len(ids) + 1):
+        outcome = await collect(llama, asked, greedy(most, constraint=held))
+        assert outcome.last.finish == "length"
+        assert list(outcome.ids) == ids[: most - outcome.last.untold]
+        untold.add(outcome.last.untold)
+    assert untold > {0, 1}
+
+
+async def test_the_end_of_the_context_ends_it(llama: LlamaEngine) -> None:
+    long = prompt(llama, "one " * 1500)
+    close = Prompt(long.ids[: llama.card.context_size - 8])
+    outcome = await collect(llama, close, greedy(100, ignore_eos=True))
+    assert outcome.last.finish == "length"
+    assert 1 <= len(outcome.ids) <= 8
+
+
+@pytest.mark.parametrize(
+    ("ids", "max_tokens", "param"), [((), 5, "input"), ((5,), 0, "max_output_tokens")]
+)
+async def test_refuses_what_llama_cpp_would_bend(
+    llama: LlamaEngine, ids: tuple[int, ...], max_tokens: int, param: str
+) -> None:
+    with pytest.raises(InvalidRequest) as raised:
+        await collect(llama, Prompt(ids), greedy(max_tokens))
+    assert raised.value.param == param
+
+
+async def test_ids_of_another_vocabulary_are_a_failure(llama: LlamaEngine) -> None:
+    with pytest.raises(BackendError, match="invalid tokens"):
+        await collect(llama, Prompt((10**6,)), greedy(5))
+
+
+async def test_a_slow_consumer_gets_what_came_meanwhile_at_once(llama: LlamaEngine) -> None:
+    """And is not waited for: the generation ends while nobody reads."""
+    chunks = llama.generate(prompt(llama, "Count: 1 2 3"), greedy(30, ignore_eos=True))
+    async with contextlib.aclosing(chunks), asyncio.timeout(PATIENCE_S):
+        await anext(chunks)
+        await asyncio.wait(list(llama._running.values()))
+        rest = [chunk async for chunk in chunks]
+    assert len(rest) == 1
+    assert (len(rest[0].ids), rest[0].finish) == (30, "length")
+
+
+async def test_closing_stops_llama_cpp_and_frees_the_thread(llama: LlamaEngine) -> None:
+    seen = []
+    chunks = llama.generate(prompt(llama, "Count: 1 2 3"), greedy(900, ignore_eos=True))
+    async with asyncio.timeout(PATIENCE_S):
+        while not seen:
+            seen += (await anext(chunks)).ids
+        (stream,) = llama._running
+        await chunks.aclose()
+        at_close = len(stream.sampled)
+        while llama._running:
+            await asyncio.wait(list(llama._running.values()))
+    assert len(stream.sampled) <= at_close + 1
+
+
+async def test_a_long_prompt_can_be_aborted(llama: LlamaEngine) -> None:
+    ids = tuple(range(1000, 2000))
+    chunks = llama.generate(Prompt(ids), greedy(1))
+    async with asyncio.timeout(PATIENCE_S):
+        first = await anext(chunks)
+        assert first == Chunk(cached_tokens=first.cached_tokens)
+        (stream,) = llama._running
+        await chunks.aclose()
+        while llama._running:
+            await asyncio.wait(list(llama._running.values()))
+    assert stream.sampled == []
+
+
+async def test_conversations_keep_what_was_computed(llama: LlamaEngine) -> None:
+    system = prompt(llama, "You answer like a pirate would. " * 12).ids
+    talks = [[*system, *prompt(llama, f"Question {number}: ").ids] for number in range(6)]
+    for turn in range(2):
+        for talk in talks:  # six in turn, over four slots
+            outcome = await collect(llama, Prompt(tuple(talk)), greedy(12, ignore_eos=True))
+            if turn:
+                assert outcome.cached_tokens is not None
+                assert outcome.cached_tokens > len(system) + 8
+            talk += [*outcome.ids, *prompt(llama, "\nGo on: ").ids]
+
+
+async def test_loads_without_a_word_and_leaves_nothing(
+    smollm2_path: Path, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = {thread for thread in threading.enumerate() if thread.name.startswith("llama")}
+    engine = await load(smollm2_path, threads=1, context_size=256, parallel=1)
+    await collect(engine, prompt(engine, "Hi"), greedy(2))
+    await engine.close()
+    await engine.close()
+    assert capfd.readouterr() == ("", "")
+    after = {thread for thread in threading.enumerate() if thread.name.startswith("llama")}
+    assert after <= before
+
+
+@LINUX
+async def test_nobody_can_reach_it(smollm2_path: Path) -> None:
+    def listening() -> set[str]:
+        tables = (Path("/proc/net/tcp"), Path("/proc/net/tcp6"))
+        rows = [row.split() for table in tables for row in table.read_text().splitlines()[1:]]
+        mine = {socket_of(fd) for fd in Path("/proc/self/fd").iterdir()}
+        return {row[1] for row in rows if row[3] == "0A" and f"socket:[{row[9]}]" in mine}
+
+    def socket_of(fd: Path) -> str:
+        with contextlib.suppress(OSError):
+            return str(fd.readlink())
+        return ""
+
+    before = listening()
+    engine = await load(smollm2_path, threads=1, context_size=256, parallel=1)
+    try:
+        assert listening() == before, "a port was opened"
+        mine = {socket_of(fd) for fd in Path("/proc/self/fd").iterdir()}
+        rows = [row.split() for row in Path("/proc/net/unix").read_text().splitlines()[1:]]
+        private = [
+            row[-1]
+            for row in rows
+            if row[-1].endswith("/llama.sock") and f"socket:[{row[6]}]" in mine
+        ]
+        for name in private:
+            with socket.socket(socket.AF_UNIX) as client, pytest.raises(OSError):
+                client.connect(name)
+    finally:
+        await engine.close()
+
+
+async def test_a_file_that_was_cut_is_one_line(smollm2_path: Path, tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    with smollm2_path.open("rb") as whole:
+        cut.write_bytes(whole.read(3_000_000))
+    for path, reason in ((cut, "after the end of the file"), (tmp_path / "none", "no model file")):
+        with pytest.raises(SetupError, match=reason) as raised:
+            await load(path)
+        assert "\n" not in str(raised.value)
+
+
+async def test_a_missing_extra_is_named(
+    smollm2_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(SetupError, match=r'pip install "antiphon\[llama\]"'):
+        await load(smollm2_path)

@@ -1,0 +1,203 @@
+"""Images through llama.cpp itself, with the tiny model that sees."""
+
+from __future__ import annotations
+
+import io
+import re
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from msgspec.structs import replace
+
+from antiphon.backends.local.backend import Local
+from antiphon.conversation import Conversation, Options
+from antiphon.dialects.chat.dialect import Dialect
+from antiphon.engines.base import MeasuresImages, Sampling
+from antiphon.engines.llama.engine import LlamaEngine, load
+from antiphon.engines.llama.images import Speller, readable
+from antiphon.errors import BackendError, InvalidRequest
+from antiphon.testing.backend_check import takes_an_image_or_says_that_it_cannot
+from antiphon.testing.engine_check import CHECKS, Check
+from antiphon.testing.tokenizer import ByteTokenizer
+from antiphon.tokens import Chunk, Image, Prompt
+from antiphon.wire.items import InputImage, InputText, Message
+from tests.attachments.samples import data_url, png
+from tests.engines.tiny_eyes import GGUF, IMAGE_TOKENS, PROJECTOR, picture
+
+RED, BLUE = picture("red", "circle"), picture("blue", "square")
+GREEDY = Sampling(max_tokens=12, temperature=0, logprobs=0)
+QUESTION = "<|im_start|>user\n{}\n@<|im_end|>\n<|im_start|>assistant\n"
+
+pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def seeing() -> AsyncIterator[LlamaEngine]:
+    engine = await load(GGUF, threads=1, context_size=1024, parallel=2, projector=PROJECTOR)
+    yield engine
+    await engine.close()
+
+
+def asked(engine: LlamaEngine, *pictures: bytes, text: str = "Look: @ What is it?") -> Prompt:
+    before, _, after = text.partition("@")
+    first = engine.tokenizer.encode(before, special=True)
+    last = engine.tokenizer.encode(after, special=True)
+    images = tuple(Image(content, "image/png", len(first)) for content in pictures)
+    return Prompt((*first, *last), images)
+
+
+async def generated(engine: LlamaEngine, prompt: Prompt, sampling: Sampling = GREEDY) -> Chunk:
+    """All chunks as one."""
+    chunks = [chunk async for chunk in engine.generate(prompt, sampling)]
+    cached = next((c.cached_tokens for c in chunks if c.cached_tokens is not None), None)
+    return Chunk(
+        ids=tuple(id for chunk in chunks for id in chunk.ids),
+        logprobs=tuple(known for chunk in chunks for known in chunk.logprobs),
+        finish=chunks[-1].finish,
+        cached_tokens=cached,
+    )
+
+
+def words(engine: LlamaEngine, chunk: Chunk) -> str:
+    return b"".join(map(engine.tokenizer.piece, chunk.ids)).decode()
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+async def test_keeps_the_contract_through_the_socket(seeing: LlamaEngine, check: Check) -> None:
+    await check(seeing)
+
+
+@pytest.mark.requirement("HF-6")
+async def test_a_model_says_what_it_sees(seeing: LlamaEngine) -> None:
+    assert seeing.capabilities.images and isinstance(seeing, MeasuresImages)
+    one, several = map(QUESTION.format, ("What is in the picture?", "What is in the pictures?"))
+    for text, pictures, answer in (
+        (one, (RED,), "A red circle."),
+        (one, (BLUE,), "A blue square."),
+        (one, (), "I see no picture."),
+        (several, (BLUE, RED), "A blue square and a red circle."),
+    ):
+        said = await generated(seeing, asked(seeing, *pictures, text=text))
+        assert said.finish == "stop"
+        assert words(seeing, said) == f"{answer}<|im_end|>"
+
+
+async def test_an_image_that_was_seen_is_not_computed_again(seeing: LlamaEngine) -> None:
+    prompt = asked(seeing, RED, text=QUESTION.format("What is this?"))
+    first = await generated(seeing, prompt)
+    next_turn = f"\n{QUESTION.format('What colour is it?').replace('@', '')}"
+    rest = seeing.tokenizer.encode(next_turn, special=True)
+    again = await generated(seeing, Prompt((*prompt.ids, *first.ids, *rest), prompt.images))
+    assert words(seeing, again) == "Red.<|im_end|>"
+    assert again.cached_tokens is not None
+    assert again.cached_tokens >= len(prompt.ids) + IMAGE_TOKENS
+
+
+async def test_an_image_does_not_end_a_prompt(seeing: LlamaEngine) -> None:
+    """llama.cpp would end the process."""
+    with pytest.raises(InvalidRequest):
+        await generated(seeing, asked(seeing, RED, text="Look:@"))
+
+
+async def test_images_are_measured(seeing: LlamaEngine) -> None:
+    for content in (RED, BLUE, png(100, 7)):
+        assert await seeing.image_tokens(Image(content, "image/png", 0)) == IMAGE_TOKENS
+
+
+async def test_what_cannot_be_read_is_refused_before(seeing: LlamaEngine) -> None:
+    for content in (RED[:50], b"GIF89a\x01\0\x01\0"):
+        with pytest.raises(InvalidRequest) as refused:
+            await seeing.image_tokens(Image(content, "image/png", 0))
+        assert refused.value.code == "image_parse_error"
+
+
+async def test_a_generation_that_cannot_begin_fails_and_the_next_one_does_not(
+    seeing: LlamaEngine,
+) -> None:
+    torn = replace(asked(seeing, RED).images[0], mime="image/webp")
+    broken = [
+        (asked(seeing, b"nothing"), BackendError),
+        (replace(asked(seeing), images=(torn,)), InvalidRequest),
+    ]
+    for prompt, error in broken * 2:  # more often than there are places
+        with pytest.raises(error):
+            await generated(seeing, prompt)
+    assert (await generated(seeing, asked(seeing, RED))).ids
+
+
+async def test_webp_is_read_too(seeing: LlamaEngine) -> None:
+    pillow = pytest.importorskip("PIL.Image")
+    out = io.BytesIO()
+    pillow.open(io.BytesIO(RED)).save(out, "WEBP", lossless=True)
+    webp = Image(out.getvalue(), "image/webp", 0)
+    assert readable(webp).startswith(b"\x89PNG")
+    assert await seeing.image_tokens(webp) == IMAGE_TOKENS
+    with pytest.raises(InvalidRequest):
+        readable(Image(out.getvalue()[:30], "image/webp", 0))
+
+
+async def test_what_looks_like_a_marker_or_a_token_stays_text(seeing: LlamaEngine) -> None:
+    """The model sees one image and one turn, whatever is spelled."""
+    assert seeing._speller is not None
+    marker = seeing._speller._marker
+    spelled = f"<|im_start|>x<|im_end|>{marker}"
+    ids = (
+        *seeing.tokenizer.encode("<|im_start|>user\n", special=True),
+        *seeing.tokenizer.encode(spelled, special=False),
+        *seeing.tokenizer.encode("<|im_end|>\n", special=True),
+    )
+    prompt = Prompt(ids, (Image(RED, "image/png", len(ids) - 2),))
+    text = seeing._speller.text(prompt)
+    assert text.count(marker) == 1 and text.count("<|im_start|>") == 1
+    assert text.count("<|im_end|>") == 1 and text.endswith("<|im_end|>\n")
+    assert text.replace("\u2060", "").count("<|im_start|>") == 2
+    assert (await generated(seeing, prompt)).ids
+
+
+async def test_the_beginning_of_a_text_is_not_written_twice() -> None:
+    tokenizer = ByteTokenizer(["<s>"])
+    bos = tokenizer.special["<s>"]
+    prompt = Prompt((bos, *b"ab<s>c"), (Image(RED, "image/png", 0), Image(RED, "image/png", 3)))
+    assert Speller(tokenizer, "<m>", bos).text(prompt) == "<m>ab<m><\u2060s>c"
+    assert Speller(tokenizer, "<m>", None).text(prompt) == "<m><s>ab<m><\u2060s>c"
+
+
+@pytest.mark.parametrize("run", ["a", " ", "\n", "7", "!", "_", "é", "語", "<s>"])
+async def test_words_without_end_are_parted(run: str) -> None:
+    """llama.cpp looks for words by regular expressions that go one call deeper a character."""
+    tokenizer = ByteTokenizer(["<s>"])
+    plain = "So: " + run * 5000 + " ."
+    prompt = Prompt(tuple(plain.encode()), (Image(RED, "image/png", 0),))
+    text = Speller(tokenizer, "<m>").text(prompt).removeprefix("<m>")
+    assert text.translate({0x2060: None, 0x115F: None}) == plain
+    letters, signs = r"[^\W\d_]", r"[^\w\s]|_"
+    runs = re.finditer(rf"{letters}+|\d+|\s+|(?:{signs})+", text)
+    assert max(len(found[0]) for found in runs) <= 1002
+    assert Speller(tokenizer, "<m>").parted(prompt.ids) == tuple(text.encode())
+
+
+async def test_the_socket_is_nobody_elses(seeing: LlamaEngine) -> None:
+    path = Path(seeing._server._path)
+    assert path.parent.stat().st_mode & 0o077 == 0
+
+
+async def test_as_a_backend_it_takes_images(seeing: LlamaEngine) -> None:
+    dialect = Dialect(seeing.card, seeing.tokenizer, images="apart")
+    backend = Local(seeing, dialect, sees_images=dialect.sees_images)
+    assert backend.sees_images
+    await takes_an_image_or_says_that_it_cannot(backend)
+    image = InputImage(image_url=data_url(RED))
+    question = Message(role="user", content=(InputText(text="What is it?"), image))
+    many = Message(role="user", content=(image,) * 160)
+    reply = await backend.prepare(Conversation((question,)), Options())
+    blind = await backend.prepare(
+        Conversation((Message(role="user", content=question.content[:1]),)), Options()
+    )
+    assert reply.input_tokens >= blind.input_tokens + IMAGE_TOKENS
+    with pytest.raises(InvalidRequest) as refused:
+        await backend.prepare(Conversation((many,)), Options())
+    assert refused.value.code == "context_length_exceeded"
+    cut = await backend.prepare(Conversation((many, question)), Options(truncate=True))
+    assert len(cut.dropped) == 1 and cut.input_tokens == reply.input_tokens

@@ -1,0 +1,51 @@
+"""Words without end, which llama.cpp cannot take."""
+
+from __future__ import annotations
+
+import re
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.engines.llama.long_words import pieces
+from antiphon.engines.llama.tokenizer import LlamaTokenizer
+from tests.models.unpacked import tiny_gpt_oss
+from tests.searching import examples
+
+LITERALS = {"<|end|>": 1, "!!": 2}
+RUNS = st.lists(
+    st.tuples(
+        st.sampled_from(["a", "1", " ", "!", "<", "語", "a b", "<|end|>"]), st.integers(1, 1500)
+    )
+)
+
+
+@examples(50)
+@given(runs=RUNS)
+def test_a_text_is_its_pieces_and_no_run_is_long(runs: list[tuple[str, int]]) -> None:
+    text = "".join(letters * times for letters, times in runs)
+    parts = list(pieces(text, {}))
+    assert "".join(parts) == text
+    for part in parts:
+        assert all(len(run[0]) < 1000 for run in re.finditer(r"\w+|\s+|[^\w\s]+", part))
+
+
+def test_what_has_ends_is_left_whole() -> None:
+    for text in ("", "a", "a" * 499, "word " * 10_000, "x" * 450 + "." + "x" * 450):
+        assert list(pieces(text, {})) == [text]
+
+
+def test_no_cut_is_within_a_literal() -> None:
+    for before in range(990, 1010):
+        text = "?" * before + "<|end|>" + "." * 1000
+        parts = list(pieces(text, LITERALS))
+        assert "".join(parts) == text and any("<|end|>" in part for part in parts)
+
+
+def test_gpt_oss_reads_them() -> None:
+    tokenizer = LlamaTokenizer(tiny_gpt_oss())
+    text = "a" * 100_000 + "<|end|>"
+    for special in (True, False):
+        ids = tokenizer.encode(text, special=special)
+        assert b"".join(map(tokenizer.piece, ids)).decode() == text
+        assert (ids[-1] == tokenizer.special["<|end|>"]) is special

@@ -1,0 +1,25 @@
+"""The chat dialect over a real tokenizer, and the local backend over the real model, under the
+shipped contracts."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.backends.local.backend import Local
+from antiphon.dialects.chat.dialect import Dialect
+from antiphon.engines.llama.engine import LlamaEngine
+from antiphon.testing import backend_check, dialect_check
+
+pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
+
+
+async def test_the_dialect_keeps_the_contract(llama: LlamaEngine) -> None:
+    dialect = Dialect(llama.card, llama.tokenizer)
+    dialect_check.check_dialect(dialect, llama.tokenizer, fingerprint=llama.card.fingerprint)
+
+
+@pytest.mark.parametrize("check", backend_check.CHECKS.values(), ids=backend_check.CHECKS)
+async def test_the_backend_keeps_the_contract(
+    llama: LlamaEngine, check: backend_check.Check
+) -> None:
+    await check(Local(llama, Dialect(llama.card, llama.tokenizer)))

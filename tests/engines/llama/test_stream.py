@@ -1,0 +1,175 @@
+"""The stream against a server that says what no model would."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import pytest
+
+from antiphon.engines.base import Sampling
+from antiphon.engines.common.thread_channel import Handover
+from antiphon.engines.llama.partial_tokens import Withheld
+from antiphon.engines.llama.stream import UNKNOWN_LOGPROB, Stream
+from antiphon.errors import BackendError
+from antiphon.tokens import Chunk
+
+from .test_partial_tokens import Bytes
+
+
+class Server:
+    """Says its events; ``stopped_after`` tells how many were heard."""
+
+    def __init__(self, *events: Any) -> None:
+        self.events = events
+        self.stopped_after: int | None = None
+
+    def handle_completions(self, request: bytes, callback: Callable[[bytes], bool]) -> None:
+        for number, event in enumerate(self.events, 1):
+            if isinstance(event, Exception):
+                raise event
+            if callback(event if isinstance(event, bytes) else json.dumps(event).encode()):
+                self.stopped_after = number
+                return
+
+
+def token(id: int, number: int, text: str | None = None, **choice: Any) -> dict[str, Any]:
+    content = chr(id) if text is None else text
+    return {
+        "choices": [{"text": content, "finish_reason": None, **choice}],
+        "__verbose": {"content": content, "tokens": [id], "tokens_predicted": number},
+    }
+
+
+def end(reason: str = "length", predicted: int = 0) -> dict[str, Any]:
+    return {
+        "choices": [{"text": "", "finish_reason": reason}],
+        "__verbose": {"tokens": [], "tokens_predicted": predicted},
+    }
+
+
+async def read(server: Server, sampling: Sampling | None = None) -> list[Chunk]:
+    tokenizer = Bytes()
+    sampling = sampling or Sampling(max_tokens=100)
+    stream = Stream(asyncio.get_running_loop(), tokenizer, Withheld(tokenizer), sampling)
+    await asyncio.to_thread(stream.run, server, lambda: b"{}")
+    return [chunk async for chunk in stream]
+
+
+def ids(chunks: Iterable[Chunk]) -> list[int]:
+    return [id for chunk in chunks for id in chunk.ids]
+
+
+async def test_what_came_before_anyone_looked_is_one_chunk() -> None:
+    progress = {"choices": [{}], "__verbose": {"tokens": [0], "prompt_progress": {"cache": 3}}}
+    server = Server(progress, progress, token(97, 1), token(98, 2), end())
+    assert await read(server) == [Chunk((97, 98), finish="length", cached_tokens=3)]
+
+
+@pytest.mark.parametrize(
+    ("event", "message"),
+    [
+        ({"error": {"code": 500, "message": "out of memory"}}, "out of memory"),
+        (b"not json", "malformed"),
+        ({"choices": []}, "index"),
+        (RuntimeError("gone"), "gone"),
+    ],
+)
+async def test_failures_end_it_with_an_error(event: Any, message: str) -> None:
+    """The engine's own words are told; of what nobody expected the log has them."""
+    with pytest.raises(BackendError) as raised:
+        await read(Server(token(97, 1), event, token(98, 2), end()))
+    cause = raised.value.__cause__
+    assert message in (raised.value.message if cause is None else str(cause))
+    assert cause is None or raised.value.message == "The engine failed."
+
+
+async def test_an_abort_that_comes_while_a_token_is_handed_over_is_heeded(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    tokenizer, server = Bytes(), Server(token(97, 1), token(98, 2), token(99, 3), end())
+    loop, sampling = asyncio.get_running_loop(), Sampling(max_tokens=100)
+    stream = Stream(loop, tokenizer, Withheld(tokenizer), sampling)
+    give = Handover.give
+
+    def leaving(handover: Handover, item: Any) -> bool:
+        stream.abort()
+        return give(handover, item)
+
+    monkeypatch.setattr(Handover, "give", leaving)
+    await asyncio.to_thread(stream.run, server, lambda: b"{}")
+    assert server.stopped_after == 1
+
+
+async def test_what_came_before_a_failure_is_told() -> None:
+    tokenizer = Bytes()
+    sampling = Sampling(max_tokens=9)
+    stream = Stream(asyncio.get_running_loop(), tokenizer, Withheld(tokenizer), sampling)
+    stream.run(Server(token(97, 1), {"error": {"message": "x"}}), lambda: b"{}")
+    chunks = aiter(stream)
+    assert (await anext(chunks)).ids == (97,)
+    with pytest.raises(BackendError):
+        await anext(chunks)
+
+
+async def test_silence_is_a_failure() -> None:
+    with pytest.raises(BackendError, match="without an answer"):
+        await read(Server(token(97, 1)))
+
+
+async def test_stop_strings_stop_the_server_at_once() -> None:
+    server = Server(*(token(ord(c), n) for n, c in enumerate("say STOP now", 1)), end())
+    chunks = await read(server, Sampling(max_tokens=100, stop=("STOP",)))
+    assert bytes(ids(chunks)) == b"say "
+    assert (chunks[-1].finish, chunks[-1].stop_text) == ("stop", "STOP")
+    assert server.stopped_after == len("say STOP")
+
+
+async def test_what_only_began_like_a_stop_string_is_told_at_the_end() -> None:
+    server = Server(*(token(ord(c), n) for n, c in enumerate("say STO", 1)), end("stop"))
+    chunks = await read(server, Sampling(max_tokens=100, stop=("STOP",)))
+    assert (bytes(ids(chunks)), chunks[-1].finish) == (b"say STO", "stop")
+    assert chunks[-1].stop_text is None
+
+
+async def test_stop_ids_stop_the_server_at_once() -> None:
+    server = Server(*(token(ord(c), n) for n, c in enumerate("abc", 1)), end())
+    chunks = await read(server, Sampling(max_tokens=100, stop_ids=(98,)))
+    assert (ids(chunks), chunks[-1].finish) == ([97, 98], "stop")
+    assert server.stopped_after == 2
+
+
+async def test_withheld_tokens_are_told_with_the_last_of_the_character() -> None:
+    spelled = "🦄".encode()
+    sampled = {"id": spelled[3], "logprob": -0.5, "top_logprobs": []}
+    server = Server(
+        token(97, 1, logprobs={"content": [{"id": 97, "logprob": -1.0}]}),
+        token(spelled[3], 5, "🦄", logprobs={"content": [sampled]}),
+        end(),
+    )
+    chunks = await read(server, Sampling(max_tokens=100, logprobs=0))
+    told = [logprob for chunk in chunks for logprob in chunk.logprobs]
+    assert [each.id for each in told] == ids(chunks) == [97, *spelled]
+    assert [each.logprob for each in told] == [-1.0, *[UNKNOWN_LOGPROB] * 3, -0.5]
+
+
+async def test_aborted_before_it_began() -> None:
+    tokenizer = Bytes()
+    sampling = Sampling(max_tokens=9)
+    stream = Stream(asyncio.get_running_loop(), tokenizer, Withheld(tokenizer), sampling)
+    server = Server(token(97, 1), end())
+    stream.abort()
+    stream.run(server, lambda: b"{}")
+    assert stream.sampled == []
+
+
+async def test_a_loop_that_is_gone_is_no_failure_of_the_thread() -> None:
+    loop = asyncio.new_event_loop()
+    tokenizer = Bytes()
+    stream = Stream(loop, tokenizer, Withheld(tokenizer), Sampling(max_tokens=9))
+    loop.close()
+    server = Server(token(97, 1), token(98, 2), end())
+    stream.run(server, lambda: b"{}")
+    assert server.stopped_after == 1

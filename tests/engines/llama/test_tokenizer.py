@@ -1,0 +1,102 @@
+"""Our tokenizer against the one of llama.cpp's own server, which is asked over a private socket."""
+
+from __future__ import annotations
+
+import gc
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.engines.llama.tokenizer import LlamaTokenizer
+from antiphon.errors import SetupError
+from antiphon.testing.models import smollm2
+from tests.searching import examples
+
+pytestmark = pytest.mark.model
+
+PARTS = [*"ab .,\n\t'0é漢🦄", "<|im_start|>", "<|im_end|>", "  ", "'re"]
+TEXTS = st.text(max_size=60) | st.lists(st.sampled_from(PARTS), max_size=20).map("".join)
+#: Bytes that this vocabulary has no way to write.
+UNKNOWN = {0x04, 0x06, 0x13, 0x14, 0x16, 0x1D, 0xF1, 0xF2}
+
+
+def known(text: str) -> str:
+    return "".join(letter for letter in text if not UNKNOWN & set(letter.encode()))
+
+
+@pytest.fixture(scope="module")
+def tokenizer() -> LlamaTokenizer:
+    return LlamaTokenizer(smollm2())
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[httpx.Client]:
+    import xllamacpp
+
+    params = xllamacpp.CommonParams()
+    params.model.path = str(smollm2())
+    params.n_ctx, params.verbosity, params.warmup = 256, -1, False
+    with tempfile.TemporaryDirectory() as folder:
+        params.hostnames = [f"{folder}/llama.sock"]
+        running: Any = xllamacpp.Server(params)
+        transport = httpx.HTTPTransport(uds=params.hostnames[0])
+        with httpx.Client(transport=transport, base_url="http://llama") as client:
+            yield client
+        del running
+        gc.collect()
+
+
+@examples(200)
+@given(text=TEXTS, special=st.booleans())
+def test_encodes_as_llama_cpp_does(
+    tokenizer: LlamaTokenizer, server: httpx.Client, text: str, special: bool
+) -> None:
+    asked = {"content": text, "add_special": False, "parse_special": special}
+    expected = server.post("/tokenize", json=asked).json()["tokens"]
+    assert tokenizer.encode(text, special=special) == expected
+
+
+@examples(200)
+@given(text=TEXTS.map(known))
+def test_pieces_spell_the_text(tokenizer: LlamaTokenizer, text: str) -> None:
+    for special in (True, False):
+        ids = tokenizer.encode(text, special=special)
+        assert b"".join(map(tokenizer.piece, ids)).decode() == text
+
+
+def test_half_a_surrogate_pair_is_no_crash(tokenizer: LlamaTokenizer) -> None:
+    assert tokenizer.encode("a\ud83d", special=True) == tokenizer.encode("a?", special=True)
+
+
+def test_knows_the_special_tokens(tokenizer: LlamaTokenizer) -> None:
+    assert tokenizer.special["<|im_start|>"] == 1
+    assert tokenizer.special["<|im_end|>"] in tokenizer.end_ids
+    assert (tokenizer.bos, tokenizer.eos) == ("<|im_start|>", "<|im_end|>")
+    assert not tokenizer.add_bos
+    assert tokenizer.size == 49152
+
+
+def test_text_cannot_spell_a_token_that_llama_cpp_reads_anywhere(
+    tokenizer: LlamaTokenizer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import re
+
+    monkeypatch.setattr(tokenizer, "_taken", re.compile(re.escape("<tool>")))
+    split = tokenizer.encode("a <tool> b", special=False)
+    assert split == tokenizer.encode("a <", special=False) + tokenizer.encode(
+        "tool> b", special=False
+    )
+
+
+def test_what_llama_cpp_cannot_read_is_one_line(tmp_path: Path) -> None:
+    broken = tmp_path / "broken.gguf"
+    broken.write_bytes(b"GGUF" + bytes(100))
+    with pytest.raises(SetupError, match=r"broken\.gguf: .") as raised:
+        LlamaTokenizer(broken)
+    assert "\n" not in str(raised.value)

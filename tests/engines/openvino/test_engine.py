@@ -1,0 +1,135 @@
+"""The engine over OpenVINO, with the tiny model: a real pipeline in a real child process."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+from antiphon.engines.base import Sampling
+from antiphon.engines.openvino.engine import OpenvinoEngine, load
+from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
+from antiphon.tokens import Constraint
+from tests.engines.tiny import FOLDER, GGUF, calls_a_tool_and_answers, prompt
+
+pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="module")]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def installed() -> None:
+    pytest.importorskip("openvino_genai")
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def engine() -> AsyncIterator[OpenvinoEngine]:
+    loaded = await load(GGUF, threads=1, context_size=1024)
+    yield loaded
+    await loaded.close()
+
+
+def greedy(max_tokens: int) -> Sampling:
+    return Sampling(max_tokens=max_tokens, temperature=0, ignore_eos=True)
+
+
+@pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
+async def test_keeps_the_contract(engine: OpenvinoEngine, check: Check) -> None:
+    await check(engine)
+
+
+async def test_is_closed_for_good() -> None:
+    await check_closed(await load(GGUF, threads=1, context_size=512))
+
+
+async def test_a_tool_is_called_and_answered(engine: OpenvinoEngine) -> None:
+    await calls_a_tool_and_answers(engine)
+
+
+async def test_requests_without_a_seed_are_not_alike(engine: OpenvinoEngine) -> None:
+    asked = prompt(engine, "Once upon a time")
+    hot = Sampling(max_tokens=16, temperature=1.5, ignore_eos=True)
+    said = [(await collect(engine, asked, hot)).ids for _ in range(4)]
+    assert len(set(said)) > 1
+
+
+async def test_a_schema_that_cannot_be_used_is_refused(engine: OpenvinoEngine) -> None:
+    for constraint, said in (
+        (Constraint("start: /.*/"), "no grammars"),
+        (Constraint("start: /.*/", schema={"type": "string", "format": "date"}), "'format'"),
+    ):
+        sampling = Sampling(max_tokens=4, temperature=0, constraint=constraint)
+        with pytest.raises(InvalidRequest, match=said):
+            await collect(engine, prompt(engine, "Hi"), sampling)
+    assert len((await collect(engine, prompt(engine, "Hi"), greedy(2))).ids) == 2
+
+
+async def test_schemas_of_known_keywords_do_not_break_it(engine: OpenvinoEngine) -> None:
+    schema = {
+        "$defs": {"name": {"type": "string", "minLength": 1, "maxLength": 3}},
+        "type": "object",
+        "title": "t",
+        "description": "d",
+        "properties": {
+            "a": {"$ref": "#/$defs/name"},
+            "b": {"type": "array", "items": {"enum": ["x", 1]}, "minItems": 1, "maxItems": 2},
+            "c": {"anyOf": [{"const": 5}, {"type": "number", "minimum": 0, "maximum": 9}]},
+            "d": {"type": ["string", "null"], "default": None},
+        },
+        "required": ["a", "b", "c", "d"],
+        "additionalProperties": False,
+    }
+    constraint = Constraint("start: /.*/", schema=schema)
+    sampling = Sampling(max_tokens=60, temperature=0, constraint=constraint)
+    outcome = await collect(engine, prompt(engine, "Hi"), sampling)
+    assert outcome.text(engine).lstrip().startswith("{")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
+async def test_what_runs_when_the_process_dies_fails_and_what_comes_runs() -> None:
+    engine = await load(GGUF, threads=1, context_size=1024)
+    try:
+        asked = prompt(engine, "Once upon a time")
+        running = [engine.generate(asked, greedy(900)) for _ in range(2)]
+        async with asyncio.timeout(60):
+            for chunks in running:
+                await anext(chunks)
+            pid = engine._child.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGKILL)
+            for chunks in running:
+                with pytest.raises(BackendError, match="its process ended"):
+                    async for _ in chunks:
+                        pass
+        together = await asyncio.gather(*(collect(engine, asked, greedy(4)) for _ in range(3)))
+        assert {len(one.ids) for one in together} == {4}
+        assert engine._child.pid not in (None, pid)
+    finally:
+        await engine.close()
+
+
+async def test_the_child_goes_with_its_engine() -> None:
+    engine = await load(GGUF, threads=1, context_size=512)
+    pid = engine._child.pid
+    assert pid is not None
+    await engine.close()
+    with pytest.raises(ProcessLookupError):
+        os.kill(pid, 0)
+
+
+async def test_what_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
+    cut = tmp_path / "cut.gguf"
+    cut.write_bytes(GGUF.read_bytes()[:5000])
+    with pytest.raises(SetupError, match="not a usable GGUF"):
+        await load(cut)
+    (tmp_path / "tokenizer.json").write_bytes((FOLDER / "tokenizer.json").read_bytes())
+    with pytest.raises(SetupError, match="OpenVINO cannot load") as raised:
+        await load(tmp_path)
+    assert "\n" not in str(raised.value)
+    with pytest.raises(SetupError, match="OpenVINO cannot load"):
+        await load(GGUF, options={"scheduler": {"no_such_attribute": 1}})
