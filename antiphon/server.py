@@ -23,9 +23,9 @@ from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.http import guard
 from antiphon.http.app import create_app
-from antiphon.http.server import bind, serve
+from antiphon.http.middleware import auth as guard
+from antiphon.http.uvicorn_server import bind, serve
 from antiphon.logs import adopt, open_log
 from antiphon.models.catalog import ServedModel
 from antiphon.models.download import bar

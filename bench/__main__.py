@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import aclosing
 from pathlib import Path
 
-from antiphon.http import sse
+from antiphon.http.streaming import sse
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.items import InputText, Message, OutputText
 from antiphon.wire.response import Response, Usage

@@ -120,8 +120,8 @@ async def _serve(
 ) -> None:
     """The whole server, but for its settings: app, guard, log, metrics, runs, store."""
     from antiphon.http.app import create_app
-    from antiphon.http.guard import Limits
-    from antiphon.http.server import bind, serve
+    from antiphon.http.middleware.auth import Limits
+    from antiphon.http.uvicorn_server import bind, serve
     from antiphon.logs import open_log
     from antiphon.runs.service import Policy, Service
 
@@ -144,8 +144,8 @@ async def _serve(
 
 async def _bare(wait_s: float) -> None:
     """The floor: the bytes of one such stream, event by event, from an app of nine lines."""
-    from antiphon.http import sse
-    from antiphon.http.server import bind, serve
+    from antiphon.http.streaming import sse
+    from antiphon.http.uvicorn_server import bind, serve
     from antiphon.stream.writer import ResponseWriter
     from antiphon.wire.items import Message
     from antiphon.wire.response import Response, Usage
@@ -263,7 +263,7 @@ async def _engine(name: str, parallel: int) -> None:
 
 
 def main() -> None:
-    from antiphon.http.server import run
+    from antiphon.http.uvicorn_server import run
 
     kind, *arguments = sys.argv[1:]
     if kind == "scripted":

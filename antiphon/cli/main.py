@@ -174,7 +174,7 @@ def _index_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def _serve(loaded: Loaded, given: argparse.Namespace) -> None:
-    from antiphon.http.server import run as run_loop
+    from antiphon.http.uvicorn_server import run as run_loop
     from antiphon.server import Serving, run
 
     human = loaded.settings.log_format == "human"

@@ -17,28 +17,28 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.compat.chat_request import chat_request
 from antiphon.compat.completion_request import completion_request
+from antiphon.http.middleware.auth import Access, Guard, Limits
+from antiphon.http.middleware.errors import Errors, error_reply, unknown_url
+from antiphon.http.middleware.request_context import Exchanges
+from antiphon.http.routes.compaction import Compact
+from antiphon.http.routes.completions import Choices
+from antiphon.http.routes.containers import Containers
+from antiphon.http.routes.conversations import Conversations
+from antiphon.http.routes.embeddings import Embeddings
+from antiphon.http.routes.files import Files
+from antiphon.http.routes.health import Health
+from antiphon.http.routes.models import Models
+from antiphon.http.routes.prompts import Prompts
+from antiphon.http.routes.responses import IGNORED_TOOLS, Create, Responses
+from antiphon.http.routes.skills import Skills
+from antiphon.http.routes.vector_stores import VectorStores
+from antiphon.http.routes.websocket import Socket
 from antiphon.stream.writer import Ids
 
-from .choices import Choices
-from .compaction import Compact
-from .containers import Containers
-from .conversations import Conversations
-from .embeddings import Embeddings
-from .errors import Errors, error_reply, unknown_url
-from .exchange import Exchanges
-from .files import Files
-from .gate import Gate
-from .guard import Access, Guard, Limits
-from .health import Health
+from .admission import Gate
+from .endpoint_context import Rim
+from .json_response import Reply
 from .metrics import Metrics
-from .models import Models
-from .prompts import Prompts
-from .replies import Reply
-from .responses import IGNORED_TOOLS, Create, Responses
-from .rim import Rim
-from .skills import Skills
-from .socket import Socket
-from .vector_stores import VectorStores
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service

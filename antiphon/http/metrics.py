@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.response import Response
 
-from .gate import Gate
+from .admission import Gate
 
 __all__ = ["Metrics", "Observed"]
 

@@ -19,8 +19,8 @@ from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.dialects.chat.dialect import Dialect
-from antiphon.http import sse
 from antiphon.http.app import create_app
+from antiphon.http.streaming import sse
 from antiphon.logs import open_log
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.runs.prompts import Prompts

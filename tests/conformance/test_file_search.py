@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from antiphon.http.app import create_app
-from antiphon.http.guard import Access, Key
+from antiphon.http.middleware.auth import Access, Key
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve

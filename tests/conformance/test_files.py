@@ -16,8 +16,8 @@ from openai import AsyncOpenAI
 
 from antiphon.errors import RequestError
 from antiphon.http.app import create_app
-from antiphon.http.guard import Access, Key, Limits
-from antiphon.http.multipart import read
+from antiphon.http.middleware.auth import Access, Key, Limits
+from antiphon.http.requests.multipart import read
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
 from tests.conformance.served import NOW, Server

@@ -16,15 +16,15 @@ from websockets.asyncio.client import connect
 
 from antiphon.backends.scripted import Scripted
 from antiphon.errors import BackendError
+from antiphon.http.admission import Gate
 from antiphon.http.app import create_app
-from antiphon.http.exchange import Exchange
-from antiphon.http.gate import Gate
-from antiphon.http.guard import Access, Key, Limits
+from antiphon.http.endpoint_context import Rim
 from antiphon.http.metrics import Metrics
-from antiphon.http.rim import Rim
-from antiphon.http.server import bind
-from antiphon.http.server import serve as serve_app
-from antiphon.http.socket import Socket
+from antiphon.http.middleware.auth import Access, Key, Limits
+from antiphon.http.middleware.request_context import Exchange
+from antiphon.http.routes.websocket import Socket
+from antiphon.http.uvicorn_server import bind
+from antiphon.http.uvicorn_server import serve as serve_app
 from antiphon.logs import open_log
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text

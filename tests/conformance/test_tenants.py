@@ -13,7 +13,7 @@ import pytest
 
 from antiphon.backends.scripted import Scripted
 from antiphon.http.app import create_app
-from antiphon.http.guard import Access, Key
+from antiphon.http.middleware.auth import Access, Key
 from antiphon.logs import open_log
 from antiphon.runs.service import Policy, Service
 from antiphon.store.base import Store

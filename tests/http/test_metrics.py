@@ -61,7 +61,7 @@ async def test_a_plain_answer_has_no_first_token(rim: Any) -> None:
 
 
 async def test_who_waits_is_counted(rim: Any, service: Any) -> None:
-    from antiphon.http.guard import Limits
+    from antiphon.http.middleware.auth import Limits
 
     service.script = {"step": asyncio.Semaphore(0)}
     here = rim(limits=Limits(max_running=1, max_waiting=5))

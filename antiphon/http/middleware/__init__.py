@@ -1,0 +1,1 @@
+"""ASGI middleware: authentication, request context, errors."""

@@ -1,0 +1,199 @@
+"""Refusals as HTTP answers: the one place where errors become status codes and OpenAI's error body.
+
+Every body is ``{"error": {"message", "type", "param", "code"}}`` with all four keys. OpenAI sends
+null for a ``param`` or ``code`` there is not, and so do we.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from math import ceil
+from typing import Any
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from antiphon.errors import BackendError, NotFound, Overloaded, RequestError, RunError
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.wire.response import Response, ResponseError
+
+from .request_context import ClientLeft, exchange_of
+
+__all__ = [
+    "UNEXPECTED",
+    "Errors",
+    "error_reply",
+    "failure_reply",
+    "refusal_reply",
+    "run_error_reply",
+    "status_of",
+    "type_of",
+    "unknown_url",
+]
+
+#: What a client may know of an error we did not foresee.
+UNEXPECTED = "The server had an error while processing your request."
+
+#: ``response.error.code`` → HTTP status, where it is not 500. The rest is our fault.
+_FAILURES: Mapping[str, int] = {
+    "rate_limit_exceeded": 429,
+    **dict.fromkeys(
+        (
+            "context_length_exceeded",
+            "invalid_prompt",
+            "invalid_type",
+            "invalid_value",
+            "unsupported_parameter",
+            "unsupported_value",
+            "invalid_grammar",
+            "invalid_image",
+            "invalid_image_format",
+            "invalid_base64_image",
+            "invalid_image_url",
+            "image_too_large",
+            "image_too_small",
+            "image_parse_error",
+            "image_content_policy_violation",
+            "invalid_image_mode",
+            "image_file_too_large",
+            "unsupported_image_media_type",
+            "empty_image_file",
+            "failed_to_download_image",
+            "image_file_not_found",
+        ),
+        400,
+    ),
+}
+
+_TYPES: Mapping[int, str] = {400: "invalid_request_error", 429: "rate_limit_error"}
+
+
+def error_reply(
+    status: int,
+    message: str,
+    *,
+    type: str = "invalid_request_error",
+    param: str | None = None,
+    code: str | None = None,
+    headers: Mapping[str, str] | None = None,
+) -> Reply:
+    """OpenAI's error body under a status."""
+    error = {"message": message, "type": type, "param": param, "code": code}
+    return json_reply({"error": error}, status, headers)
+
+
+def refusal_reply(error: RequestError) -> Reply:
+    """A request that got no run."""
+    headers: dict[str, str] = {}
+    if isinstance(error, Overloaded):
+        headers["retry-after"] = str(error.retry_after_s)
+        if error.code == "insufficient_quota":
+            headers["x-should-retry"] = "false"
+    if error.status == 401:
+        headers["www-authenticate"] = "Bearer"
+    return error_reply(
+        error.status,
+        error.message,
+        type=error.type,
+        param=error.param,
+        code=error.code,
+        headers=headers,
+    )
+
+
+def failure_reply(response: Response) -> Reply:
+    """A run that failed with no stream to say it in: an HTTP error, as OpenAI answers.
+
+    The alternative, 200 with ``status: "failed"``, goes unnoticed by clients that only read the
+    output; an HTTP error raises in all of them, and is tried again by those that do. Where the
+    model had already said something, trying again costs as much and may run tools twice, so
+    ``x-should-retry`` forbids it.
+    """
+    error = response.error
+    assert error is not None
+    status = status_of(error.code)
+    headers = {"x-should-retry": "false"} if response.output or status == 400 else {}
+    return _failed(status, error, headers)
+
+
+def run_error_reply(error: RunError) -> Reply:
+    """Work that failed and was no run, or a run of which nobody has heard yet."""
+    status = status_of(error.code)
+    headers: dict[str, str] = {}
+    if isinstance(error, BackendError):
+        if error.lasting:
+            headers["x-should-retry"] = "false"
+        elif status == 429 or error.retry_after_s is not None:
+            headers["retry-after"] = str(ceil(error.retry_after_s or 1))
+    return _failed(status, error, headers)
+
+
+def _failed(status: int, error: RunError | ResponseError, headers: Mapping[str, str]) -> Reply:
+    return error_reply(
+        status,
+        error.message,
+        type=type_of(status, error.type),
+        param=error.param,
+        code=error.code,
+        headers=headers,
+    )
+
+
+def status_of(code: str) -> int:
+    """The HTTP status of what failed with this code."""
+    return _FAILURES.get(code, 500)
+
+
+def type_of(status: int, otherwise: str = "server_error") -> str:
+    """OpenAI's type of an error with this status."""
+    return _TYPES.get(status, otherwise)
+
+
+def unknown_url(method: str, path: str) -> NotFound:
+    """No such route; OpenAI's words and code."""
+    return NotFound(f"Unknown request URL: {method} {path}.", code="unknown_url")
+
+
+def _routing_reply(error: HTTPException, scope: Scope) -> Reply:
+    """Starlette's own refusals: in practice, a method that a path does not have."""
+    if error.status_code != 405:
+        return error_reply(error.status_code, error.detail)
+    allowed = sorted((error.headers or {}).get("Allow", "").split(", "))
+    return error_reply(
+        405,
+        f"Not allowed to {scope['method']} on {scope['path']}.",
+        code="method_not_supported",
+        headers={"allow": ", ".join(allowed)},
+    )
+
+
+class Errors:
+    """The layer that answers what is raised inside it. ``reraise`` lets unexpected exceptions
+    through, for tests. Once an answer has begun there are no HTTP errors: it ends unfinished."""
+
+    def __init__(self, app: ASGIApp, *, log: Any, reraise: bool = False) -> None:
+        self._app = app
+        self._log = log
+        self._reraise = reraise
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] == "lifespan":
+            return await self._app(scope, receive, send)
+        scope["app"] = self  # has Starlette's router raise its refusals instead of wording them
+        try:
+            return await self._app(scope, receive, send)
+        except ClientLeft:
+            raise
+        except RequestError as error:
+            reply = refusal_reply(error)
+        except RunError as error:
+            reply = run_error_reply(error)
+        except HTTPException as error:
+            reply = _routing_reply(error, scope)
+        except Exception:
+            if self._reraise:
+                raise
+            self._log.exception("unexpected error")
+            reply = error_reply(500, UNEXPECTED, type="server_error", code="server_error")
+        if exchange_of(scope).status is None:
+            await reply(scope, receive, send)

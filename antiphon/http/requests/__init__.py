@@ -1,0 +1,1 @@
+"""Reading HTTP requests: bodies, forms, query strings, idempotency keys."""

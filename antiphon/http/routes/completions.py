@@ -1,0 +1,184 @@
+"""``POST /v1/chat/completions`` and ``/v1/completions``: runs whose client speaks an older API.
+
+The same rim as ``responses``: gate, presence, metrics, errors; one request may be several runs. It
+knows neither models nor what the requests say.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
+
+from starlette.types import Receive, Scope, Send
+
+from antiphon.compat.error_paths import Paths
+from antiphon.errors import RequestError, RunError
+from antiphon.http.endpoint_context import Rim
+from antiphon.http.json_response import json_reply
+from antiphon.http.metrics import Observed
+from antiphon.http.middleware.errors import failure_reply
+from antiphon.http.middleware.request_context import Exchange, exchange_of
+from antiphon.http.requests import body as bodies
+from antiphon.http.streaming.disconnect import Presence
+from antiphon.http.streaming.response import Stream
+from antiphon.runs.run import Outlet
+from antiphon.wire.body import Limits as BodyLimits
+from antiphon.wire.events import Event
+from antiphon.wire.request import CreateResponse
+from antiphon.wire.response import InputTokensDetails, Response, Usage
+
+from .responses import account
+
+if TYPE_CHECKING:
+    from antiphon.runs.run import Run
+
+__all__ = ["Asked", "Choices", "Frames"]
+
+
+class Frames(Protocol):
+    """The stream of one choice, made of events."""
+
+    def frames(self, events: tuple[Event, ...]) -> bytes: ...
+    def last(self, responses: Sequence[Response]) -> bytes: ...
+
+
+class Asked(Protocol):
+    """What was read from a body: a request for each choice, and how they are answered."""
+
+    @property
+    def requests(self) -> tuple[CreateResponse, ...]: ...
+    @property
+    def paths(self) -> Paths: ...
+    @property
+    def stream(self) -> bool: ...
+    def answer(self, responses: Sequence[Response]) -> Any: ...
+    def chunks(self, first: Response, index: int) -> Frames: ...
+
+
+_A = TypeVar("_A", bound=Asked)
+
+
+class Choices(Generic[_A]):
+    """The endpoint, as an ASGI app. ``begin`` makes the run of a choice: of a tenant, of what was
+    asked, by its index."""
+
+    def __init__(
+        self,
+        read: Callable[[bytes, BodyLimits], _A],
+        begin: Callable[[str, _A, int], Awaitable[Run]],
+        rim: Rim,
+    ) -> None:
+        self._read = read
+        self._begin = begin
+        self._rim = rim
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        exchange = exchange_of(scope)
+        body = await bodies.read(scope, receive, self._rim.limits.max_body_bytes)
+        asked = self._read(body, self._rim.limits.body)
+        stream = Stream(scope, send)
+        async with Presence(scope, receive), self._rim.gate.slot(exchange.tenant):
+            runs = await self._runs(exchange.tenant, asked)
+            exchange.model, exchange.response_id = runs[0].response.model, runs[0].id
+            try:
+                if asked.stream:
+                    await self._tell(exchange, asked, runs, stream)
+                else:
+                    await _together(self._driven(exchange, run, _unheard) for run in runs)
+            except RunError as error:
+                asked.paths.name(error)
+                raise
+        exchange.usage = _total(runs)
+        if asked.stream:
+            return await stream.end()
+        responses = [run.response for run in runs]
+        failed = next((each for each in responses if each.status == "failed"), None)
+        reply = json_reply(asked.answer(responses)) if failed is None else failure_reply(failed)
+        await reply(scope, receive, send)
+
+    async def _runs(self, tenant: str, asked: _A) -> list[Run]:
+        """All of them, before the first byte: what is refused is refused as a whole."""
+        try:
+            return [await self._begin(tenant, asked, at) for at in range(len(asked.requests))]
+        except RequestError as error:
+            asked.paths.name(error)
+            raise
+
+    async def _tell(
+        self, exchange: Exchange, asked: _A, runs: Sequence[Run], stream: Stream
+    ) -> None:
+        chunks = [asked.chunks(runs[0].response, at) for at in range(len(runs))]
+        await _together(
+            self._driven(exchange, run, partial(_Told, frames, stream))
+            for run, frames in zip(runs, chunks, strict=True)
+        )
+        responses = [run.response for run in runs]
+        ended = all(response.status != "failed" for response in responses)
+        if ended and (last := chunks[0].last(responses)):
+            if (rest := stream.write(last)) is not None:
+                await rest
+
+    async def _driven(
+        self, exchange: Exchange, run: Run, outlet: Callable[[Observed], Outlet | None]
+    ) -> None:
+        observed = Observed(exchange.started, self._rim.clock)
+        try:
+            await run.drive(outlet(observed))
+        finally:
+            account(exchange, observed, run, self._rim.metrics, self._rim.clock())
+
+
+def _total(runs: Iterable[Run]) -> Usage:
+    """What they used, all in all: each has read the prompt."""
+    used = [run.response.usage for run in runs if run.response.usage is not None]
+    cached = sum(one.input_tokens_details.cached_tokens for one in used)
+    return Usage(
+        input_tokens=sum(one.input_tokens for one in used),
+        input_tokens_details=InputTokensDetails(cached_tokens=cached),
+        output_tokens=sum(one.output_tokens for one in used),
+        total_tokens=sum(one.total_tokens for one in used),
+    )
+
+
+def _unheard(observed: Observed) -> None:
+    """Nobody hears the events of an answer that is not streamed."""
+
+
+async def _together(drives: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Each in a task of its own; when one breaks off, so do the others."""
+    tasks = [asyncio.create_task(drive) for drive in drives]
+    try:
+        await asyncio.gather(*tasks)
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+
+class _Told(Outlet):
+    """A run on its way to the reader, in the words of another API. The answer of several runs
+    begins with what comes first."""
+
+    def __init__(self, frames: Frames, stream: Stream, observed: Observed) -> None:
+        self._frames = frames
+        self._stream = stream
+        self._observed = observed
+
+    @property
+    def begun(self) -> bool:  # type: ignore[override]
+        return self._stream.begun
+
+    def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
+        if self._observed.first is None:
+            self._observed.saw(events)
+        body = self._frames.frames(events)
+        if not self._stream.begun:
+            return self._begin(body)
+        return self._stream.write(body) if body else None
+
+    async def _begin(self, body: bytes) -> None:
+        await self._stream.begin()
+        if body and (rest := self._stream.write(body)) is not None:
+            await rest

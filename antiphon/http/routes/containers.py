@@ -1,0 +1,110 @@
+"""``/v1/containers``: requests become calls of the containers. It does not know what is in them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from starlette.requests import Request
+
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import Limits
+from antiphon.http.middleware.request_context import exchange_of, header
+from antiphon.http.requests import body as bodies
+from antiphon.http.requests import multipart
+from antiphon.http.requests.query import Query
+from antiphon.wire.containers import create_container, file_reference
+from antiphon.wire.lists import Deleted
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import Service
+
+__all__ = ["Containers"]
+
+
+class Containers:
+    """Every route below ``/v1/containers``."""
+
+    def __init__(self, service: Service, limits: Limits) -> None:
+        self._containers = service.containers
+        self._limits = limits
+
+    async def create(self, request: Request) -> Reply:
+        """A new one, with copies of uploaded files."""
+        asked = create_container(await self._body(request), self._limits.body)
+        return json_reply(await self._containers.create(_tenant(request), asked))
+
+    async def list(self, request: Request) -> Reply:
+        """Those of the tenant, newest first unless asked otherwise."""
+        return json_reply(self._containers.list(_tenant(request), Query(request.scope).cut()))
+
+    async def retrieve(self, request: Request) -> Reply:
+        """Whether it is active still, for one thing."""
+        return json_reply(self._containers.retrieve(*_asked(request)))
+
+    async def delete(self, request: Request) -> Reply:
+        """With all that is in it."""
+        tenant, container_id = _asked(request)
+        await self._containers.delete(tenant, container_id)
+        return json_reply(Deleted(id=container_id, object="container.deleted"))
+
+    async def add_file(self, request: Request) -> Reply:
+        """Of a form, or a copy of an uploaded one."""
+        tenant, container_id = _asked(request)
+        self._containers.check(tenant, container_id)
+        kind = (header(request.scope, b"content-type") or b"").partition(b";")[0].strip().lower()
+        if kind == b"multipart/form-data":
+            form = await multipart.read(
+                request.scope, request.receive, file="file", limit=self._limits.max_file_bytes
+            )
+            return json_reply(
+                await self._containers.add(tenant, container_id, form.filename, form.content)
+            )
+        file_id = file_reference(await self._body(request), self._limits.body)
+        return json_reply(await self._containers.copy(tenant, container_id, file_id))
+
+    async def list_files(self, request: Request) -> Reply:
+        """Those of the user and those that code has made."""
+        return json_reply(
+            await self._containers.list_files(*_asked(request), Query(request.scope).cut())
+        )
+
+    async def retrieve_file(self, request: Request) -> Reply:
+        """Without its content."""
+        return json_reply(await self._containers.file(*_asked(request), _file_id(request)))
+
+    async def content(self, request: Request) -> Reply:
+        """To be saved: no browser may take it for a page of this server."""
+        found = await self._containers.content(*_asked(request), _file_id(request))
+        name = quote(found.file.path.rsplit("/", 1)[-1], safe="")
+        return Reply(
+            found.content,
+            headers={
+                "content-disposition": f"attachment; filename*=UTF-8''{name}",
+                "x-content-type-options": "nosniff",
+            },
+            media_type="application/octet-stream",
+        )
+
+    async def delete_file(self, request: Request) -> Reply:
+        """For good."""
+        file_id = _file_id(request)
+        await self._containers.remove(*_asked(request), file_id)
+        return json_reply(Deleted(id=file_id, object="container.file.deleted"))
+
+    async def _body(self, request: Request) -> bytes:
+        return await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
+
+
+def _tenant(request: Request) -> str:
+    return exchange_of(request.scope).tenant
+
+
+def _asked(request: Request) -> tuple[str, str]:
+    """Tenant and container id."""
+    return _tenant(request), request.path_params["container_id"]
+
+
+def _file_id(request: Request) -> str:
+    found: str = request.path_params["file_id"]
+    return found

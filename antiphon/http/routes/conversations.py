@@ -1,0 +1,80 @@
+"""``/v1/conversations``: requests become calls of the service. It knows no store and no runs."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import Limits
+from antiphon.http.middleware.request_context import exchange_of
+from antiphon.http.requests import body as bodies
+from antiphon.http.requests.query import Query
+from antiphon.wire.decode import conversation_metadata, create_conversation, new_items
+from antiphon.wire.lists import Deleted
+from antiphon.wire.request import INCLUDES
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import Service
+
+__all__ = ["Conversations"]
+
+
+class Conversations:
+    """Every route below ``/v1/conversations``."""
+
+    def __init__(self, service: Service, limits: Limits) -> None:
+        self._talks = service.conversations
+        self._limits = limits
+
+    async def create(self, request: Request) -> Reply:
+        """A new conversation; an empty body is one without items."""
+        asked = create_conversation(await self._body(request), self._limits.body)
+        return json_reply(await self._talks.create(exchange_of(request.scope).tenant, asked))
+
+    async def retrieve(self, request: Request) -> Reply:
+        """Without its items."""
+        return json_reply(await self._talks.retrieve(*_asked(request)))
+
+    async def update(self, request: Request) -> Reply:
+        """The labels are replaced."""
+        metadata = conversation_metadata(await self._body(request), self._limits.body)
+        return json_reply(await self._talks.update(*_asked(request), metadata))
+
+    async def delete(self, request: Request) -> Reply:
+        """The responses made in it stay."""
+        tenant, conversation_id = _asked(request)
+        await self._talks.delete(tenant, conversation_id)
+        return json_reply(Deleted(id=conversation_id, object="conversation.deleted"))
+
+    async def add(self, request: Request) -> Reply:
+        """The items as they were added, with their ids."""
+        Query(request.scope).many("include", INCLUDES)
+        items = new_items(await self._body(request), self._limits.body)
+        return json_reply(await self._talks.add(*_asked(request), items))
+
+    async def items(self, request: Request) -> Reply:
+        """A page of its items, newest first unless asked otherwise."""
+        query = Query(request.scope)
+        query.many("include", INCLUDES)
+        return json_reply(await self._talks.items(*_asked(request), query.cut()))
+
+    async def item(self, request: Request) -> Reply:
+        """One of its items."""
+        Query(request.scope).many("include", INCLUDES)
+        found = await self._talks.item(*_asked(request), request.path_params["item_id"])
+        return json_reply(found)
+
+    async def remove(self, request: Request) -> Reply:
+        """The conversation the item was taken out of."""
+        left = await self._talks.remove(*_asked(request), request.path_params["item_id"])
+        return json_reply(left)
+
+    async def _body(self, request: Request) -> bytes:
+        return await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
+
+
+def _asked(request: Request) -> tuple[str, str]:
+    """Tenant and conversation id."""
+    return exchange_of(request.scope).tenant, request.path_params["conversation_id"]

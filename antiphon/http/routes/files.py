@@ -1,0 +1,91 @@
+"""``/v1/files``: uploads become calls of the service. It knows no store, and runs nothing it is
+given: contents come back as bytes to be saved, whatever they are.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from starlette.requests import Request
+
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import Limits
+from antiphon.http.middleware.request_context import exchange_of
+from antiphon.http.requests import multipart
+from antiphon.http.requests.query import Query
+from antiphon.runs.files import Listing, Upload
+from antiphon.wire.files import PURPOSES
+from antiphon.wire.forms import upload_fields
+from antiphon.wire.lists import Deleted
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import Service
+
+__all__ = ["Files"]
+
+_MOST_LISTED = 10_000
+#: Purposes that a list may ask for: those of uploads and those of what a server makes itself.
+_LISTED = (*PURPOSES, "assistants_output", "batch_output", "fine-tune-results")
+
+
+class Files:
+    """Every route below ``/v1/files``."""
+
+    def __init__(self, service: Service, limits: Limits) -> None:
+        self._files = service.files
+        self._limits = limits
+
+    async def create(self, request: Request) -> Reply:
+        """A new file, from a form."""
+        form = await multipart.read(
+            request.scope, request.receive, file="file", limit=self._limits.max_file_bytes
+        )
+        fields = upload_fields(form.fields)
+        upload = Upload(
+            filename=form.filename,
+            purpose=fields.purpose,
+            content=form.content,
+            expires_after=fields.expires_after,
+        )
+        return json_reply(await self._files.create(exchange_of(request.scope).tenant, upload))
+
+    async def list(self, request: Request) -> Reply:
+        """A page of the tenant's files, newest first unless asked otherwise."""
+        query = Query(request.scope)
+        limit = query.number("limit", low=1, high=_MOST_LISTED)
+        listing = Listing(
+            purpose=query.choice("purpose", _LISTED, "") if query.text("purpose") else None,
+            newest_first=query.choice("order", ("asc", "desc"), "desc") == "desc",
+            after=query.text("after"),
+            limit=_MOST_LISTED if limit is None else limit,
+        )
+        return json_reply(await self._files.list(exchange_of(request.scope).tenant, listing))
+
+    async def retrieve(self, request: Request) -> Reply:
+        """Without its content."""
+        return json_reply(await self._files.retrieve(*_asked(request)))
+
+    async def content(self, request: Request) -> Reply:
+        """What was uploaded, to be saved: no browser may take it for a page of this server."""
+        kept = await self._files.content(*_asked(request))
+        name = quote(kept.file.filename, safe="")
+        return Reply(
+            kept.content,
+            headers={
+                "content-disposition": f"attachment; filename*=UTF-8''{name}",
+                "x-content-type-options": "nosniff",
+            },
+            media_type="application/octet-stream",
+        )
+
+    async def delete(self, request: Request) -> Reply:
+        """For good."""
+        tenant, file_id = _asked(request)
+        await self._files.delete(tenant, file_id)
+        return json_reply(Deleted(id=file_id, object="file"))
+
+
+def _asked(request: Request) -> tuple[str, str]:
+    """Tenant and file id."""
+    return exchange_of(request.scope).tenant, request.path_params["file_id"]

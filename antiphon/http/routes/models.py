@@ -1,0 +1,95 @@
+"""``/v1/models``: what is served, in OpenAI's words and, for Codex, as a model catalog.
+
+An alias is a model like any other here: clients choose their behaviour by the name they are given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+
+from antiphon.errors import NotFound
+from antiphon.http.json_response import Reply, json_reply
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import ServedModel, Service
+
+__all__ = ["Models"]
+
+_CODEX_INSTRUCTIONS = (
+    "You are a coding agent working in the user's terminal and file system. Use the tools to read, "
+    "change and run code until the task is done, check your work, then say briefly what you did."
+)
+
+
+class Models:
+    """The list, and one of it."""
+
+    def __init__(self, service: Service) -> None:
+        self._service = service
+
+    async def list(self, request: Request) -> Reply:
+        """Every name in ``data``; the same names as Codex reads them in ``models``."""
+        named = tuple(self._named())
+        return json_reply(
+            {
+                "object": "list",
+                "data": [_entry(name, model) for name, model in named],
+                "models": [
+                    _catalog_entry(name, model, priority)
+                    for priority, (name, model) in enumerate(named, 1)
+                    if model.embedding is None
+                ],
+            }
+        )
+
+    async def one(self, request: Request) -> Reply:
+        """One model. Raises ``NotFound`` in the words clients look for."""
+        wanted = request.path_params["model"]
+        for name, model in self._named():
+            if name == wanted:
+                return json_reply(_entry(name, model))
+        raise NotFound(
+            f"The model '{wanted}' does not exist or you do not have access to it.",
+            param="model",
+            code="model_not_found",
+        )
+
+    def _named(self) -> Iterator[tuple[str, ServedModel]]:
+        for model in self._service.models():
+            for name in (model.name, *model.aliases):
+                yield name, model
+
+
+def _entry(name: str, model: ServedModel) -> dict[str, Any]:
+    return {
+        "id": name,
+        "object": "model",
+        "created": model.created,
+        "owned_by": "antiphon",
+        "status": model.status,
+    }
+
+
+def _catalog_entry(name: str, model: ServedModel, priority: int) -> dict[str, Any]:
+    """The least that Codex 0.169 takes, with the patch tool and the window it compacts by."""
+    entry = {
+        "slug": name,
+        "display_name": name,
+        "supported_reasoning_levels": [],
+        "shell_type": "unified_exec",
+        "visibility": "list",
+        "supported_in_api": True,
+        "priority": priority,
+        "support_verbosity": False,
+        "truncation_policy": {"mode": "tokens", "limit": 10000},
+        "experimental_supported_tools": [],
+        "apply_patch_tool_type": "freeform",
+        "supports_search_tool": False,
+        "base_instructions": _CODEX_INSTRUCTIONS,
+    }
+    if model.context_size is not None:
+        entry["context_window"] = model.context_size
+    return entry

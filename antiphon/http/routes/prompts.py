@@ -1,0 +1,69 @@
+"""``/v1/prompts``: the operator's stored prompts. For keys that may write them, or without keys for
+this machine. It knows no files.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from antiphon.errors import Forbidden
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import Access, Limits, is_local
+from antiphon.http.middleware.request_context import exchange_of
+from antiphon.http.requests import body as bodies
+from antiphon.http.requests.query import Query
+from antiphon.wire.decode import create_prompt
+from antiphon.wire.lists import Deleted
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import Service
+
+__all__ = ["Prompts"]
+
+
+class Prompts:
+    """Every route below ``/v1/prompts``."""
+
+    def __init__(self, service: Service, access: Access, limits: Limits) -> None:
+        self._prompts = service.prompts
+        self._access = access
+        self._limits = limits
+
+    async def create(self, request: Request) -> Reply:
+        """A new prompt, or a new version of one."""
+        self._check(request)
+        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
+        return json_reply(await self._prompts.create(create_prompt(body, self._limits.body)))
+
+    async def list(self, request: Request) -> Reply:
+        """All there are, without their templates."""
+        self._check(request)
+        return json_reply(await self._prompts.all())
+
+    async def one(self, request: Request) -> Reply:
+        """A version of a prompt, by default the newest."""
+        self._check(request)
+        return json_reply(await self._prompts.one(*_asked(request)))
+
+    async def delete(self, request: Request) -> Reply:
+        """A version of a prompt, by default all of them."""
+        self._check(request)
+        prompt_id, version = _asked(request)
+        await self._prompts.delete(prompt_id, version)
+        return json_reply(Deleted(id=prompt_id, object="prompt.deleted"))
+
+    def _check(self, request: Request) -> None:
+        """What prompts say is between the operator and the models."""
+        if self._access.keys:
+            allowed = exchange_of(request.scope).key in self._access.prompt_writers
+        else:
+            allowed = is_local(request.scope)
+        if not allowed:
+            raise Forbidden("You may not read or change the prompts of this server.")
+
+
+def _asked(request: Request) -> tuple[str, str | None]:
+    """The id and the version."""
+    return request.path_params["prompt_id"], Query(request.scope).text("version")

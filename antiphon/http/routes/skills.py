@@ -1,0 +1,134 @@
+"""``/v1/skills``: uploads become calls of the skills. It knows no store, and runs nothing it is
+given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING
+
+from starlette.requests import Request
+
+from antiphon.http.json_response import Reply, json_reply
+from antiphon.http.middleware.auth import Limits
+from antiphon.http.middleware.request_context import exchange_of
+from antiphon.http.requests import body as bodies
+from antiphon.http.requests import multipart
+from antiphon.http.requests.query import Query
+from antiphon.runs.skills import MOST_BYTES, MOST_FILES
+from antiphon.wire.faults import bad_type
+from antiphon.wire.lists import Deleted
+from antiphon.wire.skills import DeletedVersion, default_version
+
+if TYPE_CHECKING:
+    from antiphon.runs.service import Service
+
+__all__ = ["Skills"]
+
+_FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
+
+
+class Skills:
+    """Every route below ``/v1/skills``."""
+
+    def __init__(self, service: Service, limits: Limits) -> None:
+        self._skills = service.skills
+        self._limits = limits
+
+    async def create(self, request: Request) -> Reply:
+        """A new one, from a form: files with their paths, or one zip."""
+        form = await self._form(request)
+        return json_reply(await self._skills.create(_tenant(request), _files(form)))
+
+    async def list(self, request: Request) -> Reply:
+        """A page of the tenant's, newest first unless asked otherwise."""
+        return json_reply(await self._skills.list(_tenant(request), Query(request.scope).cut()))
+
+    async def retrieve(self, request: Request) -> Reply:
+        """Which versions there are to use, for one thing."""
+        return json_reply(await self._skills.retrieve(*_asked(request)))
+
+    async def update(self, request: Request) -> Reply:
+        """Another version is the default."""
+        body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
+        version = default_version(body, self._limits.body)
+        return json_reply(await self._skills.choose(*_asked(request), version))
+
+    async def delete(self, request: Request) -> Reply:
+        """For good."""
+        tenant, skill_id = _asked(request)
+        await self._skills.delete(tenant, skill_id)
+        return json_reply(Deleted(id=skill_id, object="skill.deleted"))
+
+    async def content(self, request: Request) -> Reply:
+        """The files of the default version."""
+        return _zip(await self._skills.bundle(*_asked(request)))
+
+    async def add_version(self, request: Request) -> Reply:
+        """A new one, from a form likewise."""
+        asked = _asked(request)
+        await self._skills.retrieve(*asked)
+        form = await self._form(request)
+        made = self._skills.add(*asked, _files(form), default=_flag(form.fields, "default"))
+        return json_reply(await made)
+
+    async def versions(self, request: Request) -> Reply:
+        """A page of them, newest first unless asked otherwise."""
+        return json_reply(await self._skills.versions(*_asked(request), Query(request.scope).cut()))
+
+    async def version(self, request: Request) -> Reply:
+        """Without its files."""
+        return json_reply(await self._skills.version(*_asked(request), _version(request)))
+
+    async def delete_version(self, request: Request) -> Reply:
+        """For good."""
+        gone = await self._skills.delete_version(*_asked(request), _version(request))
+        return json_reply(DeletedVersion(id=gone.id, version=gone.version))
+
+    async def version_content(self, request: Request) -> Reply:
+        """Its files."""
+        return _zip(await self._skills.bundle(*_asked(request), _version(request)))
+
+    async def _form(self, request: Request) -> multipart.Forms:
+        limit = min(self._limits.max_file_bytes, MOST_BYTES)
+        return await multipart.read_all(
+            request.scope, request.receive, file="files", limit=limit, most=MOST_FILES
+        )
+
+
+def _files(form: multipart.Forms) -> Mapping[str, bytes]:
+    """By their paths; two of one path are told apart, to be refused."""
+    found: dict[str, bytes] = {}
+    for path, content in form.files:
+        found[path if path not in found else f"./{path}"] = content
+    return found
+
+
+def _zip(content: bytes) -> Reply:
+    """To be saved: no browser may take it for a page of this server."""
+    headers = {
+        "content-disposition": "attachment; filename=skill.zip",
+        "x-content-type-options": "nosniff",
+    }
+    return Reply(content, headers=headers, media_type="application/zip")
+
+
+def _tenant(request: Request) -> str:
+    return exchange_of(request.scope).tenant
+
+
+def _asked(request: Request) -> tuple[str, str]:
+    """Tenant and skill id."""
+    return _tenant(request), request.path_params["skill_id"]
+
+
+def _version(request: Request) -> str:
+    found: str = request.path_params["version"]
+    return found
+
+
+def _flag(fields: Mapping[str, str], name: str) -> bool:
+    value = fields.get(name, "").lower()
+    if value not in _FLAGS:
+        raise bad_type(name, "a boolean", "a string")
+    return _FLAGS[value]

@@ -1,0 +1,1 @@
+"""Streamed responses: SSE, keepalives, client disconnects."""

@@ -1,0 +1,239 @@
+"""Who is let in: every route against every kind of caller."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import httpx
+import pytest
+
+from antiphon.errors import SetupError
+from antiphon.http.middleware.auth import Access, Bucket, Key, Limits
+from antiphon.wire.body import Limits as BodyLimits
+
+ErrorOf = Callable[[httpx.Response], dict[str, Any]]
+
+ASK = {"model": "tiny", "input": "hi"}
+GUARDED = [
+    ("POST", "/v1/responses"),
+    ("POST", "/v1/responses/input_tokens"),
+    ("GET", "/v1/responses/resp_known"),
+    ("DELETE", "/v1/responses/resp_known"),
+    ("POST", "/v1/responses/resp_known/cancel"),
+    ("GET", "/v1/responses/resp_known/input_items"),
+    ("GET", "/v1/models"),
+    ("GET", "/v1/models/small"),
+    ("GET", "/v1/nothing"),
+]
+
+
+def key(name: str, tenant: str, secret: str, per_minute: int | None = None) -> Key:
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    return Key(name=name, tenant=tenant, sha256=digest, requests_per_minute=per_minute)
+
+
+ACCESS = Access(
+    keys=(key("ann", "a", "sk-ann"), key("amy", "a", "sk-amy"), key("bob", "b", "sk-bob", 2))
+)
+
+
+def bearer(secret: str) -> dict[str, str]:
+    return {"authorization": f"Bearer {secret}"}
+
+
+def away(here: Any, address: str = "10.1.2.3", host: str = "llm.example") -> httpx.AsyncClient:
+    """A client on another machine."""
+    transport = httpx.ASGITransport(here.app, client=(address, 5555))
+    return httpx.AsyncClient(transport=transport, base_url=f"http://{host}")
+
+
+@pytest.mark.requirement("API-KEYS")
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        {"authorization": ""},
+        {"authorization": "Bearer"},
+        {"authorization": "Bearer "},
+        {"authorization": "Basic sk-ann"},
+        {"authorization": "sk-ann"},
+        bearer("sk-wrong"),
+        bearer("sk-ann2"),
+        bearer(hashlib.sha256(b"sk-ann").hexdigest()),
+    ],
+)
+@pytest.mark.parametrize(("method", "path"), GUARDED)
+async def test_without_a_key_nothing_is_asked(
+    rim: Any, service: Any, error_of: ErrorOf, method: str, path: str, headers: dict[str, str]
+) -> None:
+    answer = await rim(access=ACCESS).client.request(method, path, headers=headers)
+    assert answer.status_code == 401
+    error = error_of(answer)
+    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_api_key")
+    assert answer.headers["www-authenticate"] == "Bearer"
+    assert service.asked == []
+
+
+@pytest.mark.requirement("D-49", "API-TENANTS")
+@pytest.mark.parametrize(("secret", "tenant"), [("sk-ann", "a"), ("sk-amy", "a"), ("sk-bob", "b")])
+async def test_a_key_stands_for_its_tenant(
+    rim: Any, service: Any, secret: str, tenant: str
+) -> None:
+    here = rim(access=ACCESS)
+    headers = {"authorization": f"bearer  {secret}"}
+    answer = await here.client.post("/v1/responses", json=ASK, headers=headers)
+    assert answer.status_code == 200
+    assert service.asked[0][1] == tenant
+    (line,) = here.lines()
+    assert (line["tenant"], line["key"]) == (tenant, secret.removeprefix("sk-"))
+
+
+async def test_health_is_for_everybody(rim: Any) -> None:
+    client = away(rim(access=ACCESS))
+    assert (await client.get("/health")).status_code == 200
+    assert (await client.get("/ready")).status_code == 200
+
+
+@pytest.mark.parametrize("keys", [(), ACCESS.keys])
+@pytest.mark.parametrize(
+    ("setting", "local", "passed_on", "remote"),
+    [("loopback", 200, 401, 401), ("everybody", 200, 200, 200), ("nobody", 401, 401, 401)],
+)
+async def test_metrics_are_for_whom_the_operator_says(
+    rim: Any, keys: Any, setting: Any, local: int, passed_on: int, remote: int
+) -> None:
+    here = rim(access=Access(keys=keys, metrics=setting, hosts=("*",)))
+    asked = here.client.get
+    assert (await asked("/metrics")).status_code == local
+    proxied = await asked("/metrics", headers={"x-forwarded-for": "127.0.0.1"})
+    assert proxied.status_code == passed_on
+    assert (await away(here).get("/metrics")).status_code == remote
+    if keys:
+        assert (await away(here).get("/metrics", headers=bearer("sk-ann"))).status_code == 200
+
+
+def test_a_key_must_be_a_digest() -> None:
+    with pytest.raises(SetupError, match="'ann'"):
+        Key(name="ann", tenant="a", sha256="sk-ann")
+
+
+# --- rates ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.requirement("D-95", "API-RATE-LIMIT")
+async def test_a_key_has_its_own_rate(rim: Any, error_of: ErrorOf) -> None:
+    here = rim(access=ACCESS, limits=Limits(requests_per_minute=3))
+
+    async def status(secret: str) -> int:
+        return int((await here.client.get("/v1/models", headers=bearer(secret))).status_code)
+
+    assert [await status("sk-bob") for _ in range(3)] == [200, 200, 429]
+    assert [await status("sk-ann") for _ in range(4)] == [200, 200, 200, 429]
+    refused = await here.client.get("/v1/models", headers=bearer("sk-bob"))
+    assert refused.headers["retry-after"] == "30"
+    error = error_of(refused)
+    assert (error["type"], error["code"]) == ("rate_limit_error", "rate_limit_exceeded")
+    assert "try again in 30s" in error["message"]
+    here.now += 30
+    assert [await status("sk-bob") for _ in range(2)] == [200, 429]
+
+
+def test_a_bucket_never_holds_more_than_a_minute() -> None:
+    bucket = Bucket(2, now=0.0)
+    assert [bucket.take(0.0) for _ in range(3)] == [0.0, 0.0, 30.0]
+    assert [bucket.take(10_000.0) > 0 for _ in range(3)] == [False, False, True]
+
+
+@pytest.mark.requirement("API-RETRY", "CL-RETRY-AFTER")
+async def test_a_full_server_says_429(rim: Any, service: Any, error_of: ErrorOf) -> None:
+    answer = await rim(limits=Limits(max_running=0, max_waiting=0, retry_after_s=9)).client.post(
+        "/v1/responses", json=ASK
+    )
+    assert (answer.status_code, answer.headers["retry-after"]) == (429, "9")
+    assert "try again in 9s" in error_of(answer)["message"]
+    assert service.asked == []
+
+
+@pytest.mark.requirement("API-BODY-LIMIT")
+async def test_a_body_over_the_limit_is_413(rim: Any, service: Any, error_of: ErrorOf) -> None:
+    client = rim(limits=Limits(max_body_bytes=100)).client
+    for path in ("/v1/responses", "/v1/responses/input_tokens"):
+        answer = await client.post(path, content=b" " * 101)
+        assert answer.status_code == 413
+        assert error_of(answer)["code"] == "request_too_large"
+        assert len(answer.content) < 300
+    assert service.asked == []
+
+
+async def test_the_limits_of_what_a_body_holds_are_the_operators(
+    rim: Any, service: Any, error_of: ErrorOf
+) -> None:
+    client = rim(limits=Limits(body=BodyLimits(items=2))).client
+    turn = {"role": "user", "content": "hi"}
+    for path in ("/v1/responses", "/v1/responses/input_tokens"):
+        answer = await client.post(path, json={"model": "tiny", "input": [turn] * 3})
+        assert answer.status_code == 400
+        assert error_of(answer)["param"] == "input"
+        assert (await client.post(path, json={"model": "tiny", "input": [turn] * 2})).is_success
+
+
+# --- browsers ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("content_type", "origin", "status"),
+    [
+        ("application/json", "https://page.test", 200),
+        ("application/json; charset=utf-8", "https://page.test", 200),
+        ("text/plain", "https://page.test", 400),
+        ("application/x-www-form-urlencoded", "https://page.test", 400),
+        (None, "https://page.test", 400),
+        ("text/plain", None, 200),
+        ("application/x-www-form-urlencoded", None, 200),
+        (None, None, 200),
+    ],
+)
+async def test_a_page_cannot_post_unasked(
+    rim: Any, service: Any, content_type: str | None, origin: str | None, status: int
+) -> None:
+    headers = {"content-type": content_type, "origin": origin}
+    answer = await rim().client.post(
+        "/v1/responses",
+        content=b'{"model": "tiny", "input": "hi"}',
+        headers={name: value for name, value in headers.items() if value is not None},
+    )
+    assert answer.status_code == status
+    assert bool(service.asked) == (status == 200)
+
+
+@pytest.mark.parametrize(
+    ("host", "hosts", "status"),
+    [
+        ("localhost", (), 200),
+        ("localhost:8000", (), 200),
+        ("127.0.0.1:8000", (), 200),
+        ("[::1]:8000", (), 200),
+        ("192.168.1.5", (), 200),
+        ("app.localhost", (), 200),
+        ("evil.test", (), 400),
+        ("localhost.evil.test", (), 400),
+        ("evil.test:8000", (), 400),
+        ("my.box:8000", ("my.box",), 200),
+        ("evil.test", ("*",), 200),
+    ],
+)
+async def test_an_open_server_is_not_fooled_by_rebound_names(
+    rim: Any, host: str, hosts: tuple[str, ...], status: int
+) -> None:
+    client = rim(access=Access(hosts=hosts)).client
+    answer = await client.get("/v1/models", headers={"host": host})
+    assert answer.status_code == status
+
+
+async def test_names_matter_neither_with_keys_nor_from_afar(rim: Any) -> None:
+    headers = {"host": "any.test", **bearer("sk-ann")}
+    keyed = await rim(access=ACCESS).client.get("/v1/models", headers=headers)
+    assert keyed.status_code == 200
+    assert (await away(rim(), host="any.test").get("/v1/models")).status_code == 200

@@ -1,0 +1,49 @@
+"""Events as bytes."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+from openai._streaming import SSEDecoder
+
+from antiphon.http.streaming.sse import DONE, frames
+from antiphon.wire import events as ev
+from antiphon.wire.response import Response
+
+
+def delta(number: int, text: str) -> ev.Event:
+    return ev.OutputTextDelta(
+        sequence_number=number, item_id="msg_1", output_index=0, content_index=0, delta=text
+    )
+
+
+@given(st.lists(st.text(st.characters(exclude_categories=["Cs"]))))
+def test_any_text_comes_out_as_it_went_in(texts: list[str]) -> None:
+    sent = frames([delta(number, text) for number, text in enumerate(texts)]) + DONE
+    heard = list(SSEDecoder().iter_bytes(iter([sent])))
+    assert heard.pop().data == "[DONE]"
+    assert [json.loads(frame.data)["delta"] for frame in heard] == texts
+    assert {frame.event for frame in heard} <= {"response.output_text.delta"}
+
+
+def test_a_frame_is_two_lines_and_a_blank_one() -> None:
+    assert frames([delta(3, "a\nb\r\u2028")]) == (
+        b"event: response.output_text.delta\n"
+        b'data: {"type":"response.output_text.delta","sequence_number":3,"item_id":"msg_1",'
+        b'"output_index":0,"content_index":0,"delta":"a\\nb\\r\xe2\x80\xa8","logprobs":[]}\n\n'
+    )
+
+
+def test_every_event_has_its_name() -> None:
+    samples: dict[type, Any] = {
+        ev.Created: ev.Created(
+            sequence_number=0, response=Response(id="resp_1", created_at=1, model="m")
+        ),
+        ev.Keepalive: ev.Keepalive(sequence_number=1),
+    }
+    for event in samples.values():
+        first, second, *_ = frames([event]).decode().split("\n")
+        assert first == "event: " + json.loads(second.removeprefix("data: "))["type"]

@@ -1,0 +1,377 @@
+"""The real server on a loopback socket: departures, big bodies, signals, an end without loss."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import json
+import os
+import signal
+import socket
+import sys
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import Any
+
+import httpx
+import pytest
+
+from antiphon.errors import SetupError
+from antiphon.http.middleware.auth import Limits
+from antiphon.http.uvicorn_server import bind, serve
+
+ASK = {"model": "tiny", "input": "hi"}
+WAIT_S = 20
+
+Serving = Callable[..., Any]
+
+
+class Served:
+    """A server that runs, its address and a way to stop it as operators do."""
+
+    def __init__(self, port: int, task: asyncio.Task[None], client: httpx.AsyncClient) -> None:
+        self.port = port
+        self.task = task
+        self.client = client
+
+    def signal(self, number: int = signal.SIGTERM) -> None:
+        os.kill(os.getpid(), number)
+
+
+@asynccontextmanager
+async def serving(
+    app: Any, drain: Callable[[float], Awaitable[None]], grace_s: float = 30
+) -> AsyncIterator[Served]:
+    sockets = bind("127.0.0.1", 0)
+    port = sockets[0].getsockname()[1]
+    before = signal.getsignal(signal.SIGTERM)
+    task = asyncio.create_task(serve(app, sockets, drain=drain, grace_s=grace_s))
+    limits = httpx.Timeout(WAIT_S)
+    async with (
+        asyncio.timeout(WAIT_S),
+        httpx.AsyncClient(base_url=f"http://127.0.0.1:{port}", timeout=limits) as client,
+    ):
+        served = Served(port, task, client)
+        assert (await client.get("/health")).status_code == 200
+        try:
+            yield served
+        finally:
+            if not task.done():
+                served.signal()
+                served.signal()
+            await task
+    assert signal.getsignal(signal.SIGTERM) is before
+
+
+async def test_a_client_that_hangs_up_ends_its_run(rim: Any, service: Any) -> None:
+    service.script = {"step": asyncio.Semaphore(0)}
+    async with serving(rim().app, service.drain) as served:
+        async with served.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
+            lines = s.aiter_lines()
+            assert await anext(lines) == "event: response.created"
+        await service.runs[0].left.wait()
+
+
+async def test_garbage_is_not_looked_for_in_what_was_loaded(rim: Any, service: Any) -> None:
+    before = gc.get_threshold()
+    async with serving(rim().app, service.drain):
+        assert gc.get_freeze_count() > 10_000
+        assert gc.get_threshold()[0] > before[0]
+    assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
+
+
+async def test_a_client_that_gives_up_waiting_ends_its_run(rim: Any, service: Any) -> None:
+    service.script = {"step": asyncio.Semaphore(0)}
+    async with serving(rim().app, service.drain) as served:
+        asked = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
+        await service.created.wait()
+        asked.cancel()
+        await service.runs[0].left.wait()
+
+
+async def test_a_client_that_leaves_the_queue_is_never_run(rim: Any, service: Any) -> None:
+    step = asyncio.Semaphore(0)
+    service.script = {"step": step}
+    here = rim(limits=Limits(max_running=1))
+    async with serving(here.app, service.drain) as served:
+        first = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
+        await service.created.wait()
+        second = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
+        await gauge(served, "responses_num_requests_waiting", 1)
+        second.cancel()
+        await gauge(served, "responses_num_requests_waiting", 0)
+        step.release()
+        step.release()
+        assert (await first).status_code == 200
+        assert len(service.runs) == 1
+
+
+async def gauge(served: Served, name: str, value: float) -> None:
+    while f"{name} {value:.1f}" not in (await served.client.get("/metrics")).text:
+        await asyncio.sleep(0)
+
+
+@pytest.mark.parametrize("declared", [True, False])
+async def test_a_huge_body_is_refused_early(rim: Any, service: Any, declared: bool) -> None:
+    here = rim(limits=Limits(max_body_bytes=1000))
+    async with serving(here.app, service.drain) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        length = "content-length: 50000000" if declared else "transfer-encoding: chunked"
+        head = f"POST /v1/responses HTTP/1.1\r\nhost: localhost\r\n{length}\r\n\r\n"
+        writer.write(head.encode() + (b"" if declared else b"800\r\n" + b" " * 0x800 + b"\r\n"))
+        status = await reader.readline()
+        assert status.startswith(b"HTTP/1.1 413")
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_a_client_that_sends_all_of_a_huge_body_hears_why(rim: Any, service: Any) -> None:
+    here = rim(limits=Limits(max_body_bytes=1000))
+    async with serving(here.app, service.drain) as served:
+        answer = await served.client.post("/v1/responses", content=b" " * 20_000_000)
+        assert answer.status_code == 413
+        assert answer.json()["error"]["code"] == "request_too_large"
+        assert (await served.client.get("/health")).status_code == 200
+
+
+@pytest.mark.parametrize("piece", [b"x-many: " + b"y" * 1000 + b"\r\n", b"z" * 1000])
+async def test_endless_headers_are_refused(rim: Any, service: Any, piece: bytes) -> None:
+    async with serving(rim().app, service.drain) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-one: " + piece * 70)
+        head, body = (await reader.read()).split(b"\r\n\r\n", 1)
+        assert head.startswith(b"HTTP/1.1 431")
+        assert json.loads(body)["error"]["code"] == "headers_too_large"
+        assert f"content-length: {len(body)}".encode() in head
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\x16\x03\x01\x02\x00\x01\r\n\r\n",
+        b"GET /health HTTP/1.1\r\ncontent-length: -5\r\n\r\n",
+        b"POST / HTTP/1.1\r\nhost: localhost\r\ntransfer-encoding: chunked\r\n\r\nzz\r\n",
+    ],
+)
+async def test_what_is_no_http_is_told_so_like_all_else(
+    rim: Any, service: Any, sent: bytes
+) -> None:
+    async with serving(rim().app, service.drain) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        writer.write(sent)
+        head, body = (await reader.read()).split(b"\r\n\r\n", 1)
+        assert head.startswith(b"HTTP/1.1 400")
+        error = json.loads(body)["error"]
+        assert set(error) == {"message", "type", "param", "code"}
+        assert error["code"] == "invalid_http"
+        writer.close()
+        with suppress(ConnectionError):
+            await writer.wait_closed()
+
+
+async def test_a_request_may_begin_right_behind_a_large_one(rim: Any, service: Any) -> None:
+    """The head of the second comes in the same piece as the body of the first, and is not whole."""
+    body = b" " * 100_000
+    async with serving(rim().app, service.drain) as served:
+        reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+        head = f"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
+        writer.write(head.encode() + body + b"GET /health HTTP/1.1\r\n")
+        assert (await reader.readline()).startswith(b"HTTP/1.1 404")
+        writer.write(b"host: localhost\r\nconnection: close\r\n\r\n")
+        assert (await reader.read()).endswith(b'{"status":"ok"}')
+        writer.close()
+        await writer.wait_closed()
+
+
+async def test_headers_of_common_size_are_taken(rim: Any, service: Any) -> None:
+    async with serving(rim().app, service.drain) as served:
+        for _ in range(3):
+            answer = await served.client.get("/health", headers={"x-turn": "y" * 30_000})
+            assert answer.status_code == 200
+
+
+async def test_a_bug_in_the_middle_of_a_stream_leaves_it_unfinished(rim: Any, service: Any) -> None:
+    """A client must not take what it has for the whole."""
+    service.script = {"breaks": True}
+    here = rim()
+    async with serving(here.app, service.drain) as served:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await served.client.post("/v1/responses", json={**ASK, "stream": True})
+    assert [line for line in here.lines() if line["event"] == "unexpected error"]
+
+
+async def test_headers_say_nothing_of_the_server(rim: Any, service: Any) -> None:
+    async with serving(rim().app, service.drain) as served:
+        assert "server" not in (await served.client.get("/health")).headers
+
+
+# --- the end -------------------------------------------------------------------------------------
+
+
+async def test_sigterm_lets_streams_end_and_takes_nobody_new(rim: Any, service: Any) -> None:
+    step = asyncio.Semaphore(0)
+    service.script = {"step": step}
+    graces: list[float] = []
+    draining = asyncio.Event()
+
+    async def drain(grace_s: float) -> None:
+        graces.append(grace_s)
+        draining.set()
+        await service.runs[0].left.wait()
+
+    async with serving(rim().app, drain, grace_s=12) as served:
+        async with served.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
+            lines = s.aiter_lines()
+            assert await anext(lines) == "event: response.created"
+            served.signal()
+            await draining.wait()
+            with pytest.raises(OSError):
+                await asyncio.open_connection("127.0.0.1", served.port)
+            step.release()
+            step.release()
+            rest = [line async for line in lines]
+        assert "event: response.completed" in rest
+        assert "data: [DONE]" in rest
+        await served.task
+    assert graces == [12]
+
+
+async def test_a_second_signal_cuts_the_grace_short(rim: Any, service: Any) -> None:
+    graces: list[float] = []
+    draining = asyncio.Event()
+    given_up = asyncio.Event()
+
+    async def drain(grace_s: float) -> None:
+        graces.append(grace_s)
+        draining.set()
+        if grace_s > 0:
+            try:
+                await asyncio.Event().wait()
+            finally:
+                given_up.set()
+
+    async with serving(rim().app, drain, grace_s=600) as served:
+        served.signal(signal.SIGINT)
+        await draining.wait()
+        served.signal(signal.SIGINT)
+        await given_up.wait()
+        await served.task
+    assert graces == [600, 0]
+
+
+SCRIPT = """
+import sys
+from antiphon.http.uvicorn_server import bind, run, serve
+
+async def app(scope, receive, send):
+    await send({"type": "http.response.start", "status": 204, "headers": []})
+    await send({"type": "http.response.body"})
+
+async def drain(grace_s):
+    pass
+
+async def main():
+    sockets = bind("127.0.0.1", 0)
+    sys.stdout.write(f"{sockets[0].getsockname()[1]}\\n")
+    sys.stdout.flush()
+    await serve(app, sockets, drain=drain)
+
+run(main())
+"""
+
+
+async def test_a_process_that_is_told_to_stop_exits_with_0_and_says_nothing() -> None:
+    process = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        SCRIPT,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    try:
+        async with asyncio.timeout(WAIT_S):
+            assert process.stdout is not None
+            port = int(await process.stdout.readline())
+            async with httpx.AsyncClient() as client:
+                assert (await client.get(f"http://127.0.0.1:{port}/")).status_code == 204
+            process.terminate()
+            out, err = await process.communicate()
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+    assert (process.returncode, out, err) == (0, b"", b"")
+
+
+# --- binding -------------------------------------------------------------------------------------
+
+
+def test_a_port_in_use_is_told_in_one_line() -> None:
+    (taken,) = bind("127.0.0.1", 0)
+    with taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(SetupError, match=f"port {port} on 127.0.0.1 is in use") as error:
+            bind("127.0.0.1", port)
+    assert "\n" not in str(error.value)
+
+
+def test_a_port_is_free_again_at_once() -> None:
+    (first,) = bind("127.0.0.1", 0)
+    port = first.getsockname()[1]
+    client = socket.create_connection(("127.0.0.1", port))
+    accepted, _ = blocking(first).accept()
+    accepted.close()  # this side waits for stragglers now
+    client.close()
+    first.close()
+    (second,) = bind("127.0.0.1", port)
+    second.close()
+
+
+def blocking(listener: socket.socket) -> socket.socket:
+    listener.settimeout(WAIT_S)
+    return listener
+
+
+def test_a_name_is_bound_on_all_its_addresses_with_one_port() -> None:
+    sockets = bind("localhost", 0)
+    try:
+        assert len({listener.getsockname()[1] for listener in sockets}) == 1
+        assert len({listener.family for listener in sockets}) == len(sockets)
+    finally:
+        for listener in sockets:
+            listener.close()
+
+
+@pytest.mark.parametrize("host", ["no.such.host.invalid", "256.1.1.1"])
+def test_a_host_that_is_not_ours_is_told_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    def unknown(*args: Any, **kwargs: Any) -> Any:
+        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
+
+    monkeypatch.setattr(socket, "getaddrinfo", unknown)
+    with pytest.raises(SetupError, match=host):
+        bind(host, 0)
+
+
+def test_a_port_out_of_range_is_told() -> None:
+    with pytest.raises(SetupError, match="70000 is not between 0 and 65535"):
+        bind("127.0.0.1", 70000)
+
+
+def test_an_address_that_is_not_there_is_left_out_if_another_is(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stream, elsewhere = socket.SOCK_STREAM, "192.0.2.1"  # kept for documentation (RFC 5737)
+    absent = (socket.AF_INET, stream, 6, "", (elsewhere, 0))
+    present = (socket.AF_INET, stream, 6, "", ("127.0.0.1", 0))
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: [absent, present])
+    (listener,) = bind("localhost", 0)
+    with listener:
+        assert listener.getsockname()[0] == "127.0.0.1"
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *args, **kwargs: [absent])
+    with pytest.raises(SetupError, match="localhost"):
+        bind("localhost", 0)
