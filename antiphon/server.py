@@ -29,7 +29,7 @@ from antiphon.http.uvicorn_server import bind, serve
 from antiphon.logs import adopt, open_log
 from antiphon.models.catalog import ServedModel
 from antiphon.models.download import bar
-from antiphon.retrieval.nearest import check_numbers
+from antiphon.retrieval.vector_search import check_numbers
 from antiphon.runs.background import Lease
 from antiphon.runs.files import Files
 from antiphon.runs.prompts import Prompts

@@ -9,7 +9,7 @@ import time
 from array import array
 from collections.abc import Iterator
 
-from antiphon.retrieval.nearest import Nearest
+from antiphon.retrieval.vector_search import Nearest
 from antiphon.store import open_store
 from antiphon.store.vectors import Chunk
 from antiphon.testing.vector_check import entry_of, store_of

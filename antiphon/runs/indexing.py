@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents, Unreadable
 from antiphon.errors import RequestError, RunError
-from antiphon.retrieval.cutting import Piece, cut
+from antiphon.retrieval.chunking import Piece, cut
 from antiphon.store.vectors import Chunk, Entry, Vectors, Work
 from antiphon.wire.vector_stores import FileStatus, LastError
 

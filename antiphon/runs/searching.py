@@ -8,8 +8,8 @@ from msgspec import Struct
 
 from antiphon.embeddings.base import Vector
 from antiphon.errors import InvalidRequest
-from antiphon.retrieval.nearest import Nearest
-from antiphon.retrieval.ranking import best, fused
+from antiphon.retrieval.rank_fusion import best, fused
+from antiphon.retrieval.vector_search import Nearest
 from antiphon.search_terms import asked as words_asked
 from antiphon.store.vectors import Entry, Hit, Vectors
 from antiphon.wire.filters import matches

@@ -15,7 +15,7 @@ from msgspec.structs import replace
 from antiphon.attachments.documents import Documents
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.pagination import Cut, page, page_of, section
-from antiphon.retrieval.cutting import Piece, joined
+from antiphon.retrieval.chunking import Piece, joined
 from antiphon.store.base import Store
 from antiphon.store.vectors import Entry, Held, Work
 from antiphon.stream.writer import Ids

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from antiphon.retrieval.cutting import cut, joined, tokens
-from antiphon.retrieval.nearest import Nearest
-from antiphon.retrieval.ranking import best, fused
+from antiphon.retrieval.chunking import cut, joined, tokens
+from antiphon.retrieval.rank_fusion import best, fused
+from antiphon.retrieval.vector_search import Nearest
 from antiphon.store.memory import MemoryStore
 from antiphon.store.vectors import Chunk
 from antiphon.testing.vector_check import entry_of, store_of
