@@ -30,12 +30,12 @@ from antiphon.logs import adopt, open_log
 from antiphon.models.catalog import ServedModel
 from antiphon.models.download import bar
 from antiphon.retrieval.vector_search import check_numbers
-from antiphon.runs.background import Lease
+from antiphon.runs.background.worker import Lease
 from antiphon.runs.files import Files
 from antiphon.runs.prompts import Prompts
-from antiphon.runs.running import Bounds
 from antiphon.runs.service import Models, Policy, Service
 from antiphon.runs.skills import Skills
+from antiphon.runs.tool_loop.executor import Bounds
 from antiphon.security.encryption import Key, Seal
 from antiphon.security.ssrf import network
 from antiphon.store import open_store

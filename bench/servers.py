@@ -79,7 +79,7 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
     when they hear it."""
     from antiphon.backends.scripted import Scripted
     from antiphon.models.catalog import Catalog, ServedModel
-    from antiphon.runs.background import Lease
+    from antiphon.runs.background.worker import Lease
     from antiphon.store import open_store
     from antiphon.stream.deltas import Close, Delta, Open, Sampled, Text
     from antiphon.wire.items import Message

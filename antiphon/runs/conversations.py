@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable
 
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.pagination import Cut, page
+from antiphon.runs.history.context import admit
 from antiphon.store.base import Store
 from antiphon.stream.writer import Ids
 from antiphon.wire.conversations import Conversation, CreateConversation
@@ -16,8 +17,6 @@ from antiphon.wire.faults import duplicate
 from antiphon.wire.items import Item
 from antiphon.wire.lists import Page
 from antiphon.wire.response import ConversationRef
-
-from .context import admit
 
 __all__ = ["Conversations"]
 

@@ -10,7 +10,7 @@ from antiphon.backends.embedding import Embedding, LazyEmbedding
 from antiphon.embeddings.base import Embedder, Role, Vector, cut
 from antiphon.errors import InvalidRequest
 
-from .models import Models, ServedModel
+from .policy import Models, ServedModel
 
 __all__ = ["Embeddings", "Made"]
 

@@ -10,15 +10,15 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Reply
+from antiphon.runs.replies.compaction import Question
+from antiphon.runs.replies.raw_messages import Inspected
+from antiphon.runs.replies.reasoning_summary import Summarised, Summariser, level
+from antiphon.runs.request.options import Visible
+from antiphon.runs.tool_loop.loop import Turns, Work
 from antiphon.tools.callers import by_the_model
 from antiphon.wire.request import CreateResponse
 
-from .asked import Visible
-from .compaction import Question
-from .inspected import Inspected
-from .models import Models, Policy, ServedModel
-from .summaries import Summarised, Summariser, level
-from .turns import Turns, Work
+from .policy import Models, Policy, ServedModel
 
 __all__ = ["Layers"]
 

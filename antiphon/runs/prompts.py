@@ -22,6 +22,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import Conflict, InvalidRequest, NotFound, RequestError, SetupError
 from antiphon.pagination import page_of
+from antiphon.runs.history.context import check_pairs
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 from antiphon.wire.checks import check_tools
@@ -35,8 +36,6 @@ from antiphon.wire.prompts import (
     PromptValue,
 )
 from antiphon.wire.request import CreateResponse
-
-from .context import check_pairs
 
 __all__ = ["Prompts", "Resolved"]
 

@@ -19,6 +19,18 @@ from antiphon.backends.base import Continuing
 from antiphon.backends.local.text_completion import cannot_continue
 from antiphon.errors import InvalidRequest, NotFound, RunError
 from antiphon.pagination import Cut, page
+from antiphon.runs.background.event_codec import encoded
+from antiphon.runs.background.event_log_reader import Kept
+from antiphon.runs.background.restore import restored
+from antiphon.runs.background.worker import Background
+from antiphon.runs.execution.run import Run
+from antiphon.runs.execution.supervisor import Supervisor
+from antiphon.runs.history.context import Context, history
+from antiphon.runs.history.session_chains import Recent
+from antiphon.runs.replies.compaction import compacted
+from antiphon.runs.replies.warmup import Warming
+from antiphon.runs.request.attachments import Attachments
+from antiphon.runs.request.options import completed, options
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store, StoredResponse
 from antiphon.store.runs import Batch, Claim
@@ -33,27 +45,15 @@ from antiphon.wire.lists import Page
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
 from antiphon.wire.response import Response
 
-from .asked import completed, options
-from .attachments import Attachments
-from .background import Background
-from .compaction import compacted
 from .containers import Containers
-from .context import Context, history
 from .conversations import Conversations
 from .embeddings import Embeddings
 from .files import Files
-from .kept import Kept
-from .lines import encoded
-from .models import Models, Policy, ServedModel
-from .preparation import Prepared, Preparer
+from .policy import Models, Policy, ServedModel
+from .preparer import Prepared, Preparer
 from .prompts import Prompts
-from .recent import Recent
-from .restored import restored
-from .run import Run
 from .skills import Skills
-from .supervisor import Supervisor
 from .vector_stores import VectorStores
-from .warming import Warming
 
 __all__ = ["Compaction", "Models", "Policy", "Queued", "ServedModel", "Service"]
 

@@ -8,9 +8,9 @@ import itertools
 import msgspec
 from msgspec import UNSET
 
-from antiphon.runs.recorder import Recorder
-from antiphon.runs.running import Budget, Place, run_all
-from antiphon.runs.turn import Turn
+from antiphon.runs.execution.recorder import Recorder
+from antiphon.runs.tool_loop.executor import Budget, Place, run_all
+from antiphon.runs.tool_loop.turn import Turn
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.grammar import check
 from antiphon.stream.writer import ResponseWriter

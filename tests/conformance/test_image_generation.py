@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.runs.running import Bounds
+from antiphon.runs.tool_loop.executor import Bounds
 from antiphon.store.base import Store
 from antiphon.tools.images.base import Wish
 from tests.attachments.samples import data_url, png

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.runs.labels import stood_for
+from antiphon.runs.request.mcp_labels import stood_for
 from antiphon.tools.web.index import Document, Index
 from antiphon.tools.web.provider import WebSearch
 from antiphon.wire.decode import create_response

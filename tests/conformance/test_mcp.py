@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.runs.background import Lease
+from antiphon.runs.background.worker import Lease
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.tools.mcp.pool import Pool

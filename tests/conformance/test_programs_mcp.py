@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.runs.background import Lease
+from antiphon.runs.background.worker import Lease
 from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store

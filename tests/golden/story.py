@@ -20,8 +20,8 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.runs.running import Bounds
 from antiphon.runs.service import Policy, Service
+from antiphon.runs.tool_loop.executor import Bounds
 from antiphon.sandbox.base import Limits, Outcome, Told
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.grammar import check

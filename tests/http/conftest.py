@@ -18,9 +18,9 @@ from antiphon.http.app import create_app
 from antiphon.logs import open_log
 from antiphon.pagination import Cut
 from antiphon.runs.conversations import Conversations
+from antiphon.runs.execution.run import Outlet
 from antiphon.runs.files import Files
 from antiphon.runs.prompts import Prompts
-from antiphon.runs.run import Outlet
 from antiphon.runs.skills import Skills
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.writer import ResponseWriter

@@ -21,7 +21,7 @@ from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import RequestError
 from antiphon.pagination import Cut
-from antiphon.runs.background import Lease
+from antiphon.runs.background.worker import Lease
 from antiphon.runs.service import Policy, Service
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store

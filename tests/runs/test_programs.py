@@ -16,9 +16,9 @@ from antiphon.backends.base import singly
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import InvalidRequest, ToolError
-from antiphon.runs.offered import Hosted
-from antiphon.runs.running import Bounds
-from antiphon.runs.turns import Turns, Work
+from antiphon.runs.tool_loop.executor import Bounds
+from antiphon.runs.tool_loop.loop import Turns, Work
+from antiphon.runs.tool_loop.toolsets import Hosted
 from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import Key, Seal
 from antiphon.stream.deltas import Close, Delta, Finish, Open

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from antiphon.runs.turn import Turn
+from antiphon.runs.tool_loop.turn import Turn
 from antiphon.stream.deltas import Annotate, Close, Text
 from antiphon.tools.citations import Citations
 from antiphon.tools.files.citations import of_files

@@ -17,7 +17,7 @@ from structlog.testing import capture_logs
 
 from antiphon.backends.scripted import Script, Scripted
 from antiphon.errors import RunError, SetupError
-from antiphon.runs.background import Lease
+from antiphon.runs.background.worker import Lease
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.memory import MemoryStore
@@ -29,8 +29,8 @@ from antiphon.testing.run_check import batch, begun
 from antiphon.webhooks.deliver import SCHEDULE_S, TRYING_S, Deliveries, Sender
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
+from tests.runs.background.test_worker import enqueue, followed
 from tests.runs.served import create, service
-from tests.runs.test_background import enqueue, followed
 
 from .receiver import SECRETS, SILENCE, Heard, Receiver, Told
 

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
 
-from antiphon.runs.run import Left
+from antiphon.runs.execution.run import Left
 from antiphon.stream.writer import Ids
 from antiphon.wire.response import Usage
 

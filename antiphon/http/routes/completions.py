@@ -23,7 +23,7 @@ from antiphon.http.middleware.request_context import Exchange, exchange_of
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import Presence
 from antiphon.http.streaming.response import Stream
-from antiphon.runs.run import Outlet
+from antiphon.runs.execution.run import Outlet
 from antiphon.wire.body import Limits as BodyLimits
 from antiphon.wire.events import Event
 from antiphon.wire.request import CreateResponse
@@ -32,7 +32,7 @@ from antiphon.wire.response import InputTokensDetails, Response, Usage
 from .responses import account
 
 if TYPE_CHECKING:
-    from antiphon.runs.run import Run
+    from antiphon.runs.execution.run import Run
 
 __all__ = ["Asked", "Choices", "Frames"]
 

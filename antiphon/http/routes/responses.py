@@ -29,13 +29,13 @@ from antiphon.http.streaming import sse
 from antiphon.http.streaming.disconnect import Presence
 from antiphon.http.streaming.keepalive import Silence
 from antiphon.http.streaming.response import Stream
-from antiphon.runs.run import Outlet
+from antiphon.runs.execution.run import Outlet
 from antiphon.wire.decode import create_response, input_tokens
 from antiphon.wire.events import Event, Keepalive
 from antiphon.wire.request import INCLUDES, CreateResponse
 
 if TYPE_CHECKING:
-    from antiphon.runs.run import Run
+    from antiphon.runs.execution.run import Run
     from antiphon.runs.service import Service
 
 __all__ = ["IGNORED_TOOLS", "Create", "Followed", "Responses", "account"]

@@ -19,8 +19,8 @@ from antiphon.http.endpoint_context import Rim
 from antiphon.http.metrics import Observed
 from antiphon.http.middleware.errors import UNEXPECTED, status_of, type_of
 from antiphon.http.middleware.request_context import ClientLeft, Exchange, exchange_of
-from antiphon.runs.recent import Recent
-from antiphon.runs.run import Outlet, Run
+from antiphon.runs.execution.run import Outlet, Run
+from antiphon.runs.history.session_chains import Recent
 from antiphon.wire.events import Error, Event, SteerFailed
 from antiphon.wire.socket import Create, Envelope, Steer, read_envelope, read_frame
 

@@ -14,7 +14,7 @@ from msgspec import UNSET
 from antiphon.backends.remote.responses.stream_parser import Reading
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import BackendError
-from antiphon.runs.recorder import Recorder
+from antiphon.runs.execution.recorder import Recorder
 from antiphon.stream.deltas import Annotate, Close, Delta, Finish, Open, Progress, Text
 from antiphon.stream.writer import ResponseWriter
 from antiphon.testing.deltas import read as checked

@@ -1,0 +1,1 @@
+"""Background runs: claims, leases, event logs, recovery."""

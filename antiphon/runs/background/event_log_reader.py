@@ -1,0 +1,82 @@
+"""Runs that are kept until somebody has made them, as readers see them: their events from any
+number on, for as long as the store has them. It knows not who makes them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Mapping
+from contextlib import aclosing
+
+from antiphon.errors import InvalidRequest
+from antiphon.store.base import Store
+from antiphon.stream.fold import Fold
+from antiphon.stream.kinds import Kind
+from antiphon.wire.items import ItemBase
+from antiphon.wire.response import Response
+
+from .event_codec import decoded, split
+
+__all__ = ["Kept"]
+
+#: Events of a log that are read in one step.
+_PAGE = 500
+
+
+class Kept:
+    """``kinds``: how items are told."""
+
+    def __init__(self, store: Store, kinds: Mapping[type[ItemBase], Kind]) -> None:
+        self._store = store
+        self._kinds = kinds
+
+    async def check(self, tenant: str, response_id: str) -> None:
+        """Raises ``InvalidRequest`` where the events of a run are no longer there."""
+        if await self._store.runs.events(tenant, response_id, -1, limit=1) is None:
+            raise InvalidRequest(
+                "The events of this response are no longer kept. Retrieve it without stream.",
+                param="stream",
+            )
+
+    async def follow(
+        self, tenant: str, response_id: str, after: int = -1
+    ) -> AsyncGenerator[list[bytes], None]:
+        """The events of a run beyond number ``after``, each a line of JSON, in batches: all that is
+        there, then what comes, until the run is over."""
+        runs = self._store.runs
+        with runs.follow(tenant, response_id) as tail:
+            tail.dirty = True
+            while True:
+                if (batch := tail.take(after)) is not None:
+                    yield split(batch, after)
+                    after = batch.last
+                elif not tail.dirty:
+                    await tail.wait()
+                else:
+                    tail.dirty = False
+                    found = await runs.events(tenant, response_id, after, limit=_PAGE)
+                    if found is None:
+                        return
+                    for batch in found.batches:
+                        yield split(batch, after)
+                        after = batch.last
+                    if found.ended:
+                        return
+                    tail.dirty = tail.dirty or bool(found.batches)
+
+    async def over(self, tenant: str, response_id: str) -> None:
+        """Wait until the run is over, or forgotten."""
+        async with aclosing(self.follow(tenant, response_id)) as batches:
+            async for _ in batches:
+                pass
+
+    async def so_far(self, tenant: str, response_id: str) -> Response | None:
+        """The response of a run as far as it has come; None: it is over."""
+        log, after = Fold(self._kinds), -1
+        while True:
+            found = await self._store.runs.events(tenant, response_id, after, limit=_PAGE)
+            if found is None or not found.batches:
+                break
+            for event in decoded(found.batches):
+                log.feed(event)
+            after = found.batches[-1].last
+        return None if found is None or found.ended else log.response

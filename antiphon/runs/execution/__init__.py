@@ -1,0 +1,1 @@
+"""One run: from deltas to recorded events."""

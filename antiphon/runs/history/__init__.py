@@ -1,0 +1,1 @@
+"""The conversation a request continues, as the model will see it."""

@@ -1,0 +1,81 @@
+"""What a service is given: the models it serves, and what the operator decided."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from msgspec import Struct
+
+from antiphon.backends.base import Backend, Status
+from antiphon.backends.embedding import Embedding, LazyEmbedding
+from antiphon.runs.background.worker import Lease
+from antiphon.runs.tool_loop.executor import Bounds
+
+__all__ = ["Models", "Policy", "ServedModel"]
+
+
+class ServedModel(Protocol):
+    """A model as the catalog serves it."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def aliases(self) -> tuple[str, ...]: ...
+    @property
+    def backend(self) -> Backend: ...
+    @property
+    def embedding(self) -> Embedding | LazyEmbedding | None:
+        """What makes its vectors, if it makes any; then it answers nothing."""
+
+    @property
+    def context_size(self) -> int | None: ...
+    @property
+    def created(self) -> int: ...
+    @property
+    def defaults(self) -> Mapping[str, Any]: ...
+    @property
+    def thinking_budgets(self) -> Mapping[str, int]: ...
+
+    @property
+    def status(self) -> Status:
+        """Whether it can answer at once."""
+
+    async def ready(self) -> None:
+        """Load it where it is not, which may go on behind this. Raises ``Overloaded``."""
+
+
+class Models(Protocol):
+    """The catalog: which models are served."""
+
+    def find(self, name: str | None) -> ServedModel:
+        """By name or alias; None: the default model. Raises ``NotFound``, ``model_not_found``."""
+
+    def all(self) -> tuple[ServedModel, ...]: ...
+
+
+class Policy(Struct, frozen=True, kw_only=True):
+    """What the operator decided about runs. Times in seconds; None = no limit. ``patience_s``:
+    how long a stream waits for the first word of what may be refused. ``unstored_s``: how
+    long a background response with ``store: false`` can be fetched after its end. ``webhooks``: the
+    ends of background responses are to be told. ``summary_model``: who summarises thinking; None:
+    the model that thought. ``max_files_bytes``: of all files of a tenant. ``file_search``: vector
+    stores can be searched in responses; ``file_search_embeddings``: the model that makes their
+    vectors; None: there are none. ``mcp_labels``: label → the tool of this server it stands for."""
+
+    keepalive_s: float = 15.0
+    patience_s: float = 3.0
+    timeout_s: float | None = None
+    unavailable_tools: str = "ignore"
+    reasoning_events: str = "openai"
+    broken_seals: str = "drop"
+    summary_model: str | None = None
+    unstored_s: float = 600.0
+    webhooks: bool = False
+    max_files_bytes: int | None = None
+    file_search: bool = True
+    file_search_embeddings: str | None = None
+    mcp_labels: Mapping[str, str] = {}
+    lease: Lease = Lease()
+    bounds: Bounds = Bounds()
+    reraise: bool = False

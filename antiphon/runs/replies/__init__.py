@@ -1,0 +1,1 @@
+"""Replies around a model call: compaction, reasoning summaries, raw messages, warm-up."""

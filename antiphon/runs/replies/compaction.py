@@ -1,0 +1,278 @@
+"""Compaction: a summary in place of what came before, written by the model that goes on from it.
+
+``Compacting`` is a reply like any other: one compaction item, and behind it, where an answer was
+asked for, that of the model which sees the shrunk conversation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.backends.base import Backend, Reply, added, singly
+from antiphon.backends.truncation import droppable
+from antiphon.conversation import Begun, Conversation, Kept, Options
+from antiphon.errors import CannotContinue, InvalidRequest, RunError
+from antiphon.runs.history.context import Context
+from antiphon.runs.history.encrypted_items import Sealed
+from antiphon.runs.history.visible_history import Recalled, holds, is_user
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Text
+from antiphon.wire import items as it
+from antiphon.wire.compaction import CompactedResponse
+from antiphon.wire.response import (
+    ContextManagement,
+    ReasoningConfig,
+    Response,
+    TextConfig,
+    Usage,
+)
+
+__all__ = ["Compacting", "Question", "answer", "compact", "compacted"]
+
+_TOO_LONG = "context_length_exceeded"
+
+#: The part of the context that a summary may fill, and what stays as it was at its end; and the
+#: most tokens of a summary, whatever the context holds.
+_SHARE = 4
+_MOST_SUMMARY = 4096
+#: What is taken for a context size that nobody knows.
+_USUAL_SIZE = 32_768
+#: Part of the context after which is compacted if the request leaves that to the server.
+_FULL = 3 / 4
+
+_ASK = """\
+Stop here: this conversation is now compacted. Write a summary of all of it, so that an assistant \
+who sees nothing but your summary can carry on where it stops. Say:
+- what the user wants, and every wish, rule and limit they named;
+- what has been done and found so far, with the exact names, paths, numbers, code and errors that \
+matter;
+- what was decided, and why;
+- what is open, and what comes next.
+Do not answer the conversation or go on with it, and call no tools. Write only the summary, in at \
+most {words} words."""
+
+
+class Question(Struct, frozen=True, kw_only=True):
+    """A conversation that is to be answered, by whom, and how."""
+
+    context: Context
+    backend: Backend
+    options: Options
+
+
+async def answer(
+    question: Question, sealed: Sealed, management: Sequence[ContextManagement]
+) -> Reply:
+    """The reply, with a compaction before it where the context is longer than ``management``
+    allows and compacting helps. Raises what ``Backend.prepare`` raises."""
+    backend, conversation = question.backend, question.context.conversation
+    if not management:
+        return await backend.prepare(conversation, question.options)
+    size = backend.context_size
+    limit = _threshold(management, size)
+    whole = replace(question.options, truncate=False)  # rather compacted than cut
+    reply = await _prepared(backend, conversation, whole)
+    if reply is not None and (limit is None or reply.input_tokens <= limit):
+        return reply
+    size = min(limit or size or _USUAL_SIZE, size or _USUAL_SIZE)
+    bound = size if reply is not None else backend.context_size or _USUAL_SIZE
+    rest = size // _SHARE
+    if await _helps(question, rest, _summary_tokens(size), bound):
+        return await _compacting(question, sealed, size, rest=rest, answered=True)
+    return reply or await backend.prepare(conversation, question.options)
+
+
+async def compact(question: Question, sealed: Sealed) -> Compacting:
+    """The reply that is a compaction and nothing more. Raises ``InvalidRequest`` where there is
+    nothing to compact, or where not even a summary of its end fits the context."""
+    size = question.backend.context_size or _USUAL_SIZE
+    return await _compacting(question, sealed, size, rest=0, answered=False)
+
+
+def compacted(context: Context, response: Response) -> CompactedResponse:
+    """The conversation as it is to be sent from now on: what the user said, as it was, and what
+    holds on, then the one compaction item that ``response`` is."""
+    recalled = context.recalled
+    kept = (item for item in (*recalled.before, *recalled.after) if is_user(item) or holds(item))
+    return CompactedResponse(
+        id=response.id,
+        created_at=response.created_at,
+        output=(*kept, *response.output),
+        usage=response.usage or Usage(),
+    )
+
+
+def _threshold(management: Sequence[ContextManagement], size: int | None) -> int | None:
+    """The tokens over which is compacted; None: only where the context is full."""
+    given = [entry.compact_threshold for entry in management if entry.compact_threshold]
+    if given:
+        return min(given)
+    return None if size is None else int(size * _FULL)
+
+
+async def _helps(question: Question, rest: int, summary: int, bound: int) -> bool:
+    """Whether the context would be within ``bound`` after it: what is to be said again each time
+    may alone be too long, and then there would be no end to compacting."""
+    if not question.context.recalled.summarised(rest=rest):
+        return False
+    shrunk = _shrunk(question, question.context.recalled.compacted("", rest=rest))
+    reply = await _prepared(question.backend, shrunk, question.options)
+    return reply is not None and reply.input_tokens + summary <= bound
+
+
+def _summary_tokens(size: int) -> int:
+    return min(_MOST_SUMMARY, size // _SHARE)
+
+
+def _shrunk(question: Question, recalled: Recalled) -> Conversation:
+    """The tokens kept stand for what is gone."""
+    return replace(question.context, recalled=recalled, kept=None).conversation
+
+
+async def _prepared(backend: Backend, conversation: Conversation, options: Options) -> Reply | None:
+    """The reply, or None for a conversation that is too long."""
+    try:
+        return await backend.prepare(conversation, options)
+    except InvalidRequest as error:
+        if error.code != _TOO_LONG:
+            raise
+        return None
+
+
+# --- the summary ---------------------------------------------------------------------------------
+
+
+async def _compacting(
+    question: Question, sealed: Sealed, size: int, *, rest: int, answered: bool
+) -> Compacting:
+    items = question.context.recalled.summarised(rest=rest)
+    if not items:
+        raise InvalidRequest("There is nothing to compact.", param="input")
+    summary = await _summarising(question, items, _summary_tokens(size))
+    return Compacting(question, sealed, summary, rest=rest, answered=answered)
+
+
+async def _summarising(question: Question, items: tuple[it.Item, ...], tokens: int) -> Reply:
+    """The call that writes the summary of ``items``: without the oldest of them, calls with their
+    outputs, where the context does not hold them all."""
+    ask = it.Message(
+        role="user", content=(it.InputText(text=_ASK.format(words=max(20, tokens // 2))),)
+    )
+    options = _plainly(question.options, tokens)
+    groups = droppable((*items, ask))
+
+    async def without(count: int) -> Reply | None:
+        out = {index for group in groups[:count] for index in group}
+        left = (item for index, item in enumerate(items) if index not in out)
+        conversation = replace(
+            question.context.conversation, items=(*question.context.lead, *left, ask)
+        )
+        reply = await _prepared(question.backend, conversation, options)
+        size = question.backend.context_size
+        fits = reply is not None and (size is None or reply.input_tokens + tokens <= size)
+        return reply if fits else None
+
+    best = await without(0)
+    low, high = 1, 0 if best is not None else len(groups)
+    while low <= high:
+        count = (low + high) // 2
+        found = await without(count)
+        best = found or best
+        low, high = (low, count - 1) if found is not None else (count + 1, high)
+    if best is None:
+        raise InvalidRequest(
+            "Your input exceeds the context window of this model, and its instructions alone leave "
+            "no room for a summary. Please adjust your input and try again.",
+            param="input",
+            code=_TOO_LONG,
+        )
+    return best
+
+
+def _plainly(options: Options, tokens: int) -> Options:
+    """How a summary is asked for: in words, no tools, no thinking, the request's sampling."""
+    return replace(
+        options,
+        tools=(),
+        tool_choice="auto",
+        text=TextConfig(),
+        reasoning=ReasoningConfig(effort="none"),
+        max_output_tokens=tokens,
+        stop=(),
+        logit_bias={},
+        logprobs=None,
+        truncate=False,
+    )
+
+
+class Compacting:
+    """``Reply`` with a compaction item, and where ``answered`` with the answer behind it."""
+
+    dropped: tuple[str, ...] = ()
+
+    def __init__(
+        self, question: Question, sealed: Sealed, summary: Reply, *, rest: int, answered: bool
+    ) -> None:
+        self._question = question
+        self._sealed = sealed
+        self._summary = summary
+        self._rest = rest
+        self._answered = answered
+        self._answer: Reply | None = None
+
+    @property
+    def input_tokens(self) -> int:
+        return self._summary.input_tokens + (self._answer.input_tokens if self._answer else 0)
+
+    @property
+    def kept(self) -> Kept | None:
+        """Those of the answer: the summary's own prompt is nobody's past."""
+        return self._answer.kept if self._answer is not None else None
+
+    def resumed(self, begun: Begun) -> Reply:
+        raise CannotContinue("its conversation was being compacted")
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Compact, and answer."""
+        yield Open(it.Compaction(encrypted_content="")), Progress("compacting")
+        summary, usage = await _read(self._summary)
+        recalled = self._question.context.recalled.compacted(summary, rest=self._rest)
+        assert recalled.past is not None
+        closed = Close({"encrypted_content": self._sealed.past(recalled.past)})
+        if not self._answered:
+            yield closed, Finish("stop", usage)
+            return
+        yield (closed,)
+        self._answer = await self._prepared(recalled)
+        async with aclosing(self._answer.deltas()) as deltas:
+            async for known in deltas:
+                if isinstance(last := known[-1], Finish):
+                    known = (*known[:-1], Finish(last.reason, added(usage, last.usage)))
+                yield known
+
+    async def _prepared(self, recalled: Recalled) -> Reply:
+        question = self._question
+        try:
+            return await question.backend.prepare(_shrunk(question, recalled), question.options)
+        except InvalidRequest as error:  # the run has begun
+            raise RunError(error.message, code=error.code or "server_error") from None
+
+
+async def _read(reply: Reply) -> tuple[str, Usage]:
+    """What the model said, without what it thought, and what that took. It may say nothing."""
+    texts: list[str] = []
+    usage = Usage()
+    speaks = False
+    async with aclosing(singly(reply.deltas())) as deltas:
+        async for delta in deltas:
+            match delta:
+                case Open():
+                    speaks = isinstance(delta.item, it.Message)
+                case Text() if speaks:
+                    texts.append(delta.text)
+                case Finish():
+                    usage = delta.usage
+    return "".join(texts).strip(), usage

@@ -1,0 +1,1 @@
+"""The agent loop: model turns and server-side tool calls."""

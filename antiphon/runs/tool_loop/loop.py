@@ -1,0 +1,382 @@
+"""Turns: a reply in which tools run. The model calls, they run side by side, it is told what came
+of it and goes on, until it is done or a bound is reached.
+
+To the run it is one reply. It knows no events and no particular tool.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, aclosing
+from functools import partial
+from typing import Any
+
+import structlog
+from msgspec import Struct
+from msgspec.structs import replace
+
+from antiphon.backends.base import Reply, added
+from antiphon.backends.wrapper import Around
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.errors import InvalidRequest, ToolError
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Prompted, Reason
+from antiphon.tools.base import Offer, Opening, Toolset
+from antiphon.tools.citations import Citations
+from antiphon.tools.told import trimmed
+from antiphon.wire import items as it
+from antiphon.wire import tools as tl
+from antiphon.wire.response import Usage
+
+from .executor import Bounds, Budget, Place, room, run_all
+from .recovery import calls_of, failed, is_between, turns_of
+from .toolsets import Hosted, apart, composed, covers, found_in, named_in, reader_of, with_tools
+from .turn import Called, Turn, said_of
+
+__all__ = ["Turns", "Work"]
+
+_log = structlog.get_logger(__name__)
+
+#: What a conversation gains, given what the model is told of a call.
+Items = Callable[[Callable[[Called], Sequence[it.Item]]], tuple[it.Item, ...]]
+
+#: Of the room for what tools say, as often as it does not fit.
+_SHARES = (1, 4, 16)
+_TOO_LONG = "context_length_exceeded"
+_ENOUGH = "No more calls are possible now. Answer with what you have."
+
+
+class Work(Struct, frozen=True, kw_only=True):
+    """What the turns are about. ``ask`` prepares the reply to a conversation; ``declared``: the
+    tools that the request has for the model; ``programs``: those that the client runs for programs
+    of the model, where it may write some."""
+
+    conversation: Conversation
+    options: Options
+    offers: tuple[Offer, ...]
+    ask: Callable[[Conversation, Options], Awaitable[Reply]]
+    bounds: Bounds
+    ids: Callable[[str], str]
+    tenant: str
+    response_id: str
+    hosted: tuple[Hosted, ...] = ()
+    declared: tuple[tl.Tool, ...] = ()
+    programs: tuple[Offer, ...] | None = None
+    include: frozenset[str] = frozenset()
+    context_size: int | None = None
+
+
+class Turns(Around):
+    """``Reply`` over the replies of all turns. ``reply`` is that of the first, ready."""
+
+    def __init__(self, reply: Reply, work: Work) -> None:
+        super().__init__(reply)
+        self._now = reply
+        self._work = work
+        self._offers = {(o.tool.name, o.namespace): o for o in work.offers}
+        self._conversation = work.conversation
+        self._options = work.options
+        self._budget = Budget(work.bounds.calls)
+        self._begun: Begun | None = None
+        self._reader: Callable[[], Citations] | None = None
+        #: Why the reply ended before the model was asked.
+        self._ended: Reason | None = None
+        self._began = 0.0
+        #: Bytes the model can be told of each call of the last turn.
+        self._room = 0
+        #: What each turn used.
+        self.used: list[Usage] = []
+
+    def resumed(self, begun: Begun) -> Reply:
+        """Within a turn, from its tokens. Where tools ran last, from the items: what was running is
+        not run again, but failed. Bounds and usage count what was before."""
+        self._begun = begun
+        self.used[:] = turns_of(begun)
+        self._budget.spend(calls_of(begun))
+        if begun.items or begun.open:
+            items = (*self._conversation.items, *begun.items)
+            self._conversation = replace(self._conversation, items=items, kept=None)
+        return self
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        begun, self._begun = self._begun, None
+        self._began = _now()
+        async with AsyncExitStack() as stack:
+            toolsets: list[Toolset] = []
+            async with aclosing(self._open(stack, toolsets, anew=begun is None)) as opened:
+                async for known in opened:
+                    yield known
+            async with aclosing(self._start(toolsets, begun)) as started:
+                async for known in started:
+                    yield known
+            if self._ended is not None:
+                yield (self._end(self._ended),)
+                return
+            said = None if begun is None or is_between(begun) else next(iter(begun.open), None)
+            async with aclosing(self._all(said)) as turns:
+                async for known in turns:
+                    yield known
+
+    async def _all(self, said: it.Item | None) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Every turn to the end. ``said``: the item that an interruption found open."""
+        while True:
+            is_last = self._must_answer
+            turn = Turn(
+                self._offers,
+                self._work.ids,
+                allowed=0 if is_last else self._budget.left,
+                refuses=self._refuses,
+                begun=said,
+                reader=self._reader,
+                caller=None if self._work.programs is None else it.DirectCaller(),
+            )
+            said = None
+            async with aclosing(self._turn(turn)) as deltas:
+                async for known in deltas:
+                    yield known
+            finish = turn.finish
+            if finish is None or finish.reason != "stop" or not turn.calls or _awaits_client(turn):
+                yield (self._end("stop" if finish is None else finish.reason),)
+                return
+            if is_last or self._has_to_end(turn):
+                yield (self._end("turns"),)
+                return
+            prompted = await self._next(turn.items, turn)
+            if prompted is None:
+                yield (self._end("length"),)
+                return
+            yield prompted
+
+    # --- bounds ----------------------------------------------------------------------------------
+
+    @property
+    def _left_s(self) -> float:
+        """Seconds in which tools may still be called."""
+        most = self._work.bounds.seconds
+        return math.inf if most is None else self._began + most - _now()
+
+    @property
+    def _must_answer(self) -> bool:
+        """The model is to call none of our tools any more, but answer."""
+        bounds = self._work.bounds
+        if bounds.at_end == "incomplete":
+            return False
+        return len(self.used) >= bounds.turns - 1 or self._left_s <= 0
+
+    def _has_to_end(self, turn: Turn) -> bool:
+        """The operator wants no answer made of what there is."""
+        bounds = self._work.bounds
+        if bounds.at_end == "answer":
+            return False
+        late = len(self.used) >= bounds.turns or self._left_s <= 0
+        return late or any(call.ignored and not call.refused for call in turn.calls)
+
+    # --- before the first turn -------------------------------------------------------------------
+
+    async def _open(
+        self, stack: AsyncExitStack, toolsets: list[Toolset], *, anew: bool
+    ) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """Open the tools. Those that lead the output are told of, unless they have been."""
+        work, opening = self._work, self._opening()
+        for hosted in work.hosted:
+            lead = hosted.provider.lead(hosted.tool, opening) if anew else None
+            key = work.ids("lead") if lead is not None else ""
+            if lead is not None:
+                yield (Open(lead, key), Progress("in_progress", key))
+            try:
+                toolset = await stack.enter_async_context(
+                    hosted.provider.open(hosted.tool, opening)
+                )
+            except ToolError as error:
+                toolset = Toolset(failed=True, fields={"error": error.message})
+            if lead is not None:
+                step = "failed" if toolset.failed else "completed"
+                yield (Progress(step, key), Close(toolset.fields, key))
+            toolsets.append(toolset)
+
+    def _opening(self) -> Opening:
+        return Opening(
+            tenant=self._work.tenant,
+            response_id=self._work.response_id,
+            items=self._work.conversation.items,
+            begun=self._conversation.items[len(self._work.conversation.items) :],
+            include=self._work.include,
+        )
+
+    async def _start(
+        self, toolsets: Sequence[Toolset], begun: Begun | None
+    ) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """The reply of the first turn, once it is known what there is to call."""
+        within = begun is not None and not is_between(begun)
+        if begun is not None and not within:
+            yield self._failed(begun)
+        opening = replace(self._opening(), items=self._conversation.items)
+        toolsets = apart(toolsets, self._options.tools)
+        toolsets = composed(self._work.hosted, toolsets, self._work.programs or (), opening)
+        offered = tuple(offer for toolset in toolsets for offer in toolset.offers)
+        self._offers.update({(o.tool.name, o.namespace): o for o in offered})
+        self._reader = reader_of(toolsets)
+        self._options = with_tools(self._options, self._work.hosted, toolsets)
+        if begun is not None and within:
+            if offered:
+                self._now = await self._work.ask(self._work.conversation, self._options)
+            self._now = self._now.resumed(begun)
+            return
+        first = [each for toolset in toolsets for each in toolset.first]
+        going = [each for each in first if each.call_id is not None]
+        calls = [Called.first(each, self._work.ids) for each in (first if begun is None else going)]
+        for call in calls:
+            if out := call.said():
+                yield out
+        async with aclosing(run_all(calls, self._place(calls))) as steps:
+            async for step in steps:
+                yield (step,)
+        if any(call.waits for call in calls):
+            self._ended = "stop"
+        elif begun is not None or calls or offered:
+            afresh = begun is None and not going  # what a choice demanded has been done otherwise
+            prompted = await self._next(partial(said_of, calls), first=afresh)
+            self._ended = "length" if prompted is None else None
+            if prompted:
+                yield prompted
+
+    async def _turn(self, turn: Turn) -> AsyncGenerator[tuple[Delta, ...], None]:
+        """What the model says, then what its tools do."""
+        async with aclosing(self._now.deltas()) as deltas:
+            async for known in deltas:
+                if out := turn.take(known):
+                    yield out
+        if turn.finish is None:
+            return
+        self.used.append(turn.finish.usage)
+        calls = [call for call in turn.calls if not call.ignored]
+        self._budget.take(len(calls))
+        if turn.finish.reason == "stop" and calls:
+            async with aclosing(run_all(calls, self._place(calls))) as steps:
+                async for step in steps:
+                    yield (step,)
+
+    # --- the next turn ---------------------------------------------------------------------------
+
+    async def _next(
+        self, items: Items, turn: Turn | None = None, *, first: bool = False
+    ) -> tuple[Delta, ...] | None:
+        """Ask the model again, or for the first time; None if there is no room for an answer.
+        What it is told of its tools is cut further where it does not fit."""
+        kept = turn.kept(self._now.kept) if turn is not None else self._conversation.kept
+        before = self._conversation
+        self._options = self._options if first else self._afterwards()
+        if self._options.max_output_tokens == 0:
+            return None
+        for share in _SHARES:
+            said = items(partial(self._told, room=self._room // share))
+            self._conversation = replace(before, items=(*before.items, *said), kept=kept)
+            try:
+                self._now = await self._work.ask(self._conversation, self._options)
+                break
+            except InvalidRequest as refused:
+                if refused.code == _TOO_LONG and share != _SHARES[-1]:
+                    continue
+                _log.info("no more turns", response=self._work.response_id, why=refused.message)
+                return None
+        prompt = self._now.kept
+        return () if prompt is None else (Prompted(prompt.ids),)
+
+    def _afterwards(self) -> Options:
+        """A call that was demanded has been made. Where no more may be made, only what the client
+        runs may be called."""
+        options, choice = self._options, self._options.tool_choice
+        if choice == "required":
+            choice = "auto"
+        elif isinstance(choice, tl.Choice) and choice.mode != "none":
+            asked = self._work.options.tool_choice
+            several = isinstance(asked, tl.Choice) and asked.type == "allowed_tools"
+            choice = replace(choice, mode="auto") if several else "auto"
+        changed: dict[str, Any] = {"tool_choice": choice}
+        most = self._work.options.max_output_tokens
+        if most is not None:
+            spent = sum(usage.output_tokens for usage in self.used)
+            changed["max_output_tokens"] = max(0, most - spent)
+        if self._must_answer or self._budget.left == 0:
+            changed |= {"tool_choice": self._clients(choice), "strays": True}
+        return replace(options, **changed)
+
+    def _clients(self, choice: tl.ToolChoice) -> tl.ToolChoice:
+        """What the choice leaves of the tools that the client runs. All are shown as before: a
+        prompt that begins otherwise would be read anew."""
+        tools = [tool for tool in self._declared() if not self._runs_here(tool)]
+        left = [named for tool in tools for named in named_in(tool)]
+        if isinstance(choice, tl.Choice):
+            left = [named for named in left if covers(choice, named)]
+        return tl.Choice(type="allowed_tools", mode="auto", tools=tuple(left))
+
+    def _place(self, calls: Sequence[Called]) -> Place:
+        """Where calls of one turn run, which share what the model can still be told."""
+        work = self._work
+        used = self._now.input_tokens + sum(usage.output_tokens for usage in self.used[-1:])
+        self._room = room(work.context_size, used) // max(1, len(calls))
+        return Place(
+            tenant=work.tenant,
+            response_id=work.response_id,
+            room=self._room,
+            side_by_side=work.bounds.side_by_side,
+            call_s=max(0.0, min(work.bounds.call_s, self._left_s)),
+            budget=self._budget,
+            ids=work.ids,
+        )
+
+    def _refuses(self, name: str, namespace: str | None) -> str:
+        """What the model is told that calls what there is not, or what the request keeps it from:
+        models that nothing holds to a grammar do."""
+        choice = self._options.tool_choice
+        known = [named for tool in self._declared() for named in named_in(tool)]
+        if isinstance(choice, tl.Choice) and choice.type == "allowed_tools":
+            known = [named for named in known if covers(choice, named)]
+        elif (name, namespace) in self._offers:
+            return ""
+        if any((one.name, one.namespace or None) == (name, namespace) for one in known):
+            return ""
+        return f"There is no tool {name!r} that could be called."
+
+    def _declared(self) -> tuple[tl.Tool, ...]:
+        """The tools of the request, those that it came to, and those that were found."""
+        found = found_in(self._conversation.items)
+        return (*self._work.declared, *self._options.tools, *found)
+
+    def _runs_here(self, tool: tl.Tool) -> bool:
+        inner = tool.tools[0] if isinstance(tool, tl.Namespace) else tool
+        namespace = tool.name if isinstance(tool, tl.Namespace) else None
+        offer = self._offers.get((getattr(inner, "name", ""), namespace))
+        return offer is not None and offer.call is not None
+
+    def _told(self, call: Called, room: int) -> Sequence[it.Item]:
+        """What the model is told of a call, in so many bytes."""
+        result = call.result
+        if result is None:
+            return (call.output(_ENOUGH),)
+        if result.items:
+            return result.items
+        return (call.output(trimmed(result.text, room)),)
+
+    def _end(self, reason: Any) -> Finish:
+        used = Usage()
+        for turn in self.used:
+            used = added(used, turn)
+        return Finish(reason, used)
+
+    def _failed(self, begun: Begun) -> tuple[Delta, ...]:
+        """What was running when the run was interrupted."""
+        deltas, items = failed(begun)
+        items = (*self._conversation.items, *items)
+        self._conversation = replace(self._conversation, items=items)
+        return deltas
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
+
+
+def _awaits_client(turn: Turn) -> bool:
+    """The client has to answer a call of the model, or of a program of it."""
+    return turn.awaits_client or any(call.waits for call in turn.calls)

@@ -1,0 +1,86 @@
+"""What an interruption leaves of tools that ran: they are not run again, but failed. It knows no
+model.
+"""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from antiphon.conversation import Begun, open_programs, program_of
+from antiphon.stream.deltas import Close, Delta
+from antiphon.wire import items as it
+from antiphon.wire.response import Usage
+
+from .executor import error_fields
+
+__all__ = ["calls_of", "failed", "is_between", "turns_of"]
+
+_INTERRUPTED = "The server was interrupted while this ran. It may or may not have been done."
+
+#: Items of tools that run here.
+_RUN_HERE = (
+    it.McpListTools,
+    it.McpCall,
+    it.WebSearchCall,
+    it.FileSearchCall,
+    it.CodeInterpreterCall,
+    it.ImageGenerationCall,
+    it.ShellCall,
+    it.ShellCallOutput,
+    it.ToolSearchCall,
+    it.ToolSearchOutput,
+    it.ProgramOutput,
+)
+#: Those of them that count as calls.
+_CALLS = (
+    it.McpCall,
+    it.WebSearchCall,
+    it.FileSearchCall,
+    it.CodeInterpreterCall,
+    it.ImageGenerationCall,
+    it.ShellCall,
+    it.ToolSearchCall,
+)
+_CAN_FAIL = (
+    it.McpCall,
+    it.WebSearchCall,
+    it.FileSearchCall,
+    it.CodeInterpreterCall,
+    it.ImageGenerationCall,
+)
+
+
+def calls_of(begun: Begun) -> int:
+    """Calls of tools that run here."""
+    return sum(isinstance(item, _CALLS) for item in (*begun.items, *begun.open))
+
+
+def turns_of(begun: Begun) -> list[Usage]:
+    """What each turn used that was over."""
+    over = begun.turns if is_between(begun) else begun.turns[:-1]
+    return [
+        Usage(input_tokens=read, output_tokens=said, total_tokens=read + said)
+        for read, said in over
+    ]
+
+
+def is_between(begun: Begun) -> bool:
+    """Interrupted while tools ran, or before the model heard of it."""
+    last = begun.open or begun.items[-1:]
+    if any(isinstance(item, _RUN_HERE) or program_of(item) is not None for item in last):
+        return True
+    return bool(open_programs(begun.items))
+
+
+def failed(begun: Begun) -> tuple[tuple[Delta, ...], tuple[it.Item, ...]]:
+    """How the items that were open end, and what the conversation has of them."""
+    out: list[Delta] = []
+    items: list[it.Item] = []
+    for item in begun.open:
+        told = error_fields(item, _INTERRUPTED)
+        status = "failed" if isinstance(item, _CAN_FAIL) else "incomplete"
+        out.append(Close(told, item.id, status))
+        if "status" in item.__struct_fields__:
+            told = {**told, "status": status}
+        items.append(replace(item, **told))
+    return tuple(out), tuple(items)

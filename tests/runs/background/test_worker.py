@@ -1,0 +1,400 @@
+"""Background runs: claimed, followed, cancelled, interrupted, continued; one truth."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import Any, Union
+
+import msgspec
+import pytest
+
+from antiphon.backends.base import Backend
+from antiphon.backends.local.backend import Local
+from antiphon.backends.scripted import Scripted
+from antiphon.errors import InvalidRequest, NotFound
+from antiphon.runs.background.worker import Lease
+from antiphon.runs.service import Service
+from antiphon.store import open_store
+from antiphon.store.base import Store
+from antiphon.store.memory import MemoryStore
+from antiphon.stream.fold import fold
+from antiphon.stream.grammar import check
+from antiphon.testing.postgres import Postgres
+from antiphon.tools.base import Context, Result, Step
+from antiphon.wire.decode import create_response
+from antiphon.wire.events import EVENTS, Event
+from antiphon.wire.items import McpCall, McpListTools, Message
+from antiphon.wire.response import Response
+from tests.conformance.served import engine, local
+from tests.conformance.test_hosted import Dice
+from tests.conformance.test_tool_search import called
+from tests.runs.execution.test_run import Gated
+from tests.runs.served import service
+
+_decode = msgspec.json.Decoder(Union[tuple(EVENTS.values())]).decode  # noqa: UP007
+
+
+def decode_event(event: dict[str, Any]) -> Event:
+    return _decode(json.dumps(event).encode())
+
+
+TEXT = " ".join(f"word{n}" for n in range(40))
+LEASE = Lease(lease_s=0.2, flush_s=0.001)
+
+
+@asynccontextmanager
+async def serving(backend: Backend, store: Store, **policy: Any) -> AsyncIterator[Service]:
+    served = service(backend, store, **{"lease": LEASE, **policy})
+    served.start()
+    try:
+        yield served
+    finally:
+        await served.drain(0)
+
+
+async def enqueue(served: Service, tenant: str = "t", **fields: Any) -> Response:
+    body = {"model": "scripted", "input": "hi", "background": True, **fields}
+    return (await served.enqueue(tenant, create_response(json.dumps(body).encode()))).response
+
+
+async def followed(served: Service, response_id: str, after: int = -1) -> list[dict[str, Any]]:
+    async with (
+        asyncio.timeout(10),
+        aclosing(served.kept.follow("t", response_id, after)) as batches,
+    ):
+        return [json.loads(line) async for lines in batches for line in lines]
+
+
+async def until(served: Service, response_id: str, told: Callable[[Response], bool]) -> Response:
+    """The response as soon as it is so; each event is a reason to look."""
+    async with asyncio.timeout(10):
+        async with aclosing(served.kept.follow("t", response_id)) as batches:
+            async for _ in batches:
+                response = await served.retrieve("t", response_id)
+                if told(response):
+                    return response
+        return await served.retrieve("t", response_id)
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[Store]:
+    if request.param == "postgres":
+        database: Postgres = request.getfixturevalue("database")
+        made = await open_store(await database.fresh())
+    else:
+        path = {"memory": "memory:", "sqlite": f"sqlite:{tmp_path}/a.db"}[request.param]
+        made = await open_store(path)
+    yield made
+    await made.close()
+
+
+async def test_it_is_queued_at_once_and_completed_later(store: Store) -> None:
+    async with serving(Scripted([TEXT]), store) as served:
+        queued = await enqueue(served)
+        assert (queued.status, queued.output, queued.background) == ("queued", (), True)
+        events = await followed(served, queued.id)
+        assert [event["sequence_number"] for event in events] == list(range(len(events)))
+        assert [event["type"] for event in events[:3]] == [
+            "response.created",
+            "response.queued",
+            "response.in_progress",
+        ]
+        ended = await served.retrieve("t", queued.id)
+        assert ended.status == "completed"
+        decoded = [decode_event(event) for event in events]
+        check(decoded)
+        assert fold(decoded) == ended
+
+
+async def test_every_tail_can_be_had_by_many_readers(store: Store) -> None:
+    async with serving(Scripted([TEXT], wait_s=0.001, tokens=True), store) as served:
+        queued = await enqueue(served)
+        live = await asyncio.gather(*(followed(served, queued.id) for _ in range(5)))
+        whole = await followed(served, queued.id)
+        assert all(heard == whole for heard in live)
+        for after in range(-1, len(whole) + 3):
+            assert await followed(served, queued.id, after) == whole[after + 1 :]
+
+
+async def test_what_is_so_far_can_be_seen(store: Store) -> None:
+    backend = Gated()
+    async with serving(backend, store) as served:
+        queued = await enqueue(served)
+        seen = await until(served, queued.id, lambda response: bool(response.output))
+        assert seen.status == "in_progress"
+        assert seen.output[0].status == "in_progress"  # type: ignore[union-attr]
+        backend.gate.set()
+        await followed(served, queued.id)
+        assert (await served.retrieve("t", queued.id)).status == "completed"
+
+
+async def test_a_cancelled_run_keeps_what_it_said_and_stays_cancelled(store: Store) -> None:
+    backend = Gated()
+    async with serving(backend, store) as served:
+        queued = await enqueue(served)
+        await until(served, queued.id, lambda response: bool(response.output))
+        first = await served.cancel("t", queued.id)
+        assert (first.status, first.usage, first.completed_at) == ("cancelled", None, None)
+        assert first.output[0].status == "incomplete"  # type: ignore[union-attr]
+        async with asyncio.timeout(5):
+            await backend.left.wait()
+        backend.gate.set()
+        assert await served.cancel("t", queued.id) == first
+        events = await followed(served, queued.id)
+        assert fold(map(decode_event, events)).output == first.output
+        with pytest.raises(InvalidRequest, match="cancelled"):
+            await enqueue(served, previous_response_id=queued.id)
+
+
+async def test_a_queued_run_can_be_cancelled(store: Store) -> None:
+    async with serving(Gated(), store, lease=Lease(places=0)) as served:
+        queued = await enqueue(served)
+        assert (await served.cancel("t", queued.id)).status == "cancelled"
+        assert [event["type"] for event in await followed(served, queued.id)] == [
+            "response.created",
+            "response.queued",
+        ]
+
+
+async def test_cancelling_races_completion_to_one_truth(store: Store) -> None:
+    async with serving(Scripted([TEXT], wait_s=0.0005), store) as served:
+        for n in range(20):
+            queued = await enqueue(served)
+            for _ in range(n * 5):
+                await asyncio.sleep(0)
+            answered = await served.cancel("t", queued.id)
+            events = await followed(served, queued.id)
+            kept = await served.retrieve("t", queued.id)
+            assert kept == answered
+            ends = [e["type"] for e in events if e["type"] == "response.completed"]
+            assert len(ends) == (kept.status == "completed")
+            assert fold(map(decode_event, events)).output == kept.output
+
+
+async def test_cancel_knows_what_it_cannot_cancel(store: Store) -> None:
+    async with serving(Scripted([TEXT]), store) as served:
+        with pytest.raises(NotFound):
+            await served.cancel("t", "resp_none")
+        run = await served.create("t", create_response(b'{"model": "scripted", "input": "hi"}'))
+        await run.drive()
+        with pytest.raises(InvalidRequest, match="synchronous"):
+            await served.cancel("t", run.id)
+        queued = await enqueue(served)
+        await followed(served, queued.id)
+        assert (await served.cancel("t", queued.id)).status == "completed"
+
+
+async def test_deleting_what_runs_stops_it(store: Store) -> None:
+    backend = Gated()
+    async with serving(backend, store) as served:
+        queued = await enqueue(served)
+        await until(served, queued.id, lambda response: bool(response.output))
+        await served.delete("t", queued.id)
+        async with asyncio.timeout(5):
+            await backend.left.wait()
+        with pytest.raises(NotFound):
+            await served.retrieve("t", queued.id)
+        assert await followed(served, queued.id) == []
+
+
+async def test_a_failed_run_is_told_to_late_readers(store: Store) -> None:
+    async with serving(Gated(), store, timeout_s=0.01) as served:
+        queued = await enqueue(served)
+        events = await followed(served, queued.id)
+        assert [event["type"] for event in events[-2:]] == ["error", "response.failed"]
+        assert await followed(served, queued.id, len(events) - 2) == events[-1:]
+
+
+@pytest.mark.parametrize("pause", range(0, 40, 7))
+async def test_what_one_service_leaves_another_finishes(store: Store, pause: int) -> None:
+    """As if undisturbed: the same text, no number twice, none missing."""
+    async with serving(Scripted([TEXT], tokens=True), MemoryStore()) as served:
+        whole = await followed(served, (await enqueue(served)).id)
+    backend = Scripted([TEXT], wait_s=0.001, tokens=True)
+    async with serving(backend, store) as first:
+        queued = await enqueue(first)
+        for _ in range(pause * 3):
+            await asyncio.sleep(0.0002)
+    async with serving(backend, store) as second:
+        events = await followed(second, queued.id)
+        check([decode_event(event) for event in events])
+        assert [e["sequence_number"] for e in events] == list(range(len(events)))
+        assert [e["type"] for e in events] == [e["type"] for e in whole]
+        assert [e.get("delta") for e in events] == [e.get("delta") for e in whole]
+        ended = await second.retrieve("t", queued.id)
+        assert ended.usage is not None and ended.usage.output_tokens == 40
+
+
+async def test_a_model_without_tokens_cannot_go_on_and_says_so(store: Store) -> None:
+    backend = Scripted([TEXT], wait_s=0.001)
+    async with serving(backend, store) as first:
+        queued = await enqueue(first)
+        await until(first, queued.id, lambda response: bool(response.output))
+    async with serving(backend, store) as second:
+        events = await followed(second, queued.id)
+        check([decode_event(event) for event in events])
+        ended = await second.retrieve("t", queued.id)
+        assert ended.status == "failed" and ended.error is not None
+        assert "cannot be continued" in ended.error.message
+
+
+async def test_a_zombie_is_fenced(store: Store) -> None:
+    """Whoever lost its run stops at its next word, and nothing of it is kept."""
+    backend = Scripted([TEXT], wait_s=0.002, tokens=True)
+    async with serving(backend, store) as zombie:
+        queued = await enqueue(zombie)
+        await until(zombie, queued.id, lambda response: bool(response.output))
+        store.runs.listen(_Deaf())
+        await store.runs.release(zombie._owner)
+        other = service(Scripted([TEXT], tokens=True), store, lease=LEASE)
+        other.start()
+        try:
+            events = await followed(other, queued.id)
+        finally:
+            await other.drain(0)
+        assert [e["sequence_number"] for e in events] == list(range(len(events)))
+        assert fold(map(decode_event, events)).status == "completed"
+
+
+class _Deaf:
+    def queued(self) -> None: ...
+    def lost(self, response_id: str, epoch: int) -> None: ...
+
+
+async def test_what_is_not_stored_can_be_fetched_for_a_while(store: Store) -> None:
+    from antiphon.store.base import Retention
+    from tests.runs.served import NOW
+
+    async with serving(Scripted([TEXT]), store, unstored_s=600) as served:
+        queued = await enqueue(served, store=False)
+        await followed(served, queued.id)
+        assert (await served.retrieve("t", queued.id)).status == "completed"
+        with pytest.raises(InvalidRequest, match="not found"):
+            await enqueue(served, previous_response_id=queued.id)
+        await store.sweep(Retention(), NOW + 599)
+        await served.retrieve("t", queued.id)
+        await store.sweep(Retention(), NOW + 601)
+        with pytest.raises(NotFound):
+            await served.retrieve("t", queued.id)
+
+
+async def test_a_conversation_is_held_until_the_run_is_over(store: Store) -> None:
+    from antiphon.wire.conversations import CreateConversation
+
+    backend = Gated()
+    async with serving(backend, store) as served:
+        made = await served.conversations.create("t", CreateConversation())
+        queued = await enqueue(served, conversation=made.id)
+        with pytest.raises(InvalidRequest, match="Another process"):
+            await enqueue(served, conversation=made.id)
+        backend.gate.set()
+        await followed(served, queued.id)
+        assert len(await store.conversation_items("t", made.id)) == 2
+        await enqueue(served, conversation=made.id)
+
+
+async def test_runs_wait_for_a_place(store: Store) -> None:
+    backend = Gated()
+    async with serving(backend, store, lease=Lease(places=1, lease_s=0.2)) as served:
+        first, second = await enqueue(served), await enqueue(served)
+        await until(served, first.id, lambda response: bool(response.output))
+        assert (await served.retrieve("t", second.id)).status == "queued"
+        backend.gate.set()
+        await followed(served, second.id)
+        assert (await served.retrieve("t", second.id)).status == "completed"
+
+
+async def test_foreign_tenants_see_nothing(store: Store) -> None:
+    async with serving(Gated(), store) as served:
+        queued = await enqueue(served)
+        for ask in (served.retrieve, served.cancel, served.delete, served.check_followable):
+            with pytest.raises(NotFound):
+                await ask("u", queued.id)
+        async with aclosing(served.kept.follow("u", queued.id)) as batches:
+            assert [batch async for batch in batches] == []
+
+
+# --- tools ---------------------------------------------------------------------------------------
+
+MCP = [{"type": "mcp", "server_label": "dice", "server_url": "http://localhost/mcp"}]
+
+
+class Slow(Dice):
+    """Dice that roll until they are let go."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rolling = asyncio.Event()
+        self.landed = asyncio.Event()
+
+    async def roll(self, arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        self.rolling.set()
+        await self.landed.wait()
+        async for step in super().roll(arguments, context):
+            yield step
+
+
+def _played(arguments: Any) -> Local:
+    return local(engine([called("dice__roll", arguments), "Well, well."]))
+
+
+@pytest.mark.requirement("API-HOSTED-RUN")
+@pytest.mark.parametrize("arguments", [{"n": 1}, None])
+async def test_a_tool_that_ran_when_its_server_died_has_failed_and_does_not_run_again(
+    store: Store, arguments: Any
+) -> None:
+    dice, again = Slow(), Slow()
+    async with serving(_played(arguments), store, providers={"mcp": dice}) as first:
+        queued = await enqueue(first, tools=MCP)
+        async with asyncio.timeout(10):
+            await dice.rolling.wait()
+        await until(first, queued.id, lambda response: len(response.output) == 2)
+    again.landed.set()
+    played = local(engine(["Well, well."]))
+    async with serving(played, store, providers={"mcp": again}) as second:
+        events = await followed(second, queued.id)
+        check([decode_event(event) for event in events])
+        assert [e["sequence_number"] for e in events] == list(range(len(events)))
+        ended = await second.retrieve("t", queued.id)
+    assert ended.status == "completed"
+    listed, rolled, message = ended.output
+    assert isinstance(listed, McpListTools) and isinstance(rolled, McpCall)
+    assert rolled.status == "failed" and "interrupted" in str(rolled.error)
+    assert isinstance(message, Message) and again.rolled == []
+    assert ended == fold([decode_event(event) for event in events])
+
+
+async def test_a_run_in_which_tools_ran_is_continued_from_its_last_turn(store: Store) -> None:
+    words = " ".join(f"word{n}" for n in range(30))
+    replies = [called("dice__roll", {"n": 1}), words]
+
+    def backend() -> Local:
+        played = engine(replies)
+        played._wait_s = 0.002
+        return local(played)
+
+    dice = Dice()
+    async with serving(backend(), store, providers={"mcp": dice}) as first:
+        queued = await enqueue(first, tools=MCP)
+        await until(first, queued.id, lambda response: "word3 " in _said(response))
+    assert dice.rolled == ['{"n": 1}']
+    rest = engine(lambda prompt: words[len(prompt.rpartition("assistant\n")[2]) :])
+    async with serving(local(rest), store, providers={"mcp": dice}) as second:
+        events = await followed(second, queued.id)
+        check([decode_event(event) for event in events])
+        ended = await second.retrieve("t", queued.id)
+    assert _said(ended) == words and ended.status == "completed"
+    assert dice.rolled == ['{"n": 1}'] and dice.open_now == 0
+
+
+def _said(response: Response) -> str:
+    return "".join(
+        getattr(part, "text", "")
+        for item in response.output
+        if isinstance(item, Message)
+        for part in item.content
+    )

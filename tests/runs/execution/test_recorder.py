@@ -1,0 +1,86 @@
+"""The recorder: deltas become items; what an item gets besides what was said."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import pytest
+
+from antiphon.errors import BackendError
+from antiphon.runs.execution.recorder import Recorder
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Reason, Text
+from antiphon.stream.writer import ResponseWriter
+from antiphon.wire import events as ev
+from antiphon.wire import items as it
+from antiphon.wire.response import Response, Usage
+
+MESSAGE = Open(it.Message(role="assistant", content=()))
+CALL = Open(it.FunctionCall(call_id="c", name="f", arguments=""))
+
+
+def recorded(*deltas: Delta, sealed: bool = False) -> tuple[Recorder, ResponseWriter]:
+    numbers = itertools.count(1)
+    out = ResponseWriter(
+        Response(id="resp_1", created_at=1, model="m"),
+        ids=lambda prefix: f"{prefix}_{next(numbers)}",
+    )
+    out.create()
+    out.begin()
+
+    def besides(item: it.Item) -> dict[str, str]:
+        assert isinstance(item, it.Reasoning)
+        return {"encrypted_content": "".join(part.text for part in item.content or ())[::-1]}
+
+    recorder = Recorder(out, besides=besides) if sealed else Recorder(out)
+    for delta in deltas:
+        recorder.take(delta)
+    return recorder, out
+
+
+def test_the_result_of_a_close_is_part_of_the_item() -> None:
+    _, out = recorded(
+        Open(it.Compaction(encrypted_content="")),
+        Progress("compacting"),
+        Close({"encrypted_content": "sealed"}),
+    )
+    assert [item.encrypted_content for item in out.items] == ["sealed"]  # type: ignore[union-attr]
+    kinds = [type(event) for event in out.take()]
+    assert kinds[2:] == [ev.OutputItemAdded, ev.CompactionCompacting, ev.OutputItemDone]
+
+
+@pytest.mark.parametrize(
+    "end", [[Close()], [Open(it.Reasoning(summary=()))], [Finish("length", Usage())]],
+    ids=["closed", "followed", "cut"],
+)  # fmt: skip
+def test_what_comes_besides_is_there_however_the_item_ends(end: Sequence[Delta]) -> None:
+    _, out = recorded(Open(it.Reasoning(summary=())), Text("ab"), *end, sealed=True)
+    done = next(event for event in out.take() if isinstance(event, ev.OutputItemDone))
+    assert done.item.encrypted_content == "ba"  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize(
+    ("deltas", "reason", "cut", "statuses"),
+    [
+        ([MESSAGE, Text("a")], "stop", False, ["completed"]),
+        ([MESSAGE, Text("a")], "length", True, ["incomplete"]),
+        ([MESSAGE, Text("a")], "content_filter", False, ["incomplete"]),
+        ([MESSAGE, Text("a"), Close()], "length", True, ["completed"]),
+        ([CALL, Text("{}"), Close()], "length", False, ["completed"]),
+        ([CALL, Text("{")], "length", True, ["incomplete"]),
+        ([CALL, Text("{}"), Close(), MESSAGE], "length", True, ["completed", "incomplete"]),
+    ],
+)
+def test_an_item_that_is_open_at_the_end_is_closed_as_it_ended(
+    deltas: list[Delta], reason: Reason, cut: bool, statuses: list[str]
+) -> None:
+    recorder, out = recorded(*deltas, Finish(reason, Usage()))
+    assert recorder.cut is cut
+    assert [item.status for item in out.items] == statuses  # type: ignore[union-attr]
+    assert out.open_items == ()
+
+
+@pytest.mark.parametrize("delta", [Text("a"), Progress("compacting")])
+def test_nothing_can_be_said_outside_an_item(delta: Delta) -> None:
+    with pytest.raises(BackendError):
+        recorded(delta)

@@ -1,0 +1,312 @@
+"""A run: how it ends, who may leave, and that nothing is announced before it is kept."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from array import array
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from antiphon.backends.scripted import Scripted
+from antiphon.conversation import Begun, Conversation, Kept, Options
+from antiphon.errors import BackendError, RunError
+from antiphon.runs.execution.run import Left, Outlet, Run
+from antiphon.store.base import StoredResponse
+from antiphon.store.memory import MemoryStore
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
+from antiphon.stream.fold import fold
+from antiphon.stream.grammar import check
+from antiphon.wire import events as ev
+from antiphon.wire.items import Message
+from antiphon.wire.response import Usage
+from tests.runs.served import Heard, create, events_of, service
+
+ANSWER = Open(Message(role="assistant", content=()))
+
+
+class Gated:
+    """A backend that says a word, waits for the gate, and says another. One reply."""
+
+    context_size = None
+    recommended: Mapping[str, Any] = {}
+    input_tokens = 3
+    kept: Kept | None = Kept(ids=(1, 2, 3), fingerprint="f")
+    dropped: tuple[str, ...] = ()
+
+    def __init__(self) -> None:
+        self.gate = asyncio.Event()
+        self.begun = asyncio.Event()
+        self.left = asyncio.Event()
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Gated:
+        return self
+
+    def resumed(self, begun: Begun) -> Gated:
+        assert not begun.sampled
+        return self
+
+    async def _deltas(self) -> AsyncGenerator[Delta, None]:
+        self.begun.set()
+        try:
+            yield Sampled((10, 11))
+            yield ANSWER
+            yield Text("one ")
+            await self.gate.wait()
+            yield Sampled((12,))
+            yield Text("two")
+            yield Close()
+            yield Finish("stop", Usage(input_tokens=3, output_tokens=3, total_tokens=6))
+        finally:
+            self.left.set()
+
+    async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        async with aclosing(self._deltas()) as deltas:
+            async for delta in deltas:
+                yield (delta,)
+
+    async def close(self) -> None: ...
+
+
+def _leave_at(kind: type[ev.Event]) -> Callable[[Heard], None]:
+    def heard(outlet: Heard) -> None:
+        if any(isinstance(event, kind) for event in outlet.events):
+            raise Left
+
+    return heard
+
+
+async def leave_after_a_word(run: Run) -> None:
+    async with asyncio.timeout(5):
+        with pytest.raises(Left):
+            await run.drive(Heard(_leave_at(ev.OutputTextDelta)))
+
+
+async def test_a_run_that_is_left_before_its_first_step_is_cancelled() -> None:
+    run = await create(service(Gated()))
+    async with asyncio.timeout(5):
+        with pytest.raises(Left):
+            await run.drive(Heard(_leave_at(ev.Created)))
+    assert run.response.status == "cancelled"
+
+
+@pytest.mark.requirement("D-81", "VN-51")
+async def test_plain_and_streamed_answers_are_the_same() -> None:
+    served = service(Scripted(["Hello there"]))
+    plain = await (await create(served)).drive()
+    run = await create(served)
+    events = await events_of(run)
+    check(events)
+    streamed = fold(events)
+    assert streamed == run.response
+    assert [i.content for i in plain.output] == [i.content for i in streamed.output]  # type: ignore[union-attr]
+    assert (plain.status, plain.usage) == (streamed.status, streamed.usage)
+
+
+async def test_a_reader_that_leaves_stops_the_model() -> None:
+    backend = Gated()
+    run = await create(service(backend))
+    await leave_after_a_word(run)
+    async with asyncio.timeout(5):
+        await backend.left.wait()
+
+
+async def test_a_plain_reader_that_is_cancelled_has_left() -> None:
+    backend = Gated()
+    run = await create(service(backend))
+    reader = asyncio.create_task(run.drive())
+    for _ in range(5):
+        await asyncio.sleep(0)
+    reader.cancel()
+    async with asyncio.timeout(5):
+        await backend.left.wait()
+        with pytest.raises(asyncio.CancelledError):
+            await reader
+
+
+async def test_a_response_nobody_waited_for_is_not_stored() -> None:
+    backend, store = Gated(), MemoryStore()
+    served = service(backend, store)
+    run = await create(served)
+    await leave_after_a_word(run)
+    await served.drain(5)
+    assert run.response.status == "cancelled"
+    assert await store.load("t", run.id) is None
+
+
+@pytest.mark.requirement("API-PERSIST-FIRST")
+async def test_it_is_kept_before_it_is_announced() -> None:
+    order: list[str] = []
+
+    class Watched(MemoryStore):
+        async def save(
+            self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
+        ) -> None:
+            await asyncio.sleep(0)
+            await super().save(tenant, stored)
+            order.append("saved")
+
+    def heard(outlet: Heard) -> None:
+        order.extend("told" for event in outlet.events if isinstance(event, ev.Completed))
+
+    run = await create(service(Scripted(["Hello"]), Watched()))
+    await run.drive(Heard(heard))
+    assert order == ["saved", "told"]
+
+
+async def test_a_store_that_fails_fails_the_response() -> None:
+    class Full(MemoryStore):
+        async def save(
+            self, tenant: str, stored: StoredResponse, *, conversation: str | None = None
+        ) -> None:
+            raise RunError("The store could not be written.")
+
+    events = await events_of(await create(service(Scripted(["Hello"]), Full())))
+    check(events)
+    assert isinstance(events[-1], ev.Failed)
+    assert events[-1].response.error is not None
+    assert events[-1].response.completed_at is None
+
+
+async def test_a_failed_response_is_stored_as_such() -> None:
+    store = MemoryStore()
+    run = await create(service(Scripted([BackendError("It broke.")]), store))
+    response = await run.drive()
+    assert response.status == "failed"
+    stored = await store.load("t", run.id)
+    assert stored is not None and stored.response == response
+    assert response.usage is not None
+
+
+async def test_an_unexpected_exception_shows_nothing_of_itself() -> None:
+    class Broken(Gated):
+        async def _deltas(self) -> AsyncGenerator[Delta, None]:
+            yield ANSWER
+            raise KeyError("secret/path")
+
+    events = await events_of(await create(service(Broken())))
+    check(events)
+    assert isinstance(events[-1], ev.Failed)
+    assert "secret" not in str(events[-1])
+
+
+async def test_what_an_engine_did_not_expect_is_in_the_log() -> None:
+    broken = BackendError("The engine failed: it broke")
+    broken.__cause__ = cause = KeyError("where")
+    for failure, logged in ((broken, [cause]), (BackendError("It was asked too much."), [])):
+        with capture_logs() as logs:
+            await events_of(await create(service(Scripted([failure]))))
+        assert [each["exc_info"] for each in logs if each["event"] == "run failed"] == logged
+
+
+async def test_a_reply_that_cannot_be_read_fails_and_is_well_formed() -> None:
+    class Senseless(Gated):
+        async def _deltas(self) -> AsyncGenerator[Delta, None]:
+            yield Text("out of nowhere")
+
+    events = await events_of(await create(service(Senseless())))
+    check(events)
+    assert isinstance(events[-1], ev.Failed)
+
+
+async def test_what_takes_too_long_fails() -> None:
+    events = await events_of(await create(service(Gated(), timeout_s=0.01)))
+    check(events)
+    final = events[-1]
+    assert isinstance(final, ev.Failed) and final.response.error is not None
+    assert "longer" in final.response.error.message
+    assert [getattr(item, "status", "") for item in final.response.output] == ["incomplete"]
+
+
+async def test_silence_is_filled_with_keepalives() -> None:
+    backend = Gated()
+    run = await create(service(backend, keepalive_s=0.005))
+
+    def heard(outlet: Heard) -> None:
+        if sum(isinstance(event, ev.Keepalive) for event in outlet.events) >= 3:
+            backend.gate.set()
+
+    outlet = Heard(heard)
+    async with asyncio.timeout(5):
+        await run.drive(outlet)
+    events = outlet.events
+    check(events)
+    assert isinstance(events[0], ev.Created)
+    assert isinstance(events[-1], ev.Completed)
+
+
+async def test_a_slow_reader_holds_the_model_back() -> None:
+    said = 0
+
+    class Endless(Gated):
+        async def _deltas(self) -> AsyncGenerator[Delta, None]:
+            nonlocal said
+            yield ANSWER
+            for _ in range(100_000):
+                said += 1
+                yield Text("word ")
+
+    class Slow(Outlet):
+        async def write(self, events: tuple[ev.Event, ...]) -> None:
+            await asyncio.Event().wait()
+
+    run = await create(service(Endless()))
+    with pytest.raises(TimeoutError):
+        async with asyncio.timeout(0.01):
+            await run.drive(Slow())
+    assert said == 0
+
+
+async def test_draining_ends_what_still_runs_as_failed() -> None:
+    backend = Gated()
+    served = service(backend)
+    run = await create(served)
+    reader = asyncio.create_task(events_of(run))
+    async with asyncio.timeout(5):
+        await backend.begun.wait()
+        await served.drain(0)
+        events = await reader
+    check(events)
+    assert isinstance(events[-1], ev.Failed)
+    assert not served.ready
+
+
+async def test_tokens_are_kept_as_what_the_turn_added() -> None:
+    backend, store = Gated(), MemoryStore()
+    backend.gate.set()
+    served = service(backend, store)
+    first = await (await create(served)).drive()
+    stored = await store.load("t", first.id)
+    assert stored is not None and stored.tokens is not None
+    assert stored.tokens.base == 0
+    assert array("I", stored.tokens.ids).tolist() == [1, 2, 3, 10, 11, 12]
+    backend.kept = Kept(ids=(1, 2, 3, 10, 11, 12, 20), fingerprint="f")
+    second = await (await create(served, previous_response_id=first.id)).drive()
+    stored = await store.load("t", second.id)
+    assert stored is not None and stored.tokens is not None
+    assert stored.tokens.base == 6
+    assert array("I", stored.tokens.ids).tolist() == [20, 10, 11, 12]
+
+
+async def test_what_is_over_needs_no_collector() -> None:
+    class Holding(Outlet):
+        run: Run | None = None
+
+    backend = Gated()
+    backend.gate.set()
+    run = await create(service(backend, keepalive_s=60))
+    outlet = Holding()
+    outlet.run = run
+    gone = weakref.ref(outlet)
+    gc.disable()
+    try:
+        await run.drive(outlet)
+        del run, outlet
+        assert gone() is None
+    finally:
+        gc.enable()

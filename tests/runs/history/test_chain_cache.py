@@ -1,0 +1,83 @@
+"""Chains at hand are those of the store, and cost it one row a turn."""
+
+from __future__ import annotations
+
+import asyncio
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.runs.history.chain_cache import Chains
+from antiphon.store.base import StoredResponse
+from antiphon.store.memory import MemoryStore
+from antiphon.testing.store_check import turn
+
+
+class Counting(MemoryStore):
+    """Counts the chains that are read from their beginning."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.walks = 0
+
+    async def chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
+        self.walks += 1
+        return await super().chain(tenant, response_id)
+
+
+async def test_a_conversation_that_goes_on_is_not_read_again() -> None:
+    store = Counting()
+    chains = Chains(store)
+    for n in range(50):
+        await store.save("t", turn(str(n), str(n - 1) if n else None))
+        chain = await chains.of("t", f"resp_{n}")
+        assert chain is not None and len(chain) == n + 1
+    assert store.walks == 0
+
+
+async def test_what_is_deleted_cannot_be_continued_though_it_is_at_hand() -> None:
+    store = Counting()
+    chains = Chains(store)
+    await store.save("t", turn("a"))
+    await store.save("t", turn("b", "a"))
+    assert await chains.of("t", "resp_a") is not None
+    await store.delete("t", "resp_a")
+    assert await chains.of("t", "resp_a") is None
+    assert await chains.of("u", "resp_b") is None
+    assert await chains.of("t", "resp_b") == await store.chain("t", "resp_b")
+
+
+async def test_only_so_much_is_at_hand() -> None:
+    store = Counting()
+    chains = Chains(store, room=20_000)
+    for n in range(30):
+        await store.save("t", turn(f"{n}", text="x" * 1_000))
+        await chains.of("t", f"resp_{n}")
+        assert chains._bytes <= 20_000
+    await store.save("t", turn("next", "0"))
+    assert await chains.of("t", "resp_next") == await store.chain("t", "resp_next")
+
+
+STEPS = st.lists(
+    st.tuples(st.sampled_from(["save", "ask", "delete"]), st.integers(0, 12), st.integers(0, 12)),
+    max_size=60,
+)
+
+
+@given(steps=STEPS, room=st.sampled_from([0, 3_000, 10**9]))
+def test_they_are_always_those_of_the_store(steps: list[tuple[str, int, int]], room: int) -> None:
+    async def play() -> None:
+        store = MemoryStore()
+        chains = Chains(store, room=room)
+        saved: set[int] = set()
+        for what, one, other in steps:
+            name = f"resp_{one}"
+            if what == "save" and one not in saved:
+                await store.save("t", turn(str(one), str(other) if other in saved else None))
+                saved.add(one)
+            elif what == "delete":
+                await store.delete("t", name)
+            else:
+                assert await chains.of("t", name) == await store.chain("t", name)
+
+    asyncio.run(play())

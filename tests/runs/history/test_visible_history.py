@@ -1,0 +1,171 @@
+"""What of a conversation is shown again: laws that hold for every conversation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.runs.history.context import check_pairs
+from antiphon.runs.history.encrypted_items import Past, Sealed
+from antiphon.runs.history.visible_history import Recalled, recall, weight
+from antiphon.security.encryption import Key, Seal
+from antiphon.wire import items as it
+
+SEALED = Sealed(Seal([Key(id="a", secret=b"a" * 32)]), "t")
+ROOM = 200
+
+
+def said(role: Any, text: str) -> it.Message:
+    return it.Message(role=role, content=(it.InputText(text=text),))
+
+
+@st.composite
+def conversations(draw: st.DrawFn) -> list[it.Item]:
+    """Every call has its output somewhere behind it; a few calls wait."""
+    items: list[it.Item] = []
+    waiting: list[str] = []
+    for number in range(draw(st.integers(1, 25))):
+        kind = draw(st.sampled_from(["user", "assistant", "developer", "call", "output", "think"]))
+        text = f"{number} " + "x" * draw(st.sampled_from([0, 30, 400]))
+        if kind == "call":
+            waiting.append(f"c{number}")
+            items.append(it.FunctionCall(call_id=waiting[-1], name="f", arguments="{}"))
+        elif kind == "output" and waiting:
+            id = waiting.pop(draw(st.integers(0, len(waiting) - 1)))
+            items.append(it.FunctionCallOutput(call_id=id, output=text))
+        elif kind == "think":
+            items.append(it.Reasoning(content=(it.ReasoningText(text=text),)))
+        else:
+            items.append(said("user" if kind == "output" else kind, text))
+    return items
+
+
+def shown(items: list[it.Item] | tuple[it.Item, ...]) -> Recalled:
+    return recall((), items, SEALED, room=ROOM, refuse=True)
+
+
+def outputs(items: list[it.Item]) -> list[it.Item]:
+    """An output for each call that waits."""
+    answered = {i.call_id for i in items if isinstance(i, it.FunctionCallOutput)}
+    return [
+        it.FunctionCallOutput(call_id=item.call_id, output="late")
+        for item in items
+        if isinstance(item, it.FunctionCall) and item.call_id not in answered
+    ]
+
+
+@given(conversations())
+def test_without_compaction_all_is_shown(items: list[it.Item]) -> None:
+    assert shown(items).items == tuple(items)
+
+
+@given(conversations(), st.sampled_from([0, 60, 300, 10_000]), st.booleans())
+def test_calls_and_outputs_stay_together_whatever_is_cut(
+    items: list[it.Item], rest: int, kept_by_client: bool
+) -> None:
+    now = shown(items).compacted("sum", rest=rest)
+    check_pairs(now.items)
+    assert now.past is not None
+    item = it.Compaction(encrypted_content=SEALED.past(now.past))
+    before = items if kept_by_client else []
+    later = shown([*before, item, *outputs(items), said("user", "go on")])
+    check_pairs(later.items)
+    late = [i for i in later.items if isinstance(i, it.FunctionCallOutput) and i.output == "late"]
+    assert len(late) == len(outputs(items))
+    assert later.items[-1] == said("user", "go on")
+
+
+@given(conversations(), st.sampled_from([0, 60, 300]))
+def test_what_is_left_is_bounded_and_in_order(items: list[it.Item], rest: int) -> None:
+    now = shown(items).compacted("sum", rest=rest)
+    left = [items.index(item) for item in now.items if item in items]
+    told = next(at for at, item in enumerate(now.items) if "compacted" in repr(item))
+    assert left[:told] == sorted(left[:told]) and left[told:] == sorted(left[told:])
+    assert len(set(left)) == len(left)
+    past = now.past or Past()
+    users = [item for item in past.said if isinstance(item, it.Message)]
+    assert sum(map(weight, users[:-1])) <= ROOM
+    unasked = [item for item in past.rest if not isinstance(item, it.FunctionCall)]
+    assert sum(map(weight, unasked)) <= rest
+    held = [item for item in items if isinstance(item, it.Message) and item.role == "developer"]
+    assert [item for item in now.items if item in held] == held
+    everything = {*map(repr, now.items), *map(repr, shown(items).summarised(rest=rest))}
+    assert all(repr(i) in everything for i in items if isinstance(i, it.FunctionCallOutput))
+
+
+@given(conversations(), conversations())
+def test_a_second_compaction_keeps_the_users_latest_words(
+    first: list[it.Item], second: list[it.Item]
+) -> None:
+    """The client sends nothing of what was before."""
+    for number, items in enumerate((first, second)):
+        for item in outputs(items):
+            items.append(item)
+        items.append(said("user", f"last {number}"))
+    one = it.Compaction(encrypted_content=SEALED.past(_past(shown(first).compacted("1"))))
+    two = shown([one, *_renamed(second)]).compacted("2")
+    texts = [part.text for i in two.items if isinstance(i, it.Message) for part in i.content]  # type: ignore[union-attr]
+    assert "last 1" in texts
+    assert "last 0" in texts or sum(weight(i) for i in second if isinstance(i, it.Message)) > ROOM
+
+
+def _past(recalled: Recalled) -> Past:
+    assert recalled.past is not None
+    return recalled.past
+
+
+def _renamed(items: list[it.Item]) -> list[it.Item]:
+    """With call ids of their own."""
+    from msgspec.structs import replace
+
+    return [
+        replace(i, call_id=f"second_{i.call_id}")
+        if isinstance(i, it.FunctionCall | it.FunctionCallOutput)
+        else i
+        for i in items
+    ]
+
+
+def test_pictures_make_way_where_the_item_would_grow_too_long() -> None:
+    picture = it.InputImage(image_url="data:image/png;base64," + "A" * 13_000_000)
+    text = it.InputText(text="what is this?")
+    message = it.Message(role="user", content=(text, picture))
+    small = it.Message(role="user", content=(text, it.InputImage(image_url="data:,x")))
+    for given_, kept in ((message, (text,)), (small, small.content)):
+        past = SEALED.open_past(SEALED.past(Past(said=(given_,), summary="s")))
+        assert past.said[0].content == kept  # type: ignore[union-attr]
+
+
+CALLER = it.ProgramCaller("p")
+PROGRAM: list[it.Item] = [
+    said("user", "x" * 4000),
+    it.Program(id="prg", call_id="p", code="…", fingerprint="f"),
+    it.McpCall(id="m", server_label="s", name="f", arguments="{}", output="done", caller=CALLER),
+    it.FunctionCall(id="f1", call_id="c1", name="g", arguments="{}", caller=CALLER),
+    it.FunctionCallOutput(id="o1", call_id="c1", output="one", caller=CALLER),
+    it.FunctionCall(id="f2", call_id="c2", name="g", arguments="{}", caller=CALLER),
+]
+ANSWER = it.FunctionCallOutput(id="o2", call_id="c2", output="two", caller=CALLER)
+
+
+def test_a_program_that_waits_outlives_a_compaction_with_its_calls() -> None:
+    compacted = shown(PROGRAM).compacted("In short.")
+    past = compacted.past
+    assert past is not None and list(past.rest) == PROGRAM[1:]
+    sealed = it.Compaction(id="cmp", encrypted_content=SEALED.past(past))
+    later = shown([*PROGRAM, sealed, ANSWER])
+    assert list(later.items)[-6:] == [*PROGRAM[1:], ANSWER]
+    check_pairs(later.items)
+    replayed = shown([sealed, *PROGRAM[1:], ANSWER])
+    assert [item.id for item in replayed.items].count("m") == 1
+
+
+def test_a_program_that_nobody_answers_is_gone_with_its_calls() -> None:
+    past = shown(PROGRAM).compacted("In short.").past
+    assert past is not None
+    sealed = it.Compaction(id="cmp", encrypted_content=SEALED.past(past))
+    later = shown([sealed, said("user", "Never mind.")]).items
+    assert all(isinstance(item, it.Message) for item in later)
+    check_pairs(later)

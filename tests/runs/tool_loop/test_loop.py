@@ -1,0 +1,488 @@
+"""Turns: tools that run between what a model says, and all that can go wrong with them."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
+from typing import Any
+
+import pytest
+from msgspec.structs import replace
+
+from antiphon.backends.base import singly
+from antiphon.backends.scripted import Scripted
+from antiphon.conversation import Begun, Conversation, Options
+from antiphon.errors import InvalidRequest, ToolError
+from antiphon.runs.tool_loop.executor import Bounds
+from antiphon.runs.tool_loop.loop import Turns, Work
+from antiphon.stream.deltas import Close, Delta, Finish, Keep, Open, Progress, Text
+from antiphon.tools.base import Context, Offer, Result, Step
+from antiphon.wire import items as it
+from antiphon.wire.tools import Choice, Custom, Function
+from tests.conformance.scripts import call, custom, finish, said, thought
+
+LOOK = Function(name="look")
+ASK = Function(name="ask")
+
+
+def offer(run: Any, **more: Any) -> Offer:
+    shell = it.McpCall(server_label="s", name="look", arguments="")
+    return Offer(tool=LOOK, shell=shell, call=run, streamed=True, **more)
+
+
+async def echo(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    yield Step("in_progress")
+    yield Result(text=f"seen {arguments}", fields={"output": f"seen {arguments}"})
+
+
+def look(arguments: str = "{}") -> list[Delta]:
+    return call(arguments, name="look")
+
+
+class Told:
+    """Turns over scripts, and what came of them."""
+
+    def __init__(self, *scripts: Any, run: Any = echo, **changes: Any) -> None:
+        self.backend = Scripted(scripts, context_size=changes.pop("context_size", None))
+        numbers = itertools.count(1)
+        options = changes.pop("options", Options(tools=(LOOK, ASK)))
+        self.work = Work(
+            conversation=Conversation((said_by_user("hi"),)),
+            options=options,
+            offers=changes.pop("offers", (offer(run),)),
+            ask=self.backend.prepare,
+            bounds=Bounds(**changes.pop("bounds", {})),
+            ids=lambda prefix: f"{prefix}_{next(numbers)}",
+            tenant="t",
+            response_id="resp_1",
+            context_size=self.backend.context_size,
+            **changes,
+        )
+        self.deltas: list[Delta] = []
+
+    async def turns(self) -> Turns:
+        reply = await self.backend.prepare(self.work.conversation, self.work.options)
+        return Turns(reply, self.work)
+
+    async def all(self) -> Told:
+        async with asyncio.timeout(10):
+            turns = await self.turns()
+            self.deltas = [delta async for delta in singly(turns.deltas())]
+        return self
+
+    @property
+    def opened(self) -> list[str]:
+        return [str(d.item.__struct_config__.tag) for d in self.deltas if isinstance(d, Open)]
+
+    @property
+    def closed(self) -> list[Close]:
+        return [d for d in self.deltas if isinstance(d, Close) and d.key]
+
+    @property
+    def finish(self) -> Finish:
+        assert isinstance(self.deltas[-1], Finish)
+        assert sum(isinstance(delta, Finish) for delta in self.deltas) == 1
+        return self.deltas[-1]
+
+    def conversation(self, turn: int) -> tuple[it.Item, ...]:
+        return self.backend.requests[turn][0].items
+
+    def told(self, turn: int = 1) -> list[str]:
+        """What the model was told of its calls."""
+        found = [i for i in self.conversation(turn) if isinstance(i, it.FunctionCallOutput)]
+        return [item.output for item in found if isinstance(item.output, str)]
+
+
+def said_by_user(text: str) -> it.Message:
+    return it.Message(id="", role="user", content=(it.InputText(text=text),))
+
+
+@pytest.mark.requirement("VN-50", "API-HOSTED-RUN")
+async def test_a_call_runs_and_the_model_goes_on() -> None:
+    told = await Told(
+        [*thought("Hm."), *said("Let me see."), *look('{"a": 1}'), finish()],
+        [*said("It is so."), finish()],
+    ).all()
+    assert told.opened == ["reasoning", "message", "mcp_call", "message"]
+    begun = next(d for d in told.deltas if isinstance(d, Open) and d.key)
+    steps = [d.name for d in told.deltas if isinstance(d, Progress)]
+    assert steps == ["in_progress", "in_progress", "completed"]
+    (closed,) = told.closed
+    assert closed.key == begun.key and closed.status == "completed"
+    assert closed.result == {"output": 'seen {"a": 1}'}
+    _, reasoning, message, made, output = told.conversation(1)
+    assert isinstance(reasoning, it.Reasoning) and reasoning.content == (
+        it.ReasoningText(text="Hm."),
+    )
+    assert isinstance(message, it.Message) and message.content == (
+        it.OutputText(text="Let me see."),
+    )
+    assert isinstance(made, it.FunctionCall) and isinstance(output, it.FunctionCallOutput)
+    assert (made.name, made.arguments) == ("look", '{"a": 1}')
+    assert made.call_id == output.call_id and output.output == 'seen {"a": 1}'
+    usage = told.finish.usage
+    assert (usage.input_tokens, usage.output_tokens, usage.total_tokens) == (10, 8, 18)
+    assert usage.output_tokens_details.reasoning_tokens == 4
+
+
+async def test_calls_of_a_turn_run_side_by_side() -> None:
+    both = asyncio.Barrier(2)
+
+    async def meet(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        await both.wait()
+        yield Result(text=arguments)
+
+    told = await Told([*look("1"), *look("2")], said("Done."), run=meet).all()
+    assert len(told.closed) == 2
+    assert told.told() == ["1", "2"]  # in the order of the calls
+
+
+async def test_no_more_run_at_a_time_than_allowed() -> None:
+    running, most = 0, 0
+
+    async def count(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        running -= 1
+        yield Result(text="")
+
+    script = [delta for n in range(6) for delta in look(str(n))]
+    await Told(script, said("x"), run=count, bounds={"side_by_side": 2}).all()
+    assert most == 2
+
+
+async def _raises(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    raise ValueError("secret")
+    yield
+
+
+async def _fails(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    raise ToolError("No such city.")
+    yield
+
+
+async def _hangs(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    await asyncio.Event().wait()
+    yield Result()
+
+
+async def _silent(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    yield Step("in_progress")
+
+
+@pytest.mark.requirement("D-71")
+@pytest.mark.parametrize(
+    ("run", "why"),
+    [
+        (_raises, "The tool failed."),
+        (_fails, "No such city."),
+        (_hangs, "The tool took too long and was stopped."),
+        (_silent, "The tool gave no result."),
+    ],
+)
+async def test_a_tool_that_fails_is_an_item_that_failed_and_a_word_to_the_model(
+    run: Any, why: str
+) -> None:
+    told = await Told(look(), said("Sorry."), run=run, bounds={"call_s": 0.02}).all()
+    (closed,) = told.closed
+    assert (closed.status, closed.result["error"]["message"]) == ("failed", why)
+    assert told.told() == [why]
+    assert told.finish.reason == "stop"
+
+
+async def test_what_is_too_long_for_the_context_is_cut_in_the_middle() -> None:
+    async def prints(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        yield Result(text="a" + "x" * 10_000_000 + "z")
+
+    told = await Told(look(), said("ok"), run=prints, context_size=2000).all()
+    (text,) = told.told()
+    assert len(text) < 2100 and text.startswith("ax") and text.endswith("xz")
+    assert "characters left out" in text
+
+
+@pytest.mark.requirement("D-76")
+async def test_turns_are_bounded() -> None:
+    told = await Told(look(), look(), look(), look(), bounds={"turns": 3}).all()
+    assert len(told.backend.requests) == 3
+    last = told.backend.requests[-1][1]
+    assert last.tools == (LOOK, ASK)  # as before, or the prompt would be read anew
+    assert isinstance(last.tool_choice, Choice) and last.tool_choice.tools == (
+        Choice(type="function", name="ask"),  # what the client runs may still be called
+    )
+    assert len(told.closed) == 2 and told.finish.reason == "turns"
+    told = await Told(look(), look(), said("Done."), bounds={"turns": 3}).all()
+    assert told.finish.reason == "stop" and told.opened[-1] == "message"
+
+
+@pytest.mark.parametrize(
+    ("choice", "left"),
+    [
+        (Choice(type="allowed_tools", mode="required", tools=()), ()),
+        (
+            Choice(
+                type="allowed_tools",
+                mode="auto",
+                tools=(
+                    Choice(type="function", name="look"),
+                    Choice(type="function", name="ask"),
+                ),
+            ),
+            ("ask",),
+        ),
+    ],
+)
+async def test_what_was_not_allowed_before_is_not_at_the_end(
+    choice: Choice, left: tuple[str, ...]
+) -> None:
+    options = Options(tools=(LOOK, ASK), tool_choice=choice)
+    told = await Told(look(), said("x"), bounds={"turns": 2}, options=options).all()
+    last = told.backend.requests[-1][1].tool_choice
+    assert isinstance(last, Choice) and last.mode == "auto"
+    assert tuple(one.name for one in last.tools or ()) == left
+
+
+INCOMPLETE = {"at_end": "incomplete"}
+
+
+async def test_an_operator_may_want_no_answer_at_a_bound() -> None:
+    told = await Told(look(), look(), look(), bounds={"turns": 2, **INCOMPLETE}).all()
+    assert len(told.closed) == 2  # what was called has run: a later request goes on from there
+    assert told.finish.reason == "turns" and len(told.backend.requests) == 2
+    told = await Told(look(), said("Done."), bounds={"turns": 2, **INCOMPLETE}).all()
+    assert told.finish.reason == "stop"
+    told = await Told(look(), said("x"), bounds={"calls": 1, **INCOMPLETE}).all()
+    assert told.finish.reason == "stop"  # as many as it may
+    told = await Told([*look(), *look()], said("x"), bounds={"calls": 1, **INCOMPLETE}).all()
+    assert told.finish.reason == "turns" and len(told.closed) == 1
+
+
+@pytest.mark.parametrize(("at_end", "asked"), [("answer", 2), ("incomplete", 1)])
+async def test_the_time_for_tools_is_bounded(at_end: str, asked: int) -> None:
+    """A call that runs then is stopped, and the model is told."""
+    bounds = {"seconds": 0.02, "at_end": at_end}
+    told = await Told(look(), said("Sorry."), run=_hangs, bounds=bounds).all()
+    (closed,) = told.closed
+    assert closed.status == "failed" and "too long" in closed.result["error"]["message"]
+    assert len(told.backend.requests) == asked
+    assert told.finish.reason == ("stop" if asked == 2 else "turns")
+    if asked == 2:
+        assert told.told() == ["The tool took too long and was stopped."]
+        choice = told.backend.requests[1][1].tool_choice
+        assert isinstance(choice, Choice) and choice.tools == (Choice(type="function", name="ask"),)
+
+
+async def test_where_the_model_cannot_be_asked_again_the_response_is_cut() -> None:
+    full = InvalidRequest("full", param="input", code="context_length_exceeded")
+    told = await Told(look(), full, full, full).all()
+    assert told.finish.reason == "length" and len(told.closed) == 1
+    assert len(told.backend.requests) == 4  # with less and less of what the tool said
+
+
+async def _prints(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    yield Result(text="x" * 100_000)
+
+
+async def test_what_does_not_fit_is_cut_further() -> None:
+    """Bytes are a guess at tokens; only the model's own count is sure."""
+    full = InvalidRequest("full", param="input", code="context_length_exceeded")
+    told = await Told(look(), full, said("ok"), run=_prints, context_size=4000).all()
+    (first,), (second,) = told.told(1), told.told(2)
+    assert len(second) < len(first) / 3 and second.startswith("xx")
+    assert told.finish.reason == "stop"
+
+
+async def test_calls_of_a_turn_share_the_room() -> None:
+    eight = [delta for n in range(8) for delta in look(str(n))]
+    told = await Told(eight, said("ok"), run=_prints, context_size=4000).all()
+    assert len(told.told()) == 8 and sum(map(len, told.told())) < 4000 + 8 * 40
+
+
+async def test_what_was_allowed_leaves_the_conversation_its_room() -> None:
+    """A long conversation, before the model has said a word of this response."""
+    long = said_by_user("word " * 1500)
+    told = Told(look(), said("ok"), run=_prints, context_size=2000)
+    told.work = replace(told.work, conversation=Conversation((long,)))
+    told = await told.all()
+    (text,) = told.told()
+    assert len(text) < 600
+
+
+@pytest.mark.requirement("D-71")
+@pytest.mark.parametrize("choice", ["auto", Choice(type="allowed_tools", mode="auto", tools=())])
+async def test_a_tool_that_there_is_not_is_a_word_to_the_model(choice: Any) -> None:
+    """Nothing is run, and nobody is handed a call that he could not answer."""
+    name = "gone" if choice == "auto" else "look"
+    options = Options(tools=(LOOK, ASK), tool_choice=choice)
+    script = [*said("Hm."), *call("{}", name=name), finish()]
+    told = await Told(script, said("Sorry."), options=options).all()
+    assert told.opened == ["message", "message"] and told.closed == []
+    assert told.told() == [f"There is no tool '{name}' that could be called."]
+    assert told.finish.reason == "stop"
+
+
+async def test_a_tool_that_was_put_off_may_be_called_before_it_is_found() -> None:
+    later = Function(name="later", defer_loading=True)
+    told = Told(call("{}", name="later"))
+    told.work = replace(told.work, declared=(later,))
+    told = await told.all()
+    assert told.opened == ["function_call"] and told.finish.reason == "stop"
+
+
+async def test_a_tool_that_takes_too_long_fails_on_the_wire_as_well() -> None:
+    told = await Told(look(), said("Sorry."), run=_hangs, bounds={"call_s": 0.02}).all()
+    steps = [d.name for d in told.deltas if isinstance(d, Progress)]
+    assert steps == ["in_progress", "failed"]
+
+
+async def test_tokens_are_bounded_over_all_turns() -> None:
+    options = Options(tools=(LOOK,), max_output_tokens=6)
+    told = await Told([*look(), finish()], [*said("x"), finish()], options=options).all()
+    assert told.backend.requests[1][1].max_output_tokens == 2
+    told = await Told(
+        [*look(), finish()], said("x"), options=Options(tools=(LOOK,), max_output_tokens=4)
+    ).all()
+    assert told.finish.reason == "length" and len(told.backend.requests) == 1
+
+
+async def test_a_call_that_was_cut_is_not_run() -> None:
+    cut = look("{")[:-1]
+    told = await Told([*cut, finish("length")]).all()
+    assert told.opened == ["mcp_call"] and told.closed == []
+    assert told.finish.reason == "length"
+
+
+async def test_calls_of_the_client_end_the_response_behind_those_that_run_here() -> None:
+    script = [*look(), *call("{}", name="ask"), finish()]
+    told = await Told(script).all()
+    assert told.opened == ["mcp_call", "function_call"]
+    assert len(told.closed) == 1 and len(told.backend.requests) == 1
+    assert told.finish.reason == "stop"
+
+
+async def test_what_was_demanded_is_demanded_once() -> None:
+    for choice in ("required", Choice(type="function", name="look")):
+        options = Options(tools=(LOOK,), tool_choice=choice)
+        told = await Told(look(), said("x"), options=options).all()
+        assert told.backend.requests[1][1].tool_choice == "auto"
+
+
+async def test_what_is_streamed_is_the_text_of_the_item() -> None:
+    python = Offer(
+        tool=Custom(name="python"),
+        shell=it.CodeInterpreterCall(container_id="c", code=""),
+        call=echo,
+        streamed=True,
+    )
+    silent = Offer(tool=LOOK, shell=it.WebSearchCall(), call=echo)
+    script = [*custom("print(", "1)", name="python"), *look('{"q": 1}')]
+    told = await Told(script, said("x"), offers=(python, silent)).all()
+    assert [d.text for d in told.deltas if isinstance(d, Text)] == ["print(", "1)", "x"]
+    outputs = [i for i in told.conversation(1) if isinstance(i, it.CustomToolCallOutput)]
+    assert [item.output for item in outputs] == ["seen print(1)"]
+
+
+async def test_closing_the_reply_stops_the_tools() -> None:
+    stopped = asyncio.Event()
+
+    async def waits(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        try:
+            yield Step("in_progress")
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+
+    turns = await Told(look(), run=waits).turns()
+    async with asyncio.timeout(10), aclosing(singly(turns.deltas())) as deltas:
+        async for delta in deltas:
+            if isinstance(delta, Progress) and not stopped.is_set():
+                break
+        async for delta in deltas:
+            if isinstance(delta, Progress):
+                break
+    assert stopped.is_set()
+
+
+# --- after an interruption -----------------------------------------------------------------------
+
+
+def _begun(*open: it.Item, done: tuple[it.Item, ...] = ()) -> Begun:
+    return Begun((1, 2), (3,), done, open)
+
+
+async def _continued(told: Told, begun: Begun) -> Told:
+    reply = (await told.turns()).resumed(begun)
+    async with asyncio.timeout(10):
+        told.deltas = [delta async for delta in singly(reply.deltas())]
+    return told
+
+
+async def test_what_was_running_is_not_run_again() -> None:
+    ran: list[str] = []
+
+    async def counts(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        ran.append(arguments)
+        yield Result()
+
+    running = it.McpCall(id="mcp_1", server_label="s", name="look", arguments="{}")
+    told = await _continued(Told(look(), said("Well."), run=counts), _begun(running))
+    assert ran == []
+    (closed,) = told.closed
+    assert (closed.key, closed.status) == ("mcp_1", "failed")
+    assert "interrupted" in closed.result["error"]["message"]
+    last = told.conversation(1)[-1]
+    assert isinstance(last, it.McpCall) and last.status == "failed"
+    assert told.opened == ["message"]
+
+
+async def test_bounds_and_usage_count_what_was_before_an_interruption() -> None:
+    done = it.McpCall(id="m", server_label="s", name="look", arguments="{}", output="seen")
+    begun = Begun((1,), (2,), (done,), (), ((10, 4), (16, 4)))
+    told = Told([*said("Well."), finish()], bounds={"turns": 3})
+    told = await _continued(told, begun)
+    last = told.backend.requests[-1][1].tool_choice
+    assert isinstance(last, Choice) and last.tools == (Choice(type="function", name="ask"),)
+    assert told.finish.usage.input_tokens == 10 + 16 + 5
+    told = await _continued(Told(look(), said("x"), bounds={"calls": 1}), begun)
+    assert told.closed == []  # the one call there could be has been made
+
+
+async def test_behind_a_result_the_model_is_asked_with_it() -> None:
+    done = it.McpCall(id="m", server_label="s", name="look", arguments="{}", output="seen")
+    told = await _continued(Told(look(), said("Well.")), _begun(done=(done,)))
+    assert told.conversation(1)[-1] == done and told.opened == ["message"]
+
+
+async def test_within_a_turn_it_goes_on_from_the_tokens() -> None:
+    told = Told(said("one ", "two"), said("never"))
+    told.backend = Scripted([said("one ", "two")], tokens=True)
+    told.work = _asking(told.work, told.backend.prepare)
+    message = it.Message(id="msg_1", role="assistant", content=(it.OutputText(text="one "),))
+    told = await _continued(told, Begun((), (0, 1), (), (message,)))
+    assert [d.text for d in told.deltas if isinstance(d, Text)] == ["two"]
+
+
+def _asking(work: Work, ask: Callable[..., Any]) -> Work:
+    return replace(work, ask=ask)
+
+
+async def test_what_is_called_is_kept_before_it_runs() -> None:
+    """A crash behind that finds the call open, and does not make it again."""
+    ran: list[str] = []
+
+    async def notes(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        ran.append(arguments)
+        yield Result(text="done")
+
+    turns = await Told(look("1"), said("x"), run=notes).turns()
+    kept = False
+    async with asyncio.timeout(10), aclosing(singly(turns.deltas())) as deltas:
+        async for delta in deltas:
+            if isinstance(delta, Keep):
+                assert ran == [] and not kept
+                kept = True
+    assert kept and ran == ["1"]
