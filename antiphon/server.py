@@ -29,12 +29,12 @@ from antiphon.http.uvicorn_server import bind, serve
 from antiphon.logs import adopt, open_log
 from antiphon.models.catalog import ServedModel
 from antiphon.models.download import bar
+from antiphon.resources.files import Files
+from antiphon.resources.prompts import Prompts
+from antiphon.resources.skills import Skills
 from antiphon.retrieval.vector_search import check_numbers
 from antiphon.runs.background.worker import Lease
-from antiphon.runs.files import Files
-from antiphon.runs.prompts import Prompts
 from antiphon.runs.service import Models, Policy, Service
-from antiphon.runs.skills import Skills
 from antiphon.runs.tool_loop.executor import Bounds
 from antiphon.security.encryption import Key, Seal
 from antiphon.security.ssrf import network

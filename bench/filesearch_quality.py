@@ -23,9 +23,9 @@ from msgspec import Struct
 
 from antiphon.backends.embedding import Embedding
 from antiphon.models.catalog import Catalog, ServedModel
-from antiphon.runs.files import Upload
+from antiphon.resources.files import Upload
+from antiphon.resources.vector_stores import VectorStores
 from antiphon.runs.service import Policy, Service
-from antiphon.runs.vector_stores import VectorStores
 from antiphon.store import open_store
 from antiphon.wire.vector_requests import AddFile, CreateVectorStore, Ranking, Search
 from antiphon.wire.vector_stores import StaticChunking

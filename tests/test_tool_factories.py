@@ -13,7 +13,7 @@ import pytest
 from antiphon import tool_factories as toolbox
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.runs.skills import Skills
+from antiphon.resources.skills import Skills
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.memory import MemoryStore
 from antiphon.tool_factories import Means, open_containers, open_tools

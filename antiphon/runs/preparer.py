@@ -17,6 +17,8 @@ from msgspec.structs import replace
 from antiphon.backends.base import Reply, tools_of
 from antiphon.conversation import Kept
 from antiphon.errors import CannotContinue, RequestError, RunError
+from antiphon.resources.conversations import Conversations
+from antiphon.resources.prompts import Prompts
 from antiphon.runs.background.event_codec import encoded
 from antiphon.runs.background.event_log_writer import Entry, Journal
 from antiphon.runs.background.restore import Broken, begun_of, prompt_ids, restored
@@ -48,10 +50,8 @@ from antiphon.wire.items import InputText, Item, ItemBase, Message
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
 
-from .conversations import Conversations
 from .layers import Layers
 from .policy import Models, Policy, ServedModel
-from .prompts import Prompts
 
 __all__ = ["Prepared", "Preparer"]
 

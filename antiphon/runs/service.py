@@ -19,6 +19,13 @@ from antiphon.backends.base import Continuing
 from antiphon.backends.local.text_completion import cannot_continue
 from antiphon.errors import InvalidRequest, NotFound, RunError
 from antiphon.pagination import Cut, page
+from antiphon.resources.containers import Containers
+from antiphon.resources.conversations import Conversations
+from antiphon.resources.embeddings import Embeddings
+from antiphon.resources.files import Files
+from antiphon.resources.prompts import Prompts
+from antiphon.resources.skills import Skills
+from antiphon.resources.vector_stores import VectorStores
 from antiphon.runs.background.event_codec import encoded
 from antiphon.runs.background.event_log_reader import Kept
 from antiphon.runs.background.restore import restored
@@ -45,15 +52,8 @@ from antiphon.wire.lists import Page
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
 from antiphon.wire.response import Response
 
-from .containers import Containers
-from .conversations import Conversations
-from .embeddings import Embeddings
-from .files import Files
 from .policy import Models, Policy, ServedModel
 from .preparer import Prepared, Preparer
-from .prompts import Prompts
-from .skills import Skills
-from .vector_stores import VectorStores
 
 __all__ = ["Compaction", "Models", "Policy", "Queued", "ServedModel", "Service"]
 

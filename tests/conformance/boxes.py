@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from antiphon.errors import NotFound
-from antiphon.runs.skills import Skills
+from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import Outcome
 from antiphon.store.memory import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox

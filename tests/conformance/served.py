@@ -23,7 +23,7 @@ from antiphon.http.app import create_app
 from antiphon.http.streaming import sse
 from antiphon.logs import open_log
 from antiphon.models.catalog import Catalog, ServedModel
-from antiphon.runs.prompts import Prompts
+from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import Policy, Service
 from antiphon.security.encryption import Seal
 from antiphon.store.base import Store

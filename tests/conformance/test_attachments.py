@@ -16,7 +16,7 @@ from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import UnreadableImage
-from antiphon.runs.files import Files
+from antiphon.resources.files import Files
 from antiphon.runs.request import attachments
 from antiphon.store.base import Store
 from antiphon.store.memory import MemoryStore

@@ -13,7 +13,7 @@ from openai import AsyncOpenAI, BadRequestError
 
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
-from antiphon.runs.prompts import Prompts
+from antiphon.resources.prompts import Prompts
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store
 from antiphon.store.memory import MemoryStore

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.runs.skills import Skills
+from antiphon.resources.skills import Skills
 from antiphon.store.base import Store
 from antiphon.store.memory import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox

@@ -17,11 +17,11 @@ from antiphon.errors import InvalidRequest, NotFound
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
 from antiphon.pagination import Cut
-from antiphon.runs.conversations import Conversations
+from antiphon.resources.conversations import Conversations
+from antiphon.resources.files import Files
+from antiphon.resources.prompts import Prompts
+from antiphon.resources.skills import Skills
 from antiphon.runs.execution.run import Outlet
-from antiphon.runs.files import Files
-from antiphon.runs.prompts import Prompts
-from antiphon.runs.skills import Skills
 from antiphon.store.memory import MemoryStore
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from antiphon.backends.base import Backend
 from antiphon.errors import NotFound
+from antiphon.resources.prompts import Prompts
 from antiphon.runs.execution.run import Outlet, Run
-from antiphon.runs.prompts import Prompts
 from antiphon.runs.service import Policy, Service
 from antiphon.security.encryption import Seal
 from antiphon.store.base import Store

@@ -14,7 +14,7 @@ from antiphon.http.middleware.auth import Limits
 from antiphon.http.middleware.request_context import exchange_of
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import Query
-from antiphon.runs.files import Listing, Upload
+from antiphon.resources.files import Listing, Upload
 from antiphon.wire.files import PURPOSES
 from antiphon.wire.forms import upload_fields
 from antiphon.wire.lists import Deleted

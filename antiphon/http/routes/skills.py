@@ -15,7 +15,7 @@ from antiphon.http.middleware.request_context import exchange_of
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import Query
-from antiphon.runs.skills import MOST_BYTES, MOST_FILES
+from antiphon.resources.skills import MOST_BYTES, MOST_FILES
 from antiphon.wire.faults import bad_type
 from antiphon.wire.lists import Deleted
 from antiphon.wire.skills import DeletedVersion, default_version

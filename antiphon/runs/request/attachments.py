@@ -21,7 +21,7 @@ from antiphon.attachments.image_header import MIMES, Broken, sniff
 from antiphon.backends.base import Backend, Reply
 from antiphon.conversation import PARTS, Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError, UnreadableImage
-from antiphon.runs.files import Files
+from antiphon.resources.files import Files
 from antiphon.wire import items as it
 
 from .attachment_sources import Bad, Given, given_in, url_of

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from antiphon.http.middleware.auth import Access, Key
-from antiphon.runs.prompts import Prompts
+from antiphon.resources.prompts import Prompts
 from tests.http.conftest import FakeService
 
 TEMPLATE = {"instructions": "Be {{tone}}."}

@@ -12,7 +12,7 @@ from antiphon.backends.embedding import Embedding
 from antiphon.errors import BackendError
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.pagination import Cut
-from antiphon.runs.files import Upload
+from antiphon.resources.files import Upload
 from antiphon.runs.service import Policy, Service
 from antiphon.store.memory import MemoryStore
 from antiphon.testing.embedder import WordEmbedder

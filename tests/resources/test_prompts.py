@@ -14,7 +14,7 @@ import pytest
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError, SetupError
-from antiphon.runs.prompts import Prompts
+from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import Service
 from antiphon.store.memory import MemoryStore
 from antiphon.wire import items as it

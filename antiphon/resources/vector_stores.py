@@ -42,8 +42,8 @@ from antiphon.wire.vector_stores import (
 
 from .embeddings import Embeddings
 from .files import Files
-from .indexing import Indexer
-from .searching import Searcher
+from .indexer import Indexer
+from .vector_store_search import Searcher
 
 __all__ = ["VectorStores"]
 

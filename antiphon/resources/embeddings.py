@@ -9,8 +9,7 @@ from msgspec import Struct
 from antiphon.backends.embedding import Embedding, LazyEmbedding
 from antiphon.embeddings.base import Embedder, Role, Vector, cut
 from antiphon.errors import InvalidRequest
-
-from .policy import Models, ServedModel
+from antiphon.runs.policy import Models, ServedModel
 
 __all__ = ["Embeddings", "Made"]
 
