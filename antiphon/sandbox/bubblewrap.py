@@ -22,9 +22,9 @@ from msgspec import Struct
 from antiphon.errors import SetupError, ToolError
 
 from . import seccomp
+from .agent_client import AgentBox
 from .base import Limits
-from .box import AgentBox
-from .shelf import Shelf
+from .shared_folder import Shelf
 
 __all__ = ["Bubblewrap", "Built"]
 
@@ -36,7 +36,7 @@ _PROBE_S = 20.0
 _INSTALLED = "/run/box"
 _BEGIN = (
     f"import sys; sys.path.insert(0, {_INSTALLED!r});"
-    " from antiphon.sandbox.agent import main; main()"
+    " from antiphon.sandbox.guest.agent import main; main()"
 )
 _EXTRA = 'pip install "antiphon[sandbox]", or the package bubblewrap of the system'
 #: Of the system, besides ``/usr``: what programs need to start, to draw text and to tell the time.

@@ -152,7 +152,7 @@ def test_nothing_is_left_when_the_server_ends(tmp_path: Path) -> None:
         try:
             if (
                 entry.name.isdigit()
-                and b"antiphon.sandbox.agent" in (entry / "cmdline").read_bytes()
+                and b"antiphon.sandbox.guest.agent" in (entry / "cmdline").read_bytes()
             ):
                 left.append((entry / "status").read_text().split("PPid:\t")[1].split()[0])
         except OSError:

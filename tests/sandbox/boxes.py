@@ -8,8 +8,8 @@ from contextlib import asynccontextmanager
 import pytest
 
 from antiphon.errors import SetupError
+from antiphon.sandbox.agent_client import AgentBox
 from antiphon.sandbox.base import Limits
-from antiphon.sandbox.box import AgentBox
 from antiphon.sandbox.bubblewrap import Bubblewrap, Built
 
 #: Little, so that what breaks a limit breaks it soon.

@@ -10,8 +10,8 @@ import pytest
 
 from antiphon.errors import SetupError, ToolError
 from antiphon.sandbox import bubblewrap
+from antiphon.sandbox.agent_client import AgentBox
 from antiphon.sandbox.base import Limits
-from antiphon.sandbox.box import AgentBox
 from antiphon.sandbox.bubblewrap import Bubblewrap, Built
 from tests.sandbox.boxes import SMALL, opened, sandbox
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.errors import ToolError
-from antiphon.sandbox.box import AgentBox
+from antiphon.sandbox.agent_client import AgentBox
 from tests.sandbox.boxes import SMALL, opened
 
 CALL = """

@@ -9,7 +9,7 @@ import os
 import stat
 from typing import Any
 
-from .kernel import HOME
+from .python_kernel import HOME
 
 __all__ = ["entries", "read", "remove", "write"]
 

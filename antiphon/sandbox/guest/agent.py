@@ -17,8 +17,8 @@ import sys
 import time
 from typing import Any
 
-from . import folder
-from .kernel import HOME, Kernel, received, sent
+from . import files as folder
+from .python_kernel import HOME, Kernel, received, sent
 
 __all__ = ["main"]
 

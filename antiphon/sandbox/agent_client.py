@@ -16,7 +16,7 @@ import msgspec
 from antiphon.errors import ToolError
 
 from .base import Ended, Entry, Limits, Outcome, Told
-from .shelf import Shelf
+from .shared_folder import Shelf
 
 __all__ = ["AgentBox"]
 

@@ -1,0 +1,1 @@
+"""Code that runs inside the sandbox; it imports nothing of the server."""
