@@ -277,7 +277,7 @@ def store() -> Iterator[Line]:
 
 async def _store(path: Path) -> list[Line]:
     from antiphon.store.base import StoredResponse, TurnTokens
-    from antiphon.store.sqlite import SqliteStore
+    from antiphon.store.sqlite.store import SqliteStore
 
     def made(number: int, previous: str | None) -> StoredResponse:
         said = Message(id=f"msg_o{number}", role="assistant", content=(OutputText(text="x" * 200),))

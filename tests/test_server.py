@@ -23,7 +23,7 @@ from antiphon.errors import SetupError
 from antiphon.logs import adopt
 from antiphon.server import Serving, address, run
 from antiphon.store.base import Retention
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from tests.webhooks.receiver import SECRETS, Receiver
 
 WAIT_S = 20

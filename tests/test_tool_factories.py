@@ -15,7 +15,7 @@ from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.resources.skills import Skills
 from antiphon.security.encryption import Key, Seal
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.tool_factories import Means, open_containers, open_tools
 from antiphon.tools.web.index import Document, Index
 from tests.conformance.boxes import Uploads

@@ -15,11 +15,11 @@ async def open_store(url: str) -> Store:
     """The store a setting names: ``memory:``, ``sqlite:PATH`` or a path, ``postgresql://…``. Raises
     ``SetupError``."""
     if url == "memory:":
-        from .memory import MemoryStore
+        from antiphon.store.memory.store import MemoryStore
 
         return MemoryStore()
     if url.startswith(("postgresql://", "postgres://")):
-        from .postgres import PostgresStore
+        from antiphon.store.postgres.store import PostgresStore
 
         return await PostgresStore.open(url)
     place = url.removeprefix("sqlite:")
@@ -28,6 +28,6 @@ async def open_store(url: str) -> Store:
         raise SetupError(
             f"No store is called {kind!r}: name memory:, sqlite:PATH or a path, or postgresql://…"
         )
-    from .sqlite import SqliteStore
+    from antiphon.store.sqlite.store import SqliteStore
 
     return await SqliteStore.open(Path(place).expanduser())

@@ -13,7 +13,7 @@ from typing import Protocol
 from msgspec import Struct
 
 from .base import StoredResponse
-from .tails import Tail
+from .subscriptions import Tail
 
 __all__ = ["Append", "Batch", "Claim", "Due", "Job", "Letter", "Listener", "Page", "RunStore"]
 

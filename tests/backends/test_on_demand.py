@@ -20,7 +20,7 @@ from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import BackendError, InvalidRequest, Overloaded, SetupError
 from antiphon.models import factories
 from antiphon.models.catalog import load
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Finish, Text
 from antiphon.testing.backend_check import CHECKS, Check
 from antiphon.wire.items import InputText, Message

@@ -9,7 +9,7 @@ from typing import Any
 from antiphon.errors import NotFound
 from antiphon.resources.skills import Skills
 from antiphon.sandbox.base import Outcome
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreter
 from antiphon.tools.container import Rules

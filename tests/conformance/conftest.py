@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.postgres import Postgres
 from tests.conformance.served import FOREGROUND, MODES, Answer, Ask, Server, backend_of, put
 

@@ -19,7 +19,7 @@ from antiphon.errors import UnreadableImage
 from antiphon.resources.files import Files
 from antiphon.runs.request import attachments
 from antiphon.store.base import Store
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.wire import items as it
 from tests.attachments.samples import GIF, data_url, docx, pdf, png
 from tests.conformance.conftest import Serve

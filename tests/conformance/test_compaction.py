@@ -16,7 +16,7 @@ from antiphon.conversation import Conversation, Options
 from antiphon.resources.prompts import Prompts
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url, png
 from tests.conformance.conftest import Serve

@@ -26,7 +26,7 @@ from antiphon.http.routes.websocket import Socket
 from antiphon.http.uvicorn_server import bind
 from antiphon.http.uvicorn_server import serve as serve_app
 from antiphon.logs import open_log
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.wire.items import Message
 from tests.conformance.breaking import Breaking

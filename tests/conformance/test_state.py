@@ -10,7 +10,7 @@ import pytest
 from antiphon.backends.scripted import Scripted
 from antiphon.errors import BackendError, RunError
 from antiphon.store.base import Retention, Store, StoredResponse
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.tokenizer import ByteTokenizer
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL, call, finish, said, shapes, thought

@@ -26,7 +26,7 @@ from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.completions.engine import Completions
 from antiphon.engines.completions.servers import FLAVOURS as IDS
 from antiphon.store.base import StoredResponse
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import ModelCard
 from antiphon.tools.web.index import Index

@@ -34,7 +34,7 @@ from antiphon.http.app import create_app
 from antiphon.logs import open_log
 from antiphon.models.catalog import load as load_catalog
 from antiphon.runs.service import Policy, Service
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
 from antiphon.testing.backend_check import Check as BackendCheck
 from antiphon.testing.engine_check import CHECKS, Check, collect

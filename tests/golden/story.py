@@ -23,7 +23,7 @@ from msgspec import Struct
 from antiphon.runs.service import Policy, Service
 from antiphon.runs.tool_loop.executor import Bounds
 from antiphon.sandbox.base import Limits, Outcome, Told
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.grammar import check
 from antiphon.testing.sandbox import FakeBox, FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreter

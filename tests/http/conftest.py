@@ -22,7 +22,7 @@ from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.runs.execution.run import Outlet
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event
 from antiphon.wire.items import Item, Message

@@ -16,7 +16,7 @@ from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError, SetupError
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import Service
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.wire import items as it
 from antiphon.wire.decode import create_prompt, create_response
 from antiphon.wire.prompts import Prompt

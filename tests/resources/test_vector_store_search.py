@@ -14,7 +14,7 @@ from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.pagination import Cut
 from antiphon.resources.files import Upload
 from antiphon.runs.service import Policy, Service
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.wire.filters import Comparison
 from antiphon.wire.vector_requests import AddFile, CreateVectorStore, Ranking, Search

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from antiphon.retrieval.chunking import cut, joined, tokens
 from antiphon.retrieval.rank_fusion import best, fused
 from antiphon.retrieval.vector_search import Nearest
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.store.vectors import Chunk
 from antiphon.testing.vector_check import entry_of, store_of
 

@@ -16,7 +16,7 @@ from antiphon.runs.execution.run import Outlet, Run
 from antiphon.runs.service import Policy, Service
 from antiphon.security.encryption import Seal
 from antiphon.store.base import Store
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.tools.base import Provider
 from antiphon.wire.decode import create_response
 from antiphon.wire.events import Event

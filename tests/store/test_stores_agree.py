@@ -17,7 +17,7 @@ from antiphon.errors import AntiphonError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store, StoredResponse
 from antiphon.store.runs import Append, Batch, Claim
-from antiphon.store.tails import Tail
+from antiphon.store.subscriptions import Tail
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, ended, job, queued
 from antiphon.testing.store_check import turn

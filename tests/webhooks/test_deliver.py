@@ -20,7 +20,7 @@ from antiphon.errors import RunError, SetupError
 from antiphon.runs.background.worker import Lease
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.store.runs import Letter
 from antiphon.stream.deltas import Finish, Open, Text
 from antiphon.testing import run_check

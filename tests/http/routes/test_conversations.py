@@ -15,8 +15,8 @@ from antiphon.conversation import Conversation, Options
 from antiphon.http.app import create_app
 from antiphon.runs.service import Service
 from antiphon.store.base import Store
-from antiphon.store.memory import MemoryStore
-from antiphon.store.sqlite import SqliteStore
+from antiphon.store.memory.store import MemoryStore
+from antiphon.store.sqlite.store import SqliteStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage

@@ -20,7 +20,7 @@ from antiphon.runs.background.worker import Lease
 from antiphon.runs.service import Service
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.fold import fold
 from antiphon.stream.grammar import check
 from antiphon.testing.postgres import Postgres

@@ -18,7 +18,7 @@ from antiphon.conversation import Begun, Conversation, Kept, Options
 from antiphon.errors import BackendError, RunError
 from antiphon.runs.execution.run import Left, Outlet, Run
 from antiphon.store.base import StoredResponse
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
 from antiphon.stream.fold import fold
 from antiphon.stream.grammar import check

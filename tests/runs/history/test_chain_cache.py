@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from antiphon.runs.history.chain_cache import Chains
 from antiphon.store.base import StoredResponse
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.store_check import turn
 
 

@@ -11,7 +11,7 @@ from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.pagination import Cut
 from antiphon.runs.service import Service
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.wire.items import LocalShellCallOutput
 from antiphon.wire.response import Response
 from tests.runs.served import create, service

@@ -14,7 +14,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.runs.history.encrypted_items import Sealed
 from antiphon.runs.service import Service
 from antiphon.security.encryption import Key, Seal
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.grammar import check
 from antiphon.wire import items as it

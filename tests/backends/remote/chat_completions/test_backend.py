@@ -17,7 +17,7 @@ from antiphon.backends.remote.chat_completions.servers import FLAVOURS
 from antiphon.backends.remote.factory import chat_completions
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Text
 from antiphon.testing.backend_check import CHECKS, TALK, Check
 from antiphon.testing.deltas import Reading

@@ -18,7 +18,7 @@ from antiphon.backends.remote.responses.servers import FLAVOURS
 from antiphon.backends.scripted import Script, Scripted
 from antiphon.conversation import Begun, Conversation, Options
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
-from antiphon.store.memory import MemoryStore
+from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.testing.backend_check import CHECKS, TALK, Check
 from antiphon.testing.deltas import Reading

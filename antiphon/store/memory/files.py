@@ -7,9 +7,8 @@ from itertools import islice
 
 from msgspec import UNSET
 
+from antiphon.store.files import Listing
 from antiphon.wire.files import File
-
-from .files import Listing
 
 __all__ = ["MemoryFiles"]
 

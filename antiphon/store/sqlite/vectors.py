@@ -5,10 +5,7 @@ from __future__ import annotations
 import sqlite3
 from collections.abc import Collection, Sequence
 
-from antiphon.wire.vector_stores import FileBatch, VectorStore
-
-from .database import Database
-from .rows import (
+from antiphon.store.row_mapping import (
     batch_in_of,
     chunk_row,
     encode,
@@ -17,7 +14,10 @@ from .rows import (
     held_of,
     vector_store_of,
 )
-from .vectors import Chunk, Entry, Held, Hit, Mark, Matrix, Work
+from antiphon.store.vectors import Chunk, Entry, Held, Hit, Mark, Matrix, Work
+from antiphon.wire.vector_stores import FileBatch, VectorStore
+
+from .database import Database
 
 __all__ = ["SqliteVectors"]
 

@@ -14,11 +14,11 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import RunError
+from antiphon.store.row_mapping import batch_of
+from antiphon.store.runs import Batch, Listener
+from antiphon.store.subscriptions import Tails
 
-from .cluster import Cluster, key
-from .rows import batch_of
-from .runs import Batch, Listener
-from .tails import Tails
+from .pool import Cluster, key
 
 __all__ = ["News", "Notice"]
 

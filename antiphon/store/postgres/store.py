@@ -8,16 +8,23 @@ from __future__ import annotations
 
 from typing import Any
 
+from antiphon.store.base import Retention, StoredResponse
+from antiphon.store.row_mapping import (
+    conversation_of,
+    encode,
+    item_of,
+    items_of,
+    response_row,
+    stored_of,
+)
 from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
 
-from .base import Retention, StoredResponse
-from .cluster import Cluster, Transaction, key
-from .postgres_files import PostgresFiles
-from .postgres_runs import PostgresRuns
-from .postgres_skills import PostgresSkills
-from .postgres_vectors import PostgresVectors
-from .rows import conversation_of, encode, item_of, items_of, response_row, stored_of
+from .files import PostgresFiles
+from .pool import Cluster, Transaction, key
+from .runs import PostgresRuns
+from .skills import PostgresSkills
+from .vectors import PostgresVectors
 
 __all__ = ["PostgresStore"]
 

@@ -8,7 +8,7 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.store.tails import Tail, Tails
+from antiphon.store.subscriptions import Tail, Tails
 from antiphon.testing.run_check import batch
 
 

@@ -9,14 +9,14 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import RunError
+from antiphon.store.base import Retention, StoredResponse
 from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
 
-from .base import Retention, StoredResponse
-from .memory_files import MemoryFiles
-from .memory_runs import MemoryRuns
-from .memory_skills import MemorySkills
-from .memory_vectors import MemoryVectors
+from .files import MemoryFiles
+from .runs import MemoryRuns
+from .skills import MemorySkills
+from .vectors import MemoryVectors
 
 __all__ = ["MemoryStore"]
 

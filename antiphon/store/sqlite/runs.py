@@ -12,12 +12,13 @@ from contextlib import closing
 from itertools import islice
 from typing import Any, Protocol
 
-from .base import StoredResponse
+from antiphon.store.base import StoredResponse
+from antiphon.store.locks import Holds, Owners
+from antiphon.store.row_mapping import batch_of, claim_of
+from antiphon.store.runs import Append, Batch, Claim, Due, Job, Letter, Listener, Page
+from antiphon.store.subscriptions import Tail, Tails
+
 from .database import Database
-from .holds import Holds, Owners
-from .rows import batch_of, claim_of
-from .runs import Append, Batch, Claim, Due, Job, Letter, Listener, Page
-from .tails import Tail, Tails
 
 __all__ = ["SqliteRuns"]
 

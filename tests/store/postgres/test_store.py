@@ -13,7 +13,7 @@ from antiphon.errors import RunError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.runs import Append
-from antiphon.store.tails import Tail
+from antiphon.store.subscriptions import Tail
 from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begun, ended, job, queued
 from antiphon.testing.store_check import turn

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from antiphon.store.row_mapping import encode, skill_of, skill_version_of
+from antiphon.store.skills import Draft
 from antiphon.wire.skills import Skill, SkillVersion
 
-from .cluster import Cluster, Transaction, key
-from .rows import encode, skill_of, skill_version_of
-from .skills import Draft
+from .pool import Cluster, Transaction, key
 
 __all__ = ["PostgresSkills"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 
+from antiphon.store.row_mapping import encode, skill_of, skill_version_of
+from antiphon.store.skills import Draft
 from antiphon.wire.skills import Skill, SkillVersion
 
 from .database import Database
-from .rows import encode, skill_of, skill_version_of
-from .skills import Draft
 
 __all__ = ["SqliteSkills"]
 

@@ -22,8 +22,7 @@ from typing import IO, Any, TypeVar
 import msgspec
 
 from antiphon.errors import RunError, SetupError
-
-from .sql import migrations, queries
+from antiphon.store.sql import migrations, queries
 
 __all__ = ["Database"]
 

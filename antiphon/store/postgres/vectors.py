@@ -6,10 +6,7 @@ from collections.abc import Collection, Sequence
 
 from msgspec.structs import replace
 
-from antiphon.wire.vector_stores import FileBatch, VectorStore
-
-from .cluster import Cluster, Transaction, key
-from .rows import (
+from antiphon.store.row_mapping import (
     batch_in_of,
     chunk_row,
     encode,
@@ -18,7 +15,10 @@ from .rows import (
     held_of,
     vector_store_of,
 )
-from .vectors import Chunk, Entry, Held, Hit, Mark, Matrix, Work
+from antiphon.store.vectors import Chunk, Entry, Held, Hit, Mark, Matrix, Work
+from antiphon.wire.vector_stores import FileBatch, VectorStore
+
+from .pool import Cluster, Transaction, key
 
 __all__ = ["PostgresVectors"]
 

@@ -6,9 +6,8 @@ from collections.abc import Callable
 
 from msgspec import Struct
 
+from antiphon.store.skills import Draft
 from antiphon.wire.skills import Skill, SkillVersion
-
-from .skills import Draft
 
 __all__ = ["MemorySkills"]
 

@@ -10,9 +10,8 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 from msgspec import Struct, field
 
 from antiphon.search_terms import indexed
+from antiphon.store.vectors import Chunk, Entry, Held, Hit, Mark, Matrix, Work
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
-
-from .vectors import Chunk, Entry, Held, Hit, Mark, Matrix, Work
 
 __all__ = ["MemoryVectors"]
 

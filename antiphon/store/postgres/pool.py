@@ -16,8 +16,7 @@ import msgspec
 import structlog
 
 from antiphon.errors import RunError, SetupError, first_line
-
-from .sql import migrations, queries
+from antiphon.store.sql import migrations, queries
 
 __all__ = ["Cluster", "Transaction", "key"]
 

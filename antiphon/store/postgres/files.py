@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from antiphon.store.files import Listing
+from antiphon.store.row_mapping import file_of, file_row
 from antiphon.wire.files import File
 
-from .cluster import Cluster, Transaction, key
-from .files import Listing
-from .rows import file_of, file_row
+from .pool import Cluster, Transaction, key
 
 __all__ = ["PostgresFiles"]
 

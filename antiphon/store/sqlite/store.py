@@ -10,16 +10,23 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+from antiphon.store.base import Retention, StoredResponse
+from antiphon.store.row_mapping import (
+    conversation_of,
+    encode,
+    item_of,
+    items_of,
+    response_row,
+    stored_of,
+)
 from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
 
-from .base import Retention, StoredResponse
 from .database import Database
-from .rows import conversation_of, encode, item_of, items_of, response_row, stored_of
-from .sqlite_files import SqliteFiles
-from .sqlite_runs import SqliteRuns
-from .sqlite_skills import SqliteSkills
-from .sqlite_vectors import SqliteVectors
+from .files import SqliteFiles
+from .runs import SqliteRuns
+from .skills import SqliteSkills
+from .vectors import SqliteVectors
 
 __all__ = ["SqliteStore"]
 

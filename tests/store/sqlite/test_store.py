@@ -20,16 +20,16 @@ from antiphon.errors import RunError, SetupError
 from antiphon.store.base import Retention
 from antiphon.store.runs import Append
 from antiphon.store.sql import migrations
-from antiphon.store.sqlite import SqliteStore
+from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.run_check import batch, begun, ended, job, queued
 from antiphon.testing.store_check import turn
 from antiphon.wire.conversations import Conversation
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 SAVING = """
 import asyncio, sys
 from pathlib import Path
-from antiphon.store.sqlite import SqliteStore
+from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.store_check import turn
 
 async def main():
@@ -49,7 +49,7 @@ APPENDING = """
 import asyncio, sys
 from pathlib import Path
 from antiphon.store.runs import Append
-from antiphon.store.sqlite import SqliteStore
+from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.run_check import batch, job, queued
 
 async def main():

@@ -17,7 +17,7 @@ import pytest
 
 from antiphon.errors import RunError, SetupError
 from antiphon.store import open_store
-from antiphon.store.cluster import key
+from antiphon.store.postgres.pool import key
 from antiphon.store.runs import Append
 from antiphon.store.sql import migrations, queries
 from antiphon.testing.postgres import Postgres, postgres
@@ -26,7 +26,7 @@ from antiphon.testing.store_check import turn
 from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import InputText, Message
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 #: Says each event's number once it is kept.
 APPENDING = """
 import asyncio, sys

@@ -14,11 +14,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import RunError
-
-from .base import StoredResponse
-from .holds import Holds, Owners
-from .runs import Append, Batch, Claim, Due, Job, Letter, Listener, Page
-from .tails import Tail, Tails
+from antiphon.store.base import StoredResponse
+from antiphon.store.locks import Holds, Owners
+from antiphon.store.runs import Append, Batch, Claim, Due, Job, Letter, Listener, Page
+from antiphon.store.subscriptions import Tail, Tails
 
 __all__ = ["MemoryRuns"]
 

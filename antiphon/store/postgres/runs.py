@@ -10,12 +10,13 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from .base import StoredResponse
-from .cluster import Cluster, Transaction, key
-from .news import News, Notice
-from .rows import batch_of, claim_of
-from .runs import Append, Batch, Claim, Due, Job, Letter, Listener, Page
-from .tails import Tail, Tails
+from antiphon.store.base import StoredResponse
+from antiphon.store.row_mapping import batch_of, claim_of
+from antiphon.store.runs import Append, Batch, Claim, Due, Job, Letter, Listener, Page
+from antiphon.store.subscriptions import Tail, Tails
+
+from .notifications import News, Notice
+from .pool import Cluster, Transaction, key
 
 __all__ = ["PostgresRuns"]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sqlite3
 
+from antiphon.store.files import Listing
+from antiphon.store.row_mapping import file_of, file_row
 from antiphon.wire.files import File
 
 from .database import Database
-from .files import Listing
-from .rows import file_of, file_row
 
 __all__ = ["SqliteFiles"]
 

@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.holds import Holds, Owners
+from antiphon.store.locks import Holds, Owners
 from antiphon.testing.run_check import begun
 
 LEASE_S = 5.0
@@ -29,7 +29,7 @@ class Clock:
 @pytest.fixture
 def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     clock = Clock()
-    monkeypatch.setattr("antiphon.store.holds.time", SimpleNamespace(monotonic=clock.monotonic))
+    monkeypatch.setattr("antiphon.store.locks.time", SimpleNamespace(monotonic=clock.monotonic))
     return clock
 
 
