@@ -11,7 +11,7 @@ from antiphon.config.options import Option, options
 from antiphon.config.settings import Key, McpServer, Model, Settings
 from antiphon.dialects.formats.metadata import REASONING_ABOUT, TOOLS_ABOUT, About
 from antiphon.dialects.formats.tool_formats import REASONING, TOOLS, ToolFormat
-from antiphon.stream.grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine
+from antiphon.stream.event_grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine
 from tests.conformance import manifest
 
 __all__ = ["PAGES", "events_page", "settings_page", "write"]
@@ -87,7 +87,7 @@ def _table(rows: Iterable[Option], *, flags: bool = False) -> str:
 _EVENTS_HEAD = """\
 # Events
 
-Which event may follow which. Generated from `antiphon/stream/grammar.py` by `make docs`; the tests
+Which event may follow which. Generated from `antiphon/stream/event_grammar.py` by `make docs`; the tests
 hold every stream to it.
 
 One machine runs for the response, and one for each item from `output_item.added` to

@@ -11,7 +11,7 @@ from antiphon.config.load import load
 from antiphon.config.options import options
 from antiphon.config.settings import Settings
 from antiphon.models.factories import factory
-from antiphon.stream.grammar import ITEM, PLAIN_ITEM, RESPONSE
+from antiphon.stream.event_grammar import ITEM, PLAIN_ITEM, RESPONSE
 from scripts.docs import PAGES, ROOT
 
 DOCS = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md"])

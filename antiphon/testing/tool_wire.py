@@ -12,7 +12,7 @@ from antiphon.runs.execution.recorder import Recorder
 from antiphon.runs.tool_loop.executor import Budget, Place, run_all
 from antiphon.runs.tool_loop.turn import Turn
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
-from antiphon.stream.grammar import check
+from antiphon.stream.event_grammar import check
 from antiphon.stream.writer import ResponseWriter
 from antiphon.tools.base import Offer
 from antiphon.wire import tools as tl

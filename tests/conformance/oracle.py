@@ -21,8 +21,8 @@ import pytest
 from openai.types.responses import Response as SdkResponse
 from openai.types.responses import ResponseStreamEvent
 
+from antiphon.stream.event_grammar import Checker
 from antiphon.stream.fold import fold
-from antiphon.stream.grammar import Checker
 from antiphon.wire.events import EVENTS, Event
 
 __all__ = ["error", "error_frame", "plain", "stream"]

@@ -20,8 +20,8 @@ import httpx
 import msgspec
 import pytest
 
+from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
-from antiphon.stream.grammar import check
 from antiphon.testing.postgres import Postgres
 from antiphon.wire.events import EVENTS, Event
 from tests.e2e.server import Server, serving

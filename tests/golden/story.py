@@ -24,7 +24,7 @@ from antiphon.runs.service import Policy, Service
 from antiphon.runs.tool_loop.executor import Bounds
 from antiphon.sandbox.base import Limits, Outcome, Told
 from antiphon.store.memory.store import MemoryStore
-from antiphon.stream.grammar import check
+from antiphon.stream.event_grammar import check
 from antiphon.testing.sandbox import FakeBox, FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreter
 from antiphon.tools.shell import Shell

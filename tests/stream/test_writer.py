@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import GrammarError
+from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
-from antiphon.stream.grammar import check
 from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.wire import events as ev

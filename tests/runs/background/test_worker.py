@@ -21,8 +21,8 @@ from antiphon.runs.service import Service
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
+from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
-from antiphon.stream.grammar import check
 from antiphon.testing.postgres import Postgres
 from antiphon.tools.base import Context, Result, Step
 from antiphon.wire.decode import create_response

@@ -20,8 +20,8 @@ from antiphon.runs.execution.run import Left, Outlet, Run
 from antiphon.store.base import StoredResponse
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
+from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
-from antiphon.stream.grammar import check
 from antiphon.wire import events as ev
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage

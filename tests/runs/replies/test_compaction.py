@@ -16,7 +16,7 @@ from antiphon.runs.service import Service
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
-from antiphon.stream.grammar import check
+from antiphon.stream.event_grammar import check
 from antiphon.wire import items as it
 from antiphon.wire.compaction import CompactedResponse
 from antiphon.wire.decode import compact

@@ -6,7 +6,15 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.errors import GrammarError
-from antiphon.stream.grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine, check
+from antiphon.stream.event_grammar import (
+    ANYWHERE,
+    ITEM,
+    PLAIN_ITEM,
+    RESPONSE,
+    SOURCES,
+    Machine,
+    check,
+)
 from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
