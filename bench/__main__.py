@@ -208,7 +208,7 @@ async def _direct(streams: int) -> _Direct:
     from antiphon.conversation import Conversation, Options
     from antiphon.dialects.chat.dialect import Dialect
     from antiphon.engines.llama.engine import load as load_engine
-    from antiphon.testing.models import smollm2
+    from antiphon.testing.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)
     engine = await load_engine(path, threads=1, parallel=streams, context_size=CONTEXT)

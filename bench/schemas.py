@@ -133,7 +133,7 @@ async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
     from antiphon.backends.local.backend import Local
     from antiphon.dialects.chat.dialect import Dialect
     from antiphon.engines.llama.engine import load
-    from antiphon.testing.models import smollm2
+    from antiphon.testing.embedded_model import smollm2
 
     engine = await load(await asyncio.to_thread(smollm2), threads=1, context_size=4096)
     backend = Local(engine, Dialect(engine.card, engine.tokenizer))

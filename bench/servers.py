@@ -219,7 +219,7 @@ async def _model(parallel: int) -> None:
     from antiphon.engines.llama.engine import load
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
-    from antiphon.testing.models import smollm2
+    from antiphon.testing.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)
     engine = await load(path, threads=1, parallel=parallel, context_size=CONTEXT)

@@ -174,7 +174,7 @@ async def backend(kind: str) -> Backend:
     from antiphon.backends.scripted import Scripted
     from antiphon.dialects.chat.dialect import Dialect
     from antiphon.engines.llama.engine import load
-    from antiphon.testing.models import smollm2
+    from antiphon.testing.embedded_model import smollm2
 
     if kind == "tiny":
         path = _MODELS / "tiny-tools" / "tiny-tools.gguf"

@@ -118,7 +118,7 @@ _ASKED = 40
 
 def first_token() -> Iterator[Line]:
     """Milliseconds that the way through us adds to the first token of a real llama-server."""
-    from antiphon.testing.models import smollm2
+    from antiphon.testing.embedded_model import smollm2
 
     script = Path(__file__).parents[1] / "tests" / "upstream" / "llama_server.py"
     command = [sys.executable, str(script), str(smollm2())]

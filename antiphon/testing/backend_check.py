@@ -16,7 +16,7 @@ from antiphon.errors import InvalidRequest, RunError
 from antiphon.stream.deltas import Finish, Text
 from antiphon.wire.items import InputImage, InputText, Message, OutputText
 
-from .deltas import Reading
+from .delta_reader import Reading
 
 __all__ = ["CHECKS", "Check", "check_backend"]
 

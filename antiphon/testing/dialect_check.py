@@ -29,7 +29,7 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.tools import Function
 
-from .deltas import Reading, read
+from .delta_reader import Reading, read
 
 __all__ = ["CHECKS", "Check", "Model", "check_dialect"]
 

@@ -28,7 +28,7 @@ from antiphon.tools.base import (
 )
 from antiphon.wire import tools as tl
 
-from .tool_wire import on_the_wire
+from .tool_events import on_the_wire
 
 __all__ = ["Trial", "check_tool"]
 

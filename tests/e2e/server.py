@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from antiphon.testing.models import smollm2
+from antiphon.testing.embedded_model import smollm2
 
 __all__ = ["Server", "antiphon", "serving"]
 

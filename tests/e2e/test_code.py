@@ -13,7 +13,7 @@ from zipfile import ZipFile
 import pytest
 from openai import NotFoundError, OpenAI
 
-from antiphon.testing.models import smollm2
+from antiphon.testing.embedded_model import smollm2
 from tests.conformance.test_tool_search import called
 from tests.e2e.server import Server, serving
 from tests.sandbox.boxes import sandbox

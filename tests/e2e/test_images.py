@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from openai import AsyncOpenAI
 
-from antiphon.testing.models import smollm2
+from antiphon.testing.embedded_model import smollm2
 from tests.attachments.samples import data_url, png
 from tests.e2e.server import serving
 from tests.tools.images.api import Studio, studio

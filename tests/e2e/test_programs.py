@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from openai import BadRequestError, OpenAI
 
-from antiphon.testing.models import smollm2
+from antiphon.testing.embedded_model import smollm2
 from tests.e2e.server import Server, serving
 
 pytestmark = pytest.mark.model

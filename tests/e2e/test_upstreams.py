@@ -32,8 +32,8 @@ from antiphon.runs.service import Policy, Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Text
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
+from antiphon.testing.embedded_model import smollm2
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
-from antiphon.testing.models import smollm2
 from antiphon.tokens import Image, Prompt
 from antiphon.wire import items as it
 from tests.attachments.samples import data_url

@@ -16,9 +16,9 @@ from antiphon.embeddings.base import cut
 from antiphon.embeddings.thread_worker import Threaded
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.models.catalog import load
+from antiphon.testing.embedded_model import smollm2
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.testing.embedder_check import check_embedder, likeness
-from antiphon.testing.models import smollm2
 
 
 async def test_words() -> None:

@@ -9,7 +9,7 @@ import pytest
 import pytest_asyncio
 
 from antiphon.engines.llama.engine import LlamaEngine, load
-from antiphon.testing.models import smollm2
+from antiphon.testing.embedded_model import smollm2
 
 
 @pytest.fixture(scope="session")

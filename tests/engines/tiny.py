@@ -11,7 +11,7 @@ from antiphon.backends.local.backend import Local
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.base import Engine
-from antiphon.testing.deltas import Reading
+from antiphon.testing.delta_reader import Reading
 from antiphon.tokens import Prompt
 from antiphon.wire.items import (
     FunctionCall,

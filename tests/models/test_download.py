@@ -113,7 +113,7 @@ async def test_an_installed_package_is_used_where_it_lies(
 @pytest.mark.model
 async def test_the_default_model_is_rewritten_for_llama_cpp(tmp_path: Path) -> None:
     from antiphon.engines.gguf import reader as gguf
-    from antiphon.testing.models import smollm2
+    from antiphon.testing.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)
     assert path.name == pull.FASTER_FILE

@@ -11,10 +11,10 @@ import pytest
 from antiphon.errors import SetupError
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.testing.claim_check import CHECKS as CLAIM_CHECKS
 from antiphon.testing.file_check import CHECKS as FILE_CHECKS
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import CHECKS as RUN_CHECKS
+from antiphon.testing.run_lease_check import CHECKS as CLAIM_CHECKS
 from antiphon.testing.skill_check import CHECKS as SKILL_CHECKS
 from antiphon.testing.store_check import CHECKS, check_store
 from antiphon.testing.vector_check import CHECKS as VECTOR_CHECKS

@@ -10,7 +10,7 @@ from antiphon.backends.local.backend import Local
 from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import BackendError, SetupError
-from antiphon.testing.deltas import read
+from antiphon.testing.delta_reader import read
 from antiphon.testing.replay import Scene, replay, scene_player
 from antiphon.wire.items import FunctionCall, InputText, Item, Message
 from antiphon.wire.tools import Function

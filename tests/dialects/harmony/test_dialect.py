@@ -33,7 +33,7 @@ from antiphon.dialects.harmony.dialect import Dialect
 from antiphon.dialects.harmony.parser import CONTROLS
 from antiphon.errors import InvalidRequest, SetupError
 from antiphon.stream.deltas import Delta, Open, Text
-from antiphon.testing.deltas import read
+from antiphon.testing.delta_reader import read
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk
 from antiphon.wire import items as it

@@ -13,7 +13,7 @@ from antiphon.dialects.harmony.grammar import Grammarian
 from antiphon.dialects.harmony.parser import CONTROLS, Codes, Parser
 from antiphon.dialects.tools import shown_tools
 from antiphon.errors import InvalidRequest
-from antiphon.testing.deltas import read
+from antiphon.testing.delta_reader import read
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk
 from antiphon.wire import items as it

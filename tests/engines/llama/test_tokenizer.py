@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from antiphon.engines.llama.tokenizer import LlamaTokenizer
 from antiphon.errors import SetupError
-from antiphon.testing.models import smollm2
+from antiphon.testing.embedded_model import smollm2
 from tests.searching import examples
 
 pytestmark = pytest.mark.model

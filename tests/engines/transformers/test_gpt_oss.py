@@ -14,7 +14,7 @@ import pytest_asyncio
 from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.models.catalog import Catalog, load
-from antiphon.testing.deltas import Reading, Said
+from antiphon.testing.delta_reader import Reading, Said
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,

@@ -15,7 +15,7 @@ from antiphon.engines.base import MeasuresImages, Sampling
 from antiphon.engines.transformers.engine import TransformersEngine, load
 from antiphon.errors import InvalidRequest
 from antiphon.models.catalog import load as load_catalog
-from antiphon.testing.deltas import Reading
+from antiphon.testing.delta_reader import Reading
 from antiphon.testing.engine_check import check_engine, collect
 from antiphon.tokens import Image, Prompt
 from antiphon.wire.items import InputImage, InputText, Message

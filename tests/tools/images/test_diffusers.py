@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import BackendError, SetupError
-from antiphon.testing.maker_check import check_maker
+from antiphon.testing.image_generator_check import check_maker
 from antiphon.testing.tool_check import Trial, check_tool
 from antiphon.tools.images.base import Image, Made, Order, Partial, Unable, Wish, image_of
 from antiphon.tools.images.diffusers import Diffusers, _Stopped

@@ -12,7 +12,7 @@ import pytest
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import BackendError, SetupError
 from antiphon.security.ssrf import network
-from antiphon.testing.maker_check import check_maker
+from antiphon.testing.image_generator_check import check_maker
 from antiphon.testing.tool_check import Trial, check_tool
 from antiphon.tools.images.base import Made, Order, Partial, Unable, Wish
 from antiphon.tools.images.gallery import Sources

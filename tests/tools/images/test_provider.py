@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidRequest, ToolError
-from antiphon.testing.maker_check import check_maker
+from antiphon.testing.image_generator_check import check_maker
 from antiphon.testing.tool_check import Trial, check_tool
 from antiphon.tools.base import Context, Opening, Result, Step
 from antiphon.tools.images.base import Image, Wish, image_of

@@ -12,8 +12,8 @@ from antiphon.backends.remote.chat_completions.stream_parser import Reading
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Close, Open
-from antiphon.testing.deltas import Reading as Read
-from antiphon.testing.deltas import read
+from antiphon.testing.delta_reader import Reading as Read
+from antiphon.testing.delta_reader import read
 from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
 from antiphon.wire.response import OutputTokensDetails
 

@@ -21,7 +21,7 @@ from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunErr
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.testing.backend_check import CHECKS, TALK, Check
-from antiphon.testing.deltas import Reading
+from antiphon.testing.delta_reader import Reading
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import (
     CustomToolCall,
