@@ -41,7 +41,7 @@ from antiphon.security.ssrf import network
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.tools.base import Provider
-from antiphon.tools.containers import Containers
+from antiphon.tools.containers.registry import Containers
 from antiphon.webhooks.deliver import Deliveries, Sender
 from antiphon.wire.body import Limits as BodyLimits
 

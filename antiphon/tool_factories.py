@@ -22,10 +22,10 @@ from antiphon.errors import SetupError
 from antiphon.security.encryption import Seal
 from antiphon.security.ssrf import network
 from antiphon.tools.base import Provider
-from antiphon.tools.container import Rules, Uploads
-from antiphon.tools.containers import Containers
-from antiphon.tools.images.base import Maker
-from antiphon.tools.skills import Library
+from antiphon.tools.containers.container import Rules, Uploads
+from antiphon.tools.containers.registry import Containers
+from antiphon.tools.containers.skills import Library
+from antiphon.tools.image_generation.base import Maker
 
 __all__ = ["PROVIDERS", "Means", "open_containers", "open_reader", "open_tools"]
 
@@ -120,8 +120,8 @@ Opener = Callable[[Means], AbstractAsyncContextManager[Mapping[str, Provider]]]
 
 @asynccontextmanager
 async def _web_search(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
-    from antiphon.tools.web.index import Index
-    from antiphon.tools.web.provider import TYPES, WebSearch
+    from antiphon.tools.web_search.index import Index
+    from antiphon.tools.web_search.provider import TYPES, WebSearch
 
     settings = means.settings
     named = settings.web_search
@@ -138,9 +138,9 @@ async def _web_search(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
         finally:
             await index.close()
         return
-    from antiphon.tools.web.ddgs import Ddgs
-    from antiphon.tools.web.engines import Remote
-    from antiphon.tools.web.web import Finder, Web
+    from antiphon.tools.web_search.ddgs import Ddgs
+    from antiphon.tools.web_search.engines import Remote
+    from antiphon.tools.web_search.live_web import Finder, Web
 
     if means.fetcher is None:
         raise SetupError(f"web_search = {named!r} opens pages: set fetch_urls")
@@ -164,9 +164,9 @@ async def _mcp(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
         yield {}
         return
     try:
-        from antiphon.tools.mcp.link import Server
-        from antiphon.tools.mcp.pool import Pool
-        from antiphon.tools.mcp.servers import Servers
+        from antiphon.tools.mcp.provider import Servers
+        from antiphon.tools.mcp.sessions import Pool
+        from antiphon.tools.mcp.transport import Server
     except ImportError:
         if any(each.tool is None for each in settings.mcp_servers.values()):
             raise SetupError('MCP servers need an extra: pip install "antiphon[mcp]".') from None
@@ -215,8 +215,8 @@ async def _image_generation(means: Means) -> AsyncIterator[Mapping[str, Provider
     if settings.image_generation == "off":
         yield {}
         return
-    from antiphon.tools.images import provider
-    from antiphon.tools.images.gallery import Sources
+    from antiphon.tools.image_generation import provider
+    from antiphon.tools.image_generation.conversation_images import Sources
 
     maker = await (_diffusers if settings.image_generation == "diffusers" else _images_api)(means)
     try:
@@ -235,7 +235,7 @@ async def _image_generation(means: Means) -> AsyncIterator[Mapping[str, Provider
 
 
 async def _images_api(means: Means) -> Maker:
-    from antiphon.tools.images.images_api import ImagesApi
+    from antiphon.tools.image_generation.images_api import ImagesApi
 
     settings = means.settings
     if settings.image_generation_url is None:
@@ -250,7 +250,7 @@ async def _images_api(means: Means) -> Maker:
 
 
 async def _diffusers(means: Means) -> Maker:
-    from antiphon.tools.images.diffusers import Diffusers
+    from antiphon.tools.image_generation.diffusers import Diffusers
 
     settings = means.settings
     named = settings.image_generation_model
@@ -265,7 +265,7 @@ async def _diffusers(means: Means) -> Maker:
 async def _programs(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
     """On by default, its extra is not."""
     from antiphon.sandbox.javascript import JavaScript
-    from antiphon.tools.programs import Programs
+    from antiphon.tools.programs.provider import Programs
 
     settings = means.settings
     if not settings.programs or means.seal is None or not JavaScript.is_here():
@@ -286,7 +286,7 @@ async def _programs(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
 @asynccontextmanager
 async def _clients(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
     """What clients run needs nothing here; of the shell the request says who does."""
-    from antiphon.tools.client import CLIENT_TOOLS
+    from antiphon.tools.client_tools.provider import CLIENT_TOOLS
     from antiphon.tools.shell import Shell
 
     yield {**CLIENT_TOOLS, "shell": Shell(means.containers)}

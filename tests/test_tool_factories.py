@@ -17,7 +17,7 @@ from antiphon.resources.skills import Skills
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tool_factories import Means, open_containers, open_tools
-from antiphon.tools.web.index import Document, Index
+from antiphon.tools.web_search.index import Document, Index
 from tests.conformance.boxes import Uploads
 from tests.sandbox.boxes import sandbox
 

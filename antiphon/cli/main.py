@@ -237,8 +237,8 @@ def _index(loaded: Loaded, given: argparse.Namespace) -> None:
 async def _indexed(settings: Settings, given: argparse.Namespace) -> None:
     from antiphon.attachments.documents import Documents
     from antiphon.server import open_fetcher
-    from antiphon.tools.web.index import Index
-    from antiphon.tools.web.indexing import add
+    from antiphon.tools.web_search.index import Index
+    from antiphon.tools.web_search.index_builder import add
 
     if given.action in ("add", "remove") and not given.what:
         raise SetupError(f"antiphon index {given.action}: say what")

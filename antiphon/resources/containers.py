@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
 from antiphon.pagination import Cut
-from antiphon.tools import containers as held
-from antiphon.tools.container import safe
+from antiphon.tools.containers import registry as held
+from antiphon.tools.containers.container import safe
 from antiphon.wire import containers as wc
 from antiphon.wire.lists import Page
 

@@ -15,7 +15,7 @@ from antiphon.runs.replies.raw_messages import Inspected
 from antiphon.runs.replies.reasoning_summary import Summarised, Summariser, level
 from antiphon.runs.request.options import Visible
 from antiphon.runs.tool_loop.loop import Turns, Work
-from antiphon.tools.callers import by_the_model
+from antiphon.tools.allowed_callers import by_the_model
 from antiphon.wire.request import CreateResponse
 
 from .policy import Models, Policy, ServedModel

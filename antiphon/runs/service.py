@@ -44,8 +44,8 @@ from antiphon.store.runs import Batch, Claim
 from antiphon.stream.kinds import kinds_for
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.tools.base import Provider
-from antiphon.tools.containers import Containers as HeldContainers
-from antiphon.tools.files.provider import FileSearch
+from antiphon.tools.containers.registry import Containers as HeldContainers
+from antiphon.tools.file_search.provider import FileSearch
 from antiphon.wire.compaction import Compact, CompactedResponse
 from antiphon.wire.items import Item
 from antiphon.wire.lists import Page

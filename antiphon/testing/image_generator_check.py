@@ -9,7 +9,7 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from antiphon.errors import RunError
-from antiphon.tools.images.base import Image, Made, Maker, Order, Partial, Wish, image_of
+from antiphon.tools.image_generation.base import Image, Made, Maker, Order, Partial, Wish, image_of
 
 __all__ = ["check_maker"]
 

@@ -12,15 +12,15 @@ from typing import Any
 
 from antiphon.errors import InvalidRequest, NotFound, RunError, ToolError
 from antiphon.sandbox.base import Ended, Outcome
+from antiphon.tools.containers.container import Container
+from antiphon.tools.containers.registry import Containers
+from antiphon.tools.containers.skills import told
 from antiphon.wire import containers as wc
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Annotation, CodeInterpreterCall, Item
 from antiphon.wire.parts import ContainerFileCitation
 
 from .base import Context, Offer, Opening, Result, Step, Toolset
-from .container import Container
-from .containers import Containers
-from .skills import told
 
 __all__ = ["NAME", "CodeInterpreter", "cited"]
 

@@ -15,17 +15,17 @@ from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound, RunError, ToolError
 from antiphon.sandbox.base import Outcome
+from antiphon.tools.client_tools.provider import CLIENT_TOOLS, shell_function
+from antiphon.tools.client_tools.shell_arguments import Commands, commands_of
+from antiphon.tools.containers.container import Container
+from antiphon.tools.containers.registry import Containers
+from antiphon.tools.containers.skills import Equipped, told, told_local
 from antiphon.wire import containers as wc
 from antiphon.wire.items import Item, ShellCall, ShellCallOutput
 from antiphon.wire.shape import known
 from antiphon.wire.skills import local_skills
 
 from .base import Context, Next, Offer, Opening, Result, Step, Toolset
-from .client import CLIENT_TOOLS, shell_function
-from .commands import Commands, commands_of
-from .container import Container
-from .containers import Containers
-from .skills import Equipped, told, told_local
 
 __all__ = ["Shell"]
 

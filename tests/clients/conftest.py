@@ -15,7 +15,7 @@ import pytest
 
 from tests.clients.offline import go_offline
 from tests.e2e.server import Server, antiphon, serving
-from tests.tools.images.api import studio_aside
+from tests.tools.image_generation.api import studio_aside
 
 HERE = Path(__file__).parent
 TOOLS = HERE.parents[1] / ".venv-clients" / "bin"

@@ -12,8 +12,8 @@ from antiphon.sandbox.base import Outcome
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreter
-from antiphon.tools.container import Rules
-from antiphon.tools.containers import Containers
+from antiphon.tools.containers.container import Rules
+from antiphon.tools.containers.registry import Containers
 
 __all__ = ["Clock", "Uploads", "containers", "play", "with_code"]
 

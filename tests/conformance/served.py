@@ -30,7 +30,7 @@ from antiphon.store.base import Store
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tokens import ModelCard
 from antiphon.tools.base import Provider
-from antiphon.tools.containers import Containers
+from antiphon.tools.containers.registry import Containers
 from tests.conformance import oracle
 from tests.conformance.line import Wire
 from tests.golden.models import MODELS

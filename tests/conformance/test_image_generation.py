@@ -10,14 +10,14 @@ import pytest
 
 from antiphon.runs.tool_loop.executor import Bounds
 from antiphon.store.base import Store
-from antiphon.tools.images.base import Wish
+from antiphon.tools.image_generation.base import Wish
 from tests.attachments.samples import data_url, png
 from tests.conformance.conftest import Serve
 from tests.conformance.line import Line
 from tests.conformance.served import Ask, Server, engine, local
 from tests.conformance.test_background import client, poll
 from tests.conformance.test_tool_search import called, prompts
-from tests.tools.images.painter import USED, Painter, painted, provider
+from tests.tools.image_generation.painter import USED, Painter, painted, provider
 
 TOOL = {"type": "image_generation", "size": "4x4"}
 RED = png(color=(255, 0, 0))

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.tools.web.index import Document, Index
-from antiphon.tools.web.provider import WebSearch
+from antiphon.tools.web_search.index import Document, Index
+from antiphon.tools.web_search.provider import WebSearch
 from antiphon.wire.request import INCLUDES
 from tests.conformance.boxes import containers, with_code
 from tests.conformance.conftest import Serve

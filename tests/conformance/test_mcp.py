@@ -15,8 +15,8 @@ import pytest
 from antiphon.runs.background.worker import Lease
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.tools.mcp.pool import Pool
-from antiphon.tools.mcp.servers import Servers
+from antiphon.tools.mcp.provider import Servers
+from antiphon.tools.mcp.sessions import Pool
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL
 from tests.conformance.served import Ask, engine, local

@@ -12,8 +12,8 @@ from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store
 from antiphon.tools.base import Provider
-from antiphon.tools.client import CLIENT_TOOLS
-from antiphon.tools.programs import Programs
+from antiphon.tools.client_tools.provider import CLIENT_TOOLS
+from antiphon.tools.programs.provider import Programs
 from antiphon.tools.shell import Shell
 from tests.conformance.boxes import containers, with_code
 from tests.conformance.conftest import Serve

@@ -12,9 +12,9 @@ from antiphon.runs.background.worker import Lease
 from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store
-from antiphon.tools.mcp.pool import Pool
-from antiphon.tools.mcp.servers import Servers
-from antiphon.tools.programs import Programs
+from antiphon.tools.mcp.provider import Servers
+from antiphon.tools.mcp.sessions import Pool
+from antiphon.tools.programs.provider import Programs
 from tests.conformance.conftest import Serve
 from tests.conformance.served import NOW, Ask, Json, engine, local
 from tests.conformance.test_mcp import HERE

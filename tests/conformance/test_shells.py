@@ -12,7 +12,7 @@ from antiphon.resources.skills import Skills
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.sandbox import FakeSandbox
-from antiphon.tools.client import CLIENT_TOOLS
+from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.shell import Shell
 from tests.attachments.test_skill_bundles import zipped
 from tests.conformance.boxes import Clock, containers, play, with_code

@@ -29,8 +29,8 @@ from antiphon.store.base import StoredResponse
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import ModelCard
-from antiphon.tools.web.index import Index
-from antiphon.tools.web.provider import WebSearch
+from antiphon.tools.web_search.index import Index
+from antiphon.tools.web_search.provider import WebSearch
 from antiphon.upstream import payloads
 from antiphon.upstream.client import Patience, Upstream
 from tests.conformance import oracle

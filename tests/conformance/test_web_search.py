@@ -12,9 +12,9 @@ from msgspec.structs import replace
 from antiphon.attachments.documents import Documents
 from antiphon.backends.local.backend import Local
 from antiphon.testing.engine import ScriptedEngine
-from antiphon.tools.web.index import Document, Index
-from antiphon.tools.web.provider import TYPES, WebSearch
-from antiphon.tools.web.reading import read
+from antiphon.tools.web_search.extract import read
+from antiphon.tools.web_search.index import Document, Index
+from antiphon.tools.web_search.provider import TYPES, WebSearch
 from tests.conformance.conftest import Serve
 from tests.conformance.served import Ask, engine, local
 from tests.conformance.test_tool_search import called, prompts

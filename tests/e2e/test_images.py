@@ -15,7 +15,7 @@ from openai import AsyncOpenAI
 from antiphon.testing.embedded_model import smollm2
 from tests.attachments.samples import data_url, png
 from tests.e2e.server import serving
-from tests.tools.images.api import Studio, studio
+from tests.tools.image_generation.api import Studio, studio
 
 SCENES = """
 [[scenes]]

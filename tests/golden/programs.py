@@ -10,7 +10,7 @@ from functools import cache
 from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import Seal
 from antiphon.tools.base import Provider
-from antiphon.tools.programs import Programs
+from antiphon.tools.programs.provider import Programs
 
 __all__ = ["programs"]
 

@@ -12,12 +12,12 @@ from mcp_types import CallToolResult, ListToolsResult, TextContent, Tool
 
 from antiphon.errors import RunError, ToolError
 from antiphon.tools.base import Provider
-from antiphon.tools.files.provider import FileSearch
-from antiphon.tools.mcp.link import Server
-from antiphon.tools.mcp.servers import Servers
-from antiphon.tools.web.browser import Asked
-from antiphon.tools.web.page import Found, Page
-from antiphon.tools.web.provider import WebSearch
+from antiphon.tools.file_search.provider import FileSearch
+from antiphon.tools.mcp.provider import Servers
+from antiphon.tools.mcp.transport import Server
+from antiphon.tools.web_search.browser import Asked
+from antiphon.tools.web_search.page import Found, Page
+from antiphon.tools.web_search.provider import WebSearch
 from antiphon.wire.vector_requests import Search
 from antiphon.wire.vector_stores import Found as Piece
 from antiphon.wire.vector_stores import TextPart

@@ -22,9 +22,9 @@ from antiphon.runs.tool_loop.toolsets import Hosted
 from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import Key, Seal
 from antiphon.stream.deltas import Close, Delta, Finish, Open
+from antiphon.tools.allowed_callers import for_programs
 from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
-from antiphon.tools.callers import for_programs
-from antiphon.tools.programs import Programs
+from antiphon.tools.programs.provider import Programs
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 from tests.conformance.scripts import custom, finish, said

@@ -10,12 +10,12 @@ import pytest
 
 from antiphon.errors import RunError
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.client import CLIENT_TOOLS
+from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.tools.code_interpreter import CodeInterpreter
-from antiphon.tools.files.provider import FileSearch
+from antiphon.tools.file_search.provider import FileSearch
 from antiphon.tools.shell import Shell
-from antiphon.tools.web.index import Document, Index
-from antiphon.tools.web.provider import WebSearch
+from antiphon.tools.web_search.index import Document, Index
+from antiphon.tools.web_search.provider import WebSearch
 from antiphon.wire import tools as tl
 from antiphon.wire.vector_requests import Search
 from antiphon.wire.vector_stores import Found, TextPart

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from antiphon.runs.tool_loop.turn import Turn
 from antiphon.stream.deltas import Annotate, Close, Text
 from antiphon.tools.citations import Citations
-from antiphon.tools.files.citations import of_files
-from antiphon.tools.web.citations import of_pages
-from antiphon.tools.web.page import Page
+from antiphon.tools.file_search.citations import of_files
+from antiphon.tools.web_search.citations import of_pages
+from antiphon.tools.web_search.page import Page
 from antiphon.wire.items import Logprob, Message, OutputText
 from antiphon.wire.parts import Annotation, FileCitation, UrlCitation
 

@@ -16,10 +16,10 @@ from antiphon.backends.base import Backend, recall_of
 from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
 from antiphon.runs.tool_loop.toolsets import Hosted
-from antiphon.tools import search
+from antiphon.tools import tool_search as search
+from antiphon.tools.allowed_callers import by_the_model, check_callers, for_programs
 from antiphon.tools.base import Offer, Provider
-from antiphon.tools.callers import by_the_model, check_callers, for_programs
-from antiphon.tools.client import CLIENT_TOOLS
+from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.wire import tools as tl
 from antiphon.wire.items import ItemBase, Reasoning
 from antiphon.wire.request import CreateResponse

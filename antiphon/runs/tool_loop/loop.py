@@ -24,7 +24,7 @@ from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Prompted, Reason
 from antiphon.tools.base import Offer, Opening, Toolset
 from antiphon.tools.citations import Citations
-from antiphon.tools.told import trimmed
+from antiphon.tools.truncate import trimmed
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage

@@ -10,8 +10,8 @@ from msgspec.structs import replace
 
 from antiphon.conversation import Options, open_programs, program_of
 from antiphon.errors import InvalidRequest
+from antiphon.tools.allowed_callers import callers_of
 from antiphon.tools.base import Admitting, Composing, Offer, Opening, Provider, Toolset
-from antiphon.tools.callers import callers_of
 from antiphon.tools.citations import Citations
 from antiphon.wire import tools as tl
 from antiphon.wire.items import AdditionalTools, Item, ToolSearchOutput

@@ -14,9 +14,9 @@ from mcp import MCPError
 from msgspec import Struct
 from pydantic import ValidationError
 
-from antiphon.tools.told import trimmed
+from antiphon.tools.truncate import trimmed
 
-from .link import REFUSED, Seen
+from .transport import REFUSED, Seen
 
 __all__ = ["Failure", "Fault", "failure", "refused_by_tool", "text_of"]
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import sys
 
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.mcp.link import Server
-from antiphon.tools.mcp.pool import Pool
-from antiphon.tools.mcp.servers import Servers
+from antiphon.tools.mcp.provider import Servers
+from antiphon.tools.mcp.sessions import Pool
+from antiphon.tools.mcp.transport import Server
 from antiphon.wire.tools import Mcp
 
 

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 from mcp import MCPError
 
-from antiphon.tools.mcp.link import REFUSED, Seen
 from antiphon.tools.mcp.results import failure
+from antiphon.tools.mcp.transport import REFUSED, Seen
 
 PROTOCOL = "mcp_protocol_error"
 

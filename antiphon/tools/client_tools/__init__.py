@@ -1,0 +1,1 @@
+"""Tools that the client runs: local shell, apply_patch, computer."""

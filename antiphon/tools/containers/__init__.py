@@ -1,0 +1,1 @@
+"""Containers: sandboxes with a name, an owner and an expiry."""

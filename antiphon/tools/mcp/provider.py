@@ -1,0 +1,269 @@
+"""The provider of tools of type ``mcp``. A server is one the operator has set, by its label or as a
+connector, or one at the request's URL.
+
+Whoever asks is told what the server said; headers and authorizations go to it and nowhere else.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from typing import Any
+from urllib.parse import urlsplit
+
+from mcp import Client
+from mcp_types import CallToolResult
+from msgspec import UNSET, to_builtins
+from msgspec.structs import replace
+
+from antiphon.errors import InvalidRequest, ToolError
+from antiphon.security.ssrf import Network
+from antiphon.tools.base import Call, Context, First, Offer, Opening, Result, Step, Toolset
+from antiphon.tools.truncate import trimmed
+from antiphon.wire import items as it
+from antiphon.wire.tools import Mcp
+
+from .request import Listed, Wishes, answered, check_label, function_of, known, wishes
+from .results import Failure, refused_by_tool, text_of
+from .sessions import Pool
+from .transport import Server
+
+__all__ = ["Servers"]
+
+_PAGES = 100
+_MOST_TOOLS = 1_000
+
+
+class Servers:
+    """``Provider``. ``configured``: the operator's servers by name. ``urls``: requests may bring
+    their own; their addresses are public, or in one of the ``networks``."""
+
+    def __init__(
+        self,
+        configured: Mapping[str, Server],
+        pool: Pool,
+        *,
+        urls: bool = True,
+        networks: Sequence[Network] = (),
+    ) -> None:
+        self._configured = configured
+        self._pool = pool
+        self._urls = urls
+        self._networks = tuple(networks)
+
+    async def close(self) -> None:
+        """Leave all servers."""
+        await self._pool.close()
+
+    def check(self, tool: Mcp, path: str) -> None:
+        check_label(tool.server_label, f"{path}.server_label")
+        wishes(tool, path)
+        self._server(tool, path)
+
+    def lead(self, tool: Mcp, opening: Opening) -> it.Item | None:
+        if known(tool.server_label, opening.items) is not None:
+            return None
+        return it.McpListTools(server_label=tool.server_label, tools=())
+
+    @asynccontextmanager
+    async def open(self, tool: Mcp, opening: Opening) -> AsyncIterator[Toolset]:
+        """What is in the conversation need not be listed: its server is dialled when a tool of it
+        is called."""
+        label, server, wished = tool.server_label, self._server(tool, "tools"), wishes(tool)
+        tools = known(label, opening.items)
+        if tools is None:
+            tools = await self._list(label, opening.tenant, server)
+        tools = tuple(each for each in tools if wished.wanted(each))
+        allowed = answered(label, opening.items)
+        yield Toolset(
+            offers=tuple(self._offer(label, server, each, wished) for each in tools),
+            first=tuple(self._first(label, server, tools, request) for request in allowed),
+            fields={"tools": tuple(to_builtins(each) for each in tools)},
+        )
+
+    # --- within ----------------------------------------------------------------------------------
+
+    def _server(self, tool: Mcp, path: str) -> Server:
+        """Raises ``InvalidRequest`` for one that cannot be had."""
+        if tool.server_url is UNSET:
+            server = self._named(tool, path)
+        elif not self._urls:
+            raise _refused(f"{path}.server_url", "This server calls only MCP servers of its own.")
+        else:
+            server = Server(url=tool.server_url, guarded=True, networks=self._networks)
+            _check_url(tool.server_url, f"{path}.server_url")
+        headers = dict(server.headers)
+        if tool.headers is not UNSET:
+            headers |= tool.headers
+        if tool.authorization is not UNSET:
+            headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
+            headers["Authorization"] = f"Bearer {tool.authorization}"
+        if headers and server.command:
+            raise _refused(f"{path}.headers", f"'{tool.server_label}' is not reached by HTTP.")
+        _check_headers(headers, f"{path}.headers")
+        return replace(server, headers=headers)
+
+    def _named(self, tool: Mcp, path: str) -> Server:
+        if tool.tunnel_id is not UNSET:
+            raise _refused(f"{path}.tunnel_id", "This server has no tunnels.")
+        if tool.connector_id is not UNSET:
+            name, field = tool.connector_id, "connector_id"
+        else:
+            name, field = tool.server_label, "server_url"
+        if name not in self._configured:
+            if field == "connector_id":
+                raise _refused(f"{path}.{field}", f"This server has no connector '{name}'.")
+            raise InvalidRequest(
+                f"Missing required parameter: '{path}.{field}'.",
+                param=f"{path}.{field}",
+                code="missing_required_parameter",
+            )
+        return self._configured[name]
+
+    async def _list(self, label: str, tenant: str, server: Server) -> tuple[Listed, ...]:
+        try:
+            return await self._pool.ask(tenant, server, _listed)
+        except Failure as error:
+            why = error.fault.message
+            raise ToolError(
+                f"Error retrieving tool list from MCP server: '{label}'. {why}"
+            ) from None
+
+    def _offer(self, label: str, server: Server, tool: Listed, wished: Wishes) -> Offer:
+        if wished.asks(tool):
+            return Offer(
+                tool=function_of(tool),
+                shell=it.McpApprovalRequest(server_label=label, name=tool.name, arguments=""),
+                read=lambda arguments: {"arguments": arguments},
+                namespace=label,
+            )
+        return self._calling(label, server, tool)
+
+    def _calling(self, label: str, server: Server, tool: Listed, **more: Any) -> Offer:
+        return Offer(
+            tool=function_of(tool),
+            shell=it.McpCall(
+                server_label=label, name=tool.name, arguments="", status="in_progress", **more
+            ),
+            call=self._call(server, tool.name),
+            streamed=True,
+            namespace=label,
+        )
+
+    def _first(
+        self, label: str, server: Server, tools: Sequence[Listed], request: it.McpApprovalRequest
+    ) -> First:
+        """What was allowed; a tool that this request does not want is not run for that."""
+        tool = next((each for each in tools if each.name == request.name), None)
+        offer = self._calling(
+            label, server, tool or Listed(name=request.name), approval_request_id=request.id
+        )
+        if tool is None:
+            offer = replace(offer, call=_absent)
+        return First(offer=offer, arguments=request.arguments, request=request.id)
+
+    def _call(self, server: Server, name: str) -> Call:
+        async def call(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+            given = _object(arguments)
+            if given is None:
+                yield _failed(_INVALID)
+                return
+
+            async def question(client: Client) -> CallToolResult:
+                return await client.call_tool(name, given)
+
+            try:
+                result = await self._pool.ask(context.tenant, server, question)
+            except Failure as error:
+                yield _failed(error.fault.error)
+                return
+            if result.is_error:
+                yield _failed(refused_by_tool(result, context.room))
+                return
+            text = trimmed(text_of(result), context.room)  # later turns are shown the item
+            yield Result(text=text, fields={"output": text})
+
+        return call
+
+
+_INVALID = {
+    "type": "mcp_protocol_error",
+    "code": -32602,
+    "message": "The arguments are not a JSON object.",
+}
+_ABSENT = {
+    "type": "mcp_protocol_error",
+    "code": -32601,
+    "message": "The request does not allow this tool.",
+}
+
+
+async def _absent(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    yield _failed(_ABSENT)
+
+
+def _failed(error: dict[str, Any]) -> Result:
+    """The model is told the same now and whenever the call is shown to it again."""
+    text = f"Error: {json.dumps(error, ensure_ascii=False)}"
+    return Result(text=text, fields={"error": error}, failed=True)
+
+
+def _object(arguments: str) -> dict[str, Any] | None:
+    if not arguments.strip():
+        return {}
+    try:
+        value = json.loads(arguments)
+        json.dumps(value, ensure_ascii=False).encode()  # half of a pair cannot be sent
+    except (ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+async def _listed(client: Client) -> tuple[Listed, ...]:
+    """All pages of them."""
+    found: list[Listed] = []
+    cursor: str | None = None
+    for _ in range(_PAGES):
+        page = await client.list_tools(cursor=cursor)
+        for tool in page.tools:
+            about = tool.annotations
+            found.append(
+                Listed(
+                    name=tool.name,
+                    input_schema=tool.input_schema,
+                    description=tool.description,
+                    annotations=None
+                    if about is None
+                    else about.model_dump(by_alias=True, exclude_none=True, mode="json"),
+                )
+            )
+        cursor = page.next_cursor
+        if cursor is None or len(found) >= _MOST_TOOLS:
+            break
+    return tuple(found[:_MOST_TOOLS])
+
+
+def _refused(path: str, message: str) -> InvalidRequest:
+    return InvalidRequest(message, param=path, code="invalid_value")
+
+
+def _check_url(url: str, path: str) -> None:
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        raise _refused(path, "It is not a valid URL.") from None
+    if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
+        raise _refused(path, "It is not an http or https URL.")
+    if parts.username is not None or parts.password is not None:
+        raise _refused(path, "It must not hold a user or password.")
+
+
+def _check_headers(headers: Mapping[str, str], path: str) -> None:
+    """What HTTP cannot carry is refused without being told."""
+    for name, value in headers.items():
+        if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
+            raise _refused(path, "A name of a header has characters that it may not have.")
+        if not value.isascii() or not value.isprintable():
+            raise _refused(path, "A value of a header has characters that it may not have.")

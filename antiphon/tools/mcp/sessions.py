@@ -1,0 +1,200 @@
+"""Sessions with servers: each is owned by one task, which enters and leaves it; whoever calls is
+another. They are kept while they are used, and a while after, never shared between tenants or
+between credentials.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager, suppress
+from typing import TypeVar
+
+import structlog
+from mcp import Client
+
+from .results import Failure, failure
+from .transport import Seen, Server, connected, seen
+
+__all__ = ["Pool"]
+
+_log = structlog.get_logger(__name__)
+
+R = TypeVar("R")
+
+#: Sessions that nobody uses.
+_MOST_IDLE = 64
+
+
+class _Session:
+    """A connection, and the task that owns it."""
+
+    def __init__(self, server: Server, seconds: float) -> None:
+        self._leave = asyncio.Event()
+        self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
+        self._seen = Seen()
+        self._task = asyncio.create_task(self._own(server, seconds), name="mcp session")
+
+    async def _own(self, server: Server, seconds: float) -> None:
+        seen.set(self._seen)
+        try:
+            async with connected(server, seconds) as client:
+                self._ready.set_result(client)
+                await self._leave.wait()
+        except Exception as error:
+            if not self._ready.done():
+                fault = failure(error, self._seen)
+                _log.info("an MCP server was not reached", server=server.name, why=fault.message)
+                self._ready.set_exception(Failure(fault))
+            else:
+                _log.info("an MCP session ended", error=type(error).__name__)
+        finally:
+            if not self._ready.done():
+                self._ready.set_exception(Failure(failure(EOFError(), self._seen)))
+            if not self._ready.cancelled():
+                self._ready.exception()  # whoever waits hears of it; nobody has to
+
+    @property
+    def is_over(self) -> bool:
+        return self._task.done()
+
+    async def client(self, seconds: float) -> Client:
+        """Once the server has answered. Raises ``Failure``."""
+        try:
+            async with asyncio.timeout(seconds):
+                return await asyncio.shield(self._ready)
+        except TimeoutError:
+            raise Failure(failure(TimeoutError(), self._seen)) from None
+
+    async def close(self) -> None:
+        """Left by the task that entered it, soon or by force."""
+        self._leave.set()
+        if not self._ready.done():
+            self._task.cancel()
+        with suppress(asyncio.CancelledError):
+            done, _ = await asyncio.wait([self._task], timeout=10)
+            if not done:
+                self._task.cancel()
+                await asyncio.wait([self._task], timeout=5)
+
+
+class _Entry:
+    """A server of a tenant: its session, if there is one, and how many use it."""
+
+    def __init__(self) -> None:
+        self.lock = asyncio.Lock()
+        self.session: _Session | None = None
+        self.users = 0
+        self.closing: asyncio.TimerHandle | None = None
+
+
+class Pool:
+    """One a server of ours. ``connect_s``: to reach a server and be greeted. ``call_s``: for an
+    answer. ``idle_s``: how long a session is kept that nobody uses."""
+
+    def __init__(
+        self, *, connect_s: float = 20.0, call_s: float = 120.0, idle_s: float = 60.0
+    ) -> None:
+        self._call_s = call_s
+        self._connect_s = connect_s
+        self._idle_s = idle_s
+        self._entries: dict[tuple[str, str], _Entry] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+
+    @property
+    def sessions(self) -> int:
+        """How many there are."""
+        return sum(1 for entry in self._entries.values() if entry.session is not None)
+
+    async def ask(
+        self, tenant: str, server: Server, question: Callable[[Client], Awaitable[R]]
+    ) -> R:
+        """What a server answers. Where its session is found to be over before it did anything, it
+        is asked once more in a new one. Raises ``Failure``."""
+        async with self._entry(tenant, server) as entry:
+            for is_last in (False, True):
+                client, is_fresh = await self._client(entry, server)
+                noted = Seen()
+                before = seen.set(noted)
+                try:
+                    async with asyncio.timeout(self._call_s):
+                        return await question(client)
+                except Exception as error:
+                    fault = failure(error, noted)
+                    if fault.is_over:
+                        await self._drop(entry, client)
+                    if is_last or is_fresh or not fault.is_unheard:
+                        raise Failure(fault) from error
+                finally:
+                    seen.reset(before)
+        raise AssertionError("the second time is the last")
+
+    async def close(self) -> None:
+        """All of them."""
+        entries, self._entries = list(self._entries.values()), {}
+        for entry in entries:
+            if entry.closing is not None:
+                entry.closing.cancel()
+        sessions = [entry.session for entry in entries if entry.session is not None]
+        await asyncio.gather(*(session.close() for session in sessions), *self._closing)
+
+    # --- within ----------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def _entry(self, tenant: str, server: Server) -> AsyncIterator[_Entry]:
+        key = (tenant, server.key)
+        entry = self._entries.setdefault(key, _Entry())
+        entry.users += 1
+        if entry.closing is not None:
+            entry.closing.cancel()
+            entry.closing = None
+        try:
+            yield entry
+        finally:
+            entry.users -= 1
+            if entry.users == 0 and self._entries.get(key) is entry:
+                loop = asyncio.get_running_loop()
+                entry.closing = loop.call_later(self._idle_s, self._forget, key)
+                self._bound()
+
+    async def _client(self, entry: _Entry, server: Server) -> tuple[Client, bool]:
+        """The client, and whether it was made for this."""
+        async with entry.lock:
+            if entry.session is not None and not entry.session.is_over:
+                return await entry.session.client(self._connect_s), False
+            session = _Session(server, self._connect_s)
+            try:
+                client = await session.client(self._connect_s)
+            except BaseException:
+                self._close(session)
+                raise
+            entry.session = session
+            return client, True
+
+    async def _drop(self, entry: _Entry, client: Client) -> None:
+        """Unless another one stands in its place already."""
+        async with entry.lock:
+            session = entry.session
+            if session is None or (
+                not session.is_over and await session.client(self._connect_s) is not client
+            ):
+                return
+            entry.session = None
+            self._close(session)
+
+    def _bound(self) -> None:
+        idle = [key for key, entry in self._entries.items() if entry.users == 0]
+        for key in idle[: max(0, len(idle) - _MOST_IDLE)]:
+            self._forget(key)
+
+    def _forget(self, key: tuple[str, str]) -> None:
+        entry = self._entries.pop(key)
+        if entry.closing is not None:
+            entry.closing.cancel()
+        if entry.session is not None:
+            self._close(entry.session)
+
+    def _close(self, session: _Session) -> None:
+        task = asyncio.create_task(session.close())
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)

@@ -1,0 +1,1 @@
+"""Programmatic tool calling: programs that call tools."""

@@ -1,0 +1,45 @@
+"""Citations of files: marks are taken out of the text, wherever it is cut."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from antiphon.stream.deltas import Annotate, Text
+from antiphon.tools.citations import Citations
+from antiphon.tools.file_search.citations import of_files
+from antiphon.wire.parts import FileCitation
+
+TEXT = "Oslo 【f1】. A 【 b 【f9】 c【f2†two.txt】 【f1†L2-L3】end 【f1"
+READ = "Oslo. A 【 b 【f9】 cend 【f1"
+
+
+def read(pieces: list[str]) -> tuple[str, list[tuple[str, int]]]:
+    reader = Citations([of_files({1: ("file-1", "one.txt"), 2: ("file-2", "two.txt")}.get)])
+    deltas = [d for piece in pieces for d in reader.feed(Text(piece))] + list(reader.end())
+    text = ""
+    cited = []
+    for delta in deltas:
+        if isinstance(delta, Annotate):
+            assert isinstance(delta.annotation, FileCitation)
+            assert delta.annotation.index == len(text), "told where it stands"
+            cited.append((delta.annotation.file_id, delta.annotation.index))
+        else:
+            assert isinstance(delta, Text)
+            text += delta.text
+    return text, cited
+
+
+@given(st.sets(st.integers(0, len(TEXT))))
+def test_marks_become_citations_wherever_the_text_is_cut(cuts: set[int]) -> None:
+    pieces = [TEXT[a:b] for a, b in pairwise(sorted({0, *cuts, len(TEXT)}))]
+    cited = [("file-1", 4), ("file-2", READ.index("end")), ("file-1", READ.index("end"))]
+    assert read(pieces) == (READ, cited)
+
+
+def test_what_is_never_closed_is_not_waited_for() -> None:
+    reader = Citations([of_files(lambda number: None)])
+    said = list(reader.feed(Text("【" + "x" * 300)))
+    assert [d.text for d in said if isinstance(d, Text)] == ["【" + "x" * 300]

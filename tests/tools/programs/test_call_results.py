@@ -1,0 +1,89 @@
+"""What programs are told of their calls."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from antiphon.sandbox.javascript import Answer
+from antiphon.tools.programs.call_results import heard, returned
+from antiphon.wire import items as it
+from antiphon.wire import tools as tl
+
+TEXT = tl.Function(name="f")
+VALUE = tl.Function(name="f", output_schema={"type": "object"})
+CALL = it.FunctionCall(call_id="c", name="f", arguments="{}")
+PATCH = it.ApplyPatchCall(call_id="c", operation={"type": "delete_file", "path": "a"})
+SHELL = it.ShellCall(call_id="c", action={"commands": []})
+LOGS = {"type": "logs", "logs": "four\n"}
+
+
+def output(text: Any) -> it.FunctionCallOutput:
+    return it.FunctionCallOutput(call_id="c", output=text)
+
+
+def mcp(**fields: Any) -> it.McpCall:
+    return it.McpCall(server_label="s", name="f", arguments="{}", **fields)
+
+
+def python(**fields: Any) -> it.CodeInterpreterCall:
+    return it.CodeInterpreterCall(container_id="cntr", **fields)
+
+
+@pytest.mark.parametrize(
+    ("call", "tool", "value"),
+    [
+        ((CALL, output('{"a": 1}')), TEXT, '{"a": 1}'),
+        ((CALL, output('{"a": 1}')), VALUE, {"a": 1}),
+        ((CALL, output("no JSON")), VALUE, "no JSON"),
+        ((CALL, output("NaN")), VALUE, "NaN"),
+        ((CALL, output((it.InputText(text="x"),))), TEXT, [{"type": "input_text", "text": "x"}]),
+        ((mcp(output="seen"),), TEXT, "seen"),
+        ((mcp(),), TEXT, ""),
+        ((python(outputs=(LOGS, {"type": "image", "url": "data:"})),), TEXT, "four\n"),
+        (
+            (SHELL, it.ShellCallOutput(call_id="c", output=({"stdout": "x"},))),
+            TEXT,
+            [{"stdout": "x"}],
+        ),
+        (
+            (PATCH, it.ApplyPatchCallOutput(call_id="c", status="failed", output="no")),
+            TEXT,
+            {"status": "failed", "output": "no"},
+        ),
+    ],
+)
+def test_what_came_of_a_call_is_a_value(
+    call: tuple[it.Item, ...], tool: tl.Function, value: Any
+) -> None:
+    found = heard(call, tool)
+    assert found is not None and not found.failed
+    assert json.loads(found.value) == value
+
+
+@pytest.mark.parametrize(
+    ("call", "why"),
+    [
+        ((mcp(error={"type": "mcp_protocol_error", "message": "gone"}),), "gone"),
+        ((mcp(error="plain"),), "plain"),
+        ((mcp(error={"type": "http_error"}),), '{"type": "http_error"}'),
+        ((mcp(status="failed"),), "The call failed."),
+        ((python(status="failed", outputs=(LOGS,)),), "The call failed. four"),
+        ((it.ShellCall(call_id="c", action={}, status="incomplete"),), "The call failed."),
+    ],
+)
+def test_what_failed_is_thrown(call: tuple[it.Item, ...], why: str) -> None:
+    assert heard(call, TEXT) == Answer(json.dumps(why), failed=True)
+
+
+@pytest.mark.parametrize("call", [CALL, SHELL, PATCH])
+def test_what_the_client_has_not_answered_is_not_known(call: it.Item) -> None:
+    assert heard((call,), TEXT) is None
+
+
+def test_types_of_what_calls_come_to() -> None:
+    assert returned(CALL, TEXT) == "string"
+    assert returned(CALL, VALUE) == "Record<string, unknown>"
+    assert "stdout" in returned(SHELL, TEXT) and "status" in returned(PATCH, TEXT)
