@@ -9,7 +9,7 @@ from typing import Any
 
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.reach import listing, only_model, reach
+from antiphon.upstream.endpoint import listing, only_model, reach
 
 from .base import Embedded, Prefixes, Role, Vector, cut
 

@@ -16,9 +16,9 @@ import structlog
 
 from antiphon.errors import BackendError, SetupError
 
-from .connections import Answer, Connections
-from .payloads import MOST, Payloads
-from .refusals import refusal
+from .errors import refusal
+from .http import Answer, Connections
+from .sse import MOST, Payloads
 
 __all__ = ["Patience", "Upstream"]
 

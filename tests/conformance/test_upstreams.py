@@ -31,7 +31,7 @@ from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import ModelCard
 from antiphon.tools.web_search.index import Index
 from antiphon.tools.web_search.provider import WebSearch
-from antiphon.upstream import payloads
+from antiphon.upstream import sse as payloads
 from antiphon.upstream.client import Patience, Upstream
 from tests.conformance import oracle
 from tests.conformance.line import Line, Wire

@@ -24,8 +24,8 @@ from antiphon.dialects.tools import Shown
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta, Finish, Open, Text
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.payloads import MOST
-from antiphon.upstream.refusals import TOO_LONG
+from antiphon.upstream.errors import TOO_LONG
+from antiphon.upstream.sse import MOST
 from antiphon.wire.items import CustomToolCall, FunctionCall
 
 from .image_conversion import legible

@@ -18,7 +18,7 @@ from antiphon.dialects.formats.tool_formats import SHIPPED, Formats
 from antiphon.dialects.parser.parser import Parser as Scanner
 from antiphon.errors import SetupError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.reach import listing, only_model, owner_of, reach
+from antiphon.upstream.endpoint import listing, only_model, owner_of, reach
 
 from .chat_completions import servers as chat_flavours
 from .responses import servers as responses_flavours

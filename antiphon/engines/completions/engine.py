@@ -26,7 +26,7 @@ from antiphon.engines.llama.partial_tokens import Withheld
 from antiphon.errors import BackendError, SetupError, UnreadableImage
 from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import Patience, Upstream
-from antiphon.upstream.reach import entries, listing, only_model, reach
+from antiphon.upstream.endpoint import entries, listing, only_model, reach
 
 from .constraints import WORDS, Worded, Words, are_taken
 from .images import Eyes, Question, eyes_of

@@ -15,7 +15,7 @@ from antiphon.engines.base import Sampling
 from antiphon.engines.llama.partial_tokens import Withheld
 from antiphon.errors import BackendError
 from antiphon.tokens import Alternative, Prompt, Tokenizer, TokenLogprob
-from antiphon.upstream.refusals import GIVEN_UP, complaint, refused
+from antiphon.upstream.errors import GIVEN_UP, complaint, refused
 
 __all__ = [
     "Asked",

@@ -16,7 +16,7 @@ from msgspec import Struct, field
 from antiphon.attachments.fetch import Failed, Fetcher
 from antiphon.errors import BackendError, SetupError
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.refusals import complaint, refused
+from antiphon.upstream.errors import complaint, refused
 
 from .base import MIMES, Image, Made, Order, Partial, Unable, Wish, image_of
 

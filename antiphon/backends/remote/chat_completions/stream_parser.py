@@ -19,8 +19,8 @@ from antiphon.dialects.parser.tool_call import Call, ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk as Tokens
-from antiphon.upstream.payloads import MOST
-from antiphon.upstream.refusals import GIVEN_UP, complaint, refused
+from antiphon.upstream.errors import GIVEN_UP, complaint, refused
+from antiphon.upstream.sse import MOST
 from antiphon.wire.items import Logprob
 
 from . import chunks as cc

@@ -18,7 +18,7 @@ from antiphon.dialects.parser.tool_call import Call, ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Annotate, Channel, Delta, Finish, Progress, Reason
 from antiphon.stream.kinds import KINDS
-from antiphon.upstream.refusals import complaint, refused
+from antiphon.upstream.errors import complaint, refused
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 

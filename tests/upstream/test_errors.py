@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.upstream.refusals import refusal
+from antiphon.upstream.errors import refusal
 
 CONTEXT = [
     (400, {"error": {"message": "…", "code": "context_length_exceeded", "param": "messages"}}),

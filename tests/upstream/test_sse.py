@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import BackendError
-from antiphon.upstream import payloads
-from antiphon.upstream.payloads import Payloads
+from antiphon.upstream import sse as payloads
+from antiphon.upstream.sse import Payloads
 
 
 def read(*received: bytes) -> tuple[list[bytes], bool]:

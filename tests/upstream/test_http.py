@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from antiphon.errors import SetupError
-from antiphon.upstream.connections import Connections
+from antiphon.upstream.http import Connections
 
 
 @asynccontextmanager
