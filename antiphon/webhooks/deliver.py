@@ -17,7 +17,7 @@ from antiphon.errors import RunError, SetupError
 from antiphon.security.ssrf import Refused, sockets
 from antiphon.store.runs import Due, RunStore
 
-from .sign import Secret, signed
+from .signature import Secret, signed
 from .url import check_url
 
 __all__ = ["SCHEDULE_S", "TRYING_S", "Deliveries", "Sender"]

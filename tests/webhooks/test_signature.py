@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import SetupError
-from antiphon.webhooks.sign import Secret, signed
+from antiphon.webhooks.signature import Secret, signed
 
 from .receiver import SECRETS
 
