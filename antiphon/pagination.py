@@ -10,7 +10,7 @@ from typing import Protocol, TypeVar
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.lists import Page
+from antiphon.wire.pagination import Page
 
 __all__ = ["Cut", "page", "page_of", "section"]
 

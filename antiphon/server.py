@@ -43,7 +43,7 @@ from antiphon.store.base import Retention, Store
 from antiphon.tools.base import Provider
 from antiphon.tools.containers.registry import Containers
 from antiphon.webhooks.deliver import Deliveries, Sender
-from antiphon.wire.body import Limits as BodyLimits
+from antiphon.wire.parsing.json_body import Limits as BodyLimits
 
 from .models import catalog
 from .tool_factories import Means, open_containers, open_reader, open_tools

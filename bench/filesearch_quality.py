@@ -27,7 +27,7 @@ from antiphon.resources.files import Upload
 from antiphon.resources.vector_stores import VectorStores
 from antiphon.runs.service import Policy, Service
 from antiphon.store import open_store
-from antiphon.wire.vector_requests import AddFile, CreateVectorStore, Ranking, Search
+from antiphon.wire.parsing.vector_stores import AddFile, CreateVectorStore, Ranking, Search
 from antiphon.wire.vector_stores import StaticChunking
 
 from .table import Line

@@ -96,7 +96,7 @@ async def _turns(url: str) -> tuple[list[float], list[int]]:
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.service import Policy, Service
     from antiphon.store import open_store
-    from antiphon.wire.decode import create_response
+    from antiphon.wire.parsing.requests import create_response
 
     store = await open_store(url)
     served = ServedModel(name="scripted", backend=Scripted(["a short answer"]), created=0)

@@ -10,9 +10,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.body import Limits
-from antiphon.wire.faults import bad_type, bad_value, empty, kind_of, missing
-from antiphon.wire.shape import Json, array, fields_of, tag_of
+from antiphon.wire.parsing.errors import bad_type, bad_value, empty, kind_of, missing
+from antiphon.wire.parsing.fields import Json, array, fields_of, tag_of
+from antiphon.wire.parsing.json_body import Limits
 
 from .error_paths import Paths
 

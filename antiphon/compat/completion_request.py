@@ -12,13 +12,13 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.body import DEFAULT_LIMITS, Limits, parse
-from antiphon.wire.decode import read_create
-from antiphon.wire.faults import bad_type, empty, kind_of, missing
-from antiphon.wire.foreign import refuse_foreign
+from antiphon.wire.parsing.errors import bad_type, empty, kind_of, missing
+from antiphon.wire.parsing.fields import Json, array, fields_of
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse
+from antiphon.wire.parsing.requests import read_create
+from antiphon.wire.parsing.unsupported_fields import refuse_foreign
 from antiphon.wire.request import FIELDS, CreateResponse
 from antiphon.wire.response import Response
-from antiphon.wire.shape import Json, array, fields_of
 
 from .completion_response import TextChunks, TextCompletion, completion
 from .error_paths import Paths

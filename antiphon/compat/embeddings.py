@@ -14,10 +14,10 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.body import DEFAULT_LIMITS, Limits, parse
-from antiphon.wire.faults import bad_type, empty, kind_of, missing
-from antiphon.wire.foreign import refuse_foreign
-from antiphon.wire.shape import Json, array, converted
+from antiphon.wire.parsing.errors import bad_type, empty, kind_of, missing
+from antiphon.wire.parsing.fields import Json, array, converted
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse
+from antiphon.wire.parsing.unsupported_fields import refuse_foreign
 
 __all__ = ["AskedEmbeddings", "EmbeddingList", "embedding_list", "embeddings_request"]
 

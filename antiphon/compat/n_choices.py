@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.wire.faults import bad_type, kind_of, out_of_range
+from antiphon.wire.parsing.errors import bad_type, kind_of, out_of_range
 from antiphon.wire.request import CreateResponse
 
 __all__ = ["count", "reseeded"]

@@ -14,7 +14,7 @@ from antiphon.pagination import Cut
 from antiphon.tools.containers import registry as held
 from antiphon.tools.containers.container import safe
 from antiphon.wire import containers as wc
-from antiphon.wire.lists import Page
+from antiphon.wire.pagination import Page
 
 __all__ = ["Containers", "Content"]
 

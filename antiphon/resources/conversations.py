@@ -13,9 +13,9 @@ from antiphon.runs.history.context import admit
 from antiphon.store.base import Store
 from antiphon.stream.writer import Ids
 from antiphon.wire.conversations import Conversation, CreateConversation
-from antiphon.wire.faults import duplicate
 from antiphon.wire.items import Item
-from antiphon.wire.lists import Page
+from antiphon.wire.pagination import Page
+from antiphon.wire.parsing.errors import duplicate
 from antiphon.wire.response import ConversationRef
 
 __all__ = ["Conversations"]

@@ -16,7 +16,7 @@ from antiphon.store.base import Store
 from antiphon.store.files import Listing
 from antiphon.stream.writer import Ids
 from antiphon.wire.files import ExpiresAfter, File
-from antiphon.wire.lists import Page
+from antiphon.wire.pagination import Page
 
 __all__ = ["Files", "Kept", "Listing", "Upload"]
 

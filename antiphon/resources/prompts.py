@@ -25,10 +25,10 @@ from antiphon.pagination import page_of
 from antiphon.runs.history.context import check_pairs
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
-from antiphon.wire.checks import check_tools
-from antiphon.wire.decode import template
-from antiphon.wire.faults import missing
-from antiphon.wire.lists import Page
+from antiphon.wire.pagination import Page
+from antiphon.wire.parsing.errors import missing
+from antiphon.wire.parsing.request_checks import check_tools
+from antiphon.wire.parsing.requests import template
 from antiphon.wire.prompts import (
     TEMPLATE_FIELDS,
     CreatePrompt,

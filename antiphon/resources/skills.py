@@ -23,7 +23,7 @@ from antiphon.pagination import Cut, page
 from antiphon.store.base import Store
 from antiphon.store.skills import Draft
 from antiphon.stream.writer import Ids
-from antiphon.wire.lists import Page
+from antiphon.wire.pagination import Page
 from antiphon.wire.skills import Skill, SkillVersion
 
 __all__ = ["MOST_BYTES", "MOST_FILES", "Skills"]

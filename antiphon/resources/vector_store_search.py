@@ -13,7 +13,7 @@ from antiphon.retrieval.vector_search import Nearest
 from antiphon.search_terms import asked as words_asked
 from antiphon.store.vectors import Entry, Hit, Vectors
 from antiphon.wire.filters import matches
-from antiphon.wire.vector_requests import Ranking, Search
+from antiphon.wire.parsing.vector_stores import Ranking, Search
 from antiphon.wire.vector_stores import Found, TextPart
 
 from .embeddings import Embeddings

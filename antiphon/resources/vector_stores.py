@@ -19,8 +19,8 @@ from antiphon.retrieval.chunking import Piece, joined
 from antiphon.store.base import Store
 from antiphon.store.vectors import Entry, Held, Work
 from antiphon.stream.writer import Ids
-from antiphon.wire.lists import Page
-from antiphon.wire.vector_requests import (
+from antiphon.wire.pagination import Page
+from antiphon.wire.parsing.vector_stores import (
     AddFile,
     Attributes,
     CreateVectorStore,

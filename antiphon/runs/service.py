@@ -48,7 +48,7 @@ from antiphon.tools.containers.registry import Containers as HeldContainers
 from antiphon.tools.file_search.provider import FileSearch
 from antiphon.wire.compaction import Compact, CompactedResponse
 from antiphon.wire.items import Item
-from antiphon.wire.lists import Page
+from antiphon.wire.pagination import Page
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
 from antiphon.wire.response import Response
 

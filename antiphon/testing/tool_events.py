@@ -18,8 +18,8 @@ from antiphon.tools.base import Offer
 from antiphon.wire import tools as tl
 from antiphon.wire.events import Event
 from antiphon.wire.items import CustomToolCall, FunctionCall, Item
+from antiphon.wire.parsing.items import read_items
 from antiphon.wire.response import Response, Usage
-from antiphon.wire.transcript import read_items
 
 __all__ = ["on_the_wire"]
 

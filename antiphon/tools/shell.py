@@ -22,7 +22,7 @@ from antiphon.tools.containers.registry import Containers
 from antiphon.tools.containers.skills import Equipped, told, told_local
 from antiphon.wire import containers as wc
 from antiphon.wire.items import Item, ShellCall, ShellCallOutput
-from antiphon.wire.shape import known
+from antiphon.wire.parsing.fields import known
 from antiphon.wire.skills import local_skills
 
 from .base import Context, Next, Offer, Opening, Result, Step, Toolset

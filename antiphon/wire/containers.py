@@ -11,10 +11,10 @@ from msgspec import Meta, Struct, field
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.parsing.errors import bad_value, kind_of, missing
+from antiphon.wire.parsing.fields import converted, known
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse
 
-from .body import DEFAULT_LIMITS, Limits, parse
-from .faults import bad_value, kind_of, missing
-from .shape import converted, known
 from .skills import ShellSkill, shell_skills
 
 __all__ = [

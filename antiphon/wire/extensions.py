@@ -11,9 +11,8 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.errors import InvalidRequest
-
-from .faults import bad_type, kind_of, shortened
-from .shape import converted, fields_of
+from antiphon.wire.parsing.errors import bad_type, kind_of, shortened
+from antiphon.wire.parsing.fields import converted, fields_of
 
 __all__ = ["Guide", "StructuredOutputs", "read_generation", "read_guides"]
 

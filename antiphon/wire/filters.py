@@ -11,9 +11,8 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
-
-from .faults import bad_type, bad_value, empty, kind_of, missing, too_many
-from .shape import fields_of, tag_of
+from antiphon.wire.parsing.errors import bad_type, bad_value, empty, kind_of, missing, too_many
+from antiphon.wire.parsing.fields import fields_of, tag_of
 
 __all__ = ["Attributes", "Comparison", "Compound", "Filter", "matches", "read_filter"]
 

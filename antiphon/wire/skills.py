@@ -9,9 +9,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from .body import DEFAULT_LIMITS, Limits, parse
-from .faults import missing
-from .shape import array, by_tag, converted, fields_of, known, tag_of
+from antiphon.wire.parsing.errors import missing
+from antiphon.wire.parsing.fields import array, by_tag, converted, fields_of, known, tag_of
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse
 
 __all__ = [
     "DeletedVersion",

@@ -9,7 +9,7 @@ import pytest
 from antiphon.runs.request.mcp_labels import stood_for
 from antiphon.tools.web_search.index import Document, Index
 from antiphon.tools.web_search.provider import WebSearch
-from antiphon.wire.decode import create_response
+from antiphon.wire.parsing.requests import create_response
 from tests.conformance.boxes import containers, with_code
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import call, said

@@ -29,7 +29,7 @@ from antiphon.testing.sandbox import FakeBox, FakeSandbox
 from antiphon.tools.code_interpreter import CodeInterpreter
 from antiphon.tools.shell import Shell
 from antiphon.wire import events as ev
-from antiphon.wire.decode import create_response
+from antiphon.wire.parsing.requests import create_response
 from antiphon.wire.response import Response
 from tests.conformance.boxes import containers
 from tests.conformance.boxes import play as line

@@ -18,7 +18,7 @@ from antiphon.tools.mcp.transport import Server
 from antiphon.tools.web_search.browser import Asked
 from antiphon.tools.web_search.page import Found, Page
 from antiphon.tools.web_search.provider import WebSearch
-from antiphon.wire.vector_requests import Search
+from antiphon.wire.parsing.vector_stores import Search
 from antiphon.wire.vector_stores import Found as Piece
 from antiphon.wire.vector_stores import TextPart
 

@@ -26,7 +26,7 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event
 from antiphon.wire.items import Item, Message
-from antiphon.wire.lists import Page
+from antiphon.wire.pagination import Page
 from antiphon.wire.response import Response, ResponseError, Usage
 
 USAGE = Usage(input_tokens=7, output_tokens=3, total_tokens=10)

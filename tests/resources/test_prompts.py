@@ -18,7 +18,7 @@ from antiphon.resources.prompts import Prompts
 from antiphon.runs.service import Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.wire import items as it
-from antiphon.wire.decode import create_prompt, create_response
+from antiphon.wire.parsing.requests import create_prompt, create_response
 from antiphon.wire.prompts import Prompt
 from antiphon.wire.response import Response
 from tests.runs.served import create, service

@@ -17,7 +17,7 @@ from antiphon.runs.service import Policy, Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.wire.filters import Comparison
-from antiphon.wire.vector_requests import AddFile, CreateVectorStore, Ranking, Search
+from antiphon.wire.parsing.vector_stores import AddFile, CreateVectorStore, Ranking, Search
 from antiphon.wire.vector_stores import LastError, VectorStore
 
 TEXTS = {"fox": "red fox", "foxes": "red red foxes jump", "sea": "the deep sea"}

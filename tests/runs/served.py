@@ -18,8 +18,8 @@ from antiphon.security.encryption import Seal
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tools.base import Provider
-from antiphon.wire.decode import create_response
 from antiphon.wire.events import Event
+from antiphon.wire.parsing.requests import create_response
 
 __all__ = ["NOW", "Heard", "OneModel", "create", "events_of", "service"]
 

@@ -28,7 +28,7 @@ from antiphon.store.base import Retention, Store
 from antiphon.stream.deltas import Delta
 from antiphon.testing.postgres import Postgres
 from antiphon.wire.conversations import CreateConversation
-from antiphon.wire.decode import create_response
+from antiphon.wire.parsing.requests import create_response
 from tests.runs.served import NOW, OneModel
 from tests.searching import examples
 

@@ -17,7 +17,7 @@ from antiphon.tools.shell import Shell
 from antiphon.tools.web_search.index import Document, Index
 from antiphon.tools.web_search.provider import WebSearch
 from antiphon.wire import tools as tl
-from antiphon.wire.vector_requests import Search
+from antiphon.wire.parsing.vector_stores import Search
 from antiphon.wire.vector_stores import Found, TextPart
 from tests.conformance.boxes import containers
 from tests.sandbox.boxes import SMALL, sandbox

@@ -11,7 +11,7 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.decode import create_response, input_tokens
+from antiphon.wire.parsing.requests import create_response, input_tokens
 from antiphon.wire.request import CreateResponse
 from tests.searching import examples
 from tests.wire.samples import CHOICES, INPUT_PARTS, ITEMS, OUTPUT_PARTS, REQUIRED, TOOLS, noisy

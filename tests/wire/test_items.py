@@ -12,7 +12,7 @@ from openai.types.responses import ResponseInputItem, ResponseOutputItem
 from pydantic import TypeAdapter
 
 from antiphon.wire import items as it
-from antiphon.wire.decode import read_items
+from antiphon.wire.parsing.requests import read_items
 from tests.wire.samples import INPUTS, ITEMS, MORE_PARTS, OUTPUTS, Json, bare, noisy, nulled
 
 OUTPUT = TypeAdapter[Any](ResponseOutputItem)

@@ -11,7 +11,7 @@ from openai.types.responses import Response, Tool
 from pydantic import TypeAdapter
 
 from antiphon.wire import tools as tl
-from antiphon.wire.toolbox import read_choice, read_tools
+from antiphon.wire.parsing.tools import read_choice, read_tools
 from tests.wire.samples import CHOICES, TOOLS, Json, bare, noisy, nulled
 
 SDK = TypeAdapter[Any](Tool)

@@ -19,7 +19,7 @@ from msgspec import Struct
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest, Overloaded, SetupError, Unauthorized
-from antiphon.wire.body import Limits as BodyLimits
+from antiphon.wire.parsing.json_body import Limits as BodyLimits
 
 from .request_context import exchange_of, header
 

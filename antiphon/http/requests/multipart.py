@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope
 
 from antiphon.errors import InvalidRequest
 from antiphon.http.middleware.request_context import header
-from antiphon.wire.faults import missing
+from antiphon.wire.parsing.errors import missing
 
 from . import body as bodies
 

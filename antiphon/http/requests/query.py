@@ -12,7 +12,7 @@ from starlette.types import Scope
 
 from antiphon.errors import InvalidRequest
 from antiphon.pagination import Cut
-from antiphon.wire.faults import bad_type, bad_value, out_of_range, shortened
+from antiphon.wire.parsing.errors import bad_type, bad_value, out_of_range, shortened
 
 __all__ = ["Query"]
 

@@ -14,7 +14,7 @@ from antiphon.http.middleware.errors import failure_reply
 from antiphon.http.middleware.request_context import exchange_of
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import Presence
-from antiphon.wire.decode import compact
+from antiphon.wire.parsing.requests import compact
 
 from .responses import account
 

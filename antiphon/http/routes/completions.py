@@ -24,8 +24,8 @@ from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import Presence
 from antiphon.http.streaming.response import Stream
 from antiphon.runs.execution.run import Outlet
-from antiphon.wire.body import Limits as BodyLimits
 from antiphon.wire.events import Event
+from antiphon.wire.parsing.json_body import Limits as BodyLimits
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import InputTokensDetails, Response, Usage
 

@@ -14,7 +14,7 @@ from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import Query
 from antiphon.wire.containers import create_container, file_reference
-from antiphon.wire.lists import Deleted
+from antiphon.wire.pagination import Deleted
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service

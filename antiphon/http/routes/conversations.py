@@ -11,8 +11,8 @@ from antiphon.http.middleware.auth import Limits
 from antiphon.http.middleware.request_context import exchange_of
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query
-from antiphon.wire.decode import conversation_metadata, create_conversation, new_items
-from antiphon.wire.lists import Deleted
+from antiphon.wire.pagination import Deleted
+from antiphon.wire.parsing.requests import conversation_metadata, create_conversation, new_items
 from antiphon.wire.request import INCLUDES
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from antiphon.http.requests import multipart
 from antiphon.http.requests.query import Query
 from antiphon.resources.files import Listing, Upload
 from antiphon.wire.files import PURPOSES
-from antiphon.wire.forms import upload_fields
-from antiphon.wire.lists import Deleted
+from antiphon.wire.pagination import Deleted
+from antiphon.wire.parsing.upload_form import upload_fields
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service

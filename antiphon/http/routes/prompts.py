@@ -14,8 +14,8 @@ from antiphon.http.middleware.auth import Access, Limits, is_local
 from antiphon.http.middleware.request_context import exchange_of
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query
-from antiphon.wire.decode import create_prompt
-from antiphon.wire.lists import Deleted
+from antiphon.wire.pagination import Deleted
+from antiphon.wire.parsing.requests import create_prompt
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service

@@ -30,8 +30,8 @@ from antiphon.http.streaming.disconnect import Presence
 from antiphon.http.streaming.keepalive import Silence
 from antiphon.http.streaming.response import Stream
 from antiphon.runs.execution.run import Outlet
-from antiphon.wire.decode import create_response, input_tokens
 from antiphon.wire.events import Event, Keepalive
+from antiphon.wire.parsing.requests import create_response, input_tokens
 from antiphon.wire.request import INCLUDES, CreateResponse
 
 if TYPE_CHECKING:

@@ -16,8 +16,8 @@ from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import Query
 from antiphon.resources.skills import MOST_BYTES, MOST_FILES
-from antiphon.wire.faults import bad_type
-from antiphon.wire.lists import Deleted
+from antiphon.wire.pagination import Deleted
+from antiphon.wire.parsing.errors import bad_type
 from antiphon.wire.skills import DeletedVersion, default_version
 
 if TYPE_CHECKING:

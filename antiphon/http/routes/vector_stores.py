@@ -11,8 +11,8 @@ from antiphon.http.middleware.auth import Limits
 from antiphon.http.middleware.request_context import exchange_of
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query
-from antiphon.wire import vector_requests as wire
-from antiphon.wire.lists import Deleted
+from antiphon.wire.pagination import Deleted
+from antiphon.wire.parsing import vector_stores as wire
 from antiphon.wire.vector_stores import FoundPage
 
 if TYPE_CHECKING:

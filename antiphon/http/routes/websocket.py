@@ -22,7 +22,7 @@ from antiphon.http.middleware.request_context import ClientLeft, Exchange, excha
 from antiphon.runs.execution.run import Outlet, Run
 from antiphon.runs.history.session_chains import Recent
 from antiphon.wire.events import Error, Event, SteerFailed
-from antiphon.wire.socket import Create, Envelope, Steer, read_envelope, read_frame
+from antiphon.wire.websocket import Create, Envelope, Steer, read_envelope, read_frame
 
 __all__ = ["Socket"]
 

@@ -13,7 +13,7 @@ from antiphon.pagination import Cut, page
 from antiphon.sandbox.base import Sandbox
 from antiphon.wire import containers as wc
 from antiphon.wire.items import CodeInterpreterCall, Item, ShellCall
-from antiphon.wire.lists import Page
+from antiphon.wire.pagination import Page
 from antiphon.wire.skills import ShellSkill
 
 from .container import Container, Rules, Uploads, safe

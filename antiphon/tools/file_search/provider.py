@@ -15,10 +15,10 @@ from antiphon.errors import RequestError, RunError, ToolError
 from antiphon.tools.arguments import read
 from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
 from antiphon.wire import tools as tl
-from antiphon.wire.faults import empty
 from antiphon.wire.filters import read_filter
 from antiphon.wire.items import FileSearchCall, Item
-from antiphon.wire.vector_requests import Ranking, Search, read_ranking
+from antiphon.wire.parsing.errors import empty
+from antiphon.wire.parsing.vector_stores import Ranking, Search, read_ranking
 from antiphon.wire.vector_stores import Found
 
 from .citations import of_files

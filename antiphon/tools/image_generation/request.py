@@ -11,7 +11,7 @@ from typing import Any
 from msgspec import UNSET
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.faults import bad_type, bad_value, kind_of, out_of_range
+from antiphon.wire.parsing.errors import bad_type, bad_value, kind_of, out_of_range
 from antiphon.wire.tools import ImageGeneration
 
 from .base import MIMES, Wish

@@ -8,8 +8,8 @@ from typing import Any
 
 from msgspec import UNSET
 
-from antiphon.wire.faults import bad_pattern, bad_type, bad_value, kind_of, too_long
-from antiphon.wire.shape import Json, array, fields_of, known
+from antiphon.wire.parsing.errors import bad_pattern, bad_type, bad_value, kind_of, too_long
+from antiphon.wire.parsing.fields import Json, array, fields_of, known
 
 from .browser import Asked
 

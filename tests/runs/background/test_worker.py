@@ -25,9 +25,9 @@ from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.testing.postgres import Postgres
 from antiphon.tools.base import Context, Result, Step
-from antiphon.wire.decode import create_response
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.items import McpCall, McpListTools, Message
+from antiphon.wire.parsing.requests import create_response
 from antiphon.wire.response import Response
 from tests.conformance.served import engine, local
 from tests.conformance.test_hosted import Dice

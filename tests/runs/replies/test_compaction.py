@@ -19,7 +19,7 @@ from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.wire import items as it
 from antiphon.wire.compaction import CompactedResponse
-from antiphon.wire.decode import compact
+from antiphon.wire.parsing.requests import compact
 from antiphon.wire.response import Response, Usage
 from tests.runs.served import create, events_of, service
 

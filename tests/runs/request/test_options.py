@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.errors import InvalidRequest
 from antiphon.runs.request.options import completed, echo, options, visible_tools
-from antiphon.wire.decode import create_response
+from antiphon.wire.parsing.requests import create_response
 from antiphon.wire.request import CreateResponse
 
 FUNCTION = {"type": "function", "name": "f"}

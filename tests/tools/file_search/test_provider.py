@@ -9,8 +9,8 @@ from antiphon.tools.base import Context, Opening, Result
 from antiphon.tools.citations import Citations
 from antiphon.tools.file_search.provider import FileSearch
 from antiphon.wire.items import FileSearchCall
+from antiphon.wire.parsing.vector_stores import Search
 from antiphon.wire.tools import FileSearch as Tool
-from antiphon.wire.vector_requests import Search
 from antiphon.wire.vector_stores import Found, TextPart
 
 

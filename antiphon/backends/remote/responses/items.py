@@ -16,8 +16,8 @@ from antiphon.errors import InvalidRequest
 from antiphon.stream.deltas import Channel
 from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
+from antiphon.wire.parsing.items import read_items
 from antiphon.wire.response import Usage
-from antiphon.wire.transcript import read_items
 
 __all__ = [
     "caller_of",

@@ -10,10 +10,10 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.parsing.errors import bad_type, bad_value, kind_of, missing
+from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse
+from antiphon.wire.parsing.requests import read_create
 
-from .body import DEFAULT_LIMITS, Limits, parse
-from .decode import read_create
-from .faults import bad_type, bad_value, kind_of, missing
 from .request import CreateResponse
 
 __all__ = ["Create", "Envelope", "Steer", "read_envelope", "read_frame"]

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
-from antiphon.wire.decode import Limits, create_response
+from antiphon.wire.parsing.requests import Limits, create_response
 
 
 def refused(body: bytes, limits: Limits | None = None) -> InvalidRequest:

@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
 
-from .faults import kind_of
+from .errors import kind_of
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "parse"]
 

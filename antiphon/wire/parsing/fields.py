@@ -12,7 +12,7 @@ import msgspec
 
 from antiphon.errors import InvalidRequest
 
-from .faults import bad_type, bad_value, from_validation, kind_of, missing, shortened, too_many
+from .errors import bad_type, bad_value, from_validation, kind_of, missing, shortened, too_many
 
 __all__ = [
     "Json",

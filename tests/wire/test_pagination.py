@@ -9,8 +9,8 @@ from openai.types.responses import ResponseItemList
 from openai.types.responses.input_token_count_response import InputTokenCountResponse
 from pydantic import BaseModel
 
-from antiphon.wire.decode import read_items
-from antiphon.wire.lists import Deleted, InputTokensCount, Page
+from antiphon.wire.pagination import Deleted, InputTokensCount, Page
+from antiphon.wire.parsing.requests import read_items
 from tests.wire.samples import OUTPUTS
 
 PAGE = Page(

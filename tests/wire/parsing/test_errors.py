@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.decode import Limits, create_response, input_tokens
+from antiphon.wire.parsing.requests import Limits, create_response, input_tokens
 
 #: As long as those of this server.
 LONGEST = "msg_" + "0" * 48

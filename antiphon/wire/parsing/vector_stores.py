@@ -8,10 +8,10 @@ from typing import Any
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire.filters import Filter, read_filter
+from antiphon.wire.vector_stores import ExpiresAfter, StaticChunking
 
-from .body import DEFAULT_LIMITS, Limits, parse
-from .decode import read_metadata
-from .faults import (
+from .errors import (
     bad_type,
     bad_value,
     empty,
@@ -22,9 +22,9 @@ from .faults import (
     too_many,
     too_many_properties,
 )
-from .filters import Filter, read_filter
-from .shape import Json, array, fields_of, known, tag_of, without_nulls
-from .vector_stores import ExpiresAfter, StaticChunking
+from .fields import Json, array, fields_of, known, tag_of, without_nulls
+from .json_body import DEFAULT_LIMITS, Limits, parse
+from .requests import read_metadata
 
 __all__ = [
     "AddFile",

@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
-from antiphon.wire.decode import create_response, input_tokens
+from antiphon.wire.parsing.requests import create_response, input_tokens
 from antiphon.wire.request import CreateResponse, InputTokens, StreamOptions
 from antiphon.wire.response import JsonSchemaFormat, ReasoningConfig, TextConfig
 

@@ -14,11 +14,12 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from . import items as it
-from .body import DEFAULT_LIMITS, Limits
-from .faults import bad_type, bad_value, duplicate, kind_of, missing
-from .shape import Json, array, by_tag, converted, fields_of, tag_of, without_nulls
-from .toolbox import read_tools
+from antiphon.wire import items as it
+
+from .errors import bad_type, bad_value, duplicate, kind_of, missing
+from .fields import Json, array, by_tag, converted, fields_of, tag_of, without_nulls
+from .json_body import DEFAULT_LIMITS, Limits
+from .tools import read_tools
 
 __all__ = ["read_items", "read_part"]
 

@@ -7,8 +7,9 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from .faults import bad_type, bad_value, missing, out_of_range
-from .files import PURPOSES, ExpiresAfter
+from antiphon.wire.files import PURPOSES, ExpiresAfter
+
+from .errors import bad_type, bad_value, missing, out_of_range
 
 __all__ = ["UploadFields", "upload_fields"]
 

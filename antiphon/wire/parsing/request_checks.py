@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire import items as it
+from antiphon.wire.request import CreateResponse
+from antiphon.wire.tools import Mcp, Tool
 
-from . import items as it
-from .faults import empty
-from .request import CreateResponse
-from .toolbox import check_choice
-from .tools import Mcp, Tool
+from .errors import empty
+from .tools import check_choice
 
 __all__ = ["check", "check_tools"]
 

@@ -9,10 +9,10 @@ from typing import Any
 from msgspec import UNSET
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire import tools as tl
 
-from . import tools as tl
-from .faults import bad_pattern, bad_type, bad_value, empty, kind_of, missing, too_long
-from .shape import array, by_tag, converted, fields_of, tag_of, without_nulls
+from .errors import bad_pattern, bad_type, bad_value, empty, kind_of, missing, too_long
+from .fields import array, by_tag, converted, fields_of, tag_of, without_nulls
 
 __all__ = ["check_choice", "check_name", "read_choice", "read_tools"]
 

@@ -12,15 +12,23 @@ from typing import Any, TypeVar
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire import items as it
+from antiphon.wire.compaction import Compact
+from antiphon.wire.conversations import CreateConversation
+from antiphon.wire.extensions import read_generation, read_guides
+from antiphon.wire.prompts import TEMPLATE_FIELDS, CreatePrompt
+from antiphon.wire.request import CreateResponse, InputTokens, StreamOptions
+from antiphon.wire.response import (
+    ContextManagement,
+    ConversationRef,
+    JsonSchemaFormat,
+    PromptRef,
+    ReasoningConfig,
+    TextConfig,
+)
+from antiphon.wire.response import TextFormatConfig as Format
 
-from . import items as it
-from .body import DEFAULT_LIMITS, Limits, parse
-from .checks import check
-from .compaction import Compact
-from .conversations import CreateConversation
-from .earlier import earlier_items
-from .extensions import read_generation, read_guides
-from .faults import (
+from .errors import (
     bad_type,
     empty,
     kind_of,
@@ -30,21 +38,13 @@ from .faults import (
     too_long,
     too_many_properties,
 )
-from .foreign import refuse_foreign
-from .prompts import TEMPLATE_FIELDS, CreatePrompt
-from .request import CreateResponse, InputTokens, StreamOptions
-from .response import (
-    ContextManagement,
-    ConversationRef,
-    JsonSchemaFormat,
-    PromptRef,
-    ReasoningConfig,
-    TextConfig,
-)
-from .response import TextFormatConfig as Format
-from .shape import Json, array, by_tag, converted, fields_of, tag_of, without_nulls
-from .toolbox import check_name, read_choice, read_tools
-from .transcript import read_items, read_part
+from .fields import Json, array, by_tag, converted, fields_of, tag_of, without_nulls
+from .items import read_items, read_part
+from .json_body import DEFAULT_LIMITS, Limits, parse
+from .previous_messages import earlier_items
+from .request_checks import check
+from .tools import check_name, read_choice, read_tools
+from .unsupported_fields import refuse_foreign
 
 __all__ = [
     "Limits",

@@ -8,10 +8,10 @@ from collections.abc import Iterator
 from typing import Any
 
 from antiphon.errors import InvalidRequest
+from antiphon.wire import items as it
 
-from . import items as it
-from .faults import bad_type, bad_value, kind_of, missing
-from .shape import array, fields_of
+from .errors import bad_type, bad_value, kind_of, missing
+from .fields import array, fields_of
 
 __all__ = ["earlier_items"]
 
