@@ -21,6 +21,7 @@ from starlette.types import ASGIApp
 
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
+from antiphon.backends.catalog import ModelCatalog
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.http.app import create_app
@@ -34,7 +35,7 @@ from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.retrieval.vector_search import check_numbers
 from antiphon.runs.background.worker import Lease
-from antiphon.runs.service import Models, Policy, Service
+from antiphon.runs.service import Policy, Service
 from antiphon.runs.tool_loop.executor import Bounds
 from antiphon.security.encryption import Key, Seal
 from antiphon.security.ssrf import network
@@ -187,7 +188,7 @@ def _clock() -> float:
     return time.time()  # noqa: TID251 - the clock that the others are given
 
 
-def _check_embeddings(name: str | None, models: Models) -> None:
+def _check_embeddings(name: str | None, models: ModelCatalog) -> None:
     if name is None:
         return
     check_numbers()

@@ -87,8 +87,8 @@ def _table(rows: Iterable[Option], *, flags: bool = False) -> str:
 _EVENTS_HEAD = """\
 # Events
 
-Which event may follow which. Generated from `antiphon/stream/event_grammar.py` by `make docs`; the tests
-hold every stream to it.
+Which event may follow which. Generated from `antiphon/stream/event_grammar.py` by
+`make docs`; the tests hold every stream to it.
 
 One machine runs for the response, and one for each item from `output_item.added` to
 `output_item.done`, chosen by the item's type. Names stand without the `response.` that nearly all

@@ -11,50 +11,51 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "antiphon"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-#: Folder or top module → what of ours it may import besides itself.
+#: Leaf modules of the package root that any layer may import.
 ROOTS = {"errors", "tokens", "conversation"}
+#: Package or top module → what of ours it may import besides itself.
 MAY: dict[str, set[str]] = {
-    # what everybody may know
+    "__init__": set(),
     "errors": set(),
     "tokens": set(),
     "conversation": {"wire"},
-    "__init__": set(),
-    # the way of a request
+    "logs": {"errors"},
+    "config": {"errors"},
+    "security": {"errors"},
+    "search_terms": set(),
+    "pagination": {"errors", "wire"},
+    # the path of a request, from the wire to the model
     "wire": {"errors"},
-    "words": set(),
-    "pages": {"errors", "wire"},
     "compat": {"errors", "wire"},
     "stream": {"errors", "wire"},
     "dialects": {*ROOTS, "wire", "stream"},
     "upstream": {"errors"},
-    "engines": {*ROOTS, "wire", "stream", "dialects", "upstream"},
+    "engines": {*ROOTS, "dialects", "upstream"},
     "embeddings": {*ROOTS, "engines", "upstream"},
-    "backends": {*ROOTS, "embeddings", "wire", "stream", "dialects", "engines", "upstream"},
+    "backends": {*ROOTS, "wire", "stream", "dialects", "engines", "embeddings", "upstream"},
+    "models": {*ROOTS, "config", "dialects", "engines", "embeddings", "backends"},
+    # state, tools and runs
+    "store": {"errors", "wire", "search_terms"},
+    "input_items": {*ROOTS, "wire", "stream", "store"},
     "sandbox": {"errors"},
+    "attachments": {"errors", "security", "sandbox"},
+    "retrieval": {"errors", "embeddings", "store"},
+    "webhooks": {"errors", "security", "store"},
     "tools": {
         *ROOTS,
         "wire",
         "stream",
         "dialects",
-        "engines",
-        "embeddings",
-        "backends",
         "attachments",
         "sandbox",
+        "security",
         "upstream",
-        "address",
-        "words",
-        "pages",
-        "seal",
+        "pagination",
+        "search_terms",
     },
-    "store": {"errors", "wire", "words"},
-    "webhooks": {"errors", "address", "store"},
-    "attachments": {"errors", "address", "sandbox"},
-    "retrieval": {"errors", "embeddings", "store"},
-    "runs": {
+    "tool_factories": {"errors", "config", "security", "attachments", "sandbox", "tools"},
+    "resources": {
         *ROOTS,
-        "seal",
-        "retrieval",
         "wire",
         "stream",
         "embeddings",
@@ -62,40 +63,25 @@ MAY: dict[str, set[str]] = {
         "tools",
         "store",
         "attachments",
-        "words",
-        "pages",
+        "retrieval",
+        "input_items",
+        "pagination",
+        "search_terms",
     },
-    "http": {*ROOTS, "wire", "stream", "compat", "runs", "pages", "__init__"},
-    # around it
-    "address": {"errors"},
-    "logs": {"errors"},
-    "options": {"errors"},
-    "seal": {"errors"},
-    "settings": {"errors", "options"},
-    "configuration": {"errors", "options", "settings"},
-    "formats": {"errors", "options", "dialects"},
-    "hub": {"errors"},
-    "pull": {"errors", "hub", "engines"},
-    "chat": {"errors"},
-    "sources": {"errors", "pull"},
-    "embedders": {*ROOTS, "backends", "embeddings", "pull", "settings", "sources"},
-    "toolbox": {"errors", "address", "seal", "settings", "attachments", "sandbox", "tools"},
-    "factories": {
+    "runs": {
         *ROOTS,
-        "embedders",
-        "sources",
+        "wire",
+        "stream",
         "backends",
-        "dialects",
-        "embeddings",
-        "engines",
-        "formats",
-        "options",
-        "pull",
-        "settings",
-        "configuration",
-        "upstream",
+        "tools",
+        "resources",
+        "store",
+        "attachments",
+        "security",
+        "input_items",
+        "pagination",
     },
-    "catalog": {*ROOTS, "backends", "embedders", "embeddings", "factories", "pull", "settings"},
+    "http": {*ROOTS, "wire", "stream", "compat", "resources", "runs", "pagination"},
 }
 #: Composition and test doubles know the parts they put together.
 COMPOSE = {"server", "cli", "__main__", "testing"}
@@ -141,7 +127,10 @@ def test_nobody_imports_http_but_who_puts_the_server_together() -> None:
     importers = {
         str(path.relative_to(PACKAGE)) for path in MODULES if "http" in set(imported(path))
     }
-    assert {name for name in importers if not name.startswith("http/")} <= {"server.py", "cli.py"}
+    assert {name for name in importers if not name.startswith("http/")} <= {
+        "server.py",
+        "cli/main.py",
+    }
 
 
 def test_the_environment_is_read_in_one_module() -> None:
@@ -152,15 +141,18 @@ def test_the_environment_is_read_in_one_module() -> None:
         for node in ast.walk(ast.parse(path.read_text()))
         if isinstance(node, ast.Attribute | ast.Name)
         and ast.unparse(node) in ("os.environ", "os.getenv", "os.environb", "environ")
-        and not (isinstance(node, ast.Name) and path.name in ("configuration.py", "options.py"))
+        and not (
+            isinstance(node, ast.Name)
+            and str(path.relative_to(PACKAGE)) in ("config/load.py", "config/options.py")
+        )
     }
-    assert readers == {"configuration.py", "settings.py"}
+    assert readers == {"config/load.py", "config/settings.py"}
 
 
 def test_the_reader_of_imports_sees_every_way_to_write_them(tmp_path: Path) -> None:
     source = (
         "import antiphon.wire.items\nfrom antiphon import errors, __version__\n"
-        "from .decode import x\ndef f():\n    from ..store import base\n    from .. import pull\n"
+        "from .decode import x\ndef f():\n    from ..store import base\n    from .. import models\n"
     )
     probe = PACKAGE / "runs" / "probe.py"
 
@@ -168,4 +160,4 @@ def test_the_reader_of_imports_sees_every_way_to_write_them(tmp_path: Path) -> N
         def read_text(self, *_: object, **__: object) -> str:
             return source
 
-    assert set(imported(Probe(probe))) == {"wire", "errors", "__init__", "runs", "store", "pull"}
+    assert set(imported(Probe(probe))) == {"wire", "errors", "__init__", "runs", "store", "models"}

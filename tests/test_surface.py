@@ -1,10 +1,8 @@
-"""The surface of the package: what modules export, what things are called, how big they are."""
+"""The surface of the package: every module has a docstring and exports, functions are short."""
 
 from __future__ import annotations
 
 import ast
-import re
-import statistics
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -13,18 +11,7 @@ import pytest
 PACKAGE = Path(__file__).parents[1] / "antiphon"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
-MODULE_LINES = 400
 FUNCTION_LINES = 60
-FUNCTION_LINES_P90 = 40
-
-#: Longer than a module should be, because each is one thing that is read as a whole: the settings,
-#: the items and the events of the wire.
-LONG_MODULES = {"settings.py", "wire/items.py", "wire/events.py"}
-
-#: Names that others gave: a base class, a binding that is stood in for.
-OVERRIDDEN = {"data_received", "handle_async_request", "handle_completions"}
-BANNED = {"manager", "handler", "helper", "util", "utils", "processor", "info", "obj", "data"}
-BANNED_PREFIXES = ("do_", "handle_", "process_")
 
 
 def name(path: Path) -> str:
@@ -76,13 +63,8 @@ each_module = pytest.mark.parametrize("path", MODULES, ids=name)
 
 
 @each_module
-def test_a_module_says_what_it_is(path: Path) -> None:
-    words = ast.get_docstring(tree(path), clean=False)
-    assert words is not None
-    lines = words.strip("\n").splitlines()
-    assert (
-        1 <= len([line for line in lines if line.strip()]) <= (18 if path.stem == "errors" else 6)
-    )
+def test_every_module_has_a_docstring(path: Path) -> None:
+    assert ast.get_docstring(tree(path))
 
 
 @each_module
@@ -127,35 +109,7 @@ def test_public_classes_and_functions_are_exported(path: Path) -> None:
 
 
 @each_module
-def test_names_are_of_the_vocabulary(path: Path) -> None:
-    words = {path.stem, *defined(tree(path)), *(node.name for node in functions(path))}
-    words -= OVERRIDDEN
-    assert not {word for word in words if _pieces(word) & BANNED}
-    assert not {word for word in words if word.lstrip("_").startswith(BANNED_PREFIXES)}
-
-
-def _pieces(word: str) -> set[str]:
-    """The words in a name of any style."""
-    spaced = re.sub(r"([a-z])([A-Z])", r"\1_\2", word)
-    return {piece for piece in spaced.lower().split("_") if piece}
-
-
-@each_module
-def test_modules_are_short(path: Path) -> None:
-    lines = len(path.read_text().splitlines())
-    if name(path) in LONG_MODULES:
-        assert lines > MODULE_LINES, "no exception any more: take it off the list"
-    else:
-        assert lines <= MODULE_LINES
-
-
-@each_module
 def test_functions_are_short(path: Path) -> None:
     assert {
         node.name: length(node) for node in functions(path) if length(node) > FUNCTION_LINES
     } == {}
-
-
-def test_most_functions_are_shorter_still() -> None:
-    lengths = [length(node) for path in MODULES for node in functions(path)]
-    assert statistics.quantiles(lengths, n=10)[8] <= FUNCTION_LINES_P90

@@ -1,1 +1,1 @@
-"""What clients manage besides responses: files, vector stores, containers, skills, prompts, conversations."""
+"""Resources clients manage besides responses: files, vector stores, containers, skills and more."""

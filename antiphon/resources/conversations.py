@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 
 from antiphon.errors import InvalidRequest, NotFound
+from antiphon.input_items import resolve_items
 from antiphon.pagination import Cut, page
-from antiphon.runs.history.context import admit
 from antiphon.store.base import Store
 from antiphon.stream.writer import Ids
 from antiphon.wire.conversations import Conversation, CreateConversation
@@ -44,7 +44,7 @@ class Conversations:
         conversation = Conversation(
             id=self._ids("conv"), created_at=int(self._clock()), metadata=asked.metadata or {}
         )
-        items = await admit(asked.items, self._store, tenant, self._ids, param="items")
+        items = await resolve_items(asked.items, self._store, tenant, self._ids, param="items")
         await self._store.put_conversation(tenant, conversation, items)
         return conversation
 
@@ -75,7 +75,7 @@ class Conversations:
         """Append items. Raises ``InvalidRequest`` for one that is in it already."""
         await self.retrieve(tenant, conversation_id)
         past = await self._store.conversation_items(tenant, conversation_id)
-        admitted = await admit(items, self._store, tenant, self._ids, past, param="items")
+        admitted = await resolve_items(items, self._store, tenant, self._ids, past, param="items")
         known = {item.id for item in past}
         for item in admitted:
             if item.id in known:

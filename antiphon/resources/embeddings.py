@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 from msgspec import Struct
 
+from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.backends.embedding import Embedding, LazyEmbedding
 from antiphon.embeddings.base import Embedder, Role, Vector, cut
 from antiphon.errors import InvalidRequest
-from antiphon.runs.policy import Models, ServedModel
 
 __all__ = ["Embeddings", "Made"]
 
@@ -17,7 +17,7 @@ __all__ = ["Embeddings", "Made"]
 class Made(Struct, frozen=True):
     """The vectors of some texts, the tokens that were read, and the model that did it."""
 
-    model: ServedModel
+    model: CatalogModel
     vectors: tuple[Vector, ...]
     tokens: int
 
@@ -25,7 +25,7 @@ class Made(Struct, frozen=True):
 class Embeddings:
     """One a service."""
 
-    def __init__(self, models: Models) -> None:
+    def __init__(self, models: ModelCatalog) -> None:
         self._models = models
 
     async def make(
@@ -46,7 +46,7 @@ class Embeddings:
                 vectors = tuple(cut(vector, dimensions) for vector in vectors)
         return Made(model, vectors, made.tokens)
 
-    def _find(self, name: str | None) -> tuple[ServedModel, Embedding | LazyEmbedding]:
+    def _find(self, name: str | None) -> tuple[CatalogModel, Embedding | LazyEmbedding]:
         if name is not None:
             model = self._models.find(name)
         else:

@@ -21,8 +21,8 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import Conflict, InvalidRequest, NotFound, RequestError, SetupError
+from antiphon.input_items import check_call_outputs
 from antiphon.pagination import page_of
-from antiphon.runs.history.context import check_pairs
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 from antiphon.wire.pagination import Page
@@ -246,7 +246,7 @@ def _read(raw: Json, name: str) -> CreateResponse:
     server began."""
     try:
         stored = template(raw)
-        check_pairs(stored.input or ())
+        check_call_outputs(stored.input or ())
     except InvalidRequest as error:
         raise InvalidRequest(
             f"The prompt {name} cannot be used: {error.message}", param="prompt.id"

@@ -10,6 +10,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Reply
+from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.runs.replies.compaction import Question
 from antiphon.runs.replies.raw_messages import Inspected
 from antiphon.runs.replies.reasoning_summary import Summarised, Summariser, level
@@ -18,7 +19,7 @@ from antiphon.runs.tool_loop.loop import Turns, Work
 from antiphon.tools.allowed_callers import by_the_model
 from antiphon.wire.request import CreateResponse
 
-from .policy import Models, Policy, ServedModel
+from .policy import Policy
 
 __all__ = ["Layers"]
 
@@ -26,7 +27,7 @@ __all__ = ["Layers"]
 class Layers(Struct, frozen=True, kw_only=True):
     """One a service. ``clock`` gives seconds."""
 
-    models: Models
+    models: ModelCatalog
     policy: Policy
     ids: Callable[[str], str]
     clock: Callable[[], float]
@@ -36,7 +37,7 @@ class Layers(Struct, frozen=True, kw_only=True):
         reply: Reply,
         request: CreateResponse,
         question: Question,
-        model: ServedModel,
+        model: CatalogModel,
         *,
         tools: Visible,
         tenant: str,
@@ -78,7 +79,7 @@ class Layers(Struct, frozen=True, kw_only=True):
             )
         return reply
 
-    def _summariser(self, model: ServedModel, asked: str) -> Summariser:
+    def _summariser(self, model: CatalogModel, asked: str) -> Summariser:
         name = self.policy.summary_model
         by = self.models.find(name) if name is not None else model
         return Summariser(backend=by.backend, level=asked, defaults=by.defaults)

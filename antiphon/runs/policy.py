@@ -1,57 +1,15 @@
-"""What a service is given: the models it serves, and what the operator decided."""
+"""The operator's policy for runs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.backends.base import Backend, Status
-from antiphon.backends.embedding import Embedding, LazyEmbedding
 from antiphon.runs.background.worker import Lease
 from antiphon.runs.tool_loop.executor import Bounds
 
-__all__ = ["Models", "Policy", "ServedModel"]
-
-
-class ServedModel(Protocol):
-    """A model as the catalog serves it."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def aliases(self) -> tuple[str, ...]: ...
-    @property
-    def backend(self) -> Backend: ...
-    @property
-    def embedding(self) -> Embedding | LazyEmbedding | None:
-        """What makes its vectors, if it makes any; then it answers nothing."""
-
-    @property
-    def context_size(self) -> int | None: ...
-    @property
-    def created(self) -> int: ...
-    @property
-    def defaults(self) -> Mapping[str, Any]: ...
-    @property
-    def thinking_budgets(self) -> Mapping[str, int]: ...
-
-    @property
-    def status(self) -> Status:
-        """Whether it can answer at once."""
-
-    async def ready(self) -> None:
-        """Load it where it is not, which may go on behind this. Raises ``Overloaded``."""
-
-
-class Models(Protocol):
-    """The catalog: which models are served."""
-
-    def find(self, name: str | None) -> ServedModel:
-        """By name or alias; None: the default model. Raises ``NotFound``, ``model_not_found``."""
-
-    def all(self) -> tuple[ServedModel, ...]: ...
+__all__ = ["Policy"]
 
 
 class Policy(Struct, frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Reply, tools_of
+from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.conversation import Kept
 from antiphon.errors import CannotContinue, RequestError, RunError
 from antiphon.resources.conversations import Conversations
@@ -51,7 +52,7 @@ from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
 
 from .layers import Layers
-from .policy import Models, Policy, ServedModel
+from .policy import Policy
 
 __all__ = ["Prepared", "Preparer"]
 
@@ -73,7 +74,7 @@ class Prepared(Struct, frozen=True, kw_only=True):
     """A request that will be answered: nothing has been generated yet."""
 
     request: CreateResponse
-    model: ServedModel
+    model: CatalogModel
     context: Context
     reply: Reply
     response: Response
@@ -85,7 +86,7 @@ class Preparer:
 
     def __init__(
         self,
-        models: Models,
+        models: ModelCatalog,
         store: Store,
         conversations: Conversations,
         supervisor: Supervisor,
@@ -122,7 +123,7 @@ class Preparer:
         self,
         tenant: str,
         request: CreateResponse,
-        model: ServedModel,
+        model: CatalogModel,
         response_id: str,
         recent: Recent | None = None,
         lead: tuple[Item, ...] = (),
@@ -190,7 +191,7 @@ class Preparer:
         reply = await backend.prepare(context.conversation, options(asked, tools.tools))
         return reply.input_tokens
 
-    def _meant(self, asked: CreateResponse, model: ServedModel) -> tuple[CreateResponse, Visible]:
+    def _meant(self, asked: CreateResponse, model: CatalogModel) -> tuple[CreateResponse, Visible]:
         policy, upstream = self._policy, tools_of(model.backend)
         meant = stood_for(asked, policy.mcp_labels)
         return meant, visible_tools(meant, policy.unavailable_tools, self._providers, upstream)
@@ -220,7 +221,7 @@ class Preparer:
         )
 
     def bare_run(
-        self, request: CreateResponse, model: ServedModel, reply: Reply, response_id: str
+        self, request: CreateResponse, model: CatalogModel, reply: Reply, response_id: str
     ) -> Run:
         """The run of a reply to no conversation. Nothing of it is stored."""
         name, now = request.model or model.name, int(self._clock())
@@ -373,7 +374,7 @@ class Preparer:
         self,
         tenant: str,
         request: CreateResponse,
-        model: ServedModel,
+        model: CatalogModel,
         recent: Recent | None = None,
     ) -> Context:
         return await assemble(

@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.base import Continuing
+from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.backends.local.text_completion import cannot_continue
 from antiphon.errors import InvalidRequest, NotFound, RunError
 from antiphon.pagination import Cut, page
@@ -52,10 +53,10 @@ from antiphon.wire.pagination import Page
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
 from antiphon.wire.response import Response
 
-from .policy import Models, Policy, ServedModel
+from .policy import Policy
 from .preparer import Prepared, Preparer
 
-__all__ = ["Compaction", "Models", "Policy", "Queued", "ServedModel", "Service"]
+__all__ = ["CatalogModel", "Compaction", "ModelCatalog", "Policy", "Queued", "Service"]
 
 _ACTIVE = ("queued", "in_progress")
 
@@ -89,7 +90,7 @@ class Service:
 
     def __init__(
         self,
-        models: Models,
+        models: ModelCatalog,
         store: Store,
         *,
         policy: Policy,
@@ -178,7 +179,7 @@ class Service:
         """How many runs have not ended."""
         return self._supervisor.running
 
-    def models(self) -> tuple[ServedModel, ...]:
+    def models(self) -> tuple[CatalogModel, ...]:
         """What is served, in the operator's order."""
         return self._models.all()
 

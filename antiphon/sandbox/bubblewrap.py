@@ -82,7 +82,7 @@ class Built(Struct, frozen=True, kw_only=True):
         machine = platform.machine()
         if sys.platform != "linux" or machine not in seccomp.ARCHITECTURES:
             raise SetupError(f"there are no sandboxes on {sys.platform} {machine}")
-        own = resources.files("antiphon.sandbox")
+        own = resources.files("antiphon.sandbox.guest")
         chosen = python or _usual_python()
         return cls(
             bwrap=_program(),
@@ -90,8 +90,8 @@ class Built(Struct, frozen=True, kw_only=True):
             folders=_folders(chosen),
             filter=seccomp.program(machine),
             sources={
-                f"{_INSTALLED}/antiphon/sandbox/{name}": own.joinpath(name).read_bytes()
-                for name in ("agent.py", "folder.py", "kernel.py")
+                f"{_INSTALLED}/antiphon/sandbox/guest/{name}": own.joinpath(name).read_bytes()
+                for name in ("agent.py", "files.py", "python_kernel.py")
             },
         )
 

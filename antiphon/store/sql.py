@@ -11,15 +11,15 @@ __all__ = ["migrations", "queries"]
 _NAME = re.compile(r"^-- (\w+)\n", re.MULTILINE)
 
 
-def queries(file: str = "queries.sql") -> Mapping[str, str]:
-    """Every query of a file by the name in the comment above it."""
-    text = resources.files(__package__).joinpath(file).read_text("utf-8")
+def queries(package: str) -> Mapping[str, str]:
+    """Return the queries of a store package's ``queries.sql`` by the name in the comment above."""
+    text = resources.files(package).joinpath("queries.sql").read_text("utf-8")
     _, *pieces = _NAME.split(text)
     return {name: body.strip() for name, body in zip(pieces[::2], pieces[1::2], strict=True)}
 
 
-def migrations(folder: str = "migrations") -> tuple[tuple[str, str], ...]:
-    """(name, script) of every migration, in the order they are applied."""
-    there = resources.files(__package__).joinpath(folder)
+def migrations(package: str) -> tuple[tuple[str, str], ...]:
+    """Return (name, script) of a store package's migrations, in the order they are applied."""
+    there = resources.files(package).joinpath("migrations")
     files = sorted((f for f in there.iterdir() if f.name.endswith(".sql")), key=lambda f: f.name)
     return tuple((file.name.removesuffix(".sql"), file.read_text("utf-8")) for file in files)

@@ -1,7 +1,8 @@
 """A golden: one file a story. Request, chunks of the model, events, response. Between turns of the
 model stands a line of its own. Code and commands are lines for boxes that isolate nothing: what
 they say is told in ``tests/conformance/boxes.py``. Images are painted as it is told in
-``tests/tools/image_generation/painter.py``, searches and MCP in ``tooled``. At ``wait`` the client leaves.
+``tests/tools/image_generation/painter.py``, searches and MCP in
+``tooled``. At ``wait`` the client leaves.
 A model that is ``late`` gets tools whose calls may take no time.
 
 The events are one line each, so that a diff in review is the change of behaviour.

@@ -14,7 +14,7 @@ from antiphon.errors import NotFound
 from antiphon.http.json_response import Reply, json_reply
 
 if TYPE_CHECKING:
-    from antiphon.runs.service import ServedModel, Service
+    from antiphon.runs.service import CatalogModel, Service
 
 __all__ = ["Models"]
 
@@ -57,13 +57,13 @@ class Models:
             code="model_not_found",
         )
 
-    def _named(self) -> Iterator[tuple[str, ServedModel]]:
+    def _named(self) -> Iterator[tuple[str, CatalogModel]]:
         for model in self._service.models():
             for name in (model.name, *model.aliases):
                 yield name, model
 
 
-def _entry(name: str, model: ServedModel) -> dict[str, Any]:
+def _entry(name: str, model: CatalogModel) -> dict[str, Any]:
     return {
         "id": name,
         "object": "model",
@@ -73,7 +73,7 @@ def _entry(name: str, model: ServedModel) -> dict[str, Any]:
     }
 
 
-def _catalog_entry(name: str, model: ServedModel, priority: int) -> dict[str, Any]:
+def _catalog_entry(name: str, model: CatalogModel, priority: int) -> dict[str, Any]:
     """The least that Codex 0.169 takes, with the patch tool and the window it compacts by."""
     entry = {
         "slug": name,

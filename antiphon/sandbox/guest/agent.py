@@ -17,7 +17,7 @@ import sys
 import time
 from typing import Any
 
-from . import files as folder
+from . import files
 from .python_kernel import HOME, Kernel, received, sent
 
 __all__ = ["main"]
@@ -170,10 +170,10 @@ class _Agent:
             "limits": self.set_limits,
             "python": self.python,
             "command": self.command,
-            "entries": folder.entries,
-            "read": folder.read,
-            "write": folder.write,
-            "remove": folder.remove,
+            "entries": files.entries,
+            "read": files.read,
+            "write": files.write,
+            "remove": files.remove,
         }
 
     def serve(self) -> None:

@@ -62,7 +62,7 @@ class Cluster:
         self._begun = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self.queries: Mapping[str, str] = queries("postgres.sql")
+        self.queries: Mapping[str, str] = queries(__package__)
 
     @classmethod
     async def open(cls, url: str, *, connections: int = 10) -> Cluster:
@@ -264,7 +264,7 @@ async def _migrate(connection: Any, place: str) -> None:
         if not await connection.fetchval("SELECT to_regclass('antiphon.migrations')::oid"):
             await connection.execute(_BEGIN)
         applied = {row[0] for row in await connection.fetch("SELECT name FROM migrations")}
-        known = migrations("postgres_migrations")
+        known = migrations(__package__)
         if applied - {name for name, _ in known}:
             raise SetupError(f"PostgreSQL{place} was used by a newer version of Antiphon.")
         for name, script in known:

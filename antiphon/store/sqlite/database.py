@@ -66,7 +66,7 @@ class Database:
         self, lock: IO[bytes], writer: sqlite3.Connection, reader: sqlite3.Connection
     ) -> None:
         self._lock = lock
-        self.queries: Mapping[str, str] = queries()
+        self.queries: Mapping[str, str] = queries(__package__)
         self._jobs: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._ended: asyncio.Future[None] | None = None
         self._reading = ThreadPoolExecutor(1, thread_name_prefix="sqlite-read")
@@ -263,7 +263,7 @@ def _migrate(connection: sqlite3.Connection, path: Path) -> None:
     """Apply what has not been applied, each migration whole or not at all."""
     connection.execute("CREATE TABLE IF NOT EXISTS migrations (name TEXT PRIMARY KEY)")
     applied = {name for (name,) in connection.execute("SELECT name FROM migrations")}
-    known = migrations()
+    known = migrations(__package__)
     if applied - {name for name, _ in known}:
         raise SetupError(f"The store {path} was made by a newer version of Antiphon.")
     for name, script in known:

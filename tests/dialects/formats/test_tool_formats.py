@@ -136,7 +136,7 @@ def test_detect(
     assert SHIPPED.detect(template, special) == found
 
 
-PARSERS = tomllib.loads((Path(__file__).parent / "parsers.toml").read_text(encoding="utf-8"))
+PARSERS = tomllib.loads((Path(__file__).parents[1] / "parsers.toml").read_text(encoding="utf-8"))
 
 
 @pytest.mark.requirement("FM-NAMES")

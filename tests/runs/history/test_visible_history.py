@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.runs.history.context import check_pairs
+from antiphon.input_items import check_call_outputs
 from antiphon.runs.history.encrypted_items import Past, Sealed
 from antiphon.runs.history.visible_history import Recalled, recall, weight
 from antiphon.security.encryption import Key, Seal
@@ -66,12 +66,12 @@ def test_calls_and_outputs_stay_together_whatever_is_cut(
     items: list[it.Item], rest: int, kept_by_client: bool
 ) -> None:
     now = shown(items).compacted("sum", rest=rest)
-    check_pairs(now.items)
+    check_call_outputs(now.items)
     assert now.past is not None
     item = it.Compaction(encrypted_content=SEALED.past(now.past))
     before = items if kept_by_client else []
     later = shown([*before, item, *outputs(items), said("user", "go on")])
-    check_pairs(later.items)
+    check_call_outputs(later.items)
     late = [i for i in later.items if isinstance(i, it.FunctionCallOutput) and i.output == "late"]
     assert len(late) == len(outputs(items))
     assert later.items[-1] == said("user", "go on")
@@ -157,7 +157,7 @@ def test_a_program_that_waits_outlives_a_compaction_with_its_calls() -> None:
     sealed = it.Compaction(id="cmp", encrypted_content=SEALED.past(past))
     later = shown([*PROGRAM, sealed, ANSWER])
     assert list(later.items)[-6:] == [*PROGRAM[1:], ANSWER]
-    check_pairs(later.items)
+    check_call_outputs(later.items)
     replayed = shown([sealed, *PROGRAM[1:], ANSWER])
     assert [item.id for item in replayed.items].count("m") == 1
 
@@ -168,4 +168,4 @@ def test_a_program_that_nobody_answers_is_gone_with_its_calls() -> None:
     sealed = it.Compaction(id="cmp", encrypted_content=SEALED.past(past))
     later = shown([sealed, said("user", "Never mind.")]).items
     assert all(isinstance(item, it.Message) for item in later)
-    check_pairs(later)
+    check_call_outputs(later)

@@ -140,7 +140,9 @@ async def test_migrations_are_applied_once_by_whoever_comes_first(database: Post
     await asyncio.gather(*(store.close() for store in stores))
     async with connected(url) as connection:
         applied = await connection.fetch("SELECT name FROM antiphon.migrations ORDER BY name")
-    assert [name for (name,) in applied] == [name for name, _ in migrations("postgres_migrations")]
+    assert [name for (name,) in applied] == [
+        name for name, _ in migrations("antiphon.store.postgres")
+    ]
 
 
 async def test_every_query_finds_its_rows_by_an_index(database: Postgres) -> None:
@@ -149,7 +151,7 @@ async def test_every_query_finds_its_rows_by_an_index(database: Postgres) -> Non
     async with connected(url) as connection:
         await connection.execute("SET search_path TO antiphon; SET enable_seqscan TO off")
         await connection.execute("SET plan_cache_mode TO force_generic_plan")
-        for name, query in queries("postgres.sql").items():
+        for name, query in queries("antiphon.store.postgres").items():
             await connection.execute(f"PREPARE asked AS {query}")
             count = len(set(re.findall(r"\$\d+", query)))
             given = f"({', '.join(['NULL'] * count)})" if count else ""

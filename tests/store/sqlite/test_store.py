@@ -356,7 +356,7 @@ async def test_opening_again_changes_nothing(tmp_path: Path) -> None:
     connection = sqlite3.connect(tmp_path / "a.db")
     applied = [name for (name,) in connection.execute("SELECT name FROM migrations ORDER BY name")]
     connection.close()
-    assert applied == [name for name, _ in migrations()]
+    assert applied == [name for name, _ in migrations("antiphon.store.sqlite")]
 
 
 async def test_what_a_newer_version_made_is_left_alone(tmp_path: Path) -> None:
@@ -438,7 +438,7 @@ async def test_a_file_system_without_locks_is_not_taken_for_another_process(
 
 
 async def test_what_an_older_version_made_is_kept(tmp_path: Path) -> None:
-    path, (name, script) = tmp_path / "a.db", migrations()[0]
+    path, (name, script) = tmp_path / "a.db", migrations("antiphon.store.sqlite")[0]
     with closing(sqlite3.connect(path)) as connection:
         connection.executescript(script)
         connection.executescript("CREATE TABLE migrations (name TEXT PRIMARY KEY);")
@@ -456,7 +456,7 @@ async def test_what_an_older_version_made_is_kept(tmp_path: Path) -> None:
     await store.close()
     with closing(sqlite3.connect(path)) as connection:
         applied = connection.execute("SELECT name FROM migrations ORDER BY name").fetchall()
-    assert applied == [(name,) for name, _ in migrations()]
+    assert applied == [(name,) for name, _ in migrations("antiphon.store.sqlite")]
 
 
 async def test_what_cannot_be_read_back_is_an_error_of_the_run(tmp_path: Path) -> None:

@@ -1,0 +1,119 @@
+"""Items that clients hand in: ids, references resolved, and every call paired with its output."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from msgspec import UNSET
+from msgspec.structs import replace
+
+from antiphon.conversation import open_programs, program_of
+from antiphon.errors import InvalidRequest, NotFound
+from antiphon.store.base import Store
+from antiphon.stream.kinds import KINDS
+from antiphon.stream.writer import Ids
+from antiphon.wire import items as it
+
+__all__ = ["check_call_outputs", "resolve_items"]
+
+
+async def resolve_items(
+    items: Iterable[it.Item],
+    store: Store,
+    tenant: str,
+    ids: Ids,
+    past: tuple[it.Item, ...] = (),
+    *,
+    param: str = "input",
+) -> tuple[it.Item, ...]:
+    """The items with ids, and for a reference the item it stands for: of ``past``, or stored. An
+    image that is named by its id alone is a reference too. ``param``: where the items were given.
+
+    Raises ``NotFound``."""
+    admitted = tuple([await _resolve(item, store, tenant, ids, past, param) for item in items])
+    return tuple(_answering(item, (*past, *admitted), ids) for item in admitted)
+
+
+async def _resolve(
+    item: it.Item, store: Store, tenant: str, ids: Ids, past: tuple[it.Item, ...], param: str
+) -> it.Item:
+    if not isinstance(item, it.ItemReference) and not _names_image(item):
+        return item if item.id else replace(item, id=ids(KINDS[type(item)].prefix))
+    found = next((known for known in past if known.id == item.id), None)
+    if found is None:
+        found = await store.item(tenant, item.id)
+    if found is None:
+        raise NotFound(
+            f"Item with id '{item.id}' not found. Items are not persisted when `store` is set to "
+            "false. Try again with `store` set to true, or remove this item from your input.",
+            param=param,
+        )
+    return found
+
+
+def _names_image(item: it.Item) -> bool:
+    """OpenAI's guide has ``{"type": "image_generation_call", "id": …}`` for an image to go on
+    with."""
+    return (
+        isinstance(item, it.ImageGenerationCall)
+        and bool(item.id)
+        and item.result is None
+        and item.status == "completed"
+    )
+
+
+def _answering(item: it.Item, known: Iterable[it.Item], ids: Ids) -> it.Item:
+    """OpenAI's clients name in the id of an output of ``local_shell`` the call that it answers, by
+    its id or its item's; others have a ``call_id``."""
+    if not isinstance(item, it.LocalShellCallOutput):
+        return item
+    named = item.id if item.call_id is UNSET else item.call_id
+    for call in known:
+        if isinstance(call, it.LocalShellCall) and named in (call.id, call.call_id):
+            id = ids(KINDS[type(item)].prefix) if item.id == named else item.id
+            return replace(item, id=id, call_id=call.call_id)
+    return item
+
+
+#: Output type → the type of the call it answers, and what errors call it.
+_ANSWERS: Mapping[type[it.ItemBase], tuple[type[it.ItemBase], str]] = {
+    it.FunctionCallOutput: (it.FunctionCall, "function call"),
+    it.CustomToolCallOutput: (it.CustomToolCall, "custom tool call"),
+    it.ComputerCallOutput: (it.ComputerCall, "computer call"),
+    it.LocalShellCallOutput: (it.LocalShellCall, "local shell call"),
+    it.ShellCallOutput: (it.ShellCall, "shell call"),
+    it.ApplyPatchCallOutput: (it.ApplyPatchCall, "apply patch call"),
+}
+_CALLS = dict(_ANSWERS.values())
+
+
+def check_call_outputs(items: Iterable[it.Item], *, waiting: bool = False) -> None:
+    """Every output has its call and, unless calls may be ``waiting``, every call its output, in
+    whatever order they come. Calls of a program that is over need none.
+
+    The messages are those of OpenAI's API, which clients match on.
+    """
+    items = tuple(items)
+    going = {program.call_id for program in open_programs(items)}
+    calls: dict[str, str] = {}
+    outputs: dict[str, str] = {}
+    over: set[str] = set()
+    for item in items:
+        call_id = getattr(item, "call_id", None)
+        if not call_id or getattr(item, "status", None) == "incomplete":
+            continue  # a call that a limit cut was never handed out to be run
+        program = program_of(item)
+        if (name := _CALLS.get(type(item))) is not None:
+            calls[call_id] = name
+            if program is not None and program not in going:
+                over.add(call_id)
+        elif (answer := _ANSWERS.get(type(item))) is not None:
+            outputs[call_id] = answer[1]
+    for call_id, name in outputs.items():
+        if call_id not in calls:
+            raise InvalidRequest(
+                f"No tool call found for {name} output with call_id {call_id}.", param="input"
+            )
+    for call_id, name in calls.items():
+        if call_id not in outputs and call_id not in over and not waiting:
+            raise InvalidRequest(f"No tool output found for {name} {call_id}.", param="input")
