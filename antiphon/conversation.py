@@ -16,10 +16,18 @@ from antiphon.wire.items import Item, Program, ProgramCaller, ProgramOutput
 from antiphon.wire.response import ReasoningConfig, TextConfig
 from antiphon.wire.tools import Tool, ToolChoice
 
-__all__ = ["PARTS", "Begun", "Conversation", "Kept", "Options", "open_programs", "program_of"]
+__all__ = [
+    "PARTS",
+    "Conversation",
+    "Options",
+    "PromptTokens",
+    "ResumePoint",
+    "caller_program_id",
+    "open_programs",
+]
 
 
-class Begun(Struct, frozen=True):
+class ResumePoint(Struct, frozen=True):
     """A reply that was interrupted: the prompt as it was then, and the token ids sampled since; the
     items that were done by then, and those that were open. ``turns``: tokens read and sampled by
     each turn of the model so far."""
@@ -31,7 +39,7 @@ class Begun(Struct, frozen=True):
     turns: tuple[tuple[int, int], ...] = ()
 
 
-class Kept(Struct, frozen=True):
+class PromptTokens(Struct, frozen=True):
     """The token ids a model last saw and wrote in this conversation, to be extended by the next
     turn. ``fingerprint`` names the tokenizer they belong to."""
 
@@ -50,7 +58,7 @@ class Conversation(Struct, frozen=True):
 
     items: tuple[Item, ...]
     instructions: str | None = None
-    kept: Kept | None = None
+    kept: PromptTokens | None = None
     past: int = 0
 
 
@@ -107,7 +115,7 @@ PARTS: Mapping[type[it.ItemBase], str] = {
 }
 
 
-def program_of(item: Item) -> str | None:
+def caller_program_id(item: Item) -> str | None:
     """The ``call_id`` of the program that made a call, or that its output goes to; None if that is
     the model. The model sees neither."""
     caller = getattr(item, "caller", None)

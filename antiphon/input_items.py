@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.conversation import open_programs, program_of
+from antiphon.conversation import caller_program_id, open_programs
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.store.base import Store
 from antiphon.stream.kinds import KINDS
@@ -102,7 +102,7 @@ def check_call_outputs(items: Iterable[it.Item], *, waiting: bool = False) -> No
         call_id = getattr(item, "call_id", None)
         if not call_id or getattr(item, "status", None) == "incomplete":
             continue  # a call that a limit cut was never handed out to be run
-        program = program_of(item)
+        program = caller_program_id(item)
         if (name := _CALLS.get(type(item))) is not None:
             calls[call_id] = name
             if program is not None and program not in going:

@@ -34,9 +34,9 @@ from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.retrieval.vector_search import check_numbers
-from antiphon.runs.background.worker import Lease
+from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import Policy, Service
-from antiphon.runs.tool_loop.executor import Bounds
+from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.security.encryption import Key, Seal
 from antiphon.security.ssrf import network
 from antiphon.store import open_store
@@ -47,7 +47,7 @@ from antiphon.webhooks.deliver import Deliveries, Sender
 from antiphon.wire.parsing.json_body import Limits as BodyLimits
 
 from .models import catalog
-from .tool_factories import Means, open_containers, open_reader, open_tools
+from .tool_factories import ToolDependencies, open_containers, open_reader, open_tools
 
 __all__ = ["Serving", "address", "open_fetcher", "run"]
 
@@ -157,7 +157,7 @@ async def _tools(
     containers = await stack.enter_async_context(
         open_containers(settings, log, uploads=uploads, library=library, clock=_clock, ids=_new_id)
     )
-    means = Means(
+    means = ToolDependencies(
         settings=settings,
         documents=documents,
         fetcher=fetcher,
@@ -235,13 +235,13 @@ def _policy(settings: Settings) -> Policy:
         mcp_labels={
             name: each.tool for name, each in settings.mcp_servers.items() if each.tool is not None
         },
-        bounds=Bounds(
+        bounds=ToolLimits(
             turns=settings.max_turns,
             seconds=settings.max_tools_s or None,
             call_s=settings.tool_timeout_s,
             at_end=settings.out_of_turns,
         ),
-        lease=Lease(lease_s=settings.lease_s, places=settings.max_background),
+        lease=LeaseConfig(lease_s=settings.lease_s, places=settings.max_background),
     )
 
 
@@ -271,7 +271,7 @@ def open_fetcher(settings: Settings, log: Any = None) -> Fetcher | None:
     return Fetcher.open(most=settings.max_file_bytes, clock=time.monotonic, networks=networks)
 
 
-def _access(settings: Settings) -> guard.Access:
+def _access(settings: Settings) -> guard.AuthConfig:
     keys = tuple(
         guard.Key(
             name=key.name or key.tenant,
@@ -281,7 +281,7 @@ def _access(settings: Settings) -> guard.Access:
         )
         for key in settings.keys
     )
-    return guard.Access(
+    return guard.AuthConfig(
         keys=keys,
         metrics=settings.metrics,
         hosts=settings.hosts,

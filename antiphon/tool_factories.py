@@ -25,14 +25,14 @@ from antiphon.tools.base import Provider
 from antiphon.tools.containers.container import Rules, Uploads
 from antiphon.tools.containers.registry import Containers
 from antiphon.tools.containers.skills import Library
-from antiphon.tools.image_generation.base import Maker
+from antiphon.tools.image_generation.base import ImageGenerator
 
-__all__ = ["PROVIDERS", "Means", "open_containers", "open_reader", "open_tools"]
+__all__ = ["PROVIDERS", "ToolDependencies", "open_containers", "open_reader", "open_tools"]
 
 _log = structlog.get_logger(__name__)
 
 
-class Means(Struct, frozen=True, kw_only=True):
+class ToolDependencies(Struct, frozen=True, kw_only=True):
     """What tools are made with. ``fetcher``: None where nothing may be fetched;
     ``containers``: None where no code is run; ``uploads``: what clients keep here; ``seal``: for
     what they carry, if they may carry anything. ``clock`` gives unix seconds."""
@@ -115,11 +115,11 @@ async def open_reader(settings: Settings, log: Any) -> AsyncIterator[Reader | No
 
 #: Opens the providers of one tool, by the types of the request's tools they bring; none where the
 #: operator did not ask for it. Raises ``SetupError``.
-Opener = Callable[[Means], AbstractAsyncContextManager[Mapping[str, Provider]]]
+Opener = Callable[[ToolDependencies], AbstractAsyncContextManager[Mapping[str, Provider]]]
 
 
 @asynccontextmanager
-async def _web_search(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+async def _web_search(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
     from antiphon.tools.web_search.index import Index
     from antiphon.tools.web_search.provider import TYPES, WebSearch
 
@@ -157,7 +157,7 @@ async def _web_search(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
 
 
 @asynccontextmanager
-async def _mcp(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+async def _mcp(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
     """On by default, its extra is not: it is only missed where servers are set."""
     settings = means.settings
     if not settings.mcp:
@@ -200,7 +200,7 @@ async def _mcp(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
 
 
 @asynccontextmanager
-async def _code_interpreter(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+async def _code_interpreter(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
     from antiphon.tools.code_interpreter import CodeInterpreter
 
     if means.containers is None:
@@ -210,7 +210,7 @@ async def _code_interpreter(means: Means) -> AsyncIterator[Mapping[str, Provider
 
 
 @asynccontextmanager
-async def _image_generation(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+async def _image_generation(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
     settings = means.settings
     if settings.image_generation == "off":
         yield {}
@@ -234,7 +234,7 @@ async def _image_generation(means: Means) -> AsyncIterator[Mapping[str, Provider
         await maker.close()
 
 
-async def _images_api(means: Means) -> Maker:
+async def _images_api(means: ToolDependencies) -> ImageGenerator:
     from antiphon.tools.image_generation.images_api import ImagesApi
 
     settings = means.settings
@@ -249,7 +249,7 @@ async def _images_api(means: Means) -> Maker:
     )
 
 
-async def _diffusers(means: Means) -> Maker:
+async def _diffusers(means: ToolDependencies) -> ImageGenerator:
     from antiphon.tools.image_generation.diffusers import Diffusers
 
     settings = means.settings
@@ -262,7 +262,7 @@ async def _diffusers(means: Means) -> Maker:
 
 
 @asynccontextmanager
-async def _programs(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+async def _programs(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
     """On by default, its extra is not."""
     from antiphon.sandbox.javascript import JavaScript
     from antiphon.tools.programs.provider import Programs
@@ -284,7 +284,7 @@ async def _programs(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
 
 
 @asynccontextmanager
-async def _clients(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+async def _clients(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
     """What clients run needs nothing here; of the shell the request says who does."""
     from antiphon.tools.client_tools.provider import CLIENT_TOOLS
     from antiphon.tools.shell import Shell
@@ -305,7 +305,7 @@ _GROUP = "antiphon.tools"
 
 
 @asynccontextmanager
-async def open_tools(means: Means) -> AsyncIterator[Mapping[str, Provider]]:
+async def open_tools(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
     """All that the settings ask for, by the types of tools. Raises ``SetupError``."""
     async with AsyncExitStack() as stack:
         found: dict[str, Provider] = {}

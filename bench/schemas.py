@@ -145,7 +145,7 @@ async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
 
 async def answer(backend: Any, schema: dict[str, Any], *, most: int = MOST) -> str | None:
     """What the model writes for a schema; None for an answer that was cut, or stayed wrong."""
-    from antiphon.backends.base import singly
+    from antiphon.backends.base import flatten
     from antiphon.conversation import Conversation, Options
     from antiphon.errors import RunError
     from antiphon.stream.deltas import Finish, Text
@@ -166,7 +166,7 @@ async def answer(backend: Any, schema: dict[str, Any], *, most: int = MOST) -> s
     )
     said, whole = "", False
     with suppress(RunError):
-        async for delta in singly(reply.deltas()):
+        async for delta in flatten(reply.deltas()):
             if isinstance(delta, Text):
                 said += delta.text
             elif isinstance(delta, Finish):

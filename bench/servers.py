@@ -79,9 +79,9 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
     when they hear it."""
     from antiphon.backends.scripted import Scripted
     from antiphon.models.catalog import Catalog, ServedModel
-    from antiphon.runs.background.worker import Lease
+    from antiphon.runs.background.worker import LeaseConfig
     from antiphon.store import open_store
-    from antiphon.stream.deltas import Close, Delta, Open, Sampled, Text
+    from antiphon.stream.deltas import Close, Delta, Open, SampledTokens, Text
     from antiphon.wire.items import Message
 
     class Clock(Sequence[tuple[Delta, ...]]):
@@ -100,7 +100,7 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
                 said = Open(Message(role="assistant", content=()))
             elif at == words + 1:
                 said = Close()
-            return (Sampled((at,)), said)
+            return (SampledTokens((at,)), said)
 
     class Telling(Scripted):
         async def prepare(self, conversation: Any, options: Any) -> Any:
@@ -111,7 +111,7 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
     backend = Telling([()], wait_s=wait_s)
     models = Catalog((ServedModel(name="scripted", backend=backend, created=0),))
     store = await open_store(store_url)
-    await _serve(models, store, lease=Lease(lease_s=1.0, places=places), unique=True)
+    await _serve(models, store, lease=LeaseConfig(lease_s=1.0, places=places), unique=True)
     await store.close()
 
 
@@ -160,8 +160,8 @@ async def _bare(wait_s: float) -> None:
     for _ in range(WORDS):
         item.write(" word")
     item.close()
-    out.settle("completed", at=2, usage=Usage())
-    out.announce()
+    out.finalize("completed", at=2, usage=Usage())
+    out.emit_terminal()
     frames = [sse.frames([event]) for event in out.take()]
 
     async def app(scope: Any, receive: Any, send: Any) -> None:

@@ -14,7 +14,15 @@ from typing import Any
 import httpx
 
 from antiphon.backends.base import Backend
-from antiphon.tools.base import Context, Offer, Opening, Provider, Result, Step, Toolset
+from antiphon.tools.base import (
+    CallContext,
+    Provider,
+    ResponseContext,
+    Result,
+    Step,
+    ToolFunction,
+    Toolset,
+)
 from antiphon.wire.items import Item, McpCall
 from antiphon.wire.tools import Function
 
@@ -49,15 +57,19 @@ class Weather:
 
     def check(self, tool: Any, path: str) -> None: ...
 
-    def lead(self, tool: Any, opening: Opening) -> Item | None:
+    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         shell = McpCall(server_label="", name="get_weather", arguments="")
-        yield Toolset(offers=(Offer(tool=_FUNCTION, shell=shell, call=self.run, streamed=True),))
+        yield Toolset(
+            offers=(ToolFunction(tool=_FUNCTION, shell=shell, call=self.run, streamed=True),)
+        )
 
-    async def run(self, arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def run(
+        self, arguments: str, context: CallContext
+    ) -> AsyncGenerator[Step | Result, None]:
         await asyncio.sleep(self._seconds)
         yield Step("completed")
         yield Result(text="sunny, 21 °C", fields={"output": "sunny, 21 °C"})
@@ -65,7 +77,7 @@ class Weather:
 
 async def _bare(tool: Weather) -> float:
     """Seconds of a call of the tool itself."""
-    context = Context(tenant="t", response_id="r", call_id="c", room=1000)
+    context = CallContext(tenant="t", response_id="r", call_id="c", room=1000)
     begun = time.perf_counter()
     for _ in range(TURNS):
         async with aclosing(tool.run("{}", context)) as steps:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.search_terms import asked, indexed
+from antiphon.search_terms import index_terms, query_terms
 
 TEXTS = [
     ("最长的峡湾是松恩峡湾。", ["峡湾", "最长的峡湾", "湾"], ["冰川"]),
@@ -22,20 +22,22 @@ TEXTS = [
 def test_what_is_written_without_blanks_is_found(
     text: str, found: list[str], missed: list[str]
 ) -> None:
-    there = {word.lower() for word in asked(indexed(text))} | set(indexed(text).lower().split())
+    there = {word.lower() for word in query_terms(index_terms(text))} | set(
+        index_terms(text).lower().split()
+    )
     for question in found:
-        assert there & {word.lower() for word in asked(question)}, question
+        assert there & {word.lower() for word in query_terms(question)}, question
     for question in missed:
-        assert not there & set(asked(question)), question
+        assert not there & set(query_terms(question)), question
 
 
 @given(st.text(st.characters(max_codepoint=0x2E7F)))
 def test_other_texts_are_indexed_as_they_are(text: str) -> None:
-    assert indexed(text) == text
+    assert index_terms(text) == text
 
 
 @given(st.text(st.sampled_from("峡湾タ한a1 。-"), max_size=20))
 def test_every_word_asked_for_is_in_the_text_it_was_taken_from(text: str) -> None:
-    there = asked(indexed(text))
-    assert set(asked(text)) <= {*there, *indexed(text).split()}
-    assert len(asked(text)) == len(set(asked(text)))
+    there = query_terms(index_terms(text))
+    assert set(query_terms(text)) <= {*there, *index_terms(text).split()}
+    assert len(query_terms(text)) == len(set(query_terms(text)))

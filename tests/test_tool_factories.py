@@ -16,7 +16,7 @@ from antiphon.errors import SetupError
 from antiphon.resources.skills import Skills
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.memory.store import MemoryStore
-from antiphon.tool_factories import Means, open_containers, open_tools
+from antiphon.tool_factories import ToolDependencies, open_containers, open_tools
 from antiphon.tools.web_search.index import Document, Index
 from tests.conformance.boxes import Uploads
 from tests.sandbox.boxes import sandbox
@@ -26,7 +26,7 @@ ALWAYS = {"mcp", "local_shell", "shell", "apply_patch", "computer", "computer_us
 
 async def types(**settings: Any) -> set[str]:
     """Besides those that need nothing set."""
-    async with open_tools(Means(settings=Settings(**settings), clock=float)) as found:
+    async with open_tools(ToolDependencies(settings=Settings(**settings), clock=float)) as found:
         return set(found) - ALWAYS
 
 
@@ -50,7 +50,7 @@ class Mine:
 
 
 @asynccontextmanager
-async def opens_mine(means: Means) -> AsyncIterator[Mapping[str, Any]]:
+async def opens_mine(means: ToolDependencies) -> AsyncIterator[Mapping[str, Any]]:
     yield {means.settings.tool_options["mine"]["type"]: Mine()}
 
 
@@ -89,7 +89,9 @@ async def containers(log: Log, **settings: Any) -> bool:
     async with opened as held:
         if held is None:
             return False
-        async with open_tools(Means(settings=Settings(), clock=float, containers=held)) as found:
+        async with open_tools(
+            ToolDependencies(settings=Settings(), clock=float, containers=held)
+        ) as found:
             return "code_interpreter" in found
 
 
@@ -153,7 +155,9 @@ async def test_images_that_cannot_be_made_are_named_at_the_start(
 
 async def test_programs_are_there_where_their_extra_is(monkeypatch: pytest.MonkeyPatch) -> None:
     async def found(**settings: Any) -> bool:
-        means = Means(settings=Settings(**settings), clock=float, seal=Seal([Key.fresh()]))
+        means = ToolDependencies(
+            settings=Settings(**settings), clock=float, seal=Seal([Key.fresh()])
+        )
         async with open_tools(means) as providers:
             return "programmatic_tool_calling" in providers
 

@@ -8,26 +8,26 @@ from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 from msgspec import Struct
 
-from antiphon.conversation import Begun, Conversation, Kept, Options
-from antiphon.dialects.base import Recall
+from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
+from antiphon.dialects.base import ReasoningRetention
 from antiphon.stream.deltas import Delta
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
 __all__ = [
     "Backend",
-    "Continuing",
+    "Detokenizes",
     "Equipped",
     "Refusable",
     "Reply",
-    "Spelling",
     "Status",
-    "added",
+    "TextCompletion",
+    "add_usage",
+    "flatten",
     "may_be_refused",
     "recall_of",
-    "singly",
     "spells",
     "tools_of",
-    "used",
+    "upstream_usage",
 ]
 
 #: More tokens than anybody has.
@@ -43,14 +43,14 @@ class Reply(Protocol):
         upstream counts them."""
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> PromptTokens | None:
         """The prompt as token ids, if there is one: with what is sampled, the next turn's start."""
 
     @property
     def dropped(self) -> tuple[str, ...]:
         """Ids of the items that truncation left out."""
 
-    def resumed(self, begun: Begun) -> Reply:
+    def resumed(self, begun: ResumePoint) -> Reply:
         """This reply, to be continued where it was interrupted: its deltas are those behind the
         tokens still to be sampled, its usage that of the whole. Raises ``CannotContinue``."""
 
@@ -95,7 +95,7 @@ class Backend(Protocol):
 
 
 @runtime_checkable
-class Continuing(Protocol):
+class TextCompletion(Protocol):
     """A backend that can also go on with a text that is no conversation."""
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
@@ -105,7 +105,7 @@ class Continuing(Protocol):
 
 
 @runtime_checkable
-class Spelling(Protocol):
+class Detokenizes(Protocol):
     """A backend that knows the tokens of its model."""
 
     def spell(self, ids: Sequence[int]) -> str:
@@ -128,9 +128,9 @@ class Equipped(Protocol):
         """Of tools, as requests name them: ``web_search`` …"""
 
 
-def spells(backend: Backend) -> TypeGuard[Spelling]:
+def spells(backend: Backend) -> TypeGuard[Detokenizes]:
     """Whether the backend knows its tokens. One around another (``spells``) may have to look."""
-    return isinstance(backend, Spelling) and getattr(backend, "spells", True)
+    return isinstance(backend, Detokenizes) and getattr(backend, "spells", True)
 
 
 def tools_of(backend: Backend) -> frozenset[str]:
@@ -140,9 +140,11 @@ def tools_of(backend: Backend) -> frozenset[str]:
     return types
 
 
-def recall_of(backend: Backend, options: Options) -> Recall | None:
+def recall_of(backend: Backend, options: Options) -> ReasoningRetention | None:
     """Which thinking the model is shown again, where a backend knows it (``recalls``)."""
-    recalls: Callable[[Options], Recall | None] | None = getattr(backend, "recalls", None)
+    recalls: Callable[[Options], ReasoningRetention | None] | None = getattr(
+        backend, "reasoning_retention", None
+    )
     return None if recalls is None else recalls(options)
 
 
@@ -152,7 +154,7 @@ def may_be_refused(reply: Reply) -> bool:
     return refusable
 
 
-async def singly(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGenerator[Delta, None]:
+async def flatten(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGenerator[Delta, None]:
     """The deltas of a reply one by one, for who does not care what came together. Whoever closes
     this closes the reply."""
     async with aclosing(deltas):
@@ -161,7 +163,7 @@ async def singly(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGenera
                 yield delta
 
 
-def used(given: int, said: int, *, cached: int = 0, thought: int = 0) -> Usage:
+def upstream_usage(given: int, said: int, *, cached: int = 0, thought: int = 0) -> Usage:
     """What an upstream says it used, brought into bounds: it may say anything."""
     given, said, cached, thought = (max(0, min(n, _MOST)) for n in (given, said, cached, thought))
     return Usage(
@@ -173,7 +175,7 @@ def used(given: int, said: int, *, cached: int = 0, thought: int = 0) -> Usage:
     )
 
 
-def added(one: Usage, other: Usage) -> Usage:
+def add_usage(one: Usage, other: Usage) -> Usage:
     """What two calls of a model used together: what was asked again is input again."""
     first, second = one.input_tokens_details, other.input_tokens_details
     return Usage(

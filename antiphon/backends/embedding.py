@@ -11,7 +11,7 @@ from antiphon.embeddings.base import Embedder
 from antiphon.errors import BackendError, InvalidRequest
 
 from .base import Reply
-from .on_demand import Lazy
+from .on_demand import OnDemandBackend
 
 __all__ = ["Embedding", "LazyEmbedding"]
 
@@ -54,7 +54,7 @@ class Embedding(_Silent):
 class LazyEmbedding(_Silent):
     """The same over a backend that is loaded by whoever uses it, and closed when idle."""
 
-    def __init__(self, name: str, lazy: Lazy) -> None:
+    def __init__(self, name: str, lazy: OnDemandBackend) -> None:
         super().__init__(name)
         self.lazy = lazy
 

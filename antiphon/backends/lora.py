@@ -7,16 +7,24 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, Continuing, Reply, Spelling, recall_of, spells, tools_of
+from antiphon.backends.base import (
+    Backend,
+    Detokenizes,
+    Reply,
+    TextCompletion,
+    recall_of,
+    spells,
+    tools_of,
+)
 from antiphon.backends.local.text_completion import cannot_continue
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.base import Recall
+from antiphon.dialects.base import ReasoningRetention
 from antiphon.errors import BackendError
 
-__all__ = ["Adapted"]
+__all__ = ["LoraBackend"]
 
 
-class Adapted:
+class LoraBackend:
     """``Backend`` that asks ``inner`` with ``adapter``, whatever the request says of adapters."""
 
     def __init__(self, inner: Backend, adapter: str) -> None:
@@ -35,7 +43,7 @@ class Adapted:
     def sees_images(self) -> bool:
         return self.inner.sees_images
 
-    def recalls(self, options: Options) -> Recall | None:
+    def reasoning_retention(self, options: Options) -> ReasoningRetention | None:
         return recall_of(self.inner, options)
 
     @property
@@ -46,7 +54,7 @@ class Adapted:
         return await self.inner.prepare(conversation, replace(options, adapter=self._adapter))
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
-        if not isinstance(self.inner, Continuing):
+        if not isinstance(self.inner, TextCompletion):
             raise cannot_continue(self._adapter)
         return await self.inner.complete(prompt, replace(options, adapter=self._adapter))
 
@@ -55,7 +63,7 @@ class Adapted:
         return spells(self.inner)
 
     def spell(self, ids: Sequence[int]) -> str:
-        if not isinstance(self.inner, Spelling):
+        if not isinstance(self.inner, Detokenizes):
             raise BackendError("The tokens of this model are not known here.")
         return self.inner.spell(ids)
 

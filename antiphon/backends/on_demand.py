@@ -16,22 +16,22 @@ import structlog
 
 from antiphon.backends.base import (
     Backend,
-    Continuing,
+    Detokenizes,
     Reply,
-    Spelling,
     Status,
+    TextCompletion,
     may_be_refused,
     recall_of,
     spells,
     tools_of,
 )
 from antiphon.backends.local.text_completion import cannot_continue
-from antiphon.conversation import Begun, Conversation, Kept, Options
-from antiphon.dialects.base import Recall
+from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
+from antiphon.dialects.base import ReasoningRetention
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
 from antiphon.stream.deltas import Delta
 
-__all__ = ["Lazy", "LazyReply", "Progress"]
+__all__ = ["OnDemandBackend", "OnDemandReply", "Progress"]
 
 _log = structlog.get_logger(__name__)
 
@@ -49,7 +49,7 @@ Progress = Callable[[str, int, int | None], None]
 Prepare = Callable[[Backend], Awaitable[Reply]]
 
 
-class Lazy:
+class OnDemandBackend:
     """``Backend`` over the one that ``make`` makes, again and again.
 
     ``idle_s``: seconds without a request after which it is closed; 0 for never. ``context_size`` is
@@ -93,7 +93,7 @@ class Lazy:
     def recommended(self) -> Mapping[str, Any]:
         return self._recommended
 
-    def recalls(self, options: Options) -> Recall | None:
+    def reasoning_retention(self, options: Options) -> ReasoningRetention | None:
         """Not known before it is loaded."""
         return None if self._backend is None else recall_of(self._backend, options)
 
@@ -120,17 +120,17 @@ class Lazy:
                 ) from None
         return True
 
-    async def prepare(self, conversation: Conversation, options: Options) -> LazyReply:
+    async def prepare(self, conversation: Conversation, options: Options) -> OnDemandReply:
         """Check and render, where it is there in time. A request that cannot be honoured is refused
         before its run then, and fails in its run otherwise."""
         async with self._used():
             return await self._reply(lambda backend: backend.prepare(conversation, options))
 
-    async def complete(self, prompt: str | tuple[int, ...], options: Options) -> LazyReply:
+    async def complete(self, prompt: str | tuple[int, ...], options: Options) -> OnDemandReply:
         """Go on with a text, likewise. Raises ``InvalidRequest`` where the model cannot."""
 
         async def prepare(backend: Backend) -> Reply:
-            if not isinstance(backend, Continuing):
+            if not isinstance(backend, TextCompletion):
                 raise cannot_continue(self._name)
             return await backend.complete(prompt, options)
 
@@ -145,15 +145,15 @@ class Lazy:
     def spell(self, ids: Sequence[int]) -> str:
         """``Spelling``, of a reply that has just been read. Raises ``BackendError`` where its
         tokens are not known."""
-        if not isinstance(self._backend, Spelling):
+        if not isinstance(self._backend, Detokenizes):
             raise BackendError("The tokens of this model are not known here.")
         return self._backend.spell(ids)
 
-    async def _reply(self, prepare: Prepare) -> LazyReply:
+    async def _reply(self, prepare: Prepare) -> OnDemandReply:
         if not await self.ready():
-            return LazyReply(self, prepare)
+            return OnDemandReply(self, prepare)
         backend = await self._load()
-        return LazyReply(self, prepare, backend, await prepare(backend))
+        return OnDemandReply(self, prepare, backend, await prepare(backend))
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Backend]:
@@ -266,14 +266,14 @@ class Lazy:
         self._closing = None
 
 
-class LazyReply:
+class OnDemandReply:
     """``Reply`` of a backend that may not be there yet, or no more by the time it is wanted."""
 
     dropped: tuple[str, ...] = ()
 
     def __init__(
         self,
-        lazy: Lazy,
+        lazy: OnDemandBackend,
         prepare: Prepare,
         backend: Backend | None = None,
         reply: Reply | None = None,
@@ -282,7 +282,7 @@ class LazyReply:
         self._prepare = prepare
         self._backend = backend
         self._reply = reply
-        self._begun: Begun | None = None
+        self._begun: ResumePoint | None = None
         if reply is not None:
             self.dropped = reply.dropped
 
@@ -292,7 +292,7 @@ class LazyReply:
         return 0 if self._reply is None else self._reply.input_tokens
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> PromptTokens | None:
         return None if self._reply is None else self._reply.kept
 
     @property
@@ -300,9 +300,9 @@ class LazyReply:
         """Not while it is being loaded: that takes its time."""
         return self._reply is not None and may_be_refused(self._reply)
 
-    def resumed(self, begun: Begun) -> LazyReply:
+    def resumed(self, begun: ResumePoint) -> OnDemandReply:
         reply = None if self._reply is None else self._reply.resumed(begun)
-        again = LazyReply(self._lazy, self._prepare, self._backend, reply)
+        again = OnDemandReply(self._lazy, self._prepare, self._backend, reply)
         again._begun = begun
         return again
 

@@ -8,9 +8,9 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from antiphon.conversation import Begun, Conversation, Options
+from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import CannotContinue, RequestError, RunError
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
+from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
 
@@ -115,10 +115,12 @@ class ScriptedReply:
         self._wait_s = wait_s
         self.input_tokens = input_tokens
 
-    def resumed(self, begun: Begun) -> ScriptedReply:
+    def resumed(self, begun: ResumePoint) -> ScriptedReply:
         steps = () if isinstance(self._steps, RunError) else self._steps
         sampled = len(begun.sampled)
-        if sampled and not any(isinstance(delta, Sampled) for step in steps for delta in step):
+        if sampled and not any(
+            isinstance(delta, SampledTokens) for step in steps for delta in step
+        ):
             raise CannotContinue("it was played without tokens")
         if not sampled:
             return self
@@ -146,7 +148,7 @@ def _steps(deltas: Iterable[Delta]) -> Steps:
     steps: list[tuple[Delta, ...]] = []
     sampled: tuple[Delta, ...] = ()
     for delta in deltas:
-        if isinstance(delta, Sampled):
+        if isinstance(delta, SampledTokens):
             sampled = (delta,)
         else:
             steps.append((*sampled, delta))
@@ -162,7 +164,9 @@ def _said(text: str) -> list[Delta]:
 
 def _numbered(deltas: Iterable[Delta]) -> list[Delta]:
     """Each delta as a token of its own."""
-    return [each for number, delta in enumerate(deltas) for each in (Sampled((number,)), delta)]
+    return [
+        each for number, delta in enumerate(deltas) for each in (SampledTokens((number,)), delta)
+    ]
 
 
 def _usage(given: int, said: int) -> Usage:

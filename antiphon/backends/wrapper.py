@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from antiphon.conversation import Kept
+from antiphon.conversation import PromptTokens
 
 from .base import Reply, may_be_refused
 
-__all__ = ["Around"]
+__all__ = ["ReplyWrapper"]
 
 
-class Around:
+class ReplyWrapper:
     """What a ``Reply`` tells of itself, as ``reply`` tells it."""
 
     def __init__(self, reply: Reply) -> None:
@@ -20,7 +20,7 @@ class Around:
         return self._reply.input_tokens
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> PromptTokens | None:
         return self._reply.kept
 
     @property

@@ -15,10 +15,10 @@ from antiphon.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta, Reason
 from antiphon.tokens import Chunk, Constraint, Prompt
 
-__all__ = ["Dialect", "Parser", "Recall", "Rendered"]
+__all__ = ["Dialect", "Parser", "ReasoningRetention", "Rendered"]
 
 #: Which thinking a model is shown again: that of the tool loop it is in, or that of all turns.
-Recall = Literal["current_turn", "all_turns"]
+ReasoningRetention = Literal["current_turn", "all_turns"]
 
 
 class Parser(Protocol):
@@ -34,7 +34,7 @@ class Parser(Protocol):
         """What was held back, and the end of what is open. Not ``Finish``: the backend knows the
         usage. After ``length`` an unfinished item is left open, for the run to close as cut."""
 
-    def free(self) -> None:
+    def set_unconstrained(self) -> None:
         """Before the first chunk: nothing holds the reply to the constraint it was rendered with,
         so that strings in it may end where only its markup says so."""
 
@@ -75,5 +75,5 @@ class Dialect(Protocol):
         """The prompt for the next turn. ``conversation.kept`` is extended where the rendering
         begins with it. Raises ``InvalidRequest`` for what this model cannot be asked."""
 
-    def recalls(self, options: Options) -> Recall:
+    def reasoning_retention(self, options: Options) -> ReasoningRetention:
         """Which thinking the model would be shown again, whatever is asked."""

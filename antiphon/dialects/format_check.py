@@ -14,7 +14,7 @@ from antiphon.stream.deltas import Delta, Open, Text
 from antiphon.tokens import Chunk
 from antiphon.wire.items import FunctionCall
 
-__all__ = ["unread"]
+__all__ = ["round_trip_failure"]
 
 _NAME = "look_up"
 _SCHEMA = {"properties": {"word": {"type": "string"}, "count": {"type": "integer"}}}
@@ -38,7 +38,7 @@ class _Bytes:
         return bytes((token,))
 
 
-def unread(form: ToolFormat) -> str | None:
+def round_trip_failure(form: ToolFormat) -> str | None:
     """Calls as the row writes them, if it does not read them so; None if it does, or if the prompt
     begins its replies, which only control tokens tell."""
     how = form.written

@@ -15,7 +15,7 @@ from msgspec import UNSET, Struct
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 
-__all__ = ["Picture", "Pictures", "Place", "Unreadable", "marks", "omitted"]
+__all__ = ["Picture", "Place", "PromptImages", "Unreadable", "marks", "omitted"]
 
 #: What becomes of images and other parts that a text model cannot read: a note takes their place,
 #: or the request is refused.
@@ -40,7 +40,7 @@ class Place(Struct, frozen=True):
     after: str = ""
 
 
-class Pictures:
+class PromptImages:
     """The images of one rendering, in the order in which the text has their marks. ``place``: how
     the model's template shows one, if it does; what stands around an image is taken from it."""
 

@@ -8,9 +8,9 @@ from collections.abc import Collection, Mapping
 from antiphon.conversation import Options
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
-from .tools import spaces_of
+from .tools import namespace_notes
 
-__all__ = ["LEVELS", "form_in_words", "wishes"]
+__all__ = ["LEVELS", "form_in_words", "format_instructions"]
 
 #: Models know three levels of effort.
 LEVELS: Mapping[str, str] = {"none": "low", "minimal": "low", "xhigh": "high", "max": "high"}
@@ -32,10 +32,10 @@ def form_in_words(options: Options) -> list[str]:
     return []
 
 
-def wishes(options: Options, apart: Collection[str] = ()) -> list[str]:
+def format_instructions(options: Options, apart: Collection[str] = ()) -> list[str]:
     """What a model is told of the form of its answer, besides a format of JSON,
     and of the namespaces of its tools, but for those shown ``apart``."""
-    said = [] if options.tool_choice == "none" else spaces_of(options.tools, apart)
+    said = [] if options.tool_choice == "none" else namespace_notes(options.tools, apart)
     if (guide := options.guide) is not None:
         what = "regular expression" if guide.syntax == "regex" else "Lark grammar"
         said.append(f"Answer with text that matches this {what}:\n{guide.definition}")

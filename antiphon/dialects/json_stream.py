@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["DIGITS", "ESCAPES", "InputText", "Span", "StringText", "dump", "load", "within"]
+__all__ = ["DIGITS", "ESCAPES", "InputText", "JsonSpan", "StringText", "dump", "load", "within"]
 
 _STRING_RUN = re.compile(r'[^"\\]*')
 _PLAIN_RUN = re.compile(r'[^"{}\[\]]+')
@@ -47,7 +47,7 @@ def within(text: str) -> str:
     return dump(text)[1:-1]
 
 
-class Span:
+class JsonSpan:
     """Follows one JSON value from its first character, or the blanks before it, to its end."""
 
     __slots__ = ("_depth", "_escaped", "_scalar", "_started", "in_string", "over")

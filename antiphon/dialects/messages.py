@@ -14,14 +14,14 @@ from urllib.parse import unquote_to_bytes
 
 from msgspec import UNSET, to_builtins
 
-from antiphon.conversation import program_of
+from antiphon.conversation import caller_program_id
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.tools import Tool
 
-from .images import Pictures, Unreadable, omitted
+from .images import PromptImages, Unreadable, omitted
 from .json_stream import load
-from .tools import Shown, definitions_of, spaces_of
+from .tools import PromptTools, definitions_of, namespace_notes
 
 __all__ = [
     "CALLS",
@@ -45,7 +45,7 @@ class _Reader:
     """Reads parts. ``path``: where the item stands that is being read. With ``pictures`` an image
     leaves its mark."""
 
-    def __init__(self, unreadable: Unreadable, pictures: Pictures | None) -> None:
+    def __init__(self, unreadable: Unreadable, pictures: PromptImages | None) -> None:
         self._unreadable = unreadable
         self._pictures = pictures
         self.path = ""
@@ -119,7 +119,7 @@ def _found(tools: tuple[Tool, ...]) -> str:
     else."""
     if not tools:
         return "No tools were found. Try other words."
-    return "\n".join([*spaces_of(tools), *map(_dump, definitions_of(tools))])
+    return "\n".join([*namespace_notes(tools), *map(_dump, definitions_of(tools))])
 
 
 def _ran(item: it.CodeInterpreterCall) -> str:
@@ -190,10 +190,10 @@ def told_of(item: it.Item) -> tuple[str, Any, str]:
 
 def messages_of(
     items: Sequence[it.Item],
-    shown: Shown,
+    shown: PromptTools,
     unreadable: Unreadable = "note",
     past: int = 0,
-    pictures: Pictures | None = None,
+    pictures: PromptImages | None = None,
 ) -> list[Message]:
     """One message a turn of each side, system and developer messages where they stand, results
     behind their calls. The last one has ``open`` set if it is an answer to go on with. ``past``
@@ -222,7 +222,7 @@ class Builder:
     How a model is shown these is said by those who derive from it."""
 
     def __init__(
-        self, shown: Shown, unreadable: Unreadable, pictures: Pictures | None = None
+        self, shown: PromptTools, unreadable: Unreadable, pictures: PromptImages | None = None
     ) -> None:
         self._shown = shown
         self.reader = _Reader(unreadable, pictures)
@@ -258,7 +258,9 @@ class Builder:
         kind = type(item)
         self.reader.path = path
         call_id = getattr(item, "call_id", None)
-        if program_of(item) is not None or call_id in self._hidden:  # the model is told of neither
+        if (
+            caller_program_id(item) is not None or call_id in self._hidden
+        ):  # the model is told of neither
             self._hidden.add(call_id or item.id)
             return
         if kind in UNREADABLE:
@@ -318,7 +320,9 @@ class Builder:
 
 
 class _Messages(Builder):
-    def __init__(self, shown: Shown, unreadable: Unreadable, pictures: Pictures | None) -> None:
+    def __init__(
+        self, shown: PromptTools, unreadable: Unreadable, pictures: PromptImages | None
+    ) -> None:
         super().__init__(shown, unreadable, pictures)
         self._messages: list[Message] = []
         self._results: dict[str, Message] = {}

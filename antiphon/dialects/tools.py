@@ -20,12 +20,12 @@ from antiphon.wire import tools as tl
 
 __all__ = [
     "INPUT_SCHEMA",
-    "Shown",
-    "ShownTool",
+    "PromptTool",
+    "PromptTools",
     "definitions_of",
-    "narrowed",
+    "namespace_notes",
+    "restrict_tools",
     "shown_tools",
-    "spaces_of",
 ]
 
 #: What a custom tool takes, seen as a function.
@@ -40,7 +40,7 @@ _PLAIN_NAMESPACE = "functions"
 _NO_ARGUMENTS: Mapping[str, Any] = {"type": "object", "properties": {}}
 
 
-class ShownTool(Struct, frozen=True, kw_only=True):
+class PromptTool(Struct, frozen=True, kw_only=True):
     """One function as the model sees it. ``path``: where the request declares it. ``strict``: the
     arguments obey the schema; None: they do if that can be enforced. ``found``: the model is told
     of it where a search of its own found it: the beginning of the prompt stays as it was.
@@ -67,11 +67,11 @@ class ShownTool(Struct, frozen=True, kw_only=True):
         }
 
 
-class Shown(Struct, frozen=True, kw_only=True):
+class PromptTools(Struct, frozen=True, kw_only=True):
     """What is shown, which of it may be called, and whether a call must come."""
 
-    tools: tuple[ShownTool, ...] = ()
-    callable: tuple[ShownTool, ...] = ()
+    tools: tuple[PromptTool, ...] = ()
+    callable: tuple[PromptTool, ...] = ()
     required: bool = False
 
     @property
@@ -79,7 +79,7 @@ class Shown(Struct, frozen=True, kw_only=True):
         return {tool.name: tool.shape for tool in self.tools}
 
     @property
-    def declared(self) -> tuple[ShownTool, ...]:
+    def declared(self) -> tuple[PromptTool, ...]:
         """Those that the beginning of the prompt tells of."""
         return tuple(tool for tool in self.tools if not tool.found)
 
@@ -96,7 +96,7 @@ class Shown(Struct, frozen=True, kw_only=True):
         return _flat_name(name, namespace)
 
 
-def shown_tools(options: Options, items: Iterable[it.Item]) -> Shown:
+def shown_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
     """The tools of the request and those its conversation added on the way. One that is declared
     again, as clients do with what a search found, is as it was declared last.
 
@@ -104,7 +104,7 @@ def shown_tools(options: Options, items: Iterable[it.Item]) -> Shown:
     """
     choice = options.tool_choice
     if choice == "none" or (isinstance(choice, tl.Choice) and choice.mode == "none"):
-        return Shown()
+        return PromptTools()
     latest = {
         (namespace, tool.name): (tool, path, found)
         for tool, namespace, path, found in _flat(options.tools, items)
@@ -123,19 +123,19 @@ def shown_tools(options: Options, items: Iterable[it.Item]) -> Shown:
     return shown
 
 
-def _chosen(tools: tuple[ShownTool, ...], choice: tl.ToolChoice) -> Shown:
+def _chosen(tools: tuple[PromptTool, ...], choice: tl.ToolChoice) -> PromptTools:
     if not isinstance(choice, tl.Choice):
-        return Shown(tools=tools, callable=tools, required=choice == "required")
+        return PromptTools(tools=tools, callable=tools, required=choice == "required")
     several = choice.type == "allowed_tools"
     named = (choice.tools or ()) if several else (choice,)
-    return Shown(
+    return PromptTools(
         tools=tools,
         callable=tuple(tool for tool in tools if any(_is(one, tool) for one in named)),
         required=choice.mode == "required" if several else True,
     )
 
 
-def narrowed(options: Options, items: Iterable[it.Item]) -> Options:
+def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
     """The same without tools that may not be called, for models that nothing keeps from it. What
     the conversation itself tells of stays. Raises ``InvalidRequest`` as ``shown_tools``."""
     if not isinstance(options.tool_choice, tl.Choice):
@@ -168,7 +168,7 @@ def definitions_of(tools: tuple[tl.Tool, ...]) -> list[dict[str, Any]]:
     ]
 
 
-def spaces_of(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> list[str]:
+def namespace_notes(tools: Iterable[tl.Tool], apart: Collection[str] = ()) -> list[str]:
     """What is said of namespaces, a line each: their functions are shown one by one. ``apart``:
     names of those that a model is shown as what they are."""
     return [
@@ -206,7 +206,7 @@ def _flat(
 
 def _shown(
     tool: tl.Function | tl.Custom, namespace: str | None, path: str, taken: set[str]
-) -> ShownTool:
+) -> PromptTool:
     flat = _flat_name(tool.name, namespace)
     name, count = flat, 2
     while name in taken:
@@ -214,7 +214,7 @@ def _shown(
     taken.add(name)
     if isinstance(tool, tl.Custom):
         grammar = tool.format if isinstance(tool.format, tl.Grammar) else None
-        return ShownTool(
+        return PromptTool(
             name=name,
             description=_described(tool, grammar),
             schema=INPUT_SCHEMA,
@@ -225,7 +225,7 @@ def _shown(
             grammar=grammar,
         )
     schema = tool.parameters or _NO_ARGUMENTS
-    return ShownTool(
+    return PromptTool(
         name=name,
         description=tool.description or "",
         schema=schema,
@@ -247,7 +247,7 @@ def _described(tool: tl.Custom, grammar: tl.Grammar | None) -> str:
     return f"{text}\n\nThe input must match this {syntax}:\n{grammar.definition}".strip()
 
 
-def _is(choice: tl.Choice, tool: ShownTool) -> bool:
+def _is(choice: tl.Choice, tool: PromptTool) -> bool:
     kind = "custom" if tool.shape.custom else "function"
     same = choice.namespace is UNSET or choice.namespace == tool.shape.namespace
     return choice.type == kind and choice.name == tool.shape.wire_name and same

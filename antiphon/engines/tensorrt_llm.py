@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.engines.base import Capabilities, Sampling
-from antiphon.engines.common.async_requests import Pump, Told, told_token
-from antiphon.engines.common.request_checks import check_request, stops_of, values_of
-from antiphon.engines.common.stop_conditions import Endings
+from antiphon.engines.common.async_requests import AsyncRequests, EngineOutput, told_token
+from antiphon.engines.common.request_checks import check_request, sampling_values, stops_of
+from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.token_masks import check_grammar
 from antiphon.errors import InvalidRequest, SetupError, first_line
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
@@ -78,7 +78,7 @@ class TensorrtEngine:
         self._llm = llm
         self.tokenizer = tokenizer
         self.card = card
-        self._pump = Pump()
+        self._pump = AsyncRequests()
         #: What this version takes besides; priorities came with 1.3.
         self._takes = frozenset(inspect.signature(llm.generate_async).parameters)
         self.capabilities = Capabilities(
@@ -98,7 +98,7 @@ class TensorrtEngine:
         if sampling.constraint is not None:
             check_grammar(sampling.constraint, EXTRA)
         room = self.card.context_size - len(prompt.ids)
-        endings = Endings(self.tokenizer, sampling, room)
+        endings = StopConditions(self.tokenizer, sampling, room)
         chunks = self._pump.chunks(self._said(prompt, sampling, room), endings)
         try:
             async for chunk in chunks:
@@ -108,7 +108,7 @@ class TensorrtEngine:
 
     async def _said(
         self, prompt: Prompt, sampling: Sampling, room: int
-    ) -> AsyncGenerator[Told, None]:
+    ) -> AsyncGenerator[EngineOutput, None]:
         besides = {
             "cache_salt": sampling.cache_salt,
             "trace_headers": dict(sampling.trace) or None,
@@ -140,7 +140,7 @@ class TensorrtEngine:
         from tensorrt_llm import SamplingParams
         from tensorrt_llm.llmapi import GuidedDecodingParams
 
-        values = values_of(sampling, self.card)
+        values = sampling_values(sampling, self.card)
         # Without a temperature it takes the likeliest.
         if values.setdefault("temperature", 1.0) == 0:
             values = {**values, "top_k": 1, "top_p": 1.0}
@@ -186,11 +186,11 @@ def _priority(asked: int) -> float:
     return 0.5 - asked / (2 * (1 + abs(asked)))
 
 
-def _told(output: Any, asked: int | None, first: bool) -> Told:
+def _told(output: Any, asked: int | None, first: bool) -> EngineOutput:
     said = output.outputs[0]
     ids = said.token_ids_diff
     known = said.logprobs_diff if asked is not None else [None] * len(ids)
-    return Told(
+    return EngineOutput(
         [told_token(*each, asked) for each in zip(ids, known, strict=True)],
         said.finish_reason,
         output.cached_tokens if first else None,

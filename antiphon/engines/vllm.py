@@ -15,17 +15,17 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.engines.base import Capabilities, Sampling
-from antiphon.engines.common.async_requests import Pump, Told, told_token
+from antiphon.engines.common.async_requests import AsyncRequests, EngineOutput, told_token
 from antiphon.engines.common.image_token_cache import ImageSizes
-from antiphon.engines.common.pillow_images import opened
+from antiphon.engines.common.pillow_images import open_images
 from antiphon.engines.common.request_checks import (
     cannot_see,
     check_request,
+    sampling_values,
     stops_of,
     too_long,
-    values_of,
 )
-from antiphon.engines.common.stop_conditions import Endings
+from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.token_masks import check_grammar
 from antiphon.errors import InvalidRequest, SetupError, first_line
 from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
@@ -106,7 +106,7 @@ class VllmEngine:
         self._sees = bool(getattr(engine.model_config, "is_multimodal_model", False))
         self._sizes = ImageSizes()
         self._numbers = itertools.count()
-        self._pump = Pump()
+        self._pump = AsyncRequests()
         self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
@@ -129,7 +129,7 @@ class VllmEngine:
         room = self.card.context_size - len(prompt.ids) - besides
         if room < 1:
             raise too_long(len(prompt.ids) + besides, self.card)
-        endings = Endings(self.tokenizer, sampling, room)
+        endings = StopConditions(self.tokenizer, sampling, room)
         chunks = self._pump.chunks(self._said(prompt, sampling, room), endings)
         try:
             async for chunk in chunks:
@@ -139,11 +139,11 @@ class VllmEngine:
 
     async def _said(
         self, prompt: Prompt, sampling: Sampling, room: int
-    ) -> AsyncGenerator[Told, None]:
+    ) -> AsyncGenerator[EngineOutput, None]:
         asked: dict[str, Any] = {"prompt_token_ids": list(prompt.ids)}
         if prompt.images:
             # Where they stand is told by the ids, which vLLM makes room in.
-            images = await asyncio.to_thread(opened, prompt.images)
+            images = await asyncio.to_thread(open_images, prompt.images)
             asked["multi_modal_data"] = {"image": images}
         if sampling.cache_salt is not None:
             asked["cache_salt"] = sampling.cache_salt
@@ -169,7 +169,7 @@ class VllmEngine:
         return await self._sizes.of(image, self._measured)
 
     async def _measured(self, image: Image) -> int:
-        pictures = await asyncio.to_thread(opened, [image])
+        pictures = await asyncio.to_thread(open_images, [image])
         alone = {"prompt_token_ids": [*image.word], "multi_modal_data": {"image": pictures}}
         try:
             # What the cache of its front has is not sent to its workers, who have not seen it yet.
@@ -182,7 +182,7 @@ class VllmEngine:
         from vllm import SamplingParams
         from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
-        values = values_of(sampling, self.card)
+        values = sampling_values(sampling, self.card)
         constraint = sampling.constraint
         return SamplingParams(
             **values,
@@ -222,10 +222,10 @@ def _refused(error: ValueError) -> InvalidRequest:
     return InvalidRequest(f"vLLM does not take this request: {error}")
 
 
-def _told(output: Any, asked: int | None) -> Told:
+def _told(output: Any, asked: int | None) -> EngineOutput:
     said = output.outputs[0]
     known = said.logprobs or [None] * len(said.token_ids)
-    return Told(
+    return EngineOutput(
         [told_token(*each, asked) for each in zip(said.token_ids, known, strict=True)],
         said.finish_reason,
         output.num_cached_tokens,

@@ -13,10 +13,10 @@ from contextlib import asynccontextmanager
 
 from antiphon.errors import Overloaded
 
-__all__ = ["Gate"]
+__all__ = ["AdmissionQueue"]
 
 
-class Gate:
+class AdmissionQueue:
     """At most ``max_running`` slots are taken and ``max_waiting`` callers wait for one."""
 
     def __init__(self, max_running: int, max_waiting: int, *, retry_after_s: int = 1) -> None:

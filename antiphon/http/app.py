@@ -17,11 +17,11 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.compat.chat_request import chat_request
 from antiphon.compat.completion_request import completion_request
-from antiphon.http.middleware.auth import Access, Guard, Limits
+from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware, Limits
 from antiphon.http.middleware.errors import Errors, error_reply, unknown_url
-from antiphon.http.middleware.request_context import Exchanges
+from antiphon.http.middleware.request_context import RequestContextMiddleware
 from antiphon.http.routes.compaction import Compact
-from antiphon.http.routes.completions import Choices
+from antiphon.http.routes.completions import CompletionsEndpoint
 from antiphon.http.routes.containers import Containers
 from antiphon.http.routes.conversations import Conversations
 from antiphon.http.routes.embeddings import Embeddings
@@ -35,8 +35,8 @@ from antiphon.http.routes.vector_stores import VectorStores
 from antiphon.http.routes.websocket import Socket
 from antiphon.stream.writer import Ids
 
-from .admission import Gate
-from .endpoint_context import Rim
+from .admission import AdmissionQueue
+from .endpoint_context import EndpointContext
 from .json_response import Reply
 from .metrics import Metrics
 
@@ -48,7 +48,7 @@ __all__ = ["create_app"]
 
 def create_app(
     service: Service,
-    access: Access | None = None,
+    access: AuthConfig | None = None,
     limits: Limits | None = None,
     *,
     ids: Ids,
@@ -63,18 +63,22 @@ def create_app(
     ``cors``: origins whose pages may call, "*" for all. ``log``: a structlog logger. ``clock``
     gives monotonic seconds. ``reraise``: let unexpected exceptions through (tests).
     """
-    access = access or Access()
+    access = access or AuthConfig()
     limits = limits or Limits()
     metrics = metrics or Metrics()
-    gate = Gate(limits.max_running, limits.max_waiting, retry_after_s=limits.retry_after_s)
+    gate = AdmissionQueue(
+        limits.max_running, limits.max_waiting, retry_after_s=limits.retry_after_s
+    )
     metrics.watch(gate)
-    rim = Rim(service=service, gate=gate, metrics=metrics, clock=clock, limits=limits, log=log)
+    rim = EndpointContext(
+        service=service, gate=gate, metrics=metrics, clock=clock, limits=limits, log=log
+    )
     app: ASGIApp = Router(
         _routes(rim, access),
         redirect_slashes=False,
         default=_unknown,
     )
-    app = Guard(app, access, limits, clock)
+    app = AuthMiddleware(app, access, limits, clock)
     app = Errors(app, log=log, reraise=reraise)
     if cors:
         app = CORSMiddleware(
@@ -84,10 +88,10 @@ def create_app(
             allow_headers=("*",),
             expose_headers=("x-request-id", "retry-after", IGNORED_TOOLS),
         )
-    return Exchanges(app, ids=ids, log=log, clock=clock, counted=metrics.counted)
+    return RequestContextMiddleware(app, ids=ids, log=log, clock=clock, counted=metrics.counted)
 
 
-def _routes(rim: Rim, access: Access) -> list[Route | WebSocketRoute]:
+def _routes(rim: EndpointContext, access: AuthConfig) -> list[Route | WebSocketRoute]:
     service, limits = rim.service, rim.limits
     create = Create(rim)
     compact = Compact(rim)
@@ -140,14 +144,14 @@ def _routes(rim: Rim, access: Access) -> list[Route | WebSocketRoute]:
     ]
 
 
-def _older_routes(rim: Rim) -> list[Route]:
+def _older_routes(rim: EndpointContext) -> list[Route]:
     """Of the APIs that were before."""
-    chats = Choices(
+    chats = CompletionsEndpoint(
         chat_request,
         lambda tenant, asked, at: rim.service.create(tenant, asked.requests[at]),
         rim,
     )
-    texts = Choices(
+    texts = CompletionsEndpoint(
         completion_request,
         lambda tenant, asked, at: rim.service.complete(asked.requests[at], asked.prompts[at]),
         rim,

@@ -12,20 +12,20 @@ from msgspec import Struct
 
 from antiphon.http.middleware.auth import Limits
 
-from .admission import Gate
+from .admission import AdmissionQueue
 from .metrics import Metrics
 
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["Rim"]
+__all__ = ["EndpointContext"]
 
 
-class Rim(Struct, frozen=True, kw_only=True):
+class EndpointContext(Struct, frozen=True, kw_only=True):
     """``clock`` gives monotonic seconds; ``log`` is a structlog logger."""
 
     service: Service
-    gate: Gate
+    gate: AdmissionQueue
     metrics: Metrics
     clock: Callable[[], float]
     limits: Limits

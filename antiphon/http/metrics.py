@@ -16,7 +16,7 @@ from prometheus_client.exposition import choose_encoder
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.response import Response
 
-from .admission import Gate
+from .admission import AdmissionQueue
 
 __all__ = ["Metrics", "Observed"]
 
@@ -114,7 +114,7 @@ class Metrics:
         self._children: dict[str, _Series] = {}
         self._http_children: dict[tuple[str, str, int], Counter] = {}
 
-    def watch(self, gate: Gate) -> None:
+    def watch(self, gate: AdmissionQueue) -> None:
         """Read the gauges off this gate when asked."""
         self._running.set_function(lambda: gate.running)
         self._waiting.set_function(lambda: gate.waiting)

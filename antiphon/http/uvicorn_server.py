@@ -26,7 +26,7 @@ from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIO
 from antiphon.errors import SetupError
 from antiphon.http.middleware.errors import error_reply
 from antiphon.http.streaming.disconnect import DEPARTURES
-from antiphon.http.streaming.response import STRAIGHT, Straight
+from antiphon.http.streaming.response import STRAIGHT, DirectWrite
 
 __all__ = ["bind", "run", "serve"]
 
@@ -275,7 +275,7 @@ class _Joined:
         self._transport.close()
 
 
-def _straight(answers: _Joined, flow: FlowControl) -> Straight:
+def _straight(answers: _Joined, flow: FlowControl) -> DirectWrite:
     """The way past uvicorn's ``send``, which does the same with a message, a coroutine and a dozen
     questions: for every token that is more than all the rest of it."""
     is_closing = answers.is_closing

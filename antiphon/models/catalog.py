@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Backend, Status
 from antiphon.backends.embedding import Embedding, LazyEmbedding
-from antiphon.backends.lora import Adapted
-from antiphon.backends.on_demand import Lazy
+from antiphon.backends.lora import LoraBackend
+from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.config.settings import Model, Settings
 from antiphon.errors import NotFound
 
@@ -63,13 +63,13 @@ class ServedModel(Struct, frozen=True, kw_only=True):
             await lazy.ready()
 
     @property
-    def _lazy(self) -> Lazy | None:
+    def _lazy(self) -> OnDemandBackend | None:
         backend = self.backend
-        if isinstance(backend, Adapted):
+        if isinstance(backend, LoraBackend):
             backend = backend.inner
         if isinstance(backend, LazyEmbedding):
             return backend.lazy
-        return backend if isinstance(backend, Lazy) else None
+        return backend if isinstance(backend, OnDemandBackend) else None
 
     @property
     def embedding(self) -> Embedding | LazyEmbedding | None:
@@ -140,7 +140,7 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
 def _adapted(served: ServedModel, model: Model) -> list[ServedModel]:
     """The model once more under the name of each of its adapters."""
     return [
-        replace(served, name=name, aliases=(), backend=Adapted(served.backend, name))
+        replace(served, name=name, aliases=(), backend=LoraBackend(served.backend, name))
         for name in model.adapters
     ]
 
@@ -151,7 +151,7 @@ async def _backend(
     made = partial(factory(name, model), name, model, settings)
     if model.load == "start" and not model.idle_unload_s:
         return await made(progress)
-    lazy = Lazy(
+    lazy = OnDemandBackend(
         name,
         made,
         idle_s=model.idle_unload_s,

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.config.options import nearest, read_file
-from antiphon.dialects.format_check import unread
+from antiphon.dialects.format_check import round_trip_failure
 from antiphon.dialects.formats.tool_formats import SHIPPED, Formats
 from antiphon.dialects.formats.types import START, THINKING, Reads, ReasoningFormat, ToolFormat
 from antiphon.errors import SetupError
@@ -159,7 +159,7 @@ def _tool(row: ToolFormat, where: str) -> ToolFormat:
         if name not in {to for _, to in leads} or name in ends:
             raise SetupError(f"{where}.states.{name}: nothing leads there")
     _check_ends(row, where)
-    if (text := unread(row)) is not None:
+    if (text := round_trip_failure(row)) is not None:
         said = json.dumps(text, ensure_ascii=False)
         raise SetupError(f"{where}.written: the states do not read such calls: {said}")
     return row

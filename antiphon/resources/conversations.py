@@ -103,7 +103,7 @@ class Conversations:
             raise _no_item(item_id)
         return conversation
 
-    async def hold(
+    async def lock(
         self, tenant: str, conversation: ConversationRef | None, response_id: str
     ) -> Callable[[], Awaitable[None]]:
         """One response at a time: hold the conversation for this one. Returns what gives it back,
@@ -115,7 +115,7 @@ class Conversations:
         await self.resume(tenant, conversation, response_id)
 
         async def release() -> None:
-            await self._store.runs.let_go(tenant, conversation.id, response_id)
+            await self._store.runs.unlock_conversation(tenant, conversation.id, response_id)
 
         return release
 
@@ -125,7 +125,7 @@ class Conversations:
         """Hold it again, for a response that goes on in this process."""
         if conversation is None:
             return
-        held = await self._store.runs.hold(
+        held = await self._store.runs.lock_conversation(
             tenant, conversation.id, response_id, self._owner, lease_s=self._lease_s
         )
         if not held:

@@ -10,7 +10,7 @@ from antiphon.embeddings.base import Vector
 from antiphon.errors import InvalidRequest
 from antiphon.retrieval.rank_fusion import best, fused
 from antiphon.retrieval.vector_search import Nearest
-from antiphon.search_terms import asked as words_asked
+from antiphon.search_terms import query_terms as words_asked
 from antiphon.store.vectors import Entry, Hit, Vectors
 from antiphon.wire.filters import matches
 from antiphon.wire.parsing.vector_stores import Ranking, Search

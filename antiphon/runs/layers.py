@@ -11,11 +11,11 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Reply
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.runs.replies.compaction import Question
-from antiphon.runs.replies.raw_messages import Inspected
-from antiphon.runs.replies.reasoning_summary import Summarised, Summariser, level
-from antiphon.runs.request.options import Visible
-from antiphon.runs.tool_loop.loop import Turns, Work
+from antiphon.runs.replies.compaction import ReplyRequest
+from antiphon.runs.replies.raw_messages import RawMessagesReply
+from antiphon.runs.replies.reasoning_summary import Summariser, SummarizedReply, level
+from antiphon.runs.request.options import ToolSelection
+from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.tools.allowed_callers import by_the_model
 from antiphon.wire.request import CreateResponse
 
@@ -36,20 +36,20 @@ class Layers(Struct, frozen=True, kw_only=True):
         self,
         reply: Reply,
         request: CreateResponse,
-        question: Question,
+        question: ReplyRequest,
         model: CatalogModel,
         *,
-        tools: Visible,
+        tools: ToolSelection,
         tenant: str,
         response_id: str,
     ) -> Reply:
         """The reply with all that the request asks for. Raises ``InvalidRequest``."""
         timed = bool(request.return_metrics)
-        turns: Turns | None = None
+        turns: ToolLoop | None = None
         if tools.offers or tools.hosted:
-            reply = turns = Turns(
+            reply = turns = ToolLoop(
                 reply,
-                Work(
+                ToolLoopSpec(
                     conversation=question.context.conversation,
                     options=replace(question.options, tool_choice=request.tool_choice or "auto"),
                     offers=tools.offers,
@@ -67,9 +67,9 @@ class Layers(Struct, frozen=True, kw_only=True):
             )
         asked = None if request.include_reasoning is False else level(request.reasoning)
         if asked is not None:
-            reply = Summarised(reply, self._summariser(model, asked))
+            reply = SummarizedReply(reply, self._summariser(model, asked))
         if request.enable_response_messages or timed:
-            reply = Inspected(
+            reply = RawMessagesReply(
                 reply,
                 model.backend,
                 spelled=bool(request.enable_response_messages),

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from antiphon.runs.background.worker import Lease
-from antiphon.runs.tool_loop.executor import Bounds
+from antiphon.runs.background.worker import LeaseConfig
+from antiphon.runs.tool_loop.executor import ToolLimits
 
 __all__ = ["Policy"]
 
@@ -34,6 +34,6 @@ class Policy(Struct, frozen=True, kw_only=True):
     file_search: bool = True
     file_search_embeddings: str | None = None
     mcp_labels: Mapping[str, str] = {}
-    lease: Lease = Lease()
-    bounds: Bounds = Bounds()
+    lease: LeaseConfig = LeaseConfig()
+    bounds: ToolLimits = ToolLimits()
     reraise: bool = False

@@ -16,37 +16,43 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Reply, tools_of
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.conversation import Kept
+from antiphon.conversation import PromptTokens
 from antiphon.errors import CannotContinue, RequestError, RunError
 from antiphon.resources.conversations import Conversations
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.background.event_codec import encoded
-from antiphon.runs.background.event_log_writer import Entry, Journal
-from antiphon.runs.background.restore import Broken, begun_of, prompt_ids, restored
+from antiphon.runs.background.event_log_writer import EventLogWriter, LogSink
+from antiphon.runs.background.restore import FailedReply, prompt_ids, restored, resume_point
 from antiphon.runs.background.worker import Ready
-from antiphon.runs.execution.recorder import Besides, Recorder
-from antiphon.runs.execution.run import Left, Run, Work
+from antiphon.runs.execution.recorder import ExtraFields, Recorder
+from antiphon.runs.execution.run import ReaderGone, Run, RunSpec
 from antiphon.runs.execution.supervisor import Supervisor
-from antiphon.runs.history.chain_cache import Chains
+from antiphon.runs.history.chain_cache import ChainCache
 from antiphon.runs.history.context import Context, assemble, history
-from antiphon.runs.history.encrypted_items import Sealed
-from antiphon.runs.history.session_chains import Recent
+from antiphon.runs.history.encrypted_items import TenantSealer
+from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.history.visible_history import recall
-from antiphon.runs.replies.compaction import Question, answer, compact
-from antiphon.runs.replies.raw_messages import Inspected
-from antiphon.runs.replies.reasoning_summary import broke_off
+from antiphon.runs.replies.compaction import ReplyRequest, compact, prepare_reply
+from antiphon.runs.replies.raw_messages import RawMessagesReply
+from antiphon.runs.replies.reasoning_summary import interrupted_in_summary
 from antiphon.runs.request.attachments import Attachments
-from antiphon.runs.request.mcp_labels import stood_for
-from antiphon.runs.request.options import Visible, echo, hidden, options, visible_tools
-from antiphon.runs.tool_loop.recovery import is_between
-from antiphon.runs.tool_loop.toolsets import admitted
+from antiphon.runs.request.mcp_labels import replace_mcp_labels
+from antiphon.runs.request.options import (
+    ToolSelection,
+    hidden_item_types,
+    initial_response,
+    options,
+    select_tools,
+)
+from antiphon.runs.tool_loop.recovery import interrupted_in_tools
+from antiphon.runs.tool_loop.toolsets import check_access
 from antiphon.security.encryption import Seal
 from antiphon.store.base import Store, StoredResponse
-from antiphon.store.runs import Batch, Claim, Job, Letter
+from antiphon.store.runs import Batch, Claim, Job, WebhookEvent
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
-from antiphon.tools.base import Opening, Provider
+from antiphon.tools.base import Provider, ResponseContext
 from antiphon.wire.items import InputText, Item, ItemBase, Message
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
@@ -112,7 +118,7 @@ class Preparer:
         self._attachments = attachments
         self._providers = providers
         self._layers = Layers(models=models, policy=policy, ids=ids, clock=clock)
-        self._chains = Chains(store)
+        self._chains = ChainCache(store)
         self._kinds = kinds
         self._clock = clock
         self._ids = ids
@@ -125,25 +131,27 @@ class Preparer:
         request: CreateResponse,
         model: CatalogModel,
         response_id: str,
-        recent: Recent | None = None,
+        recent: SessionChains | None = None,
         lead: tuple[Item, ...] = (),
     ) -> Prepared:
         """``lead``: what the request's stored prompt says. Raises ``RequestError`` for whatever
         cannot be honoured."""
         meant, tools = self._meant(request, model)
         context = replace(await self._context(tenant, request, model, recent), lead=lead)
-        opening = Opening(tenant=tenant, response_id=response_id, items=context.conversation.items)
-        await admitted(tools.hosted, tools.tools, opening)
+        opening = ResponseContext(
+            tenant=tenant, response_id=response_id, items=context.conversation.items
+        )
+        await check_access(tools.hosted, tools.tools, opening)
         backend = self._attachments.ahead_of(model.backend, tenant, len(lead))
         asked = options(meant, tools.tools)
         if tools.hosted:  # what there is to choose is known once they are open
             asked = replace(asked, tool_choice="auto")
-        question = Question(context=context, backend=backend, options=asked)
-        sealed = Sealed(self._seal, tenant)
+        question = ReplyRequest(context=context, backend=backend, options=asked)
+        sealed = TenantSealer(self._seal, tenant)
         reply = (
             await compact(question, sealed)
             if context.recalled.triggered
-            else await answer(question, sealed, request.context_management or ())
+            else await prepare_reply(question, sealed, request.context_management or ())
         )
         if not context.recalled.triggered:
             reply = self._layers.around(
@@ -155,7 +163,7 @@ class Preparer:
                 tenant=tenant,
                 response_id=response_id,
             )
-        response = echo(
+        response = initial_response(
             request,
             id=response_id,
             model=request.model or model.name,
@@ -191,10 +199,12 @@ class Preparer:
         reply = await backend.prepare(context.conversation, options(asked, tools.tools))
         return reply.input_tokens
 
-    def _meant(self, asked: CreateResponse, model: CatalogModel) -> tuple[CreateResponse, Visible]:
+    def _meant(
+        self, asked: CreateResponse, model: CatalogModel
+    ) -> tuple[CreateResponse, ToolSelection]:
         policy, upstream = self._policy, tools_of(model.backend)
-        meant = stood_for(asked, policy.mcp_labels)
-        return meant, visible_tools(meant, policy.unavailable_tools, self._providers, upstream)
+        meant = replace_mcp_labels(asked, policy.mcp_labels)
+        return meant, select_tools(meant, policy.unavailable_tools, self._providers, upstream)
 
     def run(self, tenant: str, prepared: Prepared, release: Callable[[], Awaitable[None]]) -> Run:
         """The run of a reader who waits for it."""
@@ -213,7 +223,7 @@ class Preparer:
             recorder=Recorder(
                 writer,
                 besides=self._besides(tenant, request),
-                hides=hidden(request),
+                hides=hidden_item_types(request),
                 prompt=work.reply.kept.ids if work.reply.kept is not None else (),
             ),
             past=past,
@@ -225,7 +235,7 @@ class Preparer:
     ) -> Run:
         """The run of a reply to no conversation. Nothing of it is stored."""
         name, now = request.model or model.name, int(self._clock())
-        response = echo(request, id=response_id, model=name, created_at=now)
+        response = initial_response(request, id=response_id, model=name, created_at=now)
         writer = ResponseWriter(response, ids=self._ids, kinds=self._kinds)
         return Run(writer, self._work(reply, (), _nothing), self._supervisor)
 
@@ -249,36 +259,36 @@ class Preparer:
             del self._waiting[next(iter(self._waiting))]
         return job, stored, Batch(first=0, count=len(events), lines=encoded(events))
 
-    async def claimed(self, claim: Claim, journal: Journal) -> Ready:
+    async def resume_claimed(self, claim: Claim, journal: EventLogWriter) -> Ready:
         """The run of a claim, from its first token or from where it was interrupted. What cannot be
         continued is a run that fails. Raises ``Left`` if it is gone."""
         job = claim.job
         stored = await self._store.load(job.tenant, job.id)
         if stored is None:
-            raise Left
+            raise ReaderGone
         request = replace(_decode_request(job.request), input=stored.input)
         log, tokens, number = restored(await self._store.runs.history(claim), self._kinds)
-        parent: Kept | None = None
+        parent: PromptTokens | None = None
         reply: Reply
         try:
             await self._conversations.resume(job.tenant, request.conversation, job.id)
-            if broke_off(log.open):
+            if interrupted_in_summary(log.open):
                 raise CannotContinue("its thinking was being summarised")
             reply, parent = await self._resumed(claim, request, tokens, log)
         except (RequestError, RunError) as error:
-            reply = Broken(RunError(error.message))
+            reply = FailedReply(RunError(error.message))
         except Exception:
             _log.exception("a run could not be prepared", response=job.id)
-            reply = Broken(RunError("The server had an error while processing your request."))
+            reply = FailedReply(RunError("The server had an error while processing your request."))
         writer = ResponseWriter.restored(log, ids=self._ids, kinds=self._kinds, number=number)
         recorder = Recorder(
             writer,
             tokens,
             besides=self._besides(job.tenant, request),
-            hides=hidden(request),
+            hides=hidden_item_types(request),
             prompt=prompt_ids(job),
         )
-        entry = Entry(
+        entry = LogSink(
             journal,
             self._store.runs,
             claim,
@@ -296,7 +306,7 @@ class Preparer:
             return lambda: None
         return lambda: int(self._clock() + self._policy.unstored_s)
 
-    def letter(self, response: Response) -> Letter | None:
+    def letter(self, response: Response) -> WebhookEvent | None:
         """What the receiver of webhooks is told of the end, if there is one. Types and form are
         OpenAI's."""
         if not self._policy.webhooks:
@@ -309,11 +319,11 @@ class Preparer:
             "type": f"response.{response.status}",
             "data": {"id": response.id},
         }
-        return Letter(name, _encode(body), now)
+        return WebhookEvent(name, _encode(body), now)
 
     async def _resumed(
         self, claim: Claim, request: CreateResponse, tokens: array[int], log: Fold
-    ) -> tuple[Reply, Kept | None]:
+    ) -> tuple[Reply, PromptTokens | None]:
         job, begun = claim.job, bool(log.items or log.open)
         waiting = self._waiting.pop(job.id, None)
         if waiting is not None and not tokens:
@@ -327,16 +337,16 @@ class Preparer:
         )
         reply = prepared.reply
         if job.prompt or tokens or begun:
-            left = begun_of(job, tokens, log)
+            left = resume_point(job, tokens, log)
             reply = reply.resumed(left)
-            if begun and not tokens and not is_between(left):
+            if begun and not tokens and not interrupted_in_tools(left):
                 raise CannotContinue("this model does not tell its tokens")
         return reply, prepared.context.kept
 
     def _work(
         self, reply: Reply, input: tuple[Item, ...], release: Callable[[], Awaitable[None]]
-    ) -> Work:
-        return Work(
+    ) -> RunSpec:
+        return RunSpec(
             reply=reply,
             input=input,
             parent=None,
@@ -346,7 +356,7 @@ class Preparer:
             patience_s=self._policy.patience_s,
             timeout_s=self._policy.timeout_s,
             release=release,
-            fields=reply.fields if isinstance(reply, Inspected) else lambda sampled: {},
+            fields=reply.fields if isinstance(reply, RawMessagesReply) else lambda sampled: {},
             reraise=self._policy.reraise,
         )
 
@@ -362,10 +372,10 @@ class Preparer:
 
         return save
 
-    def _besides(self, tenant: str, request: CreateResponse) -> Besides:
+    def _besides(self, tenant: str, request: CreateResponse) -> ExtraFields:
         """Thinking is sealed for clients that ask for it, or have nothing but what they are
         given; and what an upstream sealed always, so that it comes back as it went."""
-        besides = Sealed(self._seal, tenant).besides
+        besides = TenantSealer(self._seal, tenant).besides
         if request.store is not False and _SEALED not in (request.include or ()):
             return lambda item: besides(item) if getattr(item, "encrypted_content", None) else {}
         return besides
@@ -375,7 +385,7 @@ class Preparer:
         tenant: str,
         request: CreateResponse,
         model: CatalogModel,
-        recent: Recent | None = None,
+        recent: SessionChains | None = None,
     ) -> Context:
         return await assemble(
             self._store,
@@ -386,7 +396,7 @@ class Preparer:
             conversation_id=request.conversation.id if request.conversation else None,
             recall=partial(
                 recall,
-                sealed=Sealed(self._seal, tenant),
+                sealed=TenantSealer(self._seal, tenant),
                 room=(model.backend.context_size or _USUAL_SIZE) // _USERS_SHARE,
                 refuse=self._policy.broken_seals == "refuse",
             ),

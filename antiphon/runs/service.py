@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
-from antiphon.backends.base import Continuing
+from antiphon.backends.base import TextCompletion
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.backends.local.text_completion import cannot_continue
 from antiphon.errors import InvalidRequest, NotFound, RunError
@@ -28,17 +28,17 @@ from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.resources.vector_stores import VectorStores
 from antiphon.runs.background.event_codec import encoded
-from antiphon.runs.background.event_log_reader import Kept
+from antiphon.runs.background.event_log_reader import EventLogReader
 from antiphon.runs.background.restore import restored
 from antiphon.runs.background.worker import Background
 from antiphon.runs.execution.run import Run
 from antiphon.runs.execution.supervisor import Supervisor
 from antiphon.runs.history.context import Context, history
-from antiphon.runs.history.session_chains import Recent
+from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.replies.compaction import compacted
-from antiphon.runs.replies.warmup import Warming
+from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
-from antiphon.runs.request.options import completed, options
+from antiphon.runs.request.options import apply_defaults, options
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store, StoredResponse
 from antiphon.store.runs import Batch, Claim
@@ -56,7 +56,7 @@ from antiphon.wire.response import Response
 from .policy import Policy
 from .preparer import Prepared, Preparer
 
-__all__ = ["CatalogModel", "Compaction", "ModelCatalog", "Policy", "Queued", "Service"]
+__all__ = ["CatalogModel", "Compaction", "EnqueuedRun", "ModelCatalog", "Policy", "Service"]
 
 _ACTIVE = ("queued", "in_progress")
 
@@ -73,7 +73,7 @@ class Compaction(Struct, frozen=True):
         return compacted(self.context, self.run.response)
 
 
-class Queued(Struct, frozen=True):
+class EnqueuedRun(Struct, frozen=True):
     """A run that is kept until somebody has made it: its response, and the hosted tools the request
     named that nobody here runs. ``is_first``: it was not there before."""
 
@@ -111,7 +111,7 @@ class Service:
         self.keepalive_s = policy.keepalive_s
         self._kinds = kinds_for(policy.reasoning_events)
         #: The events of runs that are kept.
-        self.kept = Kept(store, self._kinds)
+        self.kept = EventLogReader(store, self._kinds)
         self._supervisor = Supervisor()
         self._owner = secrets.token_hex(8)
         #: What can be asked about conversations.
@@ -153,7 +153,7 @@ class Service:
         return Background(
             self._store.runs,
             [model.name for model in self._models.all()],
-            self._preparer.claimed,
+            self._preparer.resume_claimed,
             owner=self._owner,
             lease=policy.lease,
         )
@@ -202,7 +202,7 @@ class Service:
         tenant: str,
         request: CreateResponse,
         *,
-        recent: Recent | None = None,
+        recent: SessionChains | None = None,
         generate: bool = True,
     ) -> Run:
         """A run for the caller to drive. ``recent``: what can be continued besides what is stored.
@@ -210,7 +210,7 @@ class Service:
         be honoured."""
         prepared, release = await self._prepared(tenant, request, recent)
         if not generate:
-            prepared = replace(prepared, reply=Warming(prepared.reply))
+            prepared = replace(prepared, reply=WarmupReply(prepared.reply))
         return self._preparer.run(tenant, prepared, release)
 
     async def complete(self, request: CreateResponse, prompt: str | tuple[int, ...]) -> Run:
@@ -219,9 +219,9 @@ class Service:
         self._supervisor.admit()
         model = self._models.find(request.model)
         await model.ready()
-        if not isinstance(model.backend, Continuing):
+        if not isinstance(model.backend, TextCompletion):
             raise cannot_continue(model.name)
-        request = completed(request, model.defaults, model.thinking_budgets)
+        request = apply_defaults(request, model.defaults, model.thinking_budgets)
         reply = await model.backend.complete(prompt, options(request, ()))
         return self._preparer.bare_run(request, model, reply, self._ids("resp"))
 
@@ -232,7 +232,7 @@ class Service:
 
     async def enqueue(
         self, tenant: str, request: CreateResponse, response_id: str | None = None
-    ) -> Queued:
+    ) -> EnqueuedRun:
         """Keep a run for whoever has a free place. One whose id is given, and which is there, is
         not begun a second time. Raises ``RequestError`` likewise."""
         if (first := await self._begun(tenant, response_id)) is not None:
@@ -250,11 +250,11 @@ class Service:
             await release()
             raise
         self._background.queued()
-        return Queued(stored.response, prepared.ignored_tools)
+        return EnqueuedRun(stored.response, prepared.ignored_tools)
 
-    async def _begun(self, tenant: str, response_id: str | None) -> Queued | None:
+    async def _begun(self, tenant: str, response_id: str | None) -> EnqueuedRun | None:
         stored = None if response_id is None else await self._store.load(tenant, response_id)
-        return None if stored is None else Queued(stored.response, is_first=False)
+        return None if stored is None else EnqueuedRun(stored.response, is_first=False)
 
     async def check_followable(self, tenant: str, response_id: str) -> None:
         """Raises ``NotFound``, and ``InvalidRequest`` for a response without kept events."""
@@ -274,7 +274,7 @@ class Service:
         if not stored.response.background:
             raise InvalidRequest("Cannot cancel a synchronous response.", param="response_id")
         if stored.response.status in _ACTIVE:
-            claim = await self._store.runs.seize(tenant, response_id)
+            claim = await self._store.runs.take_over(tenant, response_id)
             if claim is not None:
                 self._background.lost(response_id, claim.epoch)
                 await self._end_cancelled(claim, stored)
@@ -285,8 +285,8 @@ class Service:
         runs = self._store.runs
         log, _, number = restored(await runs.history(claim), self._kinds)
         writer = ResponseWriter.restored(log, ids=self._ids, kinds=self._kinds, number=number)
-        response = writer.settle("cancelled", at=int(self._clock()), usage=None)
-        writer.announce()
+        response = writer.finalize("cancelled", at=int(self._clock()), usage=None)
+        writer.emit_terminal()
         events = writer.take()
         await runs.end(
             claim,
@@ -300,7 +300,7 @@ class Service:
         self,
         tenant: str,
         request: CreateResponse,
-        recent: Recent | None = None,
+        recent: SessionChains | None = None,
         *,
         response_id: str | None = None,
     ) -> tuple[Prepared, Callable[[], Awaitable[None]]]:
@@ -311,9 +311,9 @@ class Service:
         model = self._models.find(request.model)
         refuse_unsupported(request)
         await model.ready()
-        request = completed(request, model.defaults, model.thinking_budgets)
+        request = apply_defaults(request, model.defaults, model.thinking_budgets)
         response_id = response_id or self._ids("resp")
-        release = await self.conversations.hold(tenant, request.conversation, response_id)
+        release = await self.conversations.lock(tenant, request.conversation, response_id)
         try:
             prepared = await self._preparer.prepare(
                 tenant, request, model, response_id, recent, resolved.lead
@@ -335,7 +335,7 @@ class Service:
         stored = await self._loaded(tenant, response_id)
         if stored.response.status not in _ACTIVE:
             return stored.response
-        so_far = await self.kept.so_far(tenant, response_id)
+        so_far = await self.kept.snapshot(tenant, response_id)
         return so_far or (await self._loaded(tenant, response_id)).response
 
     async def delete(self, tenant: str, response_id: str) -> None:

@@ -7,10 +7,10 @@ from __future__ import annotations
 import time
 from collections.abc import Collection
 
-__all__ = ["Holds", "Owners"]
+__all__ = ["ConversationLocks", "OwnerHeartbeats"]
 
 
-class Owners:
+class OwnerHeartbeats:
     """When each was last heard of."""
 
     def __init__(self) -> None:
@@ -27,10 +27,10 @@ class Owners:
         return frozenset(owner for owner, heard in self._heard.items() if heard > since)
 
 
-class Holds:
+class ConversationLocks:
     """Which response has which conversation, and for which owner."""
 
-    def __init__(self, owners: Owners) -> None:
+    def __init__(self, owners: OwnerHeartbeats) -> None:
         self._owners = owners
         #: Holder and owner, by tenant and conversation.
         self._held: dict[tuple[str, str], tuple[str, str]] = {}
@@ -39,7 +39,7 @@ class Holds:
         """Which response has it; empty if none."""
         return self._held.get((tenant, conversation_id), ("", ""))[0]
 
-    def hold(
+    def lock_conversation(
         self,
         tenant: str,
         conversation_id: str,
@@ -57,7 +57,7 @@ class Holds:
         self._owners.hear(owner)
         return True
 
-    def let_go(self, tenant: str, conversation_id: str, holder: str) -> None:
+    def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
         """Give it back, if it is this one's."""
         held = self._held.get((tenant, conversation_id))
         if held is not None and held[0] == holder:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from antiphon.search_terms import indexed
+from antiphon.search_terms import index_terms
 from antiphon.wire.conversations import Conversation
 from antiphon.wire.files import File
 from antiphon.wire.items import Item
@@ -137,7 +137,7 @@ def entry_of(row: Row) -> Entry:
 
 def chunk_row(chunk: Chunk) -> tuple[int, str, str | None]:
     """start, text, and the text as it is indexed where that is another one."""
-    words = indexed(chunk.text)
+    words = index_terms(chunk.text)
     return chunk.start, chunk.text, None if words == chunk.text else words
 
 

@@ -13,9 +13,19 @@ from typing import Protocol
 from msgspec import Struct
 
 from .base import StoredResponse
-from .subscriptions import Tail
+from .subscriptions import Subscription
 
-__all__ = ["Append", "Batch", "Claim", "Due", "Job", "Letter", "Listener", "Page", "RunStore"]
+__all__ = [
+    "Append",
+    "Batch",
+    "Claim",
+    "DueWebhook",
+    "Job",
+    "Listener",
+    "Page",
+    "RunStore",
+    "WebhookEvent",
+]
 
 
 class Job(Struct, frozen=True, kw_only=True):
@@ -64,7 +74,7 @@ class Append(Struct, frozen=True):
     batch: Batch
 
 
-class Letter(Struct, frozen=True):
+class WebhookEvent(Struct, frozen=True):
     """What somebody elsewhere is to be told: an id of its own, a body, and when (unix seconds)."""
 
     id: str
@@ -72,7 +82,7 @@ class Letter(Struct, frozen=True):
     due_at: float
 
 
-class Due(Struct, frozen=True):
+class DueWebhook(Struct, frozen=True):
     """A letter to be delivered now, the ``attempts``-th time."""
 
     id: str
@@ -115,13 +125,13 @@ class RunStore(Protocol):
         process knows better who lives: in a file that was just opened, nobody does. No run goes to
         two owners."""
 
-    async def beat(self, owner: str) -> None:
+    async def heartbeat(self, owner: str) -> None:
         """This owner is alive: so are its claims and its holds."""
 
     async def release(self, owner: str) -> None:
         """The owner stops: its runs can be claimed at once, its holds without a run are gone."""
 
-    async def seize(self, tenant: str, response_id: str) -> Claim | None:
+    async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         """Take a run from whoever has it, in order to end it. None: unknown, or over."""
 
     async def append(self, appends: Sequence[Append]) -> frozenset[str]:
@@ -138,14 +148,14 @@ class RunStore(Protocol):
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
-        letter: Letter | None = None,
+        letter: WebhookEvent | None = None,
     ) -> bool:
         """The run's last events (``batch.count`` may be 0) and its response in its terminal state,
         in one step, with what ``Store.save`` does for ``conversation``; its hold is given back.
         ``expires_at`` (unix seconds): the response is forgotten then. ``letter`` is kept until it
         is settled, whatever becomes of the response. False, and nothing kept: the run was lost."""
 
-    async def due(self, now: float, until: float, *, limit: int) -> tuple[Due, ...]:
+    async def due(self, now: float, until: float, *, limit: int) -> tuple[DueWebhook, ...]:
         """Letters due at ``now``; those that waited longest, if there are more. Nobody is given
         them again before ``until``."""
 
@@ -163,11 +173,11 @@ class RunStore(Protocol):
         it), until at least ``limit`` events are found or there are no more. ``tokens`` are left
         out. None: no such run, or its events are no longer kept."""
 
-    def follow(self, tenant: str, response_id: str) -> Tail:
+    def follow(self, tenant: str, response_id: str) -> Subscription:
         """What this run appends from now on. To be closed; to be opened before ``events`` is read,
         so that nothing falls between."""
 
-    async def hold(
+    async def lock_conversation(
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
         """Hold a conversation for the response ``holder``. False: another response has it, whose
@@ -175,7 +185,7 @@ class RunStore(Protocol):
         one process has the store it need not outlive it, so whoever goes on with a run asks again.
         It may come before ``begin``."""
 
-    async def let_go(self, tenant: str, conversation_id: str, holder: str) -> None:
+    async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
         """Give the hold back, if it is still this one's."""
 
     def listen(self, listener: Listener) -> None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from .runs import Batch
 
-__all__ = ["Tail", "Tails"]
+__all__ = ["Subscription", "Tails"]
 
 _Key = tuple[str, str]
 
@@ -23,7 +23,7 @@ _Key = tuple[str, str]
 _ROOM = 64
 
 
-class Tail:
+class Subscription:
     """One follower's view of one run. Made by ``Tails.follow``; to be closed."""
 
     __slots__ = ("_batches", "_key", "_tails", "_waiter", "dirty")
@@ -36,7 +36,7 @@ class Tail:
         #: Something happened that is not in the tail: the store has to be read.
         self.dirty = False
 
-    def __enter__(self) -> Tail:
+    def __enter__(self) -> Subscription:
         return self
 
     def __exit__(
@@ -90,12 +90,12 @@ class Tails:
     """All followers of a process, by the run they follow."""
 
     def __init__(self) -> None:
-        self._tails: dict[_Key, set[Tail]] = {}
+        self._tails: dict[_Key, set[Subscription]] = {}
 
-    def follow(self, tenant: str, response_id: str) -> Tail:
+    def follow(self, tenant: str, response_id: str) -> Subscription:
         """A new tail of this run."""
         key = (tenant, response_id)
-        tail = Tail(self, key)
+        tail = Subscription(self, key)
         self._tails.setdefault(key, set()).add(tail)
         return tail
 
@@ -115,7 +115,7 @@ class Tails:
             for tail in self._tails.get(key, ()):
                 tail.touch()
 
-    def forget(self, key: _Key, tail: Tail) -> None:
+    def forget(self, key: _Key, tail: Subscription) -> None:
         """Called by a tail that is closed."""
         tails = self._tails.get(key)
         if tails is not None:

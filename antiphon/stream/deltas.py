@@ -17,15 +17,15 @@ from antiphon.wire.response import Usage
 __all__ = [
     "Annotate",
     "Channel",
+    "Checkpoint",
     "Close",
     "Delta",
     "Finish",
-    "Keep",
+    "NewPrompt",
     "Open",
     "Progress",
-    "Prompted",
     "Reason",
-    "Sampled",
+    "SampledTokens",
     "Text",
 ]
 
@@ -83,20 +83,20 @@ class Close(Struct, frozen=True):
     used: Mapping[str, Any] = {}
 
 
-class Sampled(Struct, frozen=True):
+class SampledTokens(Struct, frozen=True):
     """The token ids behind the deltas that follow, as the model sampled them."""
 
     ids: tuple[int, ...]
 
 
-class Prompted(Struct, frozen=True):
+class NewPrompt(Struct, frozen=True):
     """The model is asked anew, with these ids: tools have run. What it sampled before is part of
     them or gone."""
 
     ids: tuple[int, ...]
 
 
-class Keep(Struct, frozen=True):
+class Checkpoint(Struct, frozen=True):
     """What comes next cannot be undone: what was said so far is to last before it happens."""
 
 
@@ -109,4 +109,4 @@ class Finish(Struct, frozen=True):
     stopped: bool = False
 
 
-Delta = Open | Text | Annotate | Progress | Close | Sampled | Prompted | Keep | Finish
+Delta = Open | Text | Annotate | Progress | Close | SampledTokens | NewPrompt | Checkpoint | Finish

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from antiphon.wire.events import Event
 from antiphon.wire.items import Annotation, Item, Logprob, OutputText
 
-from .kinds import Stem
+from .kinds import TextChannel
 
 __all__ = ["Draft", "PartDraft"]
 
@@ -23,7 +23,7 @@ class PartDraft:
 
     __slots__ = ("annotations", "delta", "index", "logprobs", "stem", "texts")
 
-    def __init__(self, stem: Stem, index: int) -> None:
+    def __init__(self, stem: TextChannel, index: int) -> None:
         self.stem = stem
         self.index = index
         #: Makes a delta of this text, given its number, the text and its logprobs.
@@ -66,7 +66,7 @@ class Draft:
         """More of a field."""
         self.gathered[field] = (*self.gathered.get(field, ()), *more)
 
-    def begin(self, stem: Stem) -> PartDraft:
+    def begin(self, stem: TextChannel) -> PartDraft:
         """A new text of this kind begins; returns where to write it."""
         if stem.part is None:
             self.whole = PartDraft(stem, 0)

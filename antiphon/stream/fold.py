@@ -15,7 +15,7 @@ from antiphon.wire.items import Item, ItemBase
 from antiphon.wire.response import Response
 
 from .draft import Draft, PartDraft
-from .kinds import KINDS, Kind, Stem
+from .kinds import KINDS, Kind, TextChannel
 
 __all__ = ["Fold", "fold"]
 
@@ -88,7 +88,7 @@ class Fold:
                 self.writing.pop(index, None)
 
 
-def _is_of(stem: Stem, event: ev.Event) -> bool:
+def _is_of(stem: TextChannel, event: ev.Event) -> bool:
     return stem.part is not None and isinstance(event.part, stem.part)  # type: ignore[attr-defined]
 
 

@@ -16,10 +16,10 @@ from antiphon.wire import items as it
 
 from .deltas import Channel
 
-__all__ = ["KINDS", "OPEN_RESPONSES_KINDS", "Kind", "Stem", "kinds_for"]
+__all__ = ["KINDS", "OPEN_RESPONSES_KINDS", "Kind", "TextChannel", "kinds_for"]
 
 
-class Stem(Struct, frozen=True, kw_only=True):
+class TextChannel(Struct, frozen=True, kw_only=True):
     """A text that streams. ``field`` is where the whole stands, in the ``done`` event and in the
     part or item. With ``part``, the text lies in a part of its own, listed under ``listed``."""
 
@@ -41,14 +41,14 @@ class Kind(Struct, frozen=True, kw_only=True):
     with its name."""
 
     prefix: str
-    stems: Mapping[Channel, Stem] = {}
+    stems: Mapping[Channel, TextChannel] = {}
     progress: Mapping[str, type[ev.Event]] = {}
     unfinished: Mapping[str, Any] = {}
     begins: bool = True
     gathered: Mapping[type[ev.Event], str] = {}
 
 
-_ANSWER = Stem(
+_ANSWER = TextChannel(
     delta=ev.OutputTextDelta,
     done=ev.OutputTextDone,
     field="text",
@@ -57,7 +57,7 @@ _ANSWER = Stem(
     part_done=ev.ContentPartDone,
     carries_logprobs=True,
 )
-_REFUSAL = Stem(
+_REFUSAL = TextChannel(
     delta=ev.RefusalDelta,
     done=ev.RefusalDone,
     field="refusal",
@@ -65,7 +65,7 @@ _REFUSAL = Stem(
     part_added=ev.ContentPartAdded,
     part_done=ev.ContentPartDone,
 )
-_SUMMARY = Stem(
+_SUMMARY = TextChannel(
     delta=ev.ReasoningSummaryTextDelta,
     done=ev.ReasoningSummaryTextDone,
     field="text",
@@ -78,7 +78,7 @@ _SUMMARY = Stem(
 
 
 def _thinking(delta: type[ev.Event], done: type[ev.Event]) -> Kind:
-    text = Stem(
+    text = TextChannel(
         delta=delta,
         done=done,
         field="text",
@@ -96,7 +96,9 @@ def _said(
     field: str,
     progress: Mapping[str, type[ev.Event]] | None = None,
 ) -> Kind:
-    stems: Mapping[Channel, Stem] = {"text": Stem(delta=delta, done=done, field=field)}
+    stems: Mapping[Channel, TextChannel] = {
+        "text": TextChannel(delta=delta, done=done, field=field)
+    }
     return Kind(prefix=prefix, stems=stems, progress=progress or {})
 
 

@@ -19,7 +19,7 @@ from antiphon.wire.response import IncompleteDetails, Response, ResponseError, U
 from .deltas import Channel
 from .draft import Draft, PartDraft
 from .fold import Fold
-from .kinds import KINDS, Kind, Stem
+from .kinds import KINDS, Kind, TextChannel
 
 __all__ = ["Ids", "ItemWriter", "ResponseWriter"]
 
@@ -169,7 +169,7 @@ class ItemWriter:
 _Delta = Callable[[int, str, tuple[Logprob, ...]], ev.Event]
 
 
-def _whole(stem: Stem, item_id: str, output_index: int, _: int) -> _Delta:
+def _whole(stem: TextChannel, item_id: str, output_index: int, _: int) -> _Delta:
     make: Any = stem.delta
 
     def delta(number: int, text: str, logprobs: tuple[Logprob, ...]) -> ev.Event:
@@ -180,7 +180,7 @@ def _whole(stem: Stem, item_id: str, output_index: int, _: int) -> _Delta:
     return delta
 
 
-def _content(stem: Stem, item_id: str, output_index: int, index: int) -> _Delta:
+def _content(stem: TextChannel, item_id: str, output_index: int, index: int) -> _Delta:
     make: Any = stem.delta
 
     def plain(number: int, text: str, logprobs: tuple[Logprob, ...]) -> ev.Event:
@@ -205,7 +205,7 @@ def _content(stem: Stem, item_id: str, output_index: int, index: int) -> _Delta:
     return weighed if stem.carries_logprobs else plain
 
 
-def _summary(stem: Stem, item_id: str, output_index: int, index: int) -> _Delta:
+def _summary(stem: TextChannel, item_id: str, output_index: int, index: int) -> _Delta:
     make: Any = stem.delta
 
     def delta(number: int, text: str, logprobs: tuple[Logprob, ...]) -> ev.Event:
@@ -220,7 +220,7 @@ def _summary(stem: Stem, item_id: str, output_index: int, index: int) -> _Delta:
     return delta
 
 
-_MAKERS: Mapping[str | None, Callable[[Stem, str, int, int], _Delta]] = {
+_MAKERS: Mapping[str | None, Callable[[TextChannel, str, int, int], _Delta]] = {
     None: _whole,
     "content_index": _content,
     "summary_index": _summary,
@@ -334,7 +334,7 @@ class ResponseWriter:
         self._items[index] = item
         self.emit(ev.OutputItemDone, output_index=index, item=item)
 
-    def settle(
+    def finalize(
         self,
         status: str,
         *,
@@ -365,7 +365,7 @@ class ResponseWriter:
         )
         return self._response
 
-    def announce(self) -> None:
+    def emit_terminal(self) -> None:
         """The one terminal event of a settled response. None for ``cancelled``: there is no such
         event, the stream ends after its last one. A failure says ``error`` first, for the clients
         that only read that."""

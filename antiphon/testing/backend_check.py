@@ -10,7 +10,7 @@ import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import aclosing
 
-from antiphon.backends.base import Backend, Reply, singly
+from antiphon.backends.base import Backend, Reply, flatten
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, RunError
 from antiphon.stream.deltas import Finish, Text
@@ -54,7 +54,7 @@ async def _prepared(backend: Backend, conversation: Conversation = TALK) -> Repl
 async def _read(reply: Reply) -> Reading:
     """The whole reply, in order and with an end."""
     reading = Reading()
-    async with asyncio.timeout(PATIENCE_S), aclosing(singly(reply.deltas())) as deltas:
+    async with asyncio.timeout(PATIENCE_S), aclosing(flatten(reply.deltas())) as deltas:
         async for delta in deltas:
             reading.add(delta)
     assert reading.finish is not None, "a reply ends with Finish"
@@ -96,7 +96,7 @@ async def streams(backend: Backend) -> None:
     """Text comes before all of it is there, and in pieces."""
     async with (
         asyncio.timeout(PATIENCE_S),
-        aclosing(singly((await _prepared(backend)).deltas())) as deltas,
+        aclosing(flatten((await _prepared(backend)).deltas())) as deltas,
     ):
         pieces = [delta async for delta in deltas if isinstance(delta, Text)]
     assert len(pieces) > 1, "all text came at once"
@@ -110,7 +110,7 @@ async def preparing_begins_nothing(backend: Backend) -> None:
 
 async def closing_stops_it(backend: Backend) -> None:
     for _ in range(20):  # more than run at a time: a reply that goes on would block
-        deltas = singly((await _prepared(backend)).deltas())
+        deltas = flatten((await _prepared(backend)).deltas())
         async with asyncio.timeout(PATIENCE_S):
             first = await anext(deltas)
             assert not isinstance(first, Finish)
@@ -136,7 +136,7 @@ async def cancelling_stops_it(backend: Backend) -> None:
 async def replies_do_not_mix(backend: Backend) -> None:
     """Two at once, one of them closed in the midst: the others still say all."""
     replies = [await _prepared(backend) for _ in range(3)]
-    closed = singly(replies[0].deltas())
+    closed = flatten(replies[0].deltas())
     async with asyncio.timeout(PATIENCE_S):
         await anext(closed)
         reading = [asyncio.create_task(_read(reply)) for reply in replies[1:]]

@@ -12,14 +12,14 @@ from msgspec import Struct, field
 from antiphon.stream.deltas import (
     Annotate,
     Channel,
+    Checkpoint,
     Close,
     Delta,
     Finish,
-    Keep,
+    NewPrompt,
     Open,
     Progress,
-    Prompted,
-    Sampled,
+    SampledTokens,
     Text,
 )
 from antiphon.wire.items import Item, Logprob
@@ -67,9 +67,9 @@ class Reading(Struct):
                 self._open(delta)
             case Close():
                 self._open(delta).closed = True
-            case Sampled(ids):
+            case SampledTokens(ids):
                 self.sampled += ids
-            case Prompted() | Keep():
+            case NewPrompt() | Checkpoint():
                 raise AssertionError("a reply answers one prompt")
             case Finish(reason):
                 is_open = bool(self.items) and not self.items[-1].closed

@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.conversation import Conversation, Kept, Options
+from antiphon.conversation import Conversation, Options, PromptTokens
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.errors import InvalidRequest
-from antiphon.stream.deltas import Close, Delta, Open, Reason, Sampled
+from antiphon.stream.deltas import Close, Delta, Open, Reason, SampledTokens
 from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.wire.items import (
     FunctionCall,
@@ -41,7 +41,7 @@ class Model(Struct, frozen=True):
     tokenizer: Tokenizer
     fingerprint: str = ""
 
-    def render(self, *items: Item, kept: Kept | None = None, **options: Any) -> Rendered:
+    def render(self, *items: Item, kept: PromptTokens | None = None, **options: Any) -> Rendered:
         conversation = Conversation(
             items=items, instructions="Be kind.", kept=kept, past=len(items) - 1
         )
@@ -152,19 +152,19 @@ def kept_tokens_are_extended(model: Model) -> None:
     talk = (_user(TEXT), _assistant("Very fine."), _user("Why?"))
     fresh = model.render(*talk).prompt.ids
     for text in ("Very fine.", "Very", "", "Something else."):
-        kept = Kept((*first, *_letter_by_letter(model, text)), model.fingerprint)
+        kept = PromptTokens((*first, *_letter_by_letter(model, text)), model.fingerprint)
         again = model.render(*talk, kept=kept).prompt.ids
         assert model.spell(again) == model.spell(fresh), "kept tokens changed the prompt"
         if model.spell(fresh).startswith(model.spell(kept.ids)):
             assert again[: len(kept.ids)] == kept.ids, f"{text!r} was not extended"
-        foreign = Kept(kept.ids, f"not {model.fingerprint}")
+        foreign = PromptTokens(kept.ids, f"not {model.fingerprint}")
         assert model.render(*talk, kept=foreign).prompt.ids == fresh, "of another tokenizer"
 
 
 def kept_tokens_of_another_conversation_are_left_out(model: Model) -> None:
     other = model.render(_user("Something else altogether.")).prompt.ids
     fresh = model.render(_user(TEXT)).prompt.ids
-    again = model.render(_user(TEXT), kept=Kept(other, model.fingerprint)).prompt.ids
+    again = model.render(_user(TEXT), kept=PromptTokens(other, model.fingerprint)).prompt.ids
     assert model.spell(again) == model.spell(fresh)
 
 
@@ -208,8 +208,8 @@ def every_sampled_token_is_told_first(model: Model) -> None:
         thought = 0
         for sampled, id in enumerate(ids, 1):
             deltas = list(parser.feed(Chunk(ids=(id,))))
-            told = [at for at, delta in enumerate(deltas) if isinstance(delta, Sampled)]
-            assert told == [0] and deltas[0] == Sampled((id,)), f"{id} was told as {deltas}"
+            told = [at for at, delta in enumerate(deltas) if isinstance(delta, SampledTokens)]
+            assert told == [0] and deltas[0] == SampledTokens((id,)), f"{id} was told as {deltas}"
             assert thought <= parser.reasoning_tokens <= sampled
             thought = parser.reasoning_tokens
             if parser.done:

@@ -9,14 +9,22 @@ from contextlib import aclosing
 from msgspec.structs import replace
 
 from antiphon.errors import RunError
-from antiphon.tools.image_generation.base import Image, Made, Maker, Order, Partial, Wish, image_of
+from antiphon.tools.image_generation.base import (
+    Image,
+    ImageGenerator,
+    ImageRequest,
+    Made,
+    Order,
+    Partial,
+    image_of,
+)
 
 __all__ = ["check_maker"]
 
 _SECONDS = 60.0
 
 
-async def check_maker(maker: Maker, wish: Wish, *, previews: int = 0) -> None:
+async def check_maker(maker: ImageGenerator, wish: ImageRequest, *, previews: int = 0) -> None:
     """One image, several side by side, edits, previews, and giving up. ``wish``: one it can fulfil;
     ``previews``: how many it is to make, which it may fall short of. Closes it."""
     async with asyncio.timeout(_SECONDS):
@@ -34,7 +42,7 @@ async def check_maker(maker: Maker, wish: Wish, *, previews: int = 0) -> None:
         await maker.close()
 
 
-async def _made(maker: Maker, order: Order) -> tuple[list[Partial], Made]:
+async def _made(maker: ImageGenerator, order: Order) -> tuple[list[Partial], Made]:
     """The image comes last, and once."""
     previews: list[Partial] = []
     made: Made | None = None
@@ -49,7 +57,7 @@ async def _made(maker: Maker, order: Order) -> tuple[list[Partial], Made]:
     return previews, made
 
 
-def _holds(made: Made, wish: Wish) -> None:
+def _holds(made: Made, wish: ImageRequest) -> None:
     image = made.image
     assert image_of(image.content) == image, "it does not tell what its bytes are"
     assert image.format == wish.output_format, f"{image.format} in place of {wish.output_format}"
@@ -57,12 +65,12 @@ def _holds(made: Made, wish: Wish) -> None:
         assert (image.width, image.height) == wish.size, "it has another size"
 
 
-async def _edits(maker: Maker, order: Order, image: Image) -> None:
+async def _edits(maker: ImageGenerator, order: Order, image: Image) -> None:
     _, changed = await _made(maker, replace(order, images=(image,)))
     _holds(changed, order.wish)
 
 
-async def _previews(maker: Maker, order: Order) -> None:
+async def _previews(maker: ImageGenerator, order: Order) -> None:
     maker.check(order.wish)
     previews, made = await _made(maker, order)
     assert len(previews) <= order.wish.partial_images, "more previews than were asked for"
@@ -71,7 +79,7 @@ async def _previews(maker: Maker, order: Order) -> None:
     _holds(made, order.wish)
 
 
-async def _gives_up(maker: Maker, order: Order) -> None:
+async def _gives_up(maker: ImageGenerator, order: Order) -> None:
     """Whoever leaves, at whatever moment, leaves nothing behind."""
 
     async def waits() -> None:

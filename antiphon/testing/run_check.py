@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import AntiphonError
 from antiphon.store.base import Retention, Store, StoredResponse
-from antiphon.store.runs import Append, Batch, Claim, Due, Job, Letter
+from antiphon.store.runs import Append, Batch, Claim, DueWebhook, Job, WebhookEvent
 from antiphon.wire.conversations import Conversation
 
 from .store_check import turn
@@ -147,7 +147,7 @@ async def ends_with_the_response_in_one_step(store: Store) -> None:
     assert beyond is not None and beyond.ended and not beyond.batches
     assert await store.runs.end(claim, ended("a"), batch(4)) is False
     assert await store.runs.append((Append(claim, batch(4)),)) == {"resp_a"}
-    assert await store.runs.seize("t", "resp_a") is None
+    assert await store.runs.take_over("t", "resp_a") is None
     assert await numbers(store) == [0, 1, 2, 3]
 
 
@@ -261,12 +261,12 @@ async def deletes_a_run_with_its_response(store: Store) -> None:
 async def adds_a_turn_to_its_conversation_and_lets_it_go(store: Store) -> None:
     await store.put_conversation("t", Conversation(id="conv_a", created_at=1))
     claim = await begun(store)
-    assert await store.runs.hold("t", "conv_a", "resp_a", "one", lease_s=60) is True
-    assert await store.runs.hold("t", "conv_a", "resp_b", "two", lease_s=60) is False
+    assert await store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=60) is True
+    assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=60) is False
     await store.runs.end(claim, ended("a"), batch(2), conversation="conv_a")
     items = await store.conversation_items("t", "conv_a")
     assert [item.id for item in items] == ["msg_i_a", "msg_o_a"]
-    assert await store.runs.hold("t", "conv_a", "resp_b", "two", lease_s=60) is True
+    assert await store.runs.lock_conversation("t", "conv_a", "resp_b", "two", lease_s=60) is True
 
 
 async def begins_a_run_of_one_id_once(store: Store) -> None:
@@ -319,17 +319,17 @@ async def takes_many_runs_at_once(store: Store) -> None:
 async def gives_a_letter_to_one_at_a_time_until_it_is_settled(store: Store) -> None:
     claim, due = await begun(store), store.runs.due
     body = bytes(range(256))
-    await store.runs.end(claim, ended("a"), batch(2), letter=Letter("evt_a", body, 100.5))
+    await store.runs.end(claim, ended("a"), batch(2), letter=WebhookEvent("evt_a", body, 100.5))
     await store.delete("t", "resp_a")  # it is told all the same
     assert await due(100.25, 160, limit=9) == ()
     found = await asyncio.gather(*(due(100.5, 160, limit=9) for _ in range(4)))
     assert sorted(map(len, found)) == [0, 0, 0, 1]
-    assert sum(found, ()) == (Due("evt_a", body, 1),)
+    assert sum(found, ()) == (DueWebhook("evt_a", body, 1),)
     assert await due(159.75, 200, limit=9) == ()
-    assert await due(160, 220, limit=9) == (Due("evt_a", body, 2),)  # who had it is dead
+    assert await due(160, 220, limit=9) == (DueWebhook("evt_a", body, 2),)  # who had it is dead
     await store.runs.postpone("evt_a", 300)
     assert await due(299.75, 400, limit=9) == ()
-    assert await due(300, 360, limit=9) == (Due("evt_a", body, 3),)
+    assert await due(300, 360, limit=9) == (DueWebhook("evt_a", body, 3),)
     await store.runs.settle("evt_a")
     await store.runs.postpone("evt_a", 0)
     assert await due(1e12, 1e12, limit=9) == ()
@@ -338,7 +338,7 @@ async def gives_a_letter_to_one_at_a_time_until_it_is_settled(store: Store) -> N
 async def gives_letters_to_many_at_once_the_oldest_first(store: Store) -> None:
     ids = {f"evt_{n}" for n in range(40)}
     for n in range(40):
-        letter = Letter(f"evt_{n}", b"{}", 40.0 - n)
+        letter = WebhookEvent(f"evt_{n}", b"{}", 40.0 - n)
         await store.runs.end(await begun(store, f"{n}"), ended(f"{n}"), batch(2), letter=letter)
     given = [each.id for each in await store.runs.due(50, 90, limit=2)]
     assert set(given) == {"evt_39", "evt_38"}
@@ -350,16 +350,16 @@ async def gives_letters_to_many_at_once_the_oldest_first(store: Store) -> None:
 
 async def keeps_no_letter_of_a_run_that_was_lost(store: Store) -> None:
     claim = await begun(store)
-    seized = await store.runs.seize("t", "resp_a")
+    seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None
     assert not await store.runs.end(
-        claim, ended("a"), batch(2), letter=Letter("evt_1", b"late", 1.0)
+        claim, ended("a"), batch(2), letter=WebhookEvent("evt_1", b"late", 1.0)
     )
     assert await store.runs.due(9, 9, limit=9) == ()
     assert await store.runs.end(
-        seized, ended("a"), batch(2), letter=Letter("evt_2", b"cancelled", 1.0)
+        seized, ended("a"), batch(2), letter=WebhookEvent("evt_2", b"cancelled", 1.0)
     )
-    assert await store.runs.due(9, 19, limit=9) == (Due("evt_2", b"cancelled", 1),)
+    assert await store.runs.due(9, 19, limit=9) == (DueWebhook("evt_2", b"cancelled", 1),)
 
 
 async def keeps_one_secret_for_all(store: Store) -> None:

@@ -47,8 +47,8 @@ async def hands_out_every_run_once_and_oldest_first(store: Store) -> None:
 
 async def fences_who_lost_a_run(store: Store) -> None:
     claim, other = await begun(store), await begun(store, "b")
-    assert await store.runs.seize("u", "resp_a") is None
-    seized = await store.runs.seize("t", "resp_a")
+    assert await store.runs.take_over("u", "resp_a") is None
+    seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None and seized.epoch == claim.epoch + 1
     lost = await store.runs.append((Append(claim, batch(2)), Append(other, batch(2))))
     assert lost == {"resp_a"}
@@ -80,14 +80,14 @@ async def counts_attempts_without_a_word(store: Store) -> None:
 
 
 async def holds_a_conversation_for_one(store: Store) -> None:
-    hold = store.runs.hold
+    hold = store.runs.lock_conversation
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=60) is True
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=60) is True
     assert await hold("t", "conv_a", "resp_b", "one", lease_s=60) is False
     assert await hold("u", "conv_a", "resp_b", "one", lease_s=60) is True
-    await store.runs.let_go("t", "conv_a", "resp_b")
+    await store.runs.unlock_conversation("t", "conv_a", "resp_b")
     assert await hold("t", "conv_a", "resp_b", "one", lease_s=60) is False
-    await store.runs.let_go("t", "conv_a", "resp_a")
+    await store.runs.unlock_conversation("t", "conv_a", "resp_a")
     assert await hold("t", "conv_a", "resp_b", "one", lease_s=60) is True
     await store.runs.release("one")
     assert await hold("t", "conv_a", "resp_c", "two", lease_s=60) is True
@@ -111,7 +111,7 @@ async def takes_over_from_the_dead(store: Store) -> None:
 
 async def goes_on_with_what_was_seized_and_not_ended(store: Store) -> None:
     await begun(store)
-    seized = await store.runs.seize("t", "resp_a")
+    seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None and (seized.epoch, seized.attempts) == (2, 2)
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
     (taken,) = await store.runs.claim("one", ["m"], limit=9, lease_s=0)
@@ -122,7 +122,7 @@ async def goes_on_with_what_was_seized_and_not_ended(store: Store) -> None:
 
 async def seizes_what_nobody_works_on(store: Store) -> None:
     await store.runs.begin(job("a"), queued("a"), batch(0, 2))
-    seized = await store.runs.seize("t", "resp_a")
+    seized = await store.runs.take_over("t", "resp_a")
     assert seized is not None and seized.job == job("a")
     assert await store.runs.claim("one", ["m"], limit=9, lease_s=LONG_S) == ()
     assert await store.runs.end(seized, ended("a"), batch(2)) is True
@@ -159,21 +159,21 @@ async def tells_who_listens(store: Store) -> None:
     assert ("resp_a", claim.epoch + 1) not in told.news, "it was nobody's"
     await store.runs.claim("two", ["m"], limit=9, lease_s=0)
     assert ("resp_a", claim.epoch + 2) in told.news
-    await store.runs.seize("t", "resp_a")
+    await store.runs.take_over("t", "resp_a")
     assert ("resp_a", claim.epoch + 3) in told.news
 
 
 async def holds_a_conversation_as_long_as_its_owner_lives(store: Store) -> None:
-    hold = store.runs.hold
+    hold = store.runs.lock_conversation
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
     assert await hold("t", "conv_a", "resp_b", "two", lease_s=LONG_S) is False
     assert await hold("t", "conv_a", "resp_b", "two", lease_s=0) is True
-    await store.runs.let_go("t", "conv_a", "resp_a")
+    await store.runs.unlock_conversation("t", "conv_a", "resp_a")
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is False
 
 
 async def passes_a_hold_on_with_its_run(store: Store) -> None:
-    hold = store.runs.hold
+    hold = store.runs.lock_conversation
     assert await hold("t", "conv_a", "resp_a", "one", lease_s=LONG_S) is True
     await begun(store)
     await store.runs.release("one")
@@ -188,7 +188,7 @@ async def passes_a_hold_on_with_its_run(store: Store) -> None:
 
 async def gives_a_hold_back_with_its_own_run_only(store: Store) -> None:
     """Two tenants may have an id in common."""
-    hold = store.runs.hold
+    hold = store.runs.lock_conversation
     for tenant in "tu":
         assert await hold(tenant, "conv_a", "resp_a", "one", lease_s=LONG_S) is True
     yours = await begun(store, tenant="u")

@@ -16,14 +16,14 @@ from antiphon.dialects.grammar.json_schema import check_schema
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.kinds import KINDS
 from antiphon.tools.base import (
-    Composing,
-    Context,
-    Next,
-    Offer,
-    Opening,
+    CallContext,
+    CallsTools,
+    FollowUpItem,
     Provider,
+    ResponseContext,
     Result,
     Step,
+    ToolFunction,
     Toolset,
 )
 from antiphon.wire import tools as tl
@@ -59,7 +59,7 @@ async def check_tool(provider: Provider, trial: Trial) -> None:
     client sees it, too. What it is used for leaves nothing that goes on."""
     async with asyncio.timeout(_SECONDS):
         _refuses(provider, trial)
-        opening = Opening(tenant=trial.tenant, response_id="resp_check", items=())
+        opening = ResponseContext(tenant=trial.tenant, response_id="resp_check", items=())
         provider.check(trial.tool, "tools[0]")
         lead = provider.lead(trial.tool, opening)
         assert lead is None or type(lead) in KINDS, "its leading item is of no known kind"
@@ -79,21 +79,23 @@ async def check_tool(provider: Provider, trial: Trial) -> None:
 
 
 @asynccontextmanager
-async def _opened(provider: Provider, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+async def _opened(
+    provider: Provider, tool: Any, opening: ResponseContext
+) -> AsyncIterator[Toolset]:
     """Its tools, of one that calls others where there are no others."""
     async with provider.open(tool, opening) as toolset:
-        if isinstance(provider, Composing):
+        if isinstance(provider, CallsTools):
             toolset = provider.compose((), opening, {})
         yield toolset
 
 
-async def _is_read(offer: Offer, trial: Trial) -> None:
+async def _is_read(offer: ToolFunction, trial: Trial) -> None:
     """A client runs it: whatever is written makes an item."""
     for arguments in (trial.works[1], *_GARBAGE):
         assert await _wire(offer, trial, arguments), "a call that is no item"
 
 
-async def _wire(offer: Offer, trial: Trial, arguments: str) -> list[Any]:
+async def _wire(offer: ToolFunction, trial: Trial, arguments: str) -> list[Any]:
     return await on_the_wire(offer, arguments, tenant=trial.tenant, room=_ROOM)
 
 
@@ -155,26 +157,26 @@ async def _calls(toolset: Toolset, trial: Trial) -> None:
         assert not after.failed, "it does not work any more once a call was given up"
 
 
-def _status(offer: Offer, items: Sequence[Any]) -> str:
+def _status(offer: ToolFunction, items: Sequence[Any]) -> str:
     """How a call ended, as the item says that tells of it."""
     found: str = items[0 if offer.apart is None else -1].status
     return found
 
 
-async def _keeps_within_its_room(offer: Offer, trial: Trial, arguments: str) -> None:
+async def _keeps_within_its_room(offer: ToolFunction, trial: Trial, arguments: str) -> None:
     """Texts are cut where they are too long; items are told as they are, and later ones too."""
     items = await _wire(offer, trial, arguments)
     size = len(msgspec.json.encode(items))
     assert size <= _ROOM + _AROUND, f"its items take {size} bytes where {_ROOM} can be told"
 
 
-def _offer(toolset: Toolset, named: tuple[str, str]) -> Offer:
+def _offer(toolset: Toolset, named: tuple[str, str]) -> ToolFunction:
     found = [offer for offer in toolset.offers if offer.tool.name == named[0]]
     assert found, f"it does not offer {named[0]!r}"
     return found[0]
 
 
-async def _called(offer: Offer, trial: Trial, *, arguments: str | None = None) -> Result:
+async def _called(offer: ToolFunction, trial: Trial, *, arguments: str | None = None) -> Result:
     """The one result, which comes last. A tool may also raise ``ToolError``."""
     assert offer.call is not None
     shell = offer.shell
@@ -185,7 +187,7 @@ async def _called(offer: Offer, trial: Trial, *, arguments: str | None = None) -
         async with aclosing(offer.call(given, _context(trial))) as steps:
             async for step in steps:
                 assert not results, "something came after the result"
-                if isinstance(step, Next):
+                if isinstance(step, FollowUpItem):
                     assert shell is offer.shell, "more than one item follows"
                     msgspec.json.encode(msgspec.structs.replace(shell, **dict(step.fields)))
                     shell = step.item
@@ -207,7 +209,7 @@ async def _called(offer: Offer, trial: Trial, *, arguments: str | None = None) -
     )
 
 
-async def _stops(offer: Offer, trial: Trial, arguments: str) -> None:
+async def _stops(offer: ToolFunction, trial: Trial, arguments: str) -> None:
     """A call that is given up ends, soon."""
     assert offer.call is not None
     steps = offer.call(arguments, _context(trial))
@@ -226,7 +228,7 @@ async def _stops(offer: Offer, trial: Trial, arguments: str) -> None:
     assert done, "a call that was given up goes on"
 
 
-async def _opens_side_by_side(provider: Provider, trial: Trial, opening: Opening) -> None:
+async def _opens_side_by_side(provider: Provider, trial: Trial, opening: ResponseContext) -> None:
     """Each in a task of its own, some of which are cancelled while they have it open."""
     is_open = asyncio.Event()
 
@@ -249,5 +251,5 @@ async def _opens_side_by_side(provider: Provider, trial: Trial, opening: Opening
     await uses()
 
 
-def _context(trial: Trial) -> Context:
-    return Context(tenant=trial.tenant, response_id="resp_check", call_id="call_1", room=_ROOM)
+def _context(trial: Trial) -> CallContext:
+    return CallContext(tenant=trial.tenant, response_id="resp_check", call_id="call_1", room=_ROOM)

@@ -9,12 +9,12 @@ import msgspec
 from msgspec import UNSET
 
 from antiphon.runs.execution.recorder import Recorder
-from antiphon.runs.tool_loop.executor import Budget, Place, run_all
+from antiphon.runs.tool_loop.executor import Budget, CallEnvironment, run_all
 from antiphon.runs.tool_loop.turn import Turn
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.writer import ResponseWriter
-from antiphon.tools.base import Offer
+from antiphon.tools.base import ToolFunction
 from antiphon.wire import tools as tl
 from antiphon.wire.events import Event
 from antiphon.wire.items import CustomToolCall, FunctionCall, Item
@@ -24,7 +24,7 @@ from antiphon.wire.response import Response, Usage
 __all__ = ["on_the_wire"]
 
 
-async def on_the_wire(offer: Offer, arguments: str, *, tenant: str, room: int) -> list[Item]:
+async def on_the_wire(offer: ToolFunction, arguments: str, *, tenant: str, room: int) -> list[Item]:
     """The items of a call. Raises ``AssertionError`` for those that clients could not send back,
     ``GrammarError`` for events that may not follow one another."""
     numbers = itertools.count(1)
@@ -40,7 +40,7 @@ async def on_the_wire(offer: Offer, arguments: str, *, tenant: str, room: int) -
     for delta in turn.take((*_written(offer, arguments), Finish("stop", Usage()))):
         recorder.take(delta)
     calls = [call for call in turn.calls if call.offer.call is not None]
-    place = Place(
+    place = CallEnvironment(
         tenant=tenant,
         response_id="resp_check",
         room=room,
@@ -51,8 +51,8 @@ async def on_the_wire(offer: Offer, arguments: str, *, tenant: str, room: int) -
     )
     async for delta in run_all(calls, place):
         recorder.take(delta)
-    response = writer.settle("completed", at=2, usage=Usage())
-    writer.announce()
+    response = writer.finalize("completed", at=2, usage=Usage())
+    writer.emit_terminal()
     events: tuple[Event, ...] = writer.take()
     check(events)
     encoded = msgspec.json.decode(msgspec.json.encode(response.output))
@@ -62,7 +62,7 @@ async def on_the_wire(offer: Offer, arguments: str, *, tenant: str, room: int) -
     return list(response.output)
 
 
-def _written(offer: Offer, arguments: str) -> tuple[Delta, ...]:
+def _written(offer: ToolFunction, arguments: str) -> tuple[Delta, ...]:
     """The call as a model writes it."""
     name, namespace = offer.tool.name, offer.namespace or UNSET
     shell: Item = (

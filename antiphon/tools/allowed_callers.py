@@ -12,7 +12,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-from .base import Offer
+from .base import ToolFunction
 
 __all__ = ["by_the_model", "callers_of", "check_callers", "for_programs"]
 
@@ -61,7 +61,7 @@ def by_the_model(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
     return tuple(kept)
 
 
-def for_programs(tools: Iterable[tl.Tool]) -> tuple[Offer, ...]:
+def for_programs(tools: Iterable[tl.Tool]) -> tuple[ToolFunction, ...]:
     """The client's tools that programs may call."""
     placed: list[tuple[tl.Tool, str | None]] = []
     for tool in tools:
@@ -76,14 +76,14 @@ def for_programs(tools: Iterable[tl.Tool]) -> tuple[Offer, ...]:
     )
 
 
-def _offer(tool: tl.Function | tl.Custom, space: str | None) -> Offer:
+def _offer(tool: tl.Function | tl.Custom, space: str | None) -> ToolFunction:
     namespace = UNSET if space is None else space
     shell: it.Item = (
         it.CustomToolCall(call_id="", name=tool.name, input="", namespace=namespace)
         if isinstance(tool, tl.Custom)
         else it.FunctionCall(call_id="", name=tool.name, arguments="", namespace=namespace)
     )
-    return Offer(tool=tool, shell=shell, streamed=True, namespace=space)
+    return ToolFunction(tool=tool, shell=shell, streamed=True, namespace=space)
 
 
 def _each(tools: Sequence[tl.Tool]) -> Iterator[tuple[str, Any]]:

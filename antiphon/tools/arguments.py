@@ -7,10 +7,10 @@ from typing import Any
 
 from antiphon.errors import ToolError
 
-__all__ = ["read"]
+__all__ = ["parse_arguments"]
 
 
-def read(arguments: str) -> dict[str, Any]:
+def parse_arguments(arguments: str) -> dict[str, Any]:
     """The object that they are. Models write halves of surrogate pairs, which no wire takes: they
     are replaced. Raises ``ToolError``, in words for the model."""
     try:

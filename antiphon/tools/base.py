@@ -17,42 +17,42 @@ from antiphon.wire.items import Item
 from .citations import Naming, Notation
 
 __all__ = [
-    "Admitting",
+    "ArgumentObserver",
     "Ask",
     "Call",
-    "Composing",
-    "Context",
-    "First",
-    "Next",
-    "Offer",
-    "Opening",
+    "CallContext",
+    "CallsTools",
+    "ChecksAccess",
+    "FollowUpItem",
+    "NestedCall",
+    "PendingCall",
     "Provider",
+    "ResponseContext",
     "Result",
     "Step",
+    "ToolFunction",
     "Toolset",
-    "Wanted",
-    "Writing",
 ]
 
 
-class Wanted(Struct, frozen=True):
+class NestedCall(Struct, frozen=True):
     """A call that another call makes."""
 
-    offer: Offer
+    offer: ToolFunction
     arguments: str
 
 
 #: Makes calls side by side. Of each, what is in the output afterwards: the call, and what came of
 #: it if that is an item apart. One that the client has to run stands alone; one that may not be
 #: made leaves nothing.
-Ask = Callable[[Sequence[Wanted]], Awaitable[Sequence[tuple[Item, ...]]]]
+Ask = Callable[[Sequence[NestedCall]], Awaitable[Sequence[tuple[Item, ...]]]]
 
 
-async def _nobody(wanted: Sequence[Wanted]) -> Sequence[tuple[Item, ...]]:
+async def _nobody(wanted: Sequence[NestedCall]) -> Sequence[tuple[Item, ...]]:
     raise ToolError("Nothing can be called from here.")
 
 
-class Context(Struct, frozen=True, kw_only=True):
+class CallContext(Struct, frozen=True, kw_only=True):
     """For whom a tool works. ``room``: about how many bytes of text the model can still be told of
     this call (``trimmed``). ``caller``: the call that made this one; None: the model. All that such
     a caller is to know of it must be in its items. ``ask``: makes calls in the name of this one."""
@@ -73,7 +73,7 @@ class Step(Struct, frozen=True):
     fields: Mapping[str, Any] = {}
 
 
-class Next(Struct, frozen=True):
+class FollowUpItem(Struct, frozen=True):
     """The call's item is over, with these fields, and another one follows that tells the model in
     place of a text: steps and the result's fields are its own from now on."""
 
@@ -101,10 +101,10 @@ class Result(Struct, frozen=True, kw_only=True):
 #: Yields steps, a ``Next`` if its output is an item of its own, and one result last. What it raises
 #: is a failure: a ``ToolError`` with its message, anything else without. Closing the generator
 #: stops the work.
-Call = Callable[[str, Context], AsyncGenerator[Step | Next | Result, None]]
+Call = Callable[[str, CallContext], AsyncGenerator[Step | FollowUpItem | Result, None]]
 
 
-class Writing(Protocol):
+class ArgumentObserver(Protocol):
     """Follows what the model writes of one call, and tells it in steps."""
 
     def feed(self, text: str) -> Iterable[Step]:
@@ -117,7 +117,7 @@ class Writing(Protocol):
         """It is not, and nothing more comes: what was begun is over."""
 
 
-class Offer(Struct, frozen=True, kw_only=True):
+class ToolFunction(Struct, frozen=True, kw_only=True):
     """A function that the model is shown, and what becomes of a call of it.
 
     ``shell``: the call as it begins on the wire. ``streamed``: what the model writes is the text of
@@ -132,7 +132,7 @@ class Offer(Struct, frozen=True, kw_only=True):
     shell: Item
     call: Call | None = None
     read: Callable[[str], Mapping[str, Any]] = lambda arguments: {}
-    writing: Callable[[], Writing] | None = None
+    writing: Callable[[], ArgumentObserver] | None = None
     streamed: bool = False
     #: The status of the item of a call that failed.
     failure: str = "failed"
@@ -140,12 +140,12 @@ class Offer(Struct, frozen=True, kw_only=True):
     apart: Callable[[str, str], Item] | None = None
 
 
-class First(Struct, frozen=True, kw_only=True):
+class PendingCall(Struct, frozen=True, kw_only=True):
     """A call to be run before the model is asked: what a client has allowed, which the item
     ``request`` asked for, or one that stands in the conversation under this ``call_id`` and goes
     on."""
 
-    offer: Offer
+    offer: ToolFunction
     arguments: str
     request: str | None = None
     call_id: str | None = None
@@ -156,15 +156,15 @@ class Toolset(Struct, frozen=True, kw_only=True):
     ``failed``: the item says why there is nothing to offer. ``notation``: how the model cites
     what it was shown; ``naming``: what it cites by name."""
 
-    offers: tuple[Offer, ...] = ()
+    offers: tuple[ToolFunction, ...] = ()
     notation: Notation | None = None
     naming: Naming | None = None
-    first: tuple[First, ...] = ()
+    first: tuple[PendingCall, ...] = ()
     fields: Mapping[str, Any] = {}
     failed: bool = False
 
 
-class Opening(Struct, frozen=True, kw_only=True):
+class ResponseContext(Struct, frozen=True, kw_only=True):
     """For which response a tool is opened. ``items``: what came before; ``begun``: what the
     response had done when it was interrupted; ``include``: what the request wants to be told
     besides."""
@@ -183,32 +183,35 @@ class Provider(Protocol):
     def check(self, tool: Any, path: str) -> None:
         """Raises ``InvalidRequest``, with the path of the field, for what it cannot do."""
 
-    def lead(self, tool: Any, opening: Opening) -> Item | None:
+    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
         """The item that stands first in the output while the tool is opened (``mcp_list_tools``),
         as it begins; None if there is none."""
 
-    def open(self, tool: Any, opening: Opening) -> AbstractAsyncContextManager[Toolset]:
+    def open(self, tool: Any, opening: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         """What the request's tool comes to, for as long as its response is worked on. It is entered
         and left by one task, which may be cancelled; what needs a task of its own has one. Raises
         ``ToolError``: then the response goes on without it."""
 
 
 @runtime_checkable
-class Composing(Protocol):
+class CallsTools(Protocol):
     """A provider whose tool calls other tools."""
 
     def compose(
-        self, offers: Sequence[Offer], opening: Opening, allowed: Mapping[str, First]
+        self,
+        offers: Sequence[ToolFunction],
+        opening: ResponseContext,
+        allowed: Mapping[str, PendingCall],
     ) -> Toolset:
         """What it offers, once it is known what it can call. ``allowed``: what calls of it asked
         for and the client has allowed, by the items that asked."""
 
 
 @runtime_checkable
-class Admitting(Protocol):
+class ChecksAccess(Protocol):
     """A provider of tools that name what belongs to a tenant, or need something that came
     before."""
 
-    async def admit(self, tool: Any, opening: Opening, path: str) -> None:
+    async def admit(self, tool: Any, opening: ResponseContext, path: str) -> None:
         """Raises ``RequestError`` for what is none of the tenant's or is not there, before anything
         is run. ``path``: where the request has the tool."""

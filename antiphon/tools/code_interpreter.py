@@ -20,7 +20,7 @@ from antiphon.wire import tools as tl
 from antiphon.wire.items import Annotation, CodeInterpreterCall, Item
 from antiphon.wire.parts import ContainerFileCitation
 
-from .base import Context, Offer, Opening, Result, Step, Toolset
+from .base import CallContext, ResponseContext, Result, Step, ToolFunction, Toolset
 
 __all__ = ["NAME", "CodeInterpreter", "cited"]
 
@@ -56,7 +56,7 @@ class CodeInterpreter:
         asked = wc.auto(tool.container, f"{path}.container")
         self._containers.rules.check(asked.memory_limit, f"{path}.container.memory_limit")
 
-    async def admit(self, tool: Any, opening: Opening, path: str) -> None:
+    async def admit(self, tool: Any, opening: ResponseContext, path: str) -> None:
         """Raises ``RequestError`` for a container or a file that is none of the tenant's."""
         where = f"{path}.container"
         if isinstance(tool.container, str):
@@ -64,13 +64,13 @@ class CodeInterpreter:
         else:
             await self._containers.admit(opening.tenant, wc.auto(tool.container, where), where)
 
-    def lead(self, tool: Any, opening: Opening) -> Item | None:
+    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         work = _Work(self._container(tool, opening), with_outputs=_OUTPUTS in opening.include)
-        offer = Offer(
+        offer = ToolFunction(
             tool=tl.Custom(name=NAME, description=_ABOUT + told(work.container.skills)),
             shell=CodeInterpreterCall(container_id=work.container.id),
             call=work.run,
@@ -81,7 +81,7 @@ class CodeInterpreter:
         finally:
             self._containers.release(work.container)
 
-    def _container(self, tool: Any, opening: Opening) -> Container:
+    def _container(self, tool: Any, opening: ResponseContext) -> Container:
         """The one that is named, or that of the last call before, or a new one."""
         try:
             if isinstance(tool.container, str):
@@ -101,7 +101,7 @@ class _Work:
         #: Made and not cited yet, by their paths.
         self._made: dict[str, wc.ContainerFile] = {}
 
-    async def run(self, code: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def run(self, code: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         """One call."""
         yield Step("interpreting")
         try:

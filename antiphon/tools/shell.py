@@ -25,7 +25,7 @@ from antiphon.wire.items import Item, ShellCall, ShellCallOutput
 from antiphon.wire.parsing.fields import known
 from antiphon.wire.skills import local_skills
 
-from .base import Context, Next, Offer, Opening, Result, Step, Toolset
+from .base import CallContext, FollowUpItem, ResponseContext, Result, Step, ToolFunction, Toolset
 
 __all__ = ["Shell"]
 
@@ -70,7 +70,7 @@ class Shell:
         asked = wc.auto(environment, where, "container_auto")
         self._containers.rules.check(asked.memory_limit, f"{where}.memory_limit")
 
-    async def admit(self, tool: Any, opening: Opening, path: str) -> None:
+    async def admit(self, tool: Any, opening: ResponseContext, path: str) -> None:
         """Raises ``RequestError`` for a container, a file or a skill that is none of the
         tenant's."""
         environment, where = _environment(tool), f"{path}.environment"
@@ -83,29 +83,29 @@ class Shell:
             asked = wc.auto(environment, where, "container_auto")
             await self._containers.admit(opening.tenant, asked, where)
 
-    def lead(self, tool: Any, opening: Opening) -> Item | None:
+    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
         return None
 
-    def open(self, tool: Any, opening: Opening) -> AbstractAsyncContextManager[Toolset]:
+    def open(self, tool: Any, opening: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
         if self._containers is None or _environment(tool).get("type") not in _HERE:
             return self._local(tool, opening)
         return self._hosted(self._containers, _environment(tool), opening)
 
     @asynccontextmanager
-    async def _local(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+    async def _local(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         skills = told_local(local_skills(_environment(tool).get("skills") or [], "skills"))
         async with self._client.open(tool, opening) as toolset:
             yield replace(toolset, offers=tuple(_with(each, skills) for each in toolset.offers))
 
     @asynccontextmanager
     async def _hosted(
-        self, containers: Containers, environment: Mapping[str, Any], opening: Opening
+        self, containers: Containers, environment: Mapping[str, Any], opening: ResponseContext
     ) -> AsyncIterator[Toolset]:
         try:
             container, skills = await _container(containers, environment, opening)
         except (NotFound, InvalidRequest) as error:
             raise RunError(error.message, code="invalid_prompt") from None
-        offer = Offer(
+        offer = ToolFunction(
             tool=shell_function(_ABOUT + told(skills)),
             shell=ShellCall(
                 call_id="",
@@ -124,7 +124,7 @@ class Shell:
 
 
 async def _container(
-    containers: Containers, environment: Mapping[str, Any], opening: Opening
+    containers: Containers, environment: Mapping[str, Any], opening: ResponseContext
 ) -> tuple[Container, tuple[Equipped, ...]]:
     """The one that is named, or that of the last call before, or a new one; and the skills that the
     model is to know of."""
@@ -136,14 +136,14 @@ async def _container(
     return containers.take(opening.tenant, asked, opening.items, skills), skills
 
 
-def _with(offer: Offer, more: str) -> Offer:
+def _with(offer: ToolFunction, more: str) -> ToolFunction:
     """The offer, with more that the model is told of it."""
     return replace(offer, tool=replace(offer.tool, description=f"{offer.tool.description}{more}"))
 
 
 async def _run(
-    container: Container, arguments: str, context: Context
-) -> AsyncGenerator[Step | Next | Result, None]:
+    container: Container, arguments: str, context: CallContext
+) -> AsyncGenerator[Step | FollowUpItem | Result, None]:
     """The commands, one after the other; one that does not end is the last."""
     fields = _action(arguments)
     action = fields["action"]
@@ -154,7 +154,9 @@ async def _run(
         await container.ready()
     except NotFound as error:
         raise ToolError(error.message) from None
-    yield Next(ShellCallOutput(call_id=context.call_id, output=(), max_output_length=most), fields)
+    yield FollowUpItem(
+        ShellCallOutput(call_id=context.call_id, output=(), max_output_length=most), fields
+    )
     outputs: list[dict[str, Any]] = []
     commands = action["commands"][:_MOST_COMMANDS]
     room = context.room // len(commands)

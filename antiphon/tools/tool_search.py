@@ -19,7 +19,7 @@ from antiphon.errors import ToolError
 from antiphon.wire import tools as tl
 from antiphon.wire.items import ToolSearchCall, ToolSearchOutput
 
-from .base import Context, Offer, Result, Step
+from .base import CallContext, Result, Step, ToolFunction
 
 __all__ = ["NAME", "deferred", "offer", "shown"]
 
@@ -74,11 +74,11 @@ def shown(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
     return tuple(kept for tool in tools if (kept := _kept(tool)) is not None)
 
 
-def offer(tool: tl.ToolSearch, found_in: tuple[_Deferred, ...], name: str = NAME) -> Offer:
+def offer(tool: tl.ToolSearch, found_in: tuple[_Deferred, ...], name: str = NAME) -> ToolFunction:
     """The function that searches, run here or, if the request says so, by the client."""
     by_client = tool.execution == "client"
     parameters = tool.parameters if isinstance(tool.parameters, dict) else dict(_PARAMETERS)
-    return Offer(
+    return ToolFunction(
         tool=tl.Function(
             name=name,
             description=_described(tool, found_in),
@@ -92,7 +92,7 @@ def offer(tool: tl.ToolSearch, found_in: tuple[_Deferred, ...], name: str = NAME
 
 
 async def _search(
-    found_in: Sequence[_Deferred], arguments: str, context: Context
+    found_in: Sequence[_Deferred], arguments: str, context: CallContext
 ) -> AsyncGenerator[Step | Result, None]:
     asked = _parsed(arguments)
     query = asked.get("query") if isinstance(asked, dict) else None

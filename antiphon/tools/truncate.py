@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-__all__ = ["trimmed"]
+__all__ = ["truncate_middle"]
 
 
-def trimmed(text: str, room: int) -> str:
+def truncate_middle(text: str, room: int) -> str:
     """The beginning and the end of a text of more than ``room`` bytes. Bytes, since they tell more
     of how many tokens a text takes than characters do, in all scripts."""
     size = len(text) if text.isascii() else len(text.encode("utf-8", "replace"))

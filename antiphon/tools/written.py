@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 from typing import Any
 
-__all__ = ["parsed", "whole"]
+__all__ = ["parse_lenient", "whole"]
 
 
-def parsed(written: str, usual: str) -> dict[str, Any]:
+def parse_lenient(written: str, usual: str) -> dict[str, Any]:
     """The arguments; what is no object is the value of the ``usual`` one."""
     try:
         asked = json.loads(written or "{}")

@@ -20,7 +20,7 @@ from .errors import refusal
 from .http import Answer, Connections
 from .sse import MOST, Payloads
 
-__all__ = ["Patience", "Upstream"]
+__all__ = ["RetryPolicy", "Upstream"]
 
 _log = structlog.get_logger(__name__)
 
@@ -46,7 +46,7 @@ _RETRIED = frozenset({408, 425, 429, *range(500, 600)} - {501, 505})
 _Begun = tuple[Answer, Payloads, list[bytes]]
 
 
-class Patience:
+class RetryPolicy:
     """With one question: how often, and after what pauses, it is asked again."""
 
     def __init__(self, root: str, pause: Callable[[float], Awaitable[object]]) -> None:
@@ -137,16 +137,16 @@ class Upstream:
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise BackendError("The upstream's answer is no JSON.") from None
 
-    def patience(self) -> Patience:
+    def patience(self) -> RetryPolicy:
         """For one question that is asked until something of its answer can be read."""
-        return Patience(self.root, self._pause)
+        return RetryPolicy(self.root, self._pause)
 
     async def stream(
         self,
         url: str,
         body: bytes,
         headers: Mapping[str, str] | None = None,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
         """The payloads of a streamed answer, those that came together at a time; an empty list
         stands last for a stream that said it is done. Closing the iterator ends the request. Raises
@@ -168,7 +168,7 @@ class Upstream:
             yield []
 
     async def _begun(
-        self, url: str, body: bytes, headers: Mapping[str, str] | None, patience: Patience
+        self, url: str, body: bytes, headers: Mapping[str, str] | None, patience: RetryPolicy
     ) -> _Begun:
         """The answer up to its first payloads, after as many attempts as it takes."""
         while True:

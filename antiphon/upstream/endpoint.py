@@ -15,10 +15,10 @@ from antiphon.errors import BackendError, SetupError
 
 from .client import Upstream
 
-__all__ = ["Reach", "entries", "listing", "only_model", "owner_of", "reach"]
+__all__ = ["EndpointOptions", "entries", "listing", "only_model", "owner_of", "reach"]
 
 
-class Reach(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class EndpointOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """``flavour``: whose server it is, where asking it does not tell. ``headers`` go with every
     request, ``body`` into it. ``connect_s``, ``silence_s``: the longest waits, in seconds.
     For the engine ``responses``: ``tools``, types of hosted tools that the upstream runs itself.
@@ -35,10 +35,10 @@ class Reach(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
 
 def reach(
     name: str, url: str, key: str | None, options: Mapping[str, Any]
-) -> tuple[Upstream, Reach]:
+) -> tuple[Upstream, EndpointOptions]:
     """The upstream of the model ``name``, and what was set of it. Raises ``SetupError``."""
     try:
-        told = msgspec.convert(dict(options), Reach)
+        told = msgspec.convert(dict(options), EndpointOptions)
     except msgspec.ValidationError as error:
         raise SetupError(f"models.{name}.engine_options: {error}") from None
     upstream = Upstream(

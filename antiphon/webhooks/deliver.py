@@ -15,7 +15,7 @@ import structlog
 
 from antiphon.errors import RunError, SetupError
 from antiphon.security.ssrf import Refused, sockets
-from antiphon.store.runs import Due, RunStore
+from antiphon.store.runs import DueWebhook, RunStore
 
 from .signature import Secret, signed
 from .url import check_url
@@ -166,7 +166,7 @@ class Deliveries:
             _log.exception("webhooks could not be looked up")
         return False
 
-    async def _deliver(self, due: Due) -> None:
+    async def _deliver(self, due: DueWebhook) -> None:
         """One delivery's trouble is not another's. What comes to no end here is due again."""
         try:
             status = await self._sender.send(due.id, due.body, int(self._clock()))
@@ -176,7 +176,7 @@ class Deliveries:
         except Exception:
             _log.exception("a webhook could not be delivered", webhook=due.id)
 
-    async def _conclude(self, due: Due, status: int) -> None:
+    async def _conclude(self, due: DueWebhook, status: int) -> None:
         if 200 <= status < 300 or status == _GONE:
             await self._store.settle(due.id)
         elif due.attempts > len(SCHEDULE_S):

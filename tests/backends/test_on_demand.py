@@ -12,11 +12,11 @@ import httpx
 import pytest
 
 from antiphon.backends.base import Backend, Reply, Status
-from antiphon.backends.lora import Adapted
-from antiphon.backends.on_demand import Lazy, LazyReply, Progress
+from antiphon.backends.lora import LoraBackend
+from antiphon.backends.on_demand import OnDemandBackend, OnDemandReply, Progress
 from antiphon.backends.scripted import Scripted
 from antiphon.config.settings import Model, Settings
-from antiphon.conversation import Begun, Conversation, Options
+from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import BackendError, InvalidRequest, Overloaded, SetupError
 from antiphon.models import factories
 from antiphon.models.catalog import load
@@ -66,7 +66,7 @@ class Maker:
         return backend
 
 
-async def said(reply: LazyReply) -> str:
+async def said(reply: OnDemandReply) -> str:
     async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
         known = [delta async for several in deltas for delta in several]
     assert isinstance(known[-1], Finish)
@@ -75,13 +75,13 @@ async def said(reply: LazyReply) -> str:
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
 async def test_keeps_the_contract(check: Check) -> None:
-    await check(Lazy("m", Maker()))
+    await check(OnDemandBackend("m", Maker()))
 
 
 @pytest.mark.requirement("HF-3")
 async def test_the_first_request_loads_it_and_it_is_loaded_once() -> None:
     make = Maker()
-    lazy = Lazy("m", make, context_size=100)
+    lazy = OnDemandBackend("m", make, context_size=100)
     assert (lazy.status.value, lazy.context_size, lazy.recommended) == ("unloaded", 100, {})
     replies = await asyncio.gather(*(lazy.prepare(TALK, OPTIONS) for _ in range(5)))
     assert await asyncio.gather(*map(said, replies)) == [STORY] * 5
@@ -93,7 +93,7 @@ async def test_the_first_request_loads_it_and_it_is_loaded_once() -> None:
 async def test_a_load_that_takes_long_goes_on_in_the_run() -> None:
     make = Maker()
     make.gate.clear()
-    lazy = Lazy("m", make, patience_s=0)
+    lazy = OnDemandBackend("m", make, patience_s=0)
     reply = await lazy.prepare(TALK, OPTIONS)
     assert (reply.input_tokens, reply.kept, make.made) == (0, None, [])
     reading = asyncio.create_task(said(reply))
@@ -106,7 +106,7 @@ async def test_a_load_that_takes_long_goes_on_in_the_run() -> None:
 async def test_whoever_leaves_does_not_take_the_load_away() -> None:
     make = Maker()
     make.gate.clear()
-    lazy = Lazy("m", make)
+    lazy = OnDemandBackend("m", make)
     leaving = asyncio.create_task(lazy.prepare(TALK, OPTIONS))
     staying = asyncio.create_task(lazy.prepare(TALK, OPTIONS))
     while not make.tries:
@@ -120,7 +120,7 @@ async def test_whoever_leaves_does_not_take_the_load_away() -> None:
 
 async def test_a_failure_is_told_without_its_reason_and_tried_again() -> None:
     make = Maker(SetupError("/secret/path is missing"), ValueError("what"))
-    lazy = Lazy("m", make)
+    lazy = OnDemandBackend("m", make)
     for _ in range(2):
         with pytest.raises(Overloaded, match="'m' could not be loaded") as refused:
             await lazy.prepare(TALK, OPTIONS)
@@ -132,7 +132,7 @@ async def test_a_failure_is_told_without_its_reason_and_tried_again() -> None:
 async def test_a_failure_in_the_run_fails_the_run() -> None:
     make = Maker(SetupError("no"))
     make.gate.clear()
-    reply = await Lazy("m", make, patience_s=0).prepare(TALK, OPTIONS)
+    reply = await OnDemandBackend("m", make, patience_s=0).prepare(TALK, OPTIONS)
     make.gate.set()
     with pytest.raises(BackendError, match="'m' could not be loaded"):
         await said(reply)
@@ -142,7 +142,7 @@ async def test_a_failure_in_the_run_fails_the_run() -> None:
 async def test_how_far_a_load_is_can_be_seen() -> None:
     make = Maker(SetupError("no"))
     make.gate.clear()
-    lazy = Lazy("m", make, patience_s=0)
+    lazy = OnDemandBackend("m", make, patience_s=0)
     reply = await lazy.prepare(TALK, OPTIONS)
     async with asyncio.timeout(WAIT_S):
         while not make.tries:
@@ -163,14 +163,14 @@ async def test_a_request_that_cannot_be_honoured_is_refused_or_fails() -> None:
         return Strict()
 
     with pytest.raises(InvalidRequest, match="too long"):
-        await Lazy("m", make).prepare(TALK, OPTIONS)
-    late = LazyReply(Lazy("m", make), prepare)
+        await OnDemandBackend("m", make).prepare(TALK, OPTIONS)
+    late = OnDemandReply(OnDemandBackend("m", make), prepare)
     with pytest.raises(BackendError, match="too long") as failed:
         await said(late)
     assert failed.value.code == "invalid_prompt"
 
 
-async def _until_unloaded(lazy: Lazy, made: Scripted) -> None:
+async def _until_unloaded(lazy: OnDemandBackend, made: Scripted) -> None:
     async with asyncio.timeout(WAIT_S):
         while not made.closed:
             await asyncio.sleep(0.005)
@@ -180,7 +180,7 @@ async def _until_unloaded(lazy: Lazy, made: Scripted) -> None:
 @pytest.mark.requirement("HF-3")
 async def test_an_idle_model_is_unloaded_and_comes_back() -> None:
     make = Maker()
-    lazy = Lazy("m", make, idle_s=0.01)
+    lazy = OnDemandBackend("m", make, idle_s=0.01)
     early = await lazy.prepare(TALK, OPTIONS)
     await _until_unloaded(lazy, make.made[0])
     assert lazy.context_size == 4096
@@ -190,7 +190,7 @@ async def test_an_idle_model_is_unloaded_and_comes_back() -> None:
 
 async def test_a_model_that_is_read_is_not_idle() -> None:
     make = Maker()
-    lazy = Lazy("m", make, idle_s=0.01)
+    lazy = OnDemandBackend("m", make, idle_s=0.01)
     reply = await lazy.prepare(TALK, OPTIONS)
     async with asyncio.timeout(WAIT_S), aclosing(reply.deltas()) as deltas:
         await anext(deltas)
@@ -201,15 +201,15 @@ async def test_a_model_that_is_read_is_not_idle() -> None:
 
 @pytest.mark.parametrize("there", [True, False])
 async def test_an_interrupted_reply_is_continued(there: bool) -> None:
-    lazy = Lazy("m", Maker(tokens=True))
-    reply = await lazy.prepare(TALK, OPTIONS) if there else LazyReply(lazy, prepare)
-    rest = await said(reply.resumed(Begun(prompt=(), sampled=(0, 1, 2))))
+    lazy = OnDemandBackend("m", Maker(tokens=True))
+    reply = await lazy.prepare(TALK, OPTIONS) if there else OnDemandReply(lazy, prepare)
+    rest = await said(reply.resumed(ResumePoint(prompt=(), sampled=(0, 1, 2))))
     assert STORY.endswith(rest) and 0 < len(rest) < len(STORY)
 
 
 async def test_closing_ends_it_for_good() -> None:
     make = Maker()
-    lazy = Lazy("m", make, idle_s=60)
+    lazy = OnDemandBackend("m", make, idle_s=60)
     await lazy.load()
     await lazy.close()
     assert make.made[0].closed
@@ -220,7 +220,7 @@ async def test_closing_ends_it_for_good() -> None:
 async def test_closing_stops_a_load() -> None:
     make = Maker()
     make.gate.clear()
-    lazy = Lazy("m", make)
+    lazy = OnDemandBackend("m", make)
     waiting = asyncio.create_task(lazy.load())
     while not make.tries:
         await asyncio.sleep(0)
@@ -258,7 +258,7 @@ async def test_the_catalog_loads_what_the_settings_say(monkeypatch: pytest.Monke
 async def test_a_stream_is_kept_alive_while_its_model_loads() -> None:
     make = Maker()
     make.gate.clear()
-    server = Server(Lazy("tiny", make, patience_s=0), MemoryStore(), keepalive_s=0.005)
+    server = Server(OnDemandBackend("tiny", make, patience_s=0), MemoryStore(), keepalive_s=0.005)
     asking = asyncio.create_task(server.post(stream=True))
     while not make.tries:
         await asyncio.sleep(0)
@@ -287,13 +287,13 @@ async def test_what_the_backend_can_besides() -> None:
         return Able((STORY,))
 
     asked: list[Any] = []
-    lazy = Lazy("m", able)
-    for backend in (lazy, Adapted(lazy, "poet")):
+    lazy = OnDemandBackend("m", able)
+    for backend in (lazy, LoraBackend(lazy, "poet")):
         assert await said(await backend.complete("Once", OPTIONS)) == STORY  # type: ignore[arg-type]
         assert backend.spell((1, 2)) == "2 tokens"
     assert asked == [("Once", None), ("Once", "poet")]
-    plain = Lazy("m", Maker())
-    for unable in (plain, Adapted(plain, "poet"), Adapted(Scripted((STORY,)), "poet")):
+    plain = OnDemandBackend("m", Maker())
+    for unable in (plain, LoraBackend(plain, "poet"), LoraBackend(Scripted((STORY,)), "poet")):
         with pytest.raises(InvalidRequest):
             await unable.complete("Once", OPTIONS)
         with pytest.raises(BackendError, match="not known here"):
@@ -306,7 +306,9 @@ async def test_messages_are_told_or_refused(patience_s: float) -> None:
         async def make(progress: Progress) -> Backend:
             return backend
 
-        server = Server(Lazy("tiny", make, patience_s=patience_s), MemoryStore(), reraise=True)
+        server = Server(
+            OnDemandBackend("tiny", make, patience_s=patience_s), MemoryStore(), reraise=True
+        )
         reply = await server.post(enable_response_messages=True)
         await server.close()
         return reply

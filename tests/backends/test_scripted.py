@@ -6,7 +6,7 @@ from contextlib import aclosing
 
 import pytest
 
-from antiphon.backends.base import singly
+from antiphon.backends.base import flatten
 from antiphon.backends.scripted import Script, Scripted
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import BackendError, InvalidRequest
@@ -21,7 +21,7 @@ CONVERSATION = Conversation(
 
 async def play(backend: Scripted) -> list[Delta]:
     reply = await backend.prepare(CONVERSATION, Options())
-    return [delta async for delta in singly(reply.deltas())]
+    return [delta async for delta in flatten(reply.deltas())]
 
 
 async def test_a_text_is_said_word_by_word() -> None:
@@ -70,13 +70,13 @@ async def test_errors_before_and_inside_a_run() -> None:
         await backend.prepare(CONVERSATION, Options())
     reply = await backend.prepare(CONVERSATION, Options())
     with pytest.raises(BackendError):
-        await anext(singly(reply.deltas()))
+        await anext(flatten(reply.deltas()))
 
 
 async def test_closing_is_counted() -> None:
     backend = Scripted(["a b c"])
     reply = await backend.prepare(CONVERSATION, Options())
-    async with aclosing(singly(reply.deltas())) as deltas:
+    async with aclosing(flatten(reply.deltas())) as deltas:
         await anext(deltas)
     assert backend.aborted == 1
     await play(backend)

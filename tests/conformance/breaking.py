@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from antiphon.conversation import Conversation, Kept, Options
+from antiphon.conversation import Conversation, Options, PromptTokens
 from antiphon.stream.deltas import Delta
 
 __all__ = ["Breaking"]
@@ -19,7 +19,7 @@ class Breaking:
     context_size: int | None = None
     recommended: Mapping[str, Any] = {}
     input_tokens = 3
-    kept: Kept | None = None
+    kept: PromptTokens | None = None
     dropped: tuple[str, ...] = ()
 
     def __init__(self, steps: Sequence[Delta | Exception | asyncio.Event]) -> None:

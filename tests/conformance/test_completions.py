@@ -12,7 +12,7 @@ from openai import AsyncOpenAI
 from openai.types import Completion
 
 from antiphon.backends.local.backend import Local
-from antiphon.backends.on_demand import Lazy, Progress
+from antiphon.backends.on_demand import OnDemandBackend, Progress
 from antiphon.backends.scripted import Scripted
 from antiphon.compat.completion_request import completion_request
 from antiphon.errors import BackendError, InvalidRequest
@@ -217,7 +217,7 @@ async def test_a_model_that_only_answers(serve: Serve, lazy: bool) -> None:
     async def make(progress: Progress) -> Scripted:
         return Scripted()
 
-    reply = await post(serve(Lazy("tiny", make) if lazy else Scripted()))
+    reply = await post(serve(OnDemandBackend("tiny", make) if lazy else Scripted()))
     assert reply.status_code == 400
     assert reply.json()["error"]["code"] == "unsupported_model"
 
@@ -226,7 +226,7 @@ async def test_a_model_that_is_loaded_when_it_is_asked(serve: Serve) -> None:
     async def make(progress: Progress) -> Local:
         return local(engine([" upon"]))
 
-    answer = await plain(serve(Lazy("tiny", make)))
+    answer = await plain(serve(OnDemandBackend("tiny", make)))
     assert answer["choices"][0]["text"] == " upon"
 
 

@@ -13,7 +13,7 @@ import pytest
 from openai import AsyncOpenAI
 
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import Access, Key
+from antiphon.http.middleware.auth import AuthConfig, Key
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
@@ -268,7 +268,7 @@ async def test_a_foreign_vector_store_is_none(serve: Serve, client_of: Clients) 
         for name in ("mine", "theirs")
     )
     server = serve()
-    app = create_app(server.service, Access(keys=keys), ids=lambda p: f"{p}_x", log=_Silent())
+    app = create_app(server.service, AuthConfig(keys=keys), ids=lambda p: f"{p}_x", log=_Silent())
     store = await filled(client_of(app, "mine"), fox="red fox")
     (file,) = (await client_of(app, "mine").vector_stores.files.list(store)).data
     batch = f"/v1/vector_stores/{store}/file_batches"

@@ -16,7 +16,7 @@ from openai import AsyncOpenAI
 
 from antiphon.errors import RequestError
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import Access, Key, Limits
+from antiphon.http.middleware.auth import AuthConfig, Key, Limits
 from antiphon.http.requests.multipart import read
 from antiphon.store.base import Store
 from tests.conformance.conftest import Serve
@@ -79,7 +79,7 @@ async def test_a_foreign_file_is_none(stores: Store, serve: Serve, client_of: Cl
         for name in ("mine", "theirs")
     )
     server = serve(on=stores)
-    app = create_app(server.service, Access(keys=keys), ids=counted(), log=_Log())
+    app = create_app(server.service, AuthConfig(keys=keys), ids=counted(), log=_Log())
     mine, thief = client_of(app, "mine"), client_of(app, "theirs")
     async with asyncio.timeout(20):
         file = await mine.files.create(file=("a.txt", b"secret"), purpose="user_data")

@@ -10,7 +10,15 @@ import pytest
 
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.store.base import Store
-from antiphon.tools.base import Context, First, Offer, Opening, Result, Step, Toolset
+from antiphon.tools.base import (
+    CallContext,
+    PendingCall,
+    ResponseContext,
+    Result,
+    Step,
+    ToolFunction,
+    Toolset,
+)
 from antiphon.wire import items as it
 from antiphon.wire.tools import Function, Mcp
 from tests.conformance.conftest import Serve
@@ -33,18 +41,18 @@ class Dice:
         if tool.server_label == "none":
             raise InvalidRequest("No such server.", param=f"{path}.server_label")
 
-    def lead(self, tool: Mcp, opening: Opening) -> it.Item | None:
+    def lead(self, tool: Mcp, opening: ResponseContext) -> it.Item | None:
         listed = any(isinstance(item, it.McpListTools) for item in opening.items)
         return None if listed else it.McpListTools(server_label=tool.server_label, tools=())
 
     @asynccontextmanager
-    async def open(self, tool: Mcp, opening: Opening) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Mcp, opening: ResponseContext) -> AsyncIterator[Toolset]:
         if self.fails:
             raise ToolError("The server does not answer.")
         self.open_now += 1
         try:
             shell = it.McpCall(server_label=tool.server_label, name="roll", arguments="")
-            offer = Offer(
+            offer = ToolFunction(
                 tool=Function(name="roll", description="Rolls dice"),
                 shell=shell,
                 call=self.roll,
@@ -52,13 +60,17 @@ class Dice:
                 namespace=tool.server_label,
             )
             answers = [i for i in opening.items if isinstance(i, it.McpApprovalResponse)]
-            first = tuple(First(offer=offer, arguments="{}") for each in answers if each.approve)
+            first = tuple(
+                PendingCall(offer=offer, arguments="{}") for each in answers if each.approve
+            )
             listed = ({"name": "roll", "input_schema": {"type": "object"}},)
             yield Toolset(offers=(offer,), first=first, fields={"tools": listed})
         finally:
             self.open_now -= 1
 
-    async def roll(self, arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def roll(
+        self, arguments: str, context: CallContext
+    ) -> AsyncGenerator[Step | Result, None]:
         self.rolled.append(arguments)
         yield Step("completed")
         yield Result(text="six", fields={"output": "six"})

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.runs.tool_loop.executor import Bounds
+from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.store.base import Store
-from antiphon.tools.image_generation.base import Wish
+from antiphon.tools.image_generation.base import ImageRequest
 from tests.attachments.samples import data_url, png
 from tests.conformance.conftest import Serve
 from tests.conformance.line import Line
@@ -100,7 +100,7 @@ async def test_a_failure_is_an_item_that_failed_and_a_word_to_the_model(
 async def test_an_image_that_takes_too_long_is_stopped(serve: Serve, wait: Ask) -> None:
     painter = Painter()
     server = serve(
-        local(engine([asks("hang"), "Sorry."])), **over(painter, bounds=Bounds(call_s=0.05))
+        local(engine([asks("hang"), "Sorry."])), **over(painter, bounds=ToolLimits(call_s=0.05))
     )
     answer = await wait(server, tools=[TOOL])
     assert answer.output[0]["status"] == "failed" and painter.left == 1
@@ -229,7 +229,7 @@ async def test_the_maker_hears_what_the_tool_says(serve: Serve, wait: Ask) -> No
     server = serve(local(engine([asks("A cat"), "There."])), **over(painter))
     tool = {**TOOL, "output_format": "webp", "output_compression": 70, "moderation": "low"}
     await wait(server, tools=[{**tool, "background": "transparent"}])
-    assert painter.orders[0].wish == Wish(
+    assert painter.orders[0].wish == ImageRequest(
         size=(4, 4),
         output_format="webp",
         output_compression=70,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.runs.request.mcp_labels import stood_for
+from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.tools.web_search.index import Document, Index
 from antiphon.tools.web_search.provider import WebSearch
 from antiphon.wire.parsing.requests import create_response
@@ -74,9 +74,9 @@ def test_choices_of_several_tools_follow() -> None:
             "tool_choice": {"type": "allowed_tools", "mode": "auto", "tools": [
                 {"type": "mcp", "server_label": "browser"}, {"type": "function", "name": "f"}]}}"""
     )
-    choice: Any = stood_for(request, LABELS).tool_choice
+    choice: Any = replace_mcp_labels(request, LABELS).tool_choice
     assert [one.type for one in choice.tools] == ["web_search", "function"]
-    assert stood_for(request, {}) is request
+    assert replace_mcp_labels(request, {}) is request
 
 
 # --- every model ---------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.runs.background.worker import Lease
+from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.tools.mcp.provider import Servers
@@ -238,7 +238,7 @@ async def test_a_call_that_was_running_is_not_run_again(
     before = toys.log.count("hang crash")
     replies = [called("toys__hang", {"name": "crash"}), "It broke off."]
     dying = serve(
-        local(engine(replies)), on=stores, providers={"mcp": mcp}, lease=Lease(lease_s=0.2)
+        local(engine(replies)), on=stores, providers={"mcp": mcp}, lease=LeaseConfig(lease_s=0.2)
     )
     queued = await dying.post(
         tools=[tool(toys.url, allowed_tools=["hang"])], background=True, stream=False

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.runs.background.worker import Lease
+from antiphon.runs.background.worker import LeaseConfig
 from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store
@@ -135,7 +135,7 @@ async def test_another_process_goes_on_with_a_program(
 try { await tools.toys.hang({name: "program"}) } catch (e) { text(two, e.message) }"""
     before = toys.log.count("hang program")
     script = [program(code), "It broke off."]
-    dying = serve(local(engine(script)), on=stores, lease=Lease(lease_s=0.2), **on)
+    dying = serve(local(engine(script)), on=stores, lease=LeaseConfig(lease_s=0.2), **on)
     queued = await dying.post(tools=tools(toys), background=True, stream=False)
     async with asyncio.timeout(10):
         while toys.log.count("hang program") == before:

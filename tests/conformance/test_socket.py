@@ -16,12 +16,12 @@ from websockets.asyncio.client import connect
 
 from antiphon.backends.scripted import Scripted
 from antiphon.errors import BackendError
-from antiphon.http.admission import Gate
+from antiphon.http.admission import AdmissionQueue
 from antiphon.http.app import create_app
-from antiphon.http.endpoint_context import Rim
+from antiphon.http.endpoint_context import EndpointContext
 from antiphon.http.metrics import Metrics
-from antiphon.http.middleware.auth import Access, Key, Limits
-from antiphon.http.middleware.request_context import Exchange
+from antiphon.http.middleware.auth import AuthConfig, Key, Limits
+from antiphon.http.middleware.request_context import RequestContext
 from antiphon.http.routes.websocket import Socket
 from antiphon.http.uvicorn_server import bind
 from antiphon.http.uvicorn_server import serve as serve_app
@@ -277,9 +277,9 @@ async def test_a_connection_lasts_its_time(serve: Serve) -> None:
     gate = asyncio.Event()
     server = serve(Breaking([ANSWER, Text("a"), gate, Close(), finish()]))
     log = open_log(io.StringIO())
-    rim = Rim(
+    rim = EndpointContext(
         service=server.service,
-        gate=Gate(10, 10),
+        gate=AdmissionQueue(10, 10),
         metrics=Metrics(),
         clock=time.monotonic,
         limits=Limits(),
@@ -306,7 +306,7 @@ def _exchanged(app: Any) -> Any:
     """With an exchange in the scope, which the outer layers would bring."""
 
     async def called(scope: Any, receive: Any, send: Any) -> None:
-        scope["antiphon.exchange"] = Exchange("req_1", 0.0)
+        scope["antiphon.exchange"] = RequestContext("req_1", 0.0)
         await app(scope, receive, send)
 
     return called
@@ -317,7 +317,7 @@ async def test_strangers_are_refused_at_the_door() -> None:
     key = Key(name="k", tenant="t", sha256="0" * 64)
     guarded = create_app(
         server.service,
-        Access(keys=(key,)),
+        AuthConfig(keys=(key,)),
         ids=lambda prefix: prefix,
         log=open_log(io.StringIO()),
     )

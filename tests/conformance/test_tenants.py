@@ -13,7 +13,7 @@ import pytest
 
 from antiphon.backends.scripted import Scripted
 from antiphon.http.app import create_app
-from antiphon.http.middleware.auth import Access, Key
+from antiphon.http.middleware.auth import AuthConfig, Key
 from antiphon.logs import open_log
 from antiphon.runs.service import Policy, Service
 from antiphon.store.base import Store
@@ -57,7 +57,9 @@ class Served:
             ids=ids,
         )
         self.service.start()
-        self.app = create_app(self.service, Access(keys=keys), ids=ids, log=open_log(io.StringIO()))
+        self.app = create_app(
+            self.service, AuthConfig(keys=keys), ids=ids, log=open_log(io.StringIO())
+        )
         self.routes: list[Any] = self.app._app._app._app.routes  # type: ignore[attr-defined]
 
     def client(self, name: str) -> httpx.AsyncClient:

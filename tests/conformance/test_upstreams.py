@@ -32,7 +32,7 @@ from antiphon.tokens import ModelCard
 from antiphon.tools.web_search.index import Index
 from antiphon.tools.web_search.provider import WebSearch
 from antiphon.upstream import sse as payloads
-from antiphon.upstream.client import Patience, Upstream
+from antiphon.upstream.client import RetryPolicy, Upstream
 from tests.conformance import oracle
 from tests.conformance.line import Line, Wire
 from tests.conformance.served import Server
@@ -674,7 +674,7 @@ class Played(Upstream):
         url: str,
         body: bytes,
         headers: Mapping[str, str] | None = None,
-        patience: Patience | None = None,
+        patience: RetryPolicy | None = None,
     ) -> AsyncGenerator[list[bytes], None]:
         reader = payloads.Payloads()
         for piece in self._pieces:

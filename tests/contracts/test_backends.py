@@ -10,7 +10,7 @@ from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.dialects.chat.dialect import Dialect
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
+from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.testing.backend_check import CHECKS, Check, check_backend
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tokens import ModelCard
@@ -65,7 +65,7 @@ END = Finish("stop", USAGE)
         ([Open(Message(id="msg", role="assistant", content=())), Text("a"), Close()], "no id yet"),
         ([Open(SHELL), Text(""), Close()], "says nothing"),
         ([Open(SHELL), Text("a"), Close(), Finish("stop", Usage())], "known before"),
-        ([Sampled((1,)), Open(SHELL), Text("a"), Close(), END], "told once"),
+        ([SampledTokens((1,)), Open(SHELL), Text("a"), Close(), END], "told once"),
         ([Open(SHELL), Text("a b"), Close(), END], "at once"),
         ([Open(SHELL), Close(), END], "nothing was said"),
     ],

@@ -13,7 +13,7 @@ from antiphon.conversation import Conversation, Options
 from antiphon.dialects import base
 from antiphon.dialects.base import Parser, Rendered
 from antiphon.dialects.chat.dialect import Dialect
-from antiphon.stream.deltas import Close, Delta, Reason, Sampled, Text
+from antiphon.stream.deltas import Close, Delta, Reason, SampledTokens, Text
 from antiphon.testing.dialect_check import CHECKS, Check, Model, check_dialect
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Chunk, ModelCard, Prompt
@@ -169,7 +169,7 @@ def always_closed(deltas: list[Delta]) -> list[Delta]:
         ("any_cut_means_the_same", as_asked, reading(one_text_a_chunk)),
         ("a_cut_reply_is_left_open", as_asked, reading(always_closed)),
         ("a_cut_reply_is_left_open", as_asked, reading(without(Close))),
-        ("every_sampled_token_is_told_first", as_asked, reading(without(Sampled))),
+        ("every_sampled_token_is_told_first", as_asked, reading(without(SampledTokens))),
         ("every_sampled_token_is_told_first", as_asked, reading(lambda d: [*d[1:], *d[:1]])),
         ("what_is_written_is_read", as_asked, reading(without(Text))),
     ],

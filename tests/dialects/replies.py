@@ -14,7 +14,7 @@ from msgspec import UNSET, Struct
 from antiphon.dialects.formats.tool_formats import REASONING, TOOLS, ReasoningFormat, ToolFormat
 from antiphon.dialects.parser.lexer import Lexer
 from antiphon.dialects.parser.parser import Parser, ToolShape
-from antiphon.stream.deltas import Close, Delta, Open, Reason, Sampled, Text
+from antiphon.stream.deltas import Close, Delta, Open, Reason, SampledTokens, Text
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk
 from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
@@ -114,7 +114,7 @@ def read(parser: Parser, chunks: Iterable[Sequence[int]], reason: Reason = "stop
     for ids in chunks:
         said = list(parser.feed(Chunk(ids=tuple(ids))))
         if ids:
-            assert said[0] == Sampled(tuple(ids))
+            assert said[0] == SampledTokens(tuple(ids))
             said = said[1:]
         deltas += said
     deltas += parser.finish(reason)

@@ -5,17 +5,17 @@ from __future__ import annotations
 import pytest
 from msgspec.structs import replace
 
-from antiphon.dialects.format_check import unread
+from antiphon.dialects.format_check import round_trip_failure
 from antiphon.dialects.formats.tool_formats import TOOLS
 
 
 @pytest.mark.parametrize("name", TOOLS)
 def test_our_rows_read_what_they_write(name: str) -> None:
-    assert unread(TOOLS[name]) is None
+    assert round_trip_failure(TOOLS[name]) is None
 
 
 @pytest.mark.parametrize("before", ['<call>\n{"name": "', '<tool_call>\n{"nom": "'])
 def test_a_row_that_does_not_is_told_by_what_it_writes(before: str) -> None:
     row = TOOLS["hermes"]
-    text = unread(replace(row, written=replace(row.written, before=before)))
+    text = round_trip_failure(replace(row, written=replace(row.written, before=before)))
     assert text is not None and text.startswith(f"{before}look_up")

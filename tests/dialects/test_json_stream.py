@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.json_stream import InputText, Span, StringText, dump, load, within
+from antiphon.dialects.json_stream import InputText, JsonSpan, StringText, dump, load, within
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -22,7 +22,7 @@ characters = st.text(st.sampled_from('ab"\\/\n\t\x00é😀{}[]'), max_size=20)
 @given(values.filter(lambda value: isinstance(value, str | list | dict)), st.booleans())
 def test_a_value_ends_where_json_says(value: Any, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
-    whole, single = Span(), Span()
+    whole, single = JsonSpan(), JsonSpan()
     assert whole.read(text + ', "more"') == len(text) and whole.over
     for char in text[:-1]:
         assert single.read(char) == 1 and not single.over
@@ -32,13 +32,13 @@ def test_a_value_ends_where_json_says(value: Any, ascii_only: bool) -> None:
 @pytest.mark.parametrize("word", ["12", "-1.5e3", "true", "null"])
 @pytest.mark.parametrize("after", [",", "}", "]", " "])
 def test_a_word_ends_before_what_follows(word: str, after: str) -> None:
-    span = Span()
+    span = JsonSpan()
     assert span.read(word) == len(word) and not span.over
     assert span.read(after) == 0 and span.over
 
 
 def test_brackets_in_strings_are_text() -> None:
-    span = Span()
+    span = JsonSpan()
     assert span.read('{"a": "}\\"') == 10 and span.in_string and not span.over
     assert span.read(']"}') == 3 and span.over
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.conversation import Options
-from antiphon.dialects.tools import Shown, shown_tools, spaces_of
+from antiphon.dialects.tools import PromptTools, namespace_notes, shown_tools
 from antiphon.errors import InvalidRequest
 from antiphon.wire.items import AdditionalTools, ToolSearchOutput
 from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace, Tool, WebSearch
@@ -17,7 +17,7 @@ PATCH = Custom(name="patch", format=Grammar(syntax="lark", definition="start: X"
 SPACE = Namespace(name="ns", tools=(F, PATCH))
 
 
-def shown(*tools: Tool, items: Any = (), **options: Any) -> Shown:
+def shown(*tools: Tool, items: Any = (), **options: Any) -> PromptTools:
     return shown_tools(Options(tools=tools, **options), items)
 
 
@@ -78,8 +78,10 @@ def test_a_tool_that_comes_again_is_one_tool() -> None:
 
 
 def test_none() -> None:
-    assert shown(F, tool_choice="none") == Shown()
-    assert shown(F, tool_choice=Choice(type="allowed_tools", mode="none", tools=())) == Shown()
+    assert shown(F, tool_choice="none") == PromptTools()
+    assert (
+        shown(F, tool_choice=Choice(type="allowed_tools", mode="none", tools=())) == PromptTools()
+    )
 
 
 @pytest.mark.parametrize(
@@ -125,6 +127,6 @@ def test_what_is_said_of_namespaces() -> None:
         SPACE,
         F,
     )
-    assert spaces_of(spaces, apart=("browser",)) == [
+    assert namespace_notes(spaces, apart=("browser",)) == [
         "The functions crm__… belong together: Customers."
     ]

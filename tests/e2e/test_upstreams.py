@@ -15,7 +15,7 @@ import pytest_asyncio
 from msgspec.structs import replace
 from PIL import Image as pillow
 
-from antiphon.backends.base import singly
+from antiphon.backends.base import flatten
 from antiphon.backends.local.backend import Local
 from antiphon.backends.remote.factory import chat_completions, responses
 from antiphon.backends.remote.responses.servers import FLAVOURS
@@ -145,7 +145,7 @@ async def test_it_is_shown_every_format(eyes: str, make: Any, form: str) -> None
     backend = await make("eyes", eyes)
     try:
         reply = await backend.prepare(asked, Options(temperature=0, max_output_tokens=12))
-        said = [d.text async for d in singly(reply.deltas()) if isinstance(d, Text)]
+        said = [d.text async for d in flatten(reply.deltas()) if isinstance(d, Text)]
         assert "".join(said) == "A red circle."
     finally:
         await backend.close()

@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.runs.service import Policy, Service
-from antiphon.runs.tool_loop.executor import Bounds
+from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.sandbox.base import Limits, Outcome, Told
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.event_grammar import check
@@ -102,7 +102,7 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
     service = Service(
         Served(backend(model, turns)),
         MemoryStore(),
-        policy=Policy(keepalive_s=0, bounds=Bounds(call_s=0.05 if late else 60)),
+        policy=Policy(keepalive_s=0, bounds=ToolLimits(call_s=0.05 if late else 60)),
         providers={
             "code_interpreter": CodeInterpreter(held),
             "shell": Shell(held),

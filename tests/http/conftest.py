@@ -21,7 +21,7 @@ from antiphon.resources.conversations import Conversations
 from antiphon.resources.files import Files
 from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
-from antiphon.runs.execution.run import Outlet
+from antiphon.runs.execution.run import EventSink
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event
@@ -63,7 +63,7 @@ class FakeRun:
         )
         self.response = self._writer.response
 
-    async def drive(self, outlet: Outlet | None = None) -> Response:
+    async def drive(self, outlet: EventSink | None = None) -> Response:
         try:
             async for batch in self._batches():
                 self.events += len(batch)
@@ -88,8 +88,8 @@ class FakeRun:
         if self._breaks:
             raise RuntimeError("a bug with CANARY in it")
         status = "failed" if self._error else "completed"
-        self.response = writer.settle(status, at=2, usage=USAGE, error=self._error)
-        writer.announce()
+        self.response = writer.finalize(status, at=2, usage=USAGE, error=self._error)
+        writer.emit_terminal()
         yield writer.take()
 
 

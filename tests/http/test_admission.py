@@ -7,19 +7,19 @@ import asyncio
 import pytest
 
 from antiphon.errors import Overloaded
-from antiphon.http.admission import Gate
+from antiphon.http.admission import AdmissionQueue
 
 
 class Caller:
     """Holds a slot from when it gets one until it is told to go."""
 
-    def __init__(self, gate: Gate, tenant: str, order: list[str], name: str = "") -> None:
+    def __init__(self, gate: AdmissionQueue, tenant: str, order: list[str], name: str = "") -> None:
         self._go = asyncio.Event()
         self._order = order
         self.name = name or tenant
         self.task = asyncio.create_task(self._run(gate, tenant))
 
-    async def _run(self, gate: Gate, tenant: str) -> None:
+    async def _run(self, gate: AdmissionQueue, tenant: str) -> None:
         async with gate.slot(tenant):
             self._order.append(self.name)
             await self._go.wait()
@@ -37,7 +37,7 @@ async def settle() -> None:
 
 
 async def test_waits_for_a_slot_and_takes_it_in_order() -> None:
-    gate, order = Gate(1, 10), list[str]()
+    gate, order = AdmissionQueue(1, 10), list[str]()
     callers = [Caller(gate, "t", order, name) for name in "abc"]
     await settle()
     assert (order, gate.running, gate.waiting) == (["a"], 1, 2)
@@ -48,7 +48,7 @@ async def test_waits_for_a_slot_and_takes_it_in_order() -> None:
 
 
 async def test_a_flood_of_one_tenant_costs_another_one_turn() -> None:
-    gate, order = Gate(1, 10), list[str]()
+    gate, order = AdmissionQueue(1, 10), list[str]()
     names = ["a1", "a2", "a3", "a4", "b1", "b2"]
     callers = {}
     for name in names:
@@ -60,7 +60,7 @@ async def test_a_flood_of_one_tenant_costs_another_one_turn() -> None:
 
 
 async def test_a_full_queue_refuses_at_once() -> None:
-    gate, order = Gate(1, 1, retry_after_s=7), list[str]()
+    gate, order = AdmissionQueue(1, 1, retry_after_s=7), list[str]()
     callers = [Caller(gate, "t", order), Caller(gate, "t", order)]
     await settle()
     with pytest.raises(Overloaded) as refusal:
@@ -74,7 +74,7 @@ async def test_a_full_queue_refuses_at_once() -> None:
 
 
 async def test_who_stops_waiting_is_passed_over() -> None:
-    gate, order = Gate(1, 2), list[str]()
+    gate, order = AdmissionQueue(1, 2), list[str]()
     first, second, third = (Caller(gate, "t", order, name) for name in "abc")
     await settle()
     second.task.cancel()
@@ -87,7 +87,7 @@ async def test_who_stops_waiting_is_passed_over() -> None:
 
 
 async def test_a_slot_given_in_the_moment_of_leaving_is_not_lost() -> None:
-    gate, order = Gate(1, 2), list[str]()
+    gate, order = AdmissionQueue(1, 2), list[str]()
     first, second = Caller(gate, "t", order, "a"), Caller(gate, "t", order, "b")
     await settle()
     first._go.set()
@@ -103,7 +103,7 @@ async def test_a_slot_given_in_the_moment_of_leaving_is_not_lost() -> None:
 
 
 async def test_a_block_that_raises_frees_its_slot() -> None:
-    gate = Gate(1, 0)
+    gate = AdmissionQueue(1, 0)
     with pytest.raises(KeyError):
         async with gate.slot("t"):
             raise KeyError

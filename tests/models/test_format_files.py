@@ -69,13 +69,13 @@ def test_a_model_with_such_a_template_is_known_by_its_mark(folder: Path) -> None
 
 def test_calls_are_held_to_their_schema(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     from antiphon.conversation import Options
-    from antiphon.dialects.grammar.builder import Grammarian
+    from antiphon.dialects.grammar.builder import GrammarBuilder
     from antiphon.dialects.tools import shown_tools
 
     row = load(folder).tools["arrows"]
     _, tokenizer = grammarian()
     options = Options(tools=(TRIP,), tool_choice="required")
-    made = Grammarian(tokenizer, row, None).constraint(options, shown_tools(options, ()), False)
+    made = GrammarBuilder(tokenizer, row, None).constraint(options, shown_tools(options, ()), False)
     answer = Held(tokenizer, made)
     assert answer.may_write(written(row, [("trip", {"city": "Oslo", "days": 2})]))
     assert not answer.may_write(written(row, [("trip", {"city": "Oslo", "days": "two"})]))

@@ -12,7 +12,7 @@ from msgspec import Struct
 from antiphon.backends.base import Backend
 from antiphon.errors import NotFound
 from antiphon.resources.prompts import Prompts
-from antiphon.runs.execution.run import Outlet, Run
+from antiphon.runs.execution.run import EventSink, Run
 from antiphon.runs.service import Policy, Service
 from antiphon.security.encryption import Seal
 from antiphon.store.base import Store
@@ -77,7 +77,7 @@ async def create(served: Service, tenant: str = "t", **fields: Any) -> Run:
     return await served.create(tenant, request)
 
 
-class Heard(Outlet):
+class Heard(EventSink):
     """Keeps what it hears, and tells ``heard`` of it."""
 
     def __init__(self, heard: Callable[[Heard], object] = lambda _: None) -> None:

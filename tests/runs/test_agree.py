@@ -21,7 +21,7 @@ from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import RequestError
 from antiphon.pagination import Cut
-from antiphon.runs.background.worker import Lease
+from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import Policy, Service
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
@@ -63,7 +63,7 @@ class World:
         self.service = Service(
             OneModel(backend),
             store,
-            policy=Policy(keepalive_s=0, lease=Lease(flush_s=0, lease_s=2)),
+            policy=Policy(keepalive_s=0, lease=LeaseConfig(flush_s=0, lease_s=2)),
             clock=lambda: self.now,
             ids=lambda prefix: f"{prefix}_{next(numbers)}",
         )

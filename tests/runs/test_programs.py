@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.base import singly
+from antiphon.backends.base import flatten
 from antiphon.backends.scripted import Scripted
-from antiphon.conversation import Begun, Conversation, Options
+from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import InvalidRequest, ToolError
-from antiphon.runs.tool_loop.executor import Bounds
-from antiphon.runs.tool_loop.loop import Turns, Work
-from antiphon.runs.tool_loop.toolsets import Hosted
+from antiphon.runs.tool_loop.executor import ToolLimits
+from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
+from antiphon.runs.tool_loop.toolsets import ServerTool
 from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import Key, Seal
 from antiphon.stream.deltas import Close, Delta, Finish, Open
 from antiphon.tools.allowed_callers import for_programs
-from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
+from antiphon.tools.base import CallContext, ResponseContext, Result, Step, ToolFunction, Toolset
 from antiphon.tools.programs.provider import Programs
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
@@ -43,14 +43,16 @@ class Look:
 
     def check(self, tool: Any, path: str) -> None: ...
 
-    def lead(self, tool: Any, opening: Opening) -> it.Item | None:
+    def lead(self, tool: Any, opening: ResponseContext) -> it.Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         function = tl.Function(name="look", parameters={"type": "object"})
         shell = it.McpCall(server_label="s", name="look", arguments="", status="in_progress")
-        offer = Offer(tool=function, shell=shell, call=self._run, streamed=True, namespace="s")
+        offer = ToolFunction(
+            tool=function, shell=shell, call=self._run, streamed=True, namespace="s"
+        )
         yield Toolset(offers=(offer,))
 
 
@@ -73,34 +75,34 @@ class Told:
         self.backend = Scripted([said("never"), *scripts])
         numbers = itertools.count(1)
         self.programs = Programs(javascript, Seal([Key.of(bytes(32))]), clock=lambda: 1.0)
-        self.work = Work(
+        self.work = ToolLoopSpec(
             conversation=Conversation(
                 (it.Message(role="user", content=(it.InputText(text="hi"),)),)
             ),
             options=Options(),
             offers=(),
             hosted=(
-                Hosted("mcp", SERVER, Look(run), "tools[0]"),
-                Hosted("programmatic_tool_calling", PROGRAMS, self.programs, "tools[1]"),
+                ServerTool("mcp", SERVER, Look(run), "tools[0]"),
+                ServerTool("programmatic_tool_calling", PROGRAMS, self.programs, "tools[1]"),
             ),
             programs=for_programs([STOCK]),
             ask=self.backend.prepare,
-            bounds=Bounds(**bounds),
+            bounds=ToolLimits(**bounds),
             ids=lambda prefix: f"{prefix}_{next(numbers)}",
             tenant="t",
             response_id="resp_1",
         )
         self.deltas: list[Delta] = []
 
-    async def turns(self) -> Turns:
+    async def turns(self) -> ToolLoop:
         reply = await self.backend.prepare(self.work.conversation, self.work.options)
-        return Turns(reply, self.work)
+        return ToolLoop(reply, self.work)
 
-    async def all(self, begun: Begun | None = None) -> Told:
+    async def all(self, begun: ResumePoint | None = None) -> Told:
         reply = await self.turns()
         async with asyncio.timeout(10):
             deltas = (reply if begun is None else reply.resumed(begun)).deltas()
-            self.deltas = [delta async for delta in singly(deltas)]
+            self.deltas = [delta async for delta in flatten(deltas)]
         return self
 
     @property
@@ -118,16 +120,16 @@ class Told:
 
     def written(self, code: str, call_id: str = "call_p") -> it.Program:
         """The program as it stands in a conversation."""
-        composed = self.programs.compose((), Opening(tenant="t", response_id="r", items=()))
+        composed = self.programs.compose((), ResponseContext(tenant="t", response_id="r", items=()))
         return it.Program(id="prg_1", call_id=call_id, **composed.offers[0].read(code))
 
 
-async def echo(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+async def echo(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
     text = f"seen {arguments}"
     yield Result(text=text, fields={"output": text})
 
 
-async def fails(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+async def fails(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
     raise ToolError("Nobody is there.")
     yield Result()
 
@@ -135,7 +137,7 @@ async def fails(arguments: str, context: Context) -> AsyncGenerator[Step | Resul
 async def test_calls_of_a_program_run_side_by_side(javascript: JavaScript) -> None:
     both = asyncio.Barrier(2)
 
-    async def meet(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def meet(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         assert context.caller is not None
         await both.wait()
         yield Result(fields={"output": arguments})
@@ -149,7 +151,7 @@ async def test_calls_of_a_program_run_side_by_side(javascript: JavaScript) -> No
 async def test_no_more_of_them_at_a_time_than_of_a_turn(javascript: JavaScript) -> None:
     running = most = 0
 
-    async def counts(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def counts(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -173,7 +175,7 @@ async def test_a_call_that_fails_is_thrown_and_can_be_caught(javascript: JavaScr
 
 
 async def test_a_program_takes_no_longer_than_a_call_may(javascript: JavaScript) -> None:
-    async def hangs(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def hangs(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         await asyncio.Event().wait()
         yield Result()
 
@@ -193,7 +195,7 @@ async def test_what_puts_out_too_much_is_cut(javascript: JavaScript) -> None:
 async def test_whoever_leaves_stops_it(javascript: JavaScript, code: str) -> None:
     stopped, begun = asyncio.Event(), asyncio.Event()
 
-    async def hangs(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def hangs(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         begun.set()
         try:
             await asyncio.Event().wait()
@@ -240,7 +242,7 @@ def settled(output: it.ProgramOutput) -> Sequence[str]:
 async def test_what_was_running_is_not_run_again(javascript: JavaScript) -> None:
     ran: list[str] = []
 
-    async def counts(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def counts(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         ran.append(arguments)
         yield Result(fields={"output": "again"})
 
@@ -248,7 +250,7 @@ async def test_what_was_running_is_not_run_again(javascript: JavaScript) -> None
     written = told.written(TWO)
     done = called(written, id="mcp_1", arguments='{"n":1}', output="one")
     running = called(written, id="mcp_2", arguments='{"n":2}', status="in_progress")
-    await told.all(Begun((), (), (written, done), (running,)))
+    await told.all(ResumePoint((), (), (written, done), (running,)))
     assert ran == [] and settled(told.output) == ["one", "failed"]
     assert told.kinds == ["program_output", "message"]
     closed = next(delta for delta in told.deltas if isinstance(delta, Close) and delta.key)
@@ -259,7 +261,7 @@ async def test_what_nobody_was_told_of_is_run(javascript: JavaScript) -> None:
     told = Told(javascript, said("Well."), run=echo)
     written = told.written(TWO)
     done = called(written, id="mcp_1", arguments='{"n":1}', output="one")
-    await told.all(Begun((), (), (written, done)))
+    await told.all(ResumePoint((), (), (written, done)))
     assert settled(told.output) == ["one", 'seen {"n":2}']
     assert told.kinds == ["mcp_call", "program_output", "message"]
 
@@ -269,14 +271,14 @@ async def test_one_that_waits_for_its_client_waits_on(javascript: JavaScript) ->
     written = told.written("await tools.stock({})")
     caller = it.ProgramCaller(written.call_id)
     asked = it.FunctionCall(id="fc_1", call_id="c", name="stock", arguments="{}", caller=caller)
-    await told.all(Begun((), (), (written, asked)))
+    await told.all(ResumePoint((), (), (written, asked)))
     assert told.kinds == [] and isinstance(told.deltas[-1], Finish)
 
 
 async def test_one_that_was_just_written_is_run(javascript: JavaScript) -> None:
     told = Told(javascript, said("Well."), run=echo)
     writing = it.FunctionCall(id="fc_1", call_id="c", name="other", arguments="{")
-    await told.all(Begun((), (), (told.written("text(1)"),), (writing,)))
+    await told.all(ResumePoint((), (), (told.written("text(1)"),), (writing,)))
     assert told.kinds == ["program_output", "message"] and told.output.result == "1"
     (closed, *_) = [delta for delta in told.deltas if isinstance(delta, Close) and delta.key]
     assert (closed.key, closed.status) == ("fc_1", "incomplete")
@@ -285,13 +287,13 @@ async def test_one_that_was_just_written_is_run(javascript: JavaScript) -> None:
 async def test_calls_are_told_of_before_they_are_made(javascript: JavaScript) -> None:
     heard: list[str] = []
 
-    async def looks(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def looks(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         assert heard.count("mcp_call") == 2
         yield Result(fields={"output": arguments})
 
     told = Told(javascript, program(TWO), said("Done."), run=looks)
     reply = await told.turns()
-    async for delta in singly(reply.deltas()):
+    async for delta in flatten(reply.deltas()):
         for _ in range(3):
             await asyncio.sleep(0)
         if isinstance(delta, Open):
@@ -306,7 +308,7 @@ async def test_a_program_of_somebody_else_is_none_here(javascript: JavaScript) -
     written = told.written("text(1)")
 
     async def admitted(program: it.Program, tenant: str) -> None:
-        opening = Opening(tenant=tenant, response_id="r", items=(program,))
+        opening = ResponseContext(tenant=tenant, response_id="r", items=(program,))
         await told.programs.admit(PROGRAMS, opening, "tools[0]")
 
     await admitted(written, "t")

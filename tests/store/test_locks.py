@@ -10,7 +10,7 @@ import pytest
 
 from antiphon.store import open_store
 from antiphon.store.base import Store
-from antiphon.store.locks import Holds, Owners
+from antiphon.store.locks import ConversationLocks, OwnerHeartbeats
 from antiphon.testing.run_check import begun
 
 LEASE_S = 5.0
@@ -45,7 +45,7 @@ async def test_a_run_stays_with_whoever_is_heard_of(store: Store, clock: Clock) 
     for _ in range(3):
         clock.now += 4.9
         assert await store.runs.claim("two", ["m"], limit=1, lease_s=LEASE_S) == ()
-        await store.runs.beat("one")
+        await store.runs.heartbeat("one")
     clock.now += LEASE_S
     assert len(await store.runs.claim("two", ["m"], limit=1, lease_s=LEASE_S)) == 1
     assert await store.runs.claim("one", ["m"], limit=1, lease_s=LEASE_S) == ()
@@ -54,7 +54,7 @@ async def test_a_run_stays_with_whoever_is_heard_of(store: Store, clock: Clock) 
 async def test_what_was_seized_is_left_to_be_ended_for_a_while(store: Store, clock: Clock) -> None:
     await begun(store)
     clock.now += 60
-    await store.runs.seize("t", "resp_a")
+    await store.runs.take_over("t", "resp_a")
     clock.now += 4.9
     assert await store.runs.claim("two", ["m"], limit=1, lease_s=LEASE_S) == ()
     clock.now += 0.1
@@ -62,7 +62,7 @@ async def test_what_was_seized_is_left_to_be_ended_for_a_while(store: Store, clo
 
 
 async def test_a_hold_is_as_long_lived_as_whoever_has_the_run(store: Store, clock: Clock) -> None:
-    hold = store.runs.hold
+    hold = store.runs.lock_conversation
     await hold("t", "conv_a", "resp_a", "one", lease_s=LEASE_S)
     await begun(store)
     clock.now += LEASE_S
@@ -74,14 +74,18 @@ async def test_a_hold_is_as_long_lived_as_whoever_has_the_run(store: Store, cloc
 
 
 def test_who_holds_what(clock: Clock) -> None:
-    owners = Owners()
-    holds = Holds(owners)
+    owners = OwnerHeartbeats()
+    holds = ConversationLocks(owners)
     assert holds.holder("t", "conv_a") == ""
-    assert holds.hold("t", "conv_a", "resp_a", "one", lease_s=LEASE_S, waiting=None)
+    assert holds.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=LEASE_S, waiting=None)
     assert (holds.holder("t", "conv_a"), holds.holder("u", "conv_a")) == ("resp_a", "")
     assert owners.alive(LEASE_S) == {"one"}
     clock.now += LEASE_S
     assert owners.alive(LEASE_S) == frozenset()
-    assert not holds.hold("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, waiting="resp_a")
+    assert not holds.lock_conversation(
+        "t", "conv_a", "resp_b", "two", lease_s=LEASE_S, waiting="resp_a"
+    )
     assert owners.alive(LEASE_S) == frozenset(), "who got nothing is not heard"
-    assert holds.hold("t", "conv_a", "resp_b", "two", lease_s=LEASE_S, waiting="resp_c")
+    assert holds.lock_conversation(
+        "t", "conv_a", "resp_b", "two", lease_s=LEASE_S, waiting="resp_c"
+    )

@@ -17,7 +17,7 @@ from antiphon.errors import AntiphonError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store, StoredResponse
 from antiphon.store.runs import Append, Batch, Claim
-from antiphon.store.subscriptions import Tail
+from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, ended, job, queued
 from antiphon.testing.store_check import turn
@@ -37,7 +37,7 @@ class World(Struct):
     """A store, and its followers: how far each has come."""
 
     store: Store
-    readers: dict[tuple[str, str], tuple[Tail, int]] = {}
+    readers: dict[tuple[str, str], tuple[Subscription, int]] = {}
 
     def leave(self, tenant: str, name: str) -> None:
         """The next reader of this run is another."""

@@ -8,11 +8,11 @@ from functools import partial
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.store.subscriptions import Tail, Tails
+from antiphon.store.subscriptions import Subscription, Tails
 from antiphon.testing.run_check import batch
 
 
-def taken(tail: Tail, after: int) -> list[int]:
+def taken(tail: Subscription, after: int) -> list[int]:
     """The first numbers of what is there."""
     firsts: list[int] = []
     while (found := tail.take(after)) is not None:

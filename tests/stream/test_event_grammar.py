@@ -82,8 +82,8 @@ def story() -> list[ev.Event]:
     call = writer.open(it.FunctionCall(call_id="", name="f", arguments=""))
     call.write("{}")
     call.close()
-    writer.settle("completed", at=1, usage=Usage())
-    writer.announce()
+    writer.finalize("completed", at=1, usage=Usage())
+    writer.emit_terminal()
     return list(writer.take())
 
 

@@ -45,8 +45,8 @@ def test_a_message_climbs_the_whole_ladder() -> None:
     item.write("Hello ")
     item.write("there")
     item.close()
-    writer.settle("completed", at=9, usage=Usage())
-    writer.announce()
+    writer.finalize("completed", at=9, usage=Usage())
+    writer.emit_terminal()
     events = writer.take()
     check(events)
     assert [type(e) for e in events] == [
@@ -149,8 +149,8 @@ def test_a_hosted_tool_works_between_seal_and_close() -> None:
     assert isinstance(done, it.CodeInterpreterCall)
     assert done.code == "print(1)"
     assert done.outputs == ({"type": "logs", "logs": "1"},)
-    writer.settle("completed", at=1, usage=Usage())
-    writer.announce()
+    writer.finalize("completed", at=1, usage=Usage())
+    writer.emit_terminal()
     check(writer.take())
 
 
@@ -170,10 +170,10 @@ def test_annotations_are_counted_from_zero_and_kept() -> None:
 def test_what_is_open_at_a_cut_is_closed_as_incomplete() -> None:
     writer = begun()
     writer.open(answer()).write("Once upon")
-    response = writer.settle(
+    response = writer.finalize(
         "incomplete", at=1, usage=Usage(output_tokens=2), reason="max_output_tokens"
     )
-    writer.announce()
+    writer.emit_terminal()
     events = writer.take()
     check(events)
     assert isinstance(events[-1], ev.Incomplete)
@@ -187,8 +187,8 @@ def test_a_failure_closes_what_is_open_then_says_error_in_both_shapes() -> None:
     writer = begun()
     writer.open(answer()).write("Once")
     error = ResponseError(code="server_error", message="It broke.")
-    writer.settle("failed", at=1, usage=None, error=error)
-    writer.announce()
+    writer.finalize("failed", at=1, usage=None, error=error)
+    writer.emit_terminal()
     events = writer.take()
     check(events)
     said, failed = events[-2:]
@@ -200,8 +200,8 @@ def test_a_failure_closes_what_is_open_then_says_error_in_both_shapes() -> None:
 def test_a_cancelled_stream_has_no_terminal_event() -> None:
     writer = begun()
     writer.open(answer()).write("Once")
-    response = writer.settle("cancelled", at=1, usage=None)
-    writer.announce()
+    response = writer.finalize("cancelled", at=1, usage=None)
+    writer.emit_terminal()
     events = writer.take()
     check(events)
     assert isinstance(events[-1], ev.OutputItemDone)
@@ -210,10 +210,10 @@ def test_a_cancelled_stream_has_no_terminal_event() -> None:
 
 def test_a_settled_response_can_be_settled_again_before_it_is_announced() -> None:
     writer = begun()
-    writer.settle("completed", at=1, usage=Usage())
+    writer.finalize("completed", at=1, usage=Usage())
     error = ResponseError(code="server_error", message="It could not be stored.")
-    writer.settle("failed", at=1, usage=Usage(), error=error)
-    writer.announce()
+    writer.finalize("failed", at=1, usage=Usage(), error=error)
+    writer.emit_terminal()
     events = writer.take()
     check(events)
     assert isinstance(events[-1], ev.Failed)
@@ -295,8 +295,8 @@ def test_every_run_obeys_the_grammar_and_is_the_fold_of_its_events(
     running = writer.response
     shown = writer.take()
     assert fold(shown) == running
-    final = writer.settle(status, at=2, usage=Usage(), error=error)
-    writer.announce()
+    final = writer.finalize(status, at=2, usage=Usage(), error=error)
+    writer.emit_terminal()
     events = shown + writer.take()
     check(events)
     assert fold(events) == final

@@ -11,7 +11,7 @@ import pytest
 
 from antiphon.errors import GrammarError, RequestError
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
+from antiphon.tools.base import CallContext, ResponseContext, Result, Step, ToolFunction, Toolset
 from antiphon.wire.items import McpCall, ShellCallOutput, WebSearchCall
 from antiphon.wire.tools import Function, WebSearch
 
@@ -27,10 +27,10 @@ class Tool:
 
     def check(self, tool: Any, path: str) -> None: ...
 
-    def lead(self, tool: Any, opening: Opening) -> None: ...
+    def lead(self, tool: Any, opening: ResponseContext) -> None: ...
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         if self.wrong.get("leaks"):
             self.left.append(asyncio.create_task(asyncio.Event().wait()))
         offer: dict[str, Any] = {
@@ -39,9 +39,11 @@ class Tool:
             "call": self.run,
             "failure": self.wrong.get("failure", "failed"),
         }
-        yield Toolset(offers=(Offer(**offer),))
+        yield Toolset(offers=(ToolFunction(**offer),))
 
-    async def run(self, arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def run(
+        self, arguments: str, context: CallContext
+    ) -> AsyncGenerator[Step | Result, None]:
         for step in self.wrong.get("steps", ("searching",)):
             yield Step(step)
         if arguments == "fail":

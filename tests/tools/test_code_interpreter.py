@@ -8,19 +8,19 @@ from contextlib import aclosing
 import pytest
 
 from antiphon.testing.sandbox import FakeSandbox
-from antiphon.tools.base import Context, Opening, Result, Step
+from antiphon.tools.base import CallContext, ResponseContext, Result, Step
 from antiphon.tools.code_interpreter import CodeInterpreter, cited
 from antiphon.wire.containers import ContainerFile, CreateContainer
 from antiphon.wire.tools import CodeInterpreter as Tool
 from tests.conformance.boxes import containers, play
 from tests.sandbox.boxes import SMALL, sandbox
 
-CONTEXT = Context(tenant="t", response_id="r", call_id="c", room=1000)
+CONTEXT = CallContext(tenant="t", response_id="r", call_id="c", room=1000)
 AUTO = Tool(container={"type": "auto"})
 
 
-def opening(**more: object) -> Opening:
-    return Opening(tenant="t", response_id="r", items=(), **more)  # type: ignore[arg-type]
+def opening(**more: object) -> ResponseContext:
+    return ResponseContext(tenant="t", response_id="r", items=(), **more)  # type: ignore[arg-type]
 
 
 async def test_code_of_a_client_that_left_is_stopped_and_its_container_stays() -> None:

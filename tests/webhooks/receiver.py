@@ -11,7 +11,7 @@ from typing import Any
 from aiohttp import web
 from msgspec import Struct
 
-from antiphon.store.runs import Due, RunStore
+from antiphon.store.runs import DueWebhook, RunStore
 
 __all__ = ["SECRETS", "SILENCE", "Heard", "Receiver", "Told"]
 
@@ -73,7 +73,7 @@ class Told:
         #: Raised by the next looks.
         self.broken: list[Exception] = []
 
-    async def due(self, now: float, until: float, *, limit: int) -> tuple[Due, ...]:
+    async def due(self, now: float, until: float, *, limit: int) -> tuple[DueWebhook, ...]:
         if self.broken:
             raise self.broken.pop()
         return await self._store.due(now, until, limit=limit)

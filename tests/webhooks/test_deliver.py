@@ -17,11 +17,11 @@ from structlog.testing import capture_logs
 
 from antiphon.backends.scripted import Script, Scripted
 from antiphon.errors import RunError, SetupError
-from antiphon.runs.background.worker import Lease
+from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
-from antiphon.store.runs import Letter
+from antiphon.store.runs import WebhookEvent
 from antiphon.stream.deltas import Finish, Open, Text
 from antiphon.testing import run_check
 from antiphon.testing.postgres import Postgres
@@ -78,7 +78,7 @@ async def ended(store: Store, status: str = "completed") -> str:
         Scripted([SCRIPTS[status]], wait_s=60 if status == "cancelled" else 0),
         store,
         webhooks=True,
-        lease=Lease(lease_s=0.5, flush_s=0),
+        lease=LeaseConfig(lease_s=0.5, flush_s=0),
     )
     served.start()
     queued = await enqueue(served)
@@ -91,7 +91,7 @@ async def ended(store: Store, status: str = "completed") -> str:
 
 async def write(store: Store, name: str) -> None:
     """A letter, as a run that ends leaves it."""
-    letter = Letter(f"evt_{name}", b"{}", NOW)
+    letter = WebhookEvent(f"evt_{name}", b"{}", NOW)
     await store.runs.end(await begun(store, name), run_check.ended(name), batch(2), letter=letter)
 
 
@@ -261,7 +261,7 @@ async def test_logs_have_neither_secrets_nor_bodies() -> None:
 @pytest.mark.parametrize("webhooks", [True, False])
 async def test_what_nobody_wants_to_know_is_told_to_nobody(webhooks: bool) -> None:
     store = MemoryStore()
-    served = service(Scripted(["one"]), store, webhooks=webhooks, lease=Lease(flush_s=0))
+    served = service(Scripted(["one"]), store, webhooks=webhooks, lease=LeaseConfig(flush_s=0))
     await (await create(served)).drive()  # the caller hears the end itself
     if not webhooks:
         served.start()

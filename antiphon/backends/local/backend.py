@@ -16,20 +16,20 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Reply
 from antiphon.backends.truncation import shortened
-from antiphon.backends.validation.answer_format import enforced_form, form_of
-from antiphon.backends.validation.grammar_matcher import Grammars
-from antiphon.backends.validation.retry import Asked, right
-from antiphon.backends.validation.tool_calls import calls_of
-from antiphon.conversation import Begun, Conversation, Kept, Options
-from antiphon.dialects.base import Dialect, Recall, Rendered
-from antiphon.dialects.tools import narrowed, shown_tools
+from antiphon.backends.validation.answer_format import answer_format, enforced_form
+from antiphon.backends.validation.grammar_matcher import GrammarCache
+from antiphon.backends.validation.retry import ValidationPlan, validated
+from antiphon.backends.validation.tool_calls import tool_call_rules
+from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
+from antiphon.dialects.base import Dialect, ReasoningRetention, Rendered
+from antiphon.dialects.tools import restrict_tools, shown_tools
 from antiphon.engines.base import Engine, MeasuresImages, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk, Constraint, Prompt
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
-from .capability_checks import check_bias, check_options, holds_to, takes
+from .capability_checks import accepts_grammar, check_bias, check_options, enforces_schema
 from .sampling import recommended, sampling_of
 from .text_completion import as_text, continuing
 
@@ -43,7 +43,7 @@ class Local:
         self._engine = engine
         self.sees_images = sees_images
         self._dialect = dialect
-        self._grammars = Grammars()
+        self._grammars = GrammarCache()
 
     @property
     def context_size(self) -> int:
@@ -53,9 +53,9 @@ class Local:
     def recommended(self) -> Mapping[str, Any]:
         return recommended(self._engine.card.generation)
 
-    def recalls(self, options: Options) -> Recall:
+    def reasoning_retention(self, options: Options) -> ReasoningRetention:
         """Which thinking the model is shown again."""
-        return self._dialect.recalls(options)
+        return self._dialect.reasoning_retention(options)
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the
@@ -64,11 +64,11 @@ class Local:
         can, seen = self._engine.capabilities, options
         rendered, dropped, besides = await self._rendered(conversation, options)
         if not (taken := await self._takes(rendered.constraint)):
-            seen = narrowed(options, conversation.items)
+            seen = restrict_tools(options, conversation.items)
             if seen is not options:
                 rendered, dropped, besides = await self._rendered(conversation, seen)
         constraint = rendered.constraint
-        holds = taken or holds_to(constraint, can)
+        holds = taken or enforces_schema(constraint, can)
         reply = self._reply(_held(rendered, holds, taken, self._engine), dropped, options, besides)
         if seen is options and (constraint is None or not constraint.needed):
             return reply
@@ -79,13 +79,13 @@ class Local:
             held = _held(rendered, holds, taken, self._engine)
             return self._reply(held, dropped, options, besides)
 
-        return right(reply, asked, conversation, again)
+        return validated(reply, asked, conversation, again)
 
     async def _takes(self, constraint: Constraint | None) -> bool:
         can = self._engine.capabilities
         if constraint is None or can.grammars is None:
-            return takes(constraint, can)
-        return await asyncio.to_thread(takes, constraint, can)
+            return accepts_grammar(constraint, can)
+        return await asyncio.to_thread(accepts_grammar, constraint, can)
 
     async def _asked(
         self,
@@ -93,13 +93,15 @@ class Local:
         options: Options,
         held: Constraint | None,
         holds_calls: bool,
-    ) -> Asked:
+    ) -> ValidationPlan:
         """What must be right. ``held``: what the engine holds the model to."""
         grammars, is_whole = self._grammars, held is not None and not held.partial
         shown = shown_tools(options, conversation.items)
-        return Asked(
-            form=enforced_form(options, grammars) if is_whole else await form_of(options, grammars),
-            calls=calls_of(shown, grammars, held=holds_calls, strays=options.strays),
+        return ValidationPlan(
+            form=enforced_form(options, grammars)
+            if is_whole
+            else await answer_format(options, grammars),
+            calls=tool_call_rules(shown, grammars, held=holds_calls, strays=options.strays),
             holds_form=is_whole,
             holds_calls=holds_calls,
             talks=bool(shown.tools) and not holds_calls,
@@ -221,10 +223,12 @@ class LocalReply:
         return len(self._rendered.prompt.ids) + self._besides
 
     @property
-    def kept(self) -> Kept:
-        return Kept(ids=self._rendered.prompt.ids, fingerprint=self._engine.card.fingerprint)
+    def kept(self) -> PromptTokens:
+        return PromptTokens(
+            ids=self._rendered.prompt.ids, fingerprint=self._engine.card.fingerprint
+        )
 
-    def resumed(self, begun: Begun) -> LocalReply:
+    def resumed(self, begun: ResumePoint) -> LocalReply:
         """From the tokens so far. A grammar cannot be entered in the middle: one that only makes
         the reply better is left out, one that is needed makes this impossible. Images stand where
         they stood only in a prompt that is the same."""
@@ -357,7 +361,7 @@ def _held(rendered: Rendered, holds: bool, taken: bool, engine: Engine) -> Rende
 
 def _freed(rendered: Rendered) -> Rendered:
     """The same, held to nothing."""
-    rendered.parser.free()
+    rendered.parser.set_unconstrained()
     return replace(rendered, constraint=None, answer_constraint=None)
 
 

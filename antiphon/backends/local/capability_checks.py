@@ -13,7 +13,7 @@ from antiphon.engines.base import Capabilities
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Constraint
 
-__all__ = ["check_bias", "check_options", "field_of_extra", "holds_to", "takes"]
+__all__ = ["accepts_grammar", "check_bias", "check_options", "enforces_schema", "field_of_extra"]
 
 
 class _Need(Struct, frozen=True):
@@ -68,14 +68,14 @@ def check_bias(bias: Mapping[int, float], size: int) -> None:
             )
 
 
-def takes(constraint: Constraint | None, can: Capabilities) -> bool:
+def accepts_grammar(constraint: Constraint | None, can: Capabilities) -> bool:
     """Whether an engine of these capabilities takes the grammar itself."""
     if constraint is None or can.constraints:
         return True
     return can.grammars is not None and can.grammars(constraint.lark)
 
 
-def holds_to(constraint: Constraint | None, can: Capabilities) -> bool:
+def enforces_schema(constraint: Constraint | None, can: Capabilities) -> bool:
     """Whether it holds a model to it by the schema alone."""
     if constraint is None:
         return True

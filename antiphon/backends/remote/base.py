@@ -15,12 +15,12 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Reply
 from antiphon.backends.truncation import shortened
-from antiphon.backends.validation.answer_format import form_of, trusted_form
-from antiphon.backends.validation.grammar_matcher import Grammars
-from antiphon.backends.validation.retry import Asked, right
-from antiphon.backends.validation.tool_calls import calls_of
-from antiphon.conversation import Begun, Conversation, Options
-from antiphon.dialects.tools import Shown
+from antiphon.backends.validation.answer_format import answer_format, trusted_form
+from antiphon.backends.validation.grammar_matcher import GrammarCache
+from antiphon.backends.validation.retry import ValidationPlan, validated
+from antiphon.backends.validation.tool_calls import tool_call_rules
+from antiphon.conversation import Conversation, Options, ResumePoint
+from antiphon.dialects.tools import PromptTools
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta, Finish, Open, Text
 from antiphon.upstream.client import Upstream
@@ -28,9 +28,16 @@ from antiphon.upstream.errors import TOO_LONG
 from antiphon.upstream.sse import MOST
 from antiphon.wire.items import CustomToolCall, FunctionCall
 
-from .image_conversion import legible
+from .image_conversion import convert_images
 
-__all__ = ["Elsewhere", "Reading", "UpstreamReply", "check_particular", "told", "unsupported"]
+__all__ = [
+    "RemoteBackend",
+    "StreamParser",
+    "UpstreamReply",
+    "check_server_options",
+    "unsupported",
+    "with_instructions",
+]
 
 #: Bytes of a body that are taken for one token.
 _TOKEN_BYTES = 4
@@ -44,7 +51,7 @@ _FIELDS: Mapping[str, str] = {
 }
 
 
-class Reading(Protocol):
+class StreamParser(Protocol):
     """Reads one answer. Sans-IO."""
 
     def feed(self, payloads: Sequence[bytes]) -> tuple[Delta, ...]:
@@ -57,7 +64,7 @@ class Reading(Protocol):
         """The stream is over; ``done``: it said so. Raises ``BackendError`` for half an answer."""
 
 
-class Elsewhere(ABC):
+class RemoteBackend(ABC):
     """``Backend`` over one model of an upstream, which it owns. ``body``: fields that every request
     gets besides, over ours. ``template``: arguments of the chat template."""
 
@@ -84,20 +91,20 @@ class Elsewhere(ABC):
         self._model = model
         self._body = body or {}
         self._template = template or {}
-        self._grammars = Grammars()
+        self._grammars = GrammarCache()
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Checked and written. Raises ``InvalidRequest`` with the path of the field for what this
         kind of server does not know."""
-        conversation = await legible(conversation, self.unread)
-        shown = self.shown(conversation, options)
+        conversation = await convert_images(conversation, self.unread)
+        shown = self.visible_tools(conversation, options)
         reply = UpstreamReply(self, conversation, options, shown)
-        holds, grammars = self.holds(options), self._grammars
-        asked = Asked(
-            form=await (trusted_form if holds else form_of)(options, grammars),
-            calls=calls_of(shown, grammars, held=self.holds_calls, strays=options.strays),
+        holds, grammars = self.enforces_format(options), self._grammars
+        asked = ValidationPlan(
+            form=await (trusted_form if holds else answer_format)(options, grammars),
+            calls=tool_call_rules(shown, grammars, held=self.enforces_calls, strays=options.strays),
             holds_form=holds,
-            holds_calls=self.holds_calls,
+            holds_calls=self.enforces_calls,
             talks=bool(shown.tools or options.tools),
             stops=bool(options.stop),
         )
@@ -105,30 +112,32 @@ class Elsewhere(ABC):
         async def again(corrected: Conversation) -> Reply:
             return UpstreamReply(self, corrected, options, shown)
 
-        return right(reply, asked, conversation, again)
+        return validated(reply, asked, conversation, again)
 
     @abstractmethod
-    def shown(self, conversation: Conversation, options: Options) -> Shown:
+    def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
         """What the model is shown of tools. Raises ``InvalidRequest`` for options that this kind of
         server does not know."""
 
     @abstractmethod
-    def holds(self, options: Options) -> bool:
+    def enforces_format(self, options: Options) -> bool:
         """The form of the answer need not be checked here."""
 
     @property
     @abstractmethod
-    def holds_calls(self) -> bool:
+    def enforces_calls(self) -> bool:
         """Nor need the calls."""
 
     @abstractmethod
-    def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
+    def encode_request(
+        self, conversation: Conversation, options: Options, shown: PromptTools
+    ) -> bytes:
         """The body of the request."""
 
     @abstractmethod
-    def reading(
-        self, conversation: Conversation, options: Options, shown: Shown, given: int
-    ) -> Reading:
+    def stream_parser(
+        self, conversation: Conversation, options: Options, shown: PromptTools, given: int
+    ) -> StreamParser:
         """Reads the answer. ``given``: the tokens of the prompt, roughly."""
 
     async def close(self) -> None:
@@ -142,17 +151,21 @@ class UpstreamReply:
     may_be_refused = True
 
     def __init__(
-        self, backend: Elsewhere, conversation: Conversation, options: Options, shown: Shown
+        self,
+        backend: RemoteBackend,
+        conversation: Conversation,
+        options: Options,
+        shown: PromptTools,
     ) -> None:
         self._backend = backend
         self._conversation = conversation
         self._options = options
         self._shown = shown
-        self._body = backend.written(conversation, options, shown)
+        self._body = backend.encode_request(conversation, options, shown)
         self.input_tokens = _weight(self._body)
         self.dropped: tuple[str, ...] = ()
 
-    def resumed(self, begun: Begun) -> UpstreamReply:
+    def resumed(self, begun: ResumePoint) -> UpstreamReply:
         if begun.sampled:
             raise CannotContinue("its model is elsewhere")
         return self
@@ -178,7 +191,7 @@ class UpstreamReply:
         backend, begun, weight = self._backend, False, 0
         patience = backend.upstream.patience()
         while True:
-            reading = backend.reading(
+            reading = backend.stream_parser(
                 self._conversation, self._options, self._shown, self.input_tokens
             )
             trace, done = self._options.trace, False
@@ -210,7 +223,7 @@ class UpstreamReply:
             self._conversation,
             lambda shorter: (
                 shorter,
-                self._backend.written(shorter, self._options, self._shown),
+                self._backend.encode_request(shorter, self._options, self._shown),
             ),
             lambda formed: _weight(formed[1]) <= room,
         )
@@ -240,7 +253,7 @@ class _FirstCall:
         return not self._is_over or isinstance(delta, Finish)
 
 
-def check_particular(
+def check_server_options(
     options: Options, idle: Mapping[str, tuple[Any, ...]], known: Container[str]
 ) -> None:
     """Raises ``InvalidRequest`` for an option that asks for something and is not ``known``.
@@ -250,7 +263,7 @@ def check_particular(
             raise unsupported(_FIELDS.get(option, option))
 
 
-def told(conversation: Conversation, words: Sequence[str]) -> Conversation:
+def with_instructions(conversation: Conversation, words: Sequence[str]) -> Conversation:
     """With this behind the instructions."""
     if not words:
         return conversation

@@ -21,7 +21,7 @@ from antiphon.wire.items import (
     Reasoning,
 )
 
-__all__ = ["Written"]
+__all__ = ["DeltaBuilder"]
 
 _Kind = Literal["message", "reasoning", "call", "other"]
 _MESSAGE = Open(Message(role="assistant", content=()))
@@ -29,7 +29,7 @@ _REASONING = Open(Reasoning())
 _CLOSE = Close()
 
 
-class Written:
+class DeltaBuilder:
     """``out``: what has been written since it was last emptied. ``taken``: ids that calls have."""
 
     def __init__(self, taken: Iterable[str]) -> None:
@@ -91,7 +91,7 @@ class Written:
         )
         self.item(item, "call")
 
-    def argue(self, text: str) -> None:
+    def add_arguments(self, text: str) -> None:
         self._say(text, (), "text")
 
     def end_call(self) -> None:

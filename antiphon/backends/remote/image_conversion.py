@@ -13,10 +13,10 @@ from antiphon.conversation import PARTS, Conversation
 from antiphon.engines.common.pillow_images import as_png
 from antiphon.wire import items as it
 
-__all__ = ["legible"]
+__all__ = ["convert_images"]
 
 
-async def legible(conversation: Conversation, unread: Collection[str]) -> Conversation:
+async def convert_images(conversation: Conversation, unread: Collection[str]) -> Conversation:
     """The conversation, with images of these formats written anew as PNG. Raises
     ``InvalidRequest``."""
     heads = tuple(f"data:{mime};" for mime in unread)

@@ -25,10 +25,17 @@ from antiphon.dialects.grammar.user_grammars import guide_lark
 from antiphon.errors import InvalidRequest
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
-from .grammar_matcher import Grammar, Grammars
-from .schema_validator import Judge
+from .grammar_matcher import Grammar, GrammarCache
+from .schema_validator import SchemaValidator
 
-__all__ = ["Coming", "Form", "enforced_form", "form_of", "json_form", "trusted_form"]
+__all__ = [
+    "AnswerFormat",
+    "FormatMatcher",
+    "answer_format",
+    "enforced_form",
+    "json_form",
+    "trusted_form",
+]
 
 _PATH = "text.format.schema"
 _NO_JSON = "it is not the JSON that was asked for."
@@ -47,7 +54,7 @@ NUMBER: /-?(0|[1-9][0-9]*)(\.[0-9]+)?([eE][+-]?[0-9]+)?/
 _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 
 
-class Form(Struct, frozen=True, kw_only=True):
+class AnswerFormat(Struct, frozen=True, kw_only=True):
     """What a text must look like. ``is_whole``: the grammar says all of it. ``fault``: what is
     wrong with a text that the grammar does not allow. JSON may be right all the same, for grammars
     have one order of keys and one way to escape: ``loose`` is the grammar of any, and a ``judge``
@@ -57,12 +64,12 @@ class Form(Struct, frozen=True, kw_only=True):
     is_whole: bool = True
     fault: str = _NO_MATCH
     loose: Grammar | None = None
-    judge: Judge | None = None
+    judge: SchemaValidator | None = None
 
     async def wrong(self, text: str) -> str | None:
         """What is wrong with the whole of a text, if something is."""
-        coming = Coming(self)
-        return coming.more(text) or await coming.ends()
+        coming = FormatMatcher(self)
+        return coming.feed(text) or await coming.finish()
 
     async def read(self, text: str) -> str:
         """The answer in ``text``: JSON is found between fences and words. Raises ``ValueError``
@@ -92,10 +99,10 @@ class Form(Struct, frozen=True, kw_only=True):
             return
 
 
-class Coming:
+class FormatMatcher:
     """One text that should have a form, as it comes."""
 
-    def __init__(self, form: Form) -> None:
+    def __init__(self, form: AnswerFormat) -> None:
         self._form = form
         self._following = form.grammar.follow()
         #: It is written as the grammar has it; else it may be right JSON all the same.
@@ -104,18 +111,18 @@ class Coming:
         self._blank = ""
         self._has_begun = False
 
-    def more(self, text: str) -> str | None:
+    def feed(self, text: str) -> str | None:
         """What is wrong, where nothing that could follow would make it right."""
         loose = self._form.loose
         if loose is not None:
             text = self._solid(text)
-        if not text or self._following.more(text):
+        if not text or self._following.feed(text):
             return None
         if loose is None or not self._is_usual:
             return self._form.fault
         self._is_usual, said = False, self._following.text
         self._following = loose.follow()
-        return None if self._following.more(said) else self._form.fault
+        return None if self._following.feed(said) else self._form.fault
 
     def _solid(self, text: str) -> str:
         """Without white space at its ends."""
@@ -130,33 +137,33 @@ class Coming:
         """``begins`` is to be asked."""
         return self._following.is_due
 
-    async def begins(self) -> str | None:
+    async def check_prefix(self) -> str | None:
         """What is wrong with all so far, where that is hard to tell."""
-        return None if await self._following.begins() else self._form.fault
+        return None if await self._following.check_prefix() else self._form.fault
 
-    async def ends(self) -> str | None:
+    async def finish(self) -> str | None:
         """What is wrong with the whole of it."""
         judge = self._form.judge
-        if not await self._following.ends():
+        if not await self._following.finish():
             return self._form.fault
         if judge is None or (self._is_usual and self._form.is_whole):
             return None
         return await judge.fault(self._following.text)
 
 
-async def form_of(options: Options, grammars: Grammars) -> Form | None:
+async def answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
     """The form of the answer that a request asks for, if any. Raises ``InvalidRequest``."""
     match options.text.format:
         case JsonSchemaFormat(schema=schema, strict=strict):
             if strict:
                 check_strict(schema, _PATH)
             if not is_enforced(bare(schema), _PATH, strict=bool(strict)):
-                await Judge(schema, _PATH).check()
+                await SchemaValidator(schema, _PATH).check()
                 return json_form(lenient(bare(schema)), grammars, schema, is_whole=False)
     return enforced_form(options, grammars)
 
 
-def enforced_form(options: Options, grammars: Grammars) -> Form | None:
+def enforced_form(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
     """The same where an engine holds to all of it: it has been checked. Raises ``InvalidRequest``
     for a guide that is none."""
     match options.text.format:
@@ -166,10 +173,10 @@ def enforced_form(options: Options, grammars: Grammars) -> Form | None:
             return json_form(bare(schema), grammars, schema)
     if options.guide is None:
         return None
-    return Form(grammar=grammars.of(guide_lark(options.guide)))
+    return AnswerFormat(grammar=grammars.of(guide_lark(options.guide)))
 
 
-async def trusted_form(options: Options, grammars: Grammars) -> Form | None:
+async def trusted_form(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
     """The same where an upstream says that it holds to it. What cannot be judged here is left to
     the upstream: a grammar in a language of its own, say."""
     format = options.text.format
@@ -177,23 +184,23 @@ async def trusted_form(options: Options, grammars: Grammars) -> Form | None:
         text = replace(options.text, format=replace(format, strict=False))
         options = replace(options, text=text)
     try:
-        return await form_of(options, grammars)
+        return await answer_format(options, grammars)
     except InvalidRequest:
         return None
 
 
 def json_form(
     schema: Mapping[str, Any],
-    grammars: Grammars,
+    grammars: GrammarCache,
     judged: Mapping[str, Any] | None = None,
     *,
     is_whole: bool = True,
     fault: str = _NO_JSON,
-) -> Form:
+) -> AnswerFormat:
     """JSON of a schema, which a grammar can hold to; ``judged``: as its author has it."""
     grammar = grammars.of(f"start: %json {json.dumps(schema)}")
     if not can_judge():
-        return Form(grammar=grammar, fault=fault)
-    judge = Judge(schema if judged is None else judged, _PATH)
+        return AnswerFormat(grammar=grammar, fault=fault)
+    judge = SchemaValidator(schema if judged is None else judged, _PATH)
     loose = grammars.of(_JSON)
-    return Form(grammar=grammar, is_whole=is_whole, fault=fault, loose=loose, judge=judge)
+    return AnswerFormat(grammar=grammar, is_whole=is_whole, fault=fault, loose=loose, judge=judge)

@@ -14,7 +14,7 @@ from antiphon.errors import SetupError
 
 from .schema_validator import grammar_fault
 
-__all__ = ["Following", "Grammar", "Grammars"]
+__all__ = ["Grammar", "GrammarCache", "GrammarMatcher"]
 
 #: CPU that a text may take here: to begin with, and a byte, of which most take a fortieth.
 _ALLOWED_S, _A_BYTE_S = 0.02, 20e-6
@@ -22,7 +22,7 @@ _BLOCK = 64
 _MOST_KEPT = 64
 
 
-class Grammars:
+class GrammarCache:
     """Grammars that were asked for of late: to read one takes a thousand times as long as to begin
     with it."""
 
@@ -54,12 +54,12 @@ class Grammar:
         #: It is none that the library knows.
         self.is_broken = bool(self._first.is_error())
 
-    def follow(self) -> Following:
+    def follow(self) -> GrammarMatcher:
         """A text that begins."""
-        return Following(self.lark, self._first.deep_copy())
+        return GrammarMatcher(self.lark, self._first.deep_copy())
 
 
-class Following:
+class GrammarMatcher:
     """One text as it comes."""
 
     def __init__(self, lark: str, matcher: Any) -> None:
@@ -74,7 +74,7 @@ class Following:
         #: So long a text is to be looked at apart.
         self._due = 0
 
-    def more(self, text: str) -> bool:
+    def feed(self, text: str) -> bool:
         """False: nothing that could follow would make it right."""
         self._said.append(text)
         left = text.encode("utf-8", "replace")
@@ -107,12 +107,12 @@ class Following:
         """``begins`` is to be asked: whenever half as much again has come."""
         return self._is_hard and len(self._said) >= self._due
 
-    async def begins(self) -> bool:
+    async def check_prefix(self) -> bool:
         """The same as ``more``, of all so far, where it is hard to tell."""
         self._due = len(self._said) * 3 // 2
         return await self._fault_apart(whole=False) is None
 
-    async def ends(self) -> bool:
+    async def finish(self) -> bool:
         """Whether it may end here."""
         if self._is_hard:
             return await self._fault_apart(whole=True) is None

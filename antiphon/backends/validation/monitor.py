@@ -7,28 +7,33 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TypeGuard
 
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
+from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
 
-from .answer_format import Coming, Form
-from .tool_calls import Calls
+from .answer_format import AnswerFormat, FormatMatcher
+from .tool_calls import ToolCallRules
 
-__all__ = ["Watch", "is_answer", "is_call"]
+__all__ = ["StreamValidator", "is_answer", "is_call"]
 
 
-class Watch:
+class StreamValidator:
     """Judges one reply. ``form``: of the answer, ``calls``: which may be made; ``talks``: words may
     stand beside calls, of which no form is asked; ``stops``: a stop string may have ended it, and
     nobody tells."""
 
     def __init__(
-        self, form: Form | None, calls: Calls | None, *, talks: bool, stops: bool = False
+        self,
+        form: AnswerFormat | None,
+        calls: ToolCallRules | None,
+        *,
+        talks: bool,
+        stops: bool = False,
     ) -> None:
         self._form = form
         self._calls = calls
         self._talks = talks
         #: The open item, if it must be right.
-        self._coming: Coming | None = None
+        self._coming: FormatMatcher | None = None
         self._is_call = False
         self._fault: str | None = None
         #: What is wrong with words, unless they stand beside a call.
@@ -48,12 +53,12 @@ class Watch:
         """An answer or a call has."""
         return self._has_answered or self._has_called
 
-    def flows(self, known: Sequence[Delta]) -> bool:
+    def accept_text(self, known: Sequence[Delta]) -> bool:
         """Whether this is nothing but more of an item, and right so far, as nearly all is."""
         more = known[-1] if known else None
         if not isinstance(more, Text) or self.waits or self._is_due:
             return False
-        if len(known) > 2 or (len(known) == 2 and not isinstance(known[0], Sampled)):
+        if len(known) > 2 or (len(known) == 2 and not isinstance(known[0], SampledTokens)):
             return False
         self._says(more)
         return self._fault is None
@@ -75,7 +80,7 @@ class Watch:
             if isinstance(delta, Text):
                 self._says(delta)
                 if self._coming is not None and self._coming.is_due:
-                    self._wrong(await self._coming.begins())
+                    self._wrong(await self._coming.check_prefix())
             elif isinstance(delta, Open | Close | Finish):
                 await self._ends()
                 if isinstance(delta, Open):
@@ -90,27 +95,27 @@ class Watch:
         if self._is_call:
             self._has_called = True
             if self._calls is not None and isinstance(item, FunctionCall | CustomToolCall):
-                self._wrong(self._calls.bar(item))
+                self._wrong(self._calls.rejection(item))
                 self._follow(self._calls.form(item))
         elif is_answer(delta):
             self._has_answered = True
             self._follow(self._form)
         self.waits = self._coming is not None
 
-    def _follow(self, form: Form | None) -> None:
-        self._coming = None if form is None else Coming(form)
+    def _follow(self, form: AnswerFormat | None) -> None:
+        self._coming = None if form is None else FormatMatcher(form)
 
     def _says(self, delta: Text) -> None:
         self.waits = False
         if delta.channel == "refusal":
             self._coming = None
         if self._coming is not None:
-            self._wrong(self._coming.more(delta.text))
+            self._wrong(self._coming.feed(delta.text))
 
     async def _ends(self) -> None:
         coming, self._coming, self.waits = self._coming, None, False
         if coming is not None and not (self._fault or self._is_cut):
-            self._wrong(await coming.ends())
+            self._wrong(await coming.finish())
 
     async def _finishes(self) -> None:
         if self._has_called or self._is_cut:
@@ -119,7 +124,7 @@ class Watch:
         if self._calls is not None and self._calls.required:
             self._fault = "no tool was called."
         elif self._form is not None and not self._has_answered:
-            self._fault = await Coming(self._form).ends()
+            self._fault = await FormatMatcher(self._form).finish()
 
     def _wrong(self, fault: str | None) -> None:
         if fault is None:

@@ -14,11 +14,11 @@ from contextlib import aclosing
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Reply, added, singly
-from antiphon.backends.wrapper import Around
-from antiphon.conversation import Begun, Conversation, Kept
+from antiphon.backends.base import Reply, add_usage, flatten
+from antiphon.backends.wrapper import ReplyWrapper
+from antiphon.conversation import Conversation, PromptTokens, ResumePoint
 from antiphon.errors import CannotContinue, RunError
-from antiphon.stream.deltas import Delta, Finish, Open, Sampled, Text
+from antiphon.stream.deltas import Delta, Finish, Open, SampledTokens, Text
 from antiphon.wire.items import (
     CustomToolCall,
     CustomToolCallOutput,
@@ -31,11 +31,11 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.response import Usage
 
-from .answer_format import Coming, Form
-from .monitor import Watch, is_answer, is_call
-from .tool_calls import Calls
+from .answer_format import AnswerFormat, FormatMatcher
+from .monitor import StreamValidator, is_answer, is_call
+from .tool_calls import ToolCallRules
 
-__all__ = ["Asked", "Checked", "Watched", "right"]
+__all__ = ["MonitoredReply", "RetryingReply", "ValidationPlan", "validated"]
 
 #: How often a model is asked, the first time included.
 _ATTEMPTS = 3
@@ -44,22 +44,22 @@ _CALL = "No tool was called. Call one."
 _NOT_RUN = "Not run, for another call was wrong. Call again."
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class ValidationPlan(Struct, frozen=True, kw_only=True):
     """What must be right: the ``form`` of the answer, the ``calls``; and whether who answers is
     held to it. ``talks``: words may stand beside calls, of which no form is asked. ``stops``: a
     stop string may have ended the answer, and nobody tells."""
 
-    form: Form | None
-    calls: Calls | None
+    form: AnswerFormat | None
+    calls: ToolCallRules | None
     holds_form: bool
     holds_calls: bool
     talks: bool
     stops: bool = False
 
 
-def right(
+def validated(
     reply: Reply,
-    asked: Asked,
+    asked: ValidationPlan,
     conversation: Conversation,
     prepare: Callable[[Conversation], Awaitable[Reply]],
 ) -> Reply:
@@ -67,7 +67,7 @@ def right(
     form, calls = asked.form, asked.calls
     if form is None and calls is None:
         return reply
-    watch = Watch(
+    watch = StreamValidator(
         form if asked.holds_form else None,
         calls if asked.holds_calls else None,
         talks=asked.talks,
@@ -75,13 +75,13 @@ def right(
     )
     left = None if asked.holds_form else form, None if asked.holds_calls else calls
     if left != (None, None):
-        reply = Checked(reply, *left, conversation, prepare)
+        reply = RetryingReply(reply, *left, conversation, prepare)
     if watch.is_idle:
         return reply
-    return Watched(reply, watch, Checked(reply, form, calls, conversation, prepare))
+    return MonitoredReply(reply, watch, RetryingReply(reply, form, calls, conversation, prepare))
 
 
-class Checked(Around):
+class RetryingReply(ReplyWrapper):
     """``Reply`` that is right or fails. ``form``: of the answer, ``calls``: which may be made; one
     of both at least. ``prepare`` asks the model, about the conversation with what went wrong behind
     it the second time. Its tokens are not kept: not all were meant."""
@@ -89,8 +89,8 @@ class Checked(Around):
     def __init__(
         self,
         reply: Reply,
-        form: Form | None,
-        calls: Calls | None,
+        form: AnswerFormat | None,
+        calls: ToolCallRules | None,
         conversation: Conversation,
         prepare: Callable[[Conversation], Awaitable[Reply]],
     ) -> None:
@@ -108,15 +108,15 @@ class Checked(Around):
     def kept(self) -> None:
         return None
 
-    def resumed(self, begun: Begun) -> Reply:
+    def resumed(self, begun: ResumePoint) -> Reply:
         if begun.sampled:
             raise CannotContinue("its format was checked")
         return self
 
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        return self.going_on(self._reply.deltas())
+        return self.continue_from(self._reply.deltas())
 
-    async def going_on(
+    async def continue_from(
         self, answered: AsyncGenerator[tuple[Delta, ...], None]
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
         """``answered``: the first attempt, of whose answer nothing was given out yet."""
@@ -140,12 +140,12 @@ class Checked(Around):
         before a call are no answer, nor are those that were cut."""
         held: list[Delta] = []
         self._fault, has_called = "", False
-        async with aclosing(singly(answered)) as deltas:
+        async with aclosing(flatten(answered)) as deltas:
             async for delta in deltas:
-                if isinstance(delta, Sampled):
+                if isinstance(delta, SampledTokens):
                     continue
                 if isinstance(delta, Finish):
-                    self._used = added(self._used, delta.usage)
+                    self._used = add_usage(self._used, delta.usage)
                     delta = replace(delta, usage=self._used)
                     if delta.reason == "stop":
                         held = await self._right(held, has_called, delta.stopped)
@@ -177,13 +177,13 @@ class Checked(Around):
             words = "".join(text for _, item, text in said if isinstance(item, Message))
             self._fault, self._behind = "no tool was called.", _talk(words, _CALL)
         elif self._form is not None:
-            if stopped and all(Coming(self._form).more(text) is None for *_, text in said):
+            if stopped and all(FormatMatcher(self._form).feed(text) is None for *_, text in said):
                 return held
             return await self._answered(held, said, self._form)
         return held
 
     async def _called(
-        self, held: list[Delta], said: Sequence[tuple[slice, Item, str]], calls: Calls
+        self, held: list[Delta], said: Sequence[tuple[slice, Item, str]], calls: ToolCallRules
     ) -> list[Delta]:
         made = [
             (item, text, await calls.fault(item, text))
@@ -197,7 +197,7 @@ class Checked(Around):
         return held
 
     async def _answered(
-        self, held: list[Delta], said: Sequence[tuple[slice, Item, str]], form: Form
+        self, held: list[Delta], said: Sequence[tuple[slice, Item, str]], form: AnswerFormat
     ) -> list[Delta]:
         answers = [(texts, text) for texts, item, text in said if isinstance(item, Message)]
         if not answers:
@@ -216,31 +216,31 @@ class Checked(Around):
         return held
 
 
-class Watched(Around):
+class MonitoredReply(ReplyWrapper):
     """``Reply`` of a model that somebody holds to what was asked: it comes as it is said, and is
     right or fails. Engines drop a grammar in silence where it grows too hard for them; upstreams do
     as they please. What is found wrong before anything of an answer was given out is held back from
     there on, and goes the way of ``checked``."""
 
-    def __init__(self, reply: Reply, watch: Watch, checked: Checked) -> None:
+    def __init__(self, reply: Reply, watch: StreamValidator, checked: RetryingReply) -> None:
         super().__init__(reply)
         self._watch = watch
         self._checked = checked
         self._is_held = False
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> PromptTokens | None:
         return None if self._is_held else self._reply.kept
 
-    def resumed(self, begun: Begun) -> Reply:
-        return Watched(self._reply.resumed(begun), self._watch, self._checked)
+    def resumed(self, begun: ResumePoint) -> Reply:
+        return MonitoredReply(self._reply.resumed(begun), self._watch, self._checked)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         watch, is_out = self._watch, False
         waiting: tuple[Delta, ...] = ()
         async with aclosing(self._reply.deltas()) as answered:
             async for known in answered:
-                if watch.flows(known):
+                if watch.accept_text(known):
                     yield known
                     continue
                 fault = await watch.fault(known)
@@ -249,7 +249,7 @@ class Watched(Around):
                     raise _failed(fault)
                 if fault is not None:
                     self._is_held = True
-                    rest = self._checked.going_on(_behind(known, answered))
+                    rest = self._checked.continue_from(_behind(known, answered))
                     async with aclosing(rest) as held:
                         async for each in held:
                             yield each

@@ -18,7 +18,7 @@ import msgspec
 
 from antiphon.errors import InvalidRequest
 
-__all__ = ["Judge", "grammar_fault"]
+__all__ = ["SchemaValidator", "grammar_fault"]
 
 _WORKER = Path(__file__).with_name("judge_worker.py")
 _SECONDS = 10.0
@@ -30,7 +30,7 @@ class _Said(msgspec.Struct, frozen=True):
     schema: str | None = None
 
 
-class Judge:
+class SchemaValidator:
     """Judges by one schema; ``path``: where the request has it."""
 
     def __init__(self, schema: Mapping[str, Any], path: str) -> None:

@@ -13,17 +13,17 @@ from typing import Any, Literal
 from msgspec import Struct
 
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.base import Recall, Rendered
+from antiphon.dialects.base import ReasoningRetention, Rendered
 from antiphon.dialects.formats.builders_keys import respelled
 from antiphon.dialects.formats.metadata import FOUND
 from antiphon.dialects.formats.tool_formats import SHIPPED, Formats, ReasoningFormat, ToolFormat
-from antiphon.dialects.grammar.builder import Grammarian
-from antiphon.dialects.images import Pictures, Unreadable, marks
-from antiphon.dialects.instructions import LEVELS, form_in_words, wishes
+from antiphon.dialects.grammar.builder import GrammarBuilder
+from antiphon.dialects.images import PromptImages, Unreadable, marks
+from antiphon.dialects.instructions import LEVELS, form_in_words, format_instructions
 from antiphon.dialects.messages import messages_of
 from antiphon.dialects.parser.lexer import terminals_of
 from antiphon.dialects.parser.parser import Lexer, Parser
-from antiphon.dialects.tools import Shown, shown_tools
+from antiphon.dialects.tools import PromptTools, shown_tools
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image, ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
@@ -31,7 +31,7 @@ from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 from .fallback import fitted, tool_prompt, without_tools
 from .prompt import Encoder
 from .template import CHATML, PLAIN, RESERVED, Refused, Template
-from .template_probe import Traits, probe
+from .template_probe import TemplateCapabilities, probe
 
 __all__ = ["Dialect"]
 
@@ -64,7 +64,7 @@ class _Way(Struct, frozen=True, kw_only=True):
     """A template, what it takes, and where the model's turn ends besides the end tokens."""
 
     template: Template
-    traits: Traits
+    traits: TemplateCapabilities
     stop_ids: tuple[int, ...]
     stop: tuple[str, ...]
 
@@ -132,7 +132,7 @@ class Dialect:
         }[images]
         self._encoder = Encoder(tokenizer, card.fingerprint)
         self._image_ids = self._encoder.encode(self._image or "", None)
-        self._grammarian = Grammarian(tokenizer, self.tools, self.reasoning)
+        self._grammarian = GrammarBuilder(tokenizer, self.tools, self.reasoning)
         self._lexers = {
             True: Lexer(tokenizer, self.reasoning, self.tools),
             False: Lexer(tokenizer, self.reasoning, None),
@@ -181,7 +181,7 @@ class Dialect:
             **self._cut_short(options, shown, text),
         )
 
-    def recalls(self, options: Options) -> Recall:
+    def reasoning_retention(self, options: Options) -> ReasoningRetention:
         """As its template does with a thought of an earlier turn."""
         way = self._plain
         if way.traits.reasoning is None:
@@ -197,7 +197,7 @@ class Dialect:
             return "current_turn"
         return "all_turns" if _THOUGHT in text else "current_turn"
 
-    def _cut_short(self, options: Options, shown: Shown, prompt: str) -> dict[str, Any]:
+    def _cut_short(self, options: Options, shown: PromptTools, prompt: str) -> dict[str, Any]:
         """What goes on where a budget of thinking is used up."""
         if options.thinking_budget is None or self._thinks is None:
             return {}
@@ -216,7 +216,9 @@ class Dialect:
         """It tells an engine where images stand."""
         return self._image is not None
 
-    def _prompt(self, text: str, pictures: Pictures | None, conversation: Conversation) -> Prompt:
+    def _prompt(
+        self, text: str, pictures: PromptImages | None, conversation: Conversation
+    ) -> Prompt:
         if pictures is None or self._image is None or not pictures.found:
             return Prompt(ids=self._encoder.encode(text, conversation.kept))
         # Kept ids do not tell where images stood, so that these prompts are always written anew.
@@ -226,14 +228,14 @@ class Dialect:
         return Prompt(ids, tuple(Image(each.content, each.mime, at, word) for each, at in images))
 
     def _marked(
-        self, conversation: Conversation, options: Options, shown: Shown, way: _Way
-    ) -> tuple[str, bool, Pictures | None]:
+        self, conversation: Conversation, options: Options, shown: PromptTools, way: _Way
+    ) -> tuple[str, bool, PromptImages | None]:
         """The text with a mark for each image: one that nobody wrote, found by trying."""
         if self._image is None:
             return *self._text(conversation, options, shown, way, None), None
         seen = ""
         for _ in range(2):
-            pictures = Pictures(next(marks(seen), ""), self._place)
+            pictures = PromptImages(next(marks(seen), ""), self._place)
             if not pictures.mark:
                 break
             text, thinking = self._text(conversation, options, shown, way, pictures)
@@ -249,9 +251,9 @@ class Dialect:
         self,
         conversation: Conversation,
         options: Options,
-        shown: Shown,
+        shown: PromptTools,
         way: _Way,
-        pictures: Pictures | None,
+        pictures: PromptImages | None,
     ) -> tuple[str, bool]:
         """The prompt, what users wrote masked, and whether it ends in the midst of thinking."""
         hide = self._encoder.hide
@@ -263,7 +265,7 @@ class Dialect:
             messages.insert(0, {"role": "system", "content": hide(conversation.instructions)})
         definitions = hide([tool.definition() for tool in shown.declared])
         native = bool(definitions) and self.knows_tools
-        said = hide([*form_in_words(options), *wishes(options)])
+        said = hide([*form_in_words(options), *format_instructions(options)])
         if definitions and not native:
             said.insert(0, tool_prompt(definitions, self.tools))
         if said:

@@ -14,7 +14,7 @@ from typing import Any
 
 from antiphon.dialects.formats.tool_formats import ToolFormat
 
-from .template_probe import SHORT_ID, Traits
+from .template_probe import SHORT_ID, TemplateCapabilities
 
 __all__ = ["fitted", "tool_prompt", "without_tools"]
 
@@ -76,7 +76,7 @@ def _said(call: Mapping[str, Any]) -> tuple[str, str]:
 # --- roles and forms -----------------------------------------------------------------------------
 
 
-def fitted(messages: Sequence[Message], traits: Traits) -> list[Message]:
+def fitted(messages: Sequence[Message], traits: TemplateCapabilities) -> list[Message]:
     """The messages in the roles and forms that the template takes, nothing lost and the order kept
     where it can be: developer → system, later system messages → the first, system → user."""
     out = [dict(message) for message in messages]
@@ -193,7 +193,9 @@ def _merged(one: Message, other: Message) -> Message:
     return merged
 
 
-_FITS: Sequence[tuple[Callable[[Traits], bool], Callable[[list[Message]], list[Message]]]] = (
+_FITS: Sequence[
+    tuple[Callable[[TemplateCapabilities], bool], Callable[[list[Message]], list[Message]]]
+] = (
     (lambda traits: not traits.developer, _developer_to_system),
     (lambda traits: not traits.system_anywhere, _first_system),
     (lambda traits: True, _one_head),
@@ -209,7 +211,7 @@ _FITS: Sequence[tuple[Callable[[Traits], bool], Callable[[list[Message]], list[M
 _OURS = ("results", "reasoning_content")
 
 
-def _formed(message: Message, traits: Traits) -> Message:
+def _formed(message: Message, traits: TemplateCapabilities) -> Message:
     """One message with its fields in the form that the template takes."""
     formed = {key: value for key, value in message.items() if key not in _OURS}
     thought = message.get("reasoning_content")
@@ -225,7 +227,7 @@ def _formed(message: Message, traits: Traits) -> Message:
     return formed
 
 
-def _formed_call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
+def _formed_call(call: Mapping[str, Any], traits: TemplateCapabilities) -> dict[str, Any]:
     """Arguments that are no object, which models also write, go where only objects do under a
     name of their own."""
     function = dict(call["function"])

@@ -10,7 +10,7 @@ import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
-from antiphon.conversation import Kept
+from antiphon.conversation import PromptTokens
 from antiphon.tokens import Tokenizer
 
 __all__ = ["Encoder", "clean"]
@@ -58,7 +58,7 @@ class Encoder:
         code = ord(sign.group(1)) - _FIRST if sign.group(1) else -1
         return self._literals[code] if 0 <= code < len(self._literals) else sign.group(1)
 
-    def encode(self, masked: str, kept: Kept | None) -> tuple[int, ...]:
+    def encode(self, masked: str, kept: PromptTokens | None) -> tuple[int, ...]:
         """Ids that spell ``shown(masked)``. Where it begins with what ``kept`` stands for, these
         ids are extended, so that an engine finds them in its cache; where it only shares a
         beginning, up to the last control token of that."""

@@ -17,7 +17,7 @@ from antiphon.errors import SetupError
 
 from .template import Refused, Template
 
-__all__ = ["SHORT_ID", "Traits", "probe"]
+__all__ = ["SHORT_ID", "TemplateCapabilities", "probe"]
 
 Message = Mapping[str, Any]
 
@@ -34,7 +34,7 @@ _TOOL, _TWIN, _VALUE, _RESULT, _THOUGHT = "oscar", "papa", "Vvictor", "Rromeo", 
 _NAMED_ID = f"functions.{_TOOL}:0"
 
 
-class Traits(Struct, frozen=True, kw_only=True):
+class TemplateCapabilities(Struct, frozen=True, kw_only=True):
     """What is not taken as it is has to be said in another form."""
 
     #: Content is a list of parts.
@@ -75,7 +75,7 @@ class Traits(Struct, frozen=True, kw_only=True):
     image: Place | None = None
 
 
-def probe(template: Template) -> Traits:
+def probe(template: Template) -> TemplateCapabilities:
     """Try the template. Raises ``SetupError`` if it cannot even show a question."""
     samples = _Samples(template)
     user, second = _said("user", _FIRST), _said("user", _SECOND)
@@ -84,7 +84,7 @@ def probe(template: Template) -> Traits:
     forms = [form for form in _calls() if samples.show_call(form)]
     objects = [form for form in forms if isinstance(_arguments(form), dict)]
     best = next(iter((*objects, *forms)), None)
-    return Traits(
+    return TemplateCapabilities(
         parts=samples.parts,
         system=samples.show([system, user], _SYSTEM, _FIRST),
         system_anywhere=samples.show([user, answer, system, second], _FIRST, _SYSTEM, _SECOND),

@@ -13,7 +13,7 @@ from typing import Any
 
 from antiphon.conversation import Options
 from antiphon.dialects.formats.tool_formats import ReasoningFormat, ToolFormat
-from antiphon.dialects.tools import Shown, ShownTool
+from antiphon.dialects.tools import PromptTool, PromptTools
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Constraint, Tokenizer
 from antiphon.wire.extensions import Guide
@@ -29,12 +29,12 @@ from .json_schema import (
     lenient,
     strict_form,
 )
-from .lark import ANYTHING, Rules, Spelling, pattern
+from .lark import ANYTHING, LarkRules, TokenLiterals, pattern
 from .parameters import Parameters, json_rule
-from .user_grammars import guide_rule, own_rule
+from .user_grammars import guide_rule, tool_input_rule
 from .user_regex import JSON, PLAIN
 
-__all__ = ["Grammarian", "is_partial"]
+__all__ = ["GrammarBuilder", "is_partial"]
 
 #: One way to write JSON: a small model would else put blanks until its tokens run out.
 _LAYOUT = {"whitespace_flexible": False}
@@ -44,7 +44,7 @@ _LEAD = r"/[ \n]{0,2}/ "
 _MOST_CALLS = 16
 
 
-class Grammarian:
+class GrammarBuilder:
     """Writes the grammars of one model."""
 
     #: What stands behind the items and the keys of JSON.
@@ -53,7 +53,7 @@ class Grammarian:
     def __init__(
         self, tokenizer: Tokenizer, tools: ToolFormat, reasoning: ReasoningFormat | None
     ) -> None:
-        self._spelling = Spelling(tokenizer.special)
+        self._spelling = TokenLiterals(tokenizer.special)
         self._form = tools
         self._reasoning = reasoning
         head = tools.written.first + tools.written.before
@@ -67,7 +67,7 @@ class Grammarian:
         self._valid = lru_cache(maxsize=512)(check_schema)
 
     def constraint(
-        self, options: Options, shown: Shown, thinking: bool, *, thought: bool = False
+        self, options: Options, shown: PromptTools, thinking: bool, *, thought: bool = False
     ) -> Constraint | None:
         """What the next reply must obey; None if it may be anything. ``thinking``: the prompt has
         opened the thinking; ``thought``: it is over. Raises ``InvalidRequest`` for what cannot
@@ -78,7 +78,7 @@ class Grammarian:
         better = any(tool.strict is None for tool in shown.callable)
         if not (needed or better):
             return None
-        rules = Rules(shown.required)
+        rules = LarkRules(shown.required)
         if shown.required:
             calls = self._calls(rules, shown, options.parallel_tool_calls)
             body = f"{self._lead}{self._unsaid()}{calls}"
@@ -97,14 +97,14 @@ class Grammarian:
             partial=partial,
         )
 
-    def _must_hold(self, shown: Shown) -> bool:
+    def _must_hold(self, shown: PromptTools) -> bool:
         """Whether what may be called, and how, has to be enforced."""
         asked = any(tool.strict or tool.grammar for tool in shown.callable)
         return asked or shown.restricted or shown.required
 
     # --- thinking --------------------------------------------------------------------------------
 
-    def _thinking(self, rules: Rules, begun: bool) -> str:
+    def _thinking(self, rules: LarkRules, begun: bool) -> str:
         form = self._reasoning
         if form is None or not form.open:
             return ""
@@ -121,7 +121,9 @@ class Grammarian:
 
     # --- answers ---------------------------------------------------------------------------------
 
-    def _answer(self, rules: Rules, schema: Mapping[str, Any] | None, guide: Guide | None) -> str:
+    def _answer(
+        self, rules: LarkRules, schema: Mapping[str, Any] | None, guide: Guide | None
+    ) -> str:
         """An answer that follows a schema or a guide, in the frame that this model may put it."""
         if schema is None and guide is not None:
             said = guide_rule(rules, guide)
@@ -133,7 +135,11 @@ class Grammarian:
         return f"({self._literal(before)})? {said} ({self._literal(after)})?"
 
     def _answer_or_calls(
-        self, rules: Rules, shown: Shown, options: Options, schema: Mapping[str, Any] | None
+        self,
+        rules: LarkRules,
+        shown: PromptTools,
+        options: Options,
+        schema: Mapping[str, Any] | None,
     ) -> str:
         if schema is not None and shown.callable and self._is_json:
             return self._answer(rules, self._answer_or_call(schema, shown), None)
@@ -147,7 +153,7 @@ class Grammarian:
         """A call is nothing but JSON: only a schema can tell it from an answer that is JSON too."""
         return self._form.bare == "{" and self._form.written.parameter is None
 
-    def _answer_or_call(self, answer: Mapping[str, Any], shown: Shown) -> dict[str, Any]:
+    def _answer_or_call(self, answer: Mapping[str, Any], shown: PromptTools) -> dict[str, Any]:
         """The schema of an answer or of a call that is nothing but JSON."""
         how = self._form.written
         arms: list[dict[str, Any]] = [{"$ref": "#/$defs/0"}]
@@ -193,7 +199,7 @@ class Grammarian:
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _calls(self, rules: Rules, shown: Shown, parallel: bool, opened: str = "") -> str:
+    def _calls(self, rules: LarkRules, shown: PromptTools, parallel: bool, opened: str = "") -> str:
         """Calls as they are written; ``opened``: what of the beginning stands already."""
         how = self._form.written
         head = (how.first + how.before)[len(opened) :]
@@ -208,7 +214,9 @@ class Grammarian:
         last = f" {self._spelling.filled(how.last)}" if how.last else ""
         return rules.add("calls", f"{first}{more}{last}")
 
-    def _one(self, rules: Rules, name: str, head: str, shown: Shown, bodies: Sequence[str]) -> str:
+    def _one(
+        self, rules: LarkRules, name: str, head: str, shown: PromptTools, bodies: Sequence[str]
+    ) -> str:
         between = self._form.written.between
         return rules.add(
             name,
@@ -227,7 +235,7 @@ class Grammarian:
         blanks = "" if self._form.doubtful else r"[ \n]{0,4}"
         return f"/{blanks}{pattern(text, name)}/"
 
-    def _body(self, rules: Rules, number: int, tool: ShownTool) -> str:
+    def _body(self, rules: LarkRules, number: int, tool: PromptTool) -> str:
         """The arguments of a call and its end."""
         after = self._form.written.after
         arguments = self._arguments(rules, number, tool)
@@ -236,7 +244,7 @@ class Grammarian:
         end = f" {self._spelling.filled(after)}" if after else ""
         return rules.add(f"tool_{number}", f"{arguments}{end}")
 
-    def _free(self, rules: Rules, shown: Shown, parallel: bool) -> str:
+    def _free(self, rules: LarkRules, shown: PromptTools, parallel: bool) -> str:
         """An answer in which calls may stand anywhere, each of them right."""
         opening = self._opening
         if not shown.callable:
@@ -268,7 +276,7 @@ class Grammarian:
         frames = () if form is None else dict.fromkeys((*form.answer, *form.frames))
         return " | ".join(self._literal(f) for f in frames if self._spelling.is_special(f))
 
-    def _bare(self, rules: Rules, shown: Shown, parallel: bool) -> str:
+    def _bare(self, rules: LarkRules, shown: PromptTools, parallel: bool) -> str:
         """A free answer, or calls: told apart by what stands before the arguments."""
         how = self._form.written
         calls = self._calls(rules, shown, parallel)
@@ -282,7 +290,7 @@ class Grammarian:
         marked = [self._literal(opening) for opening in self._form.opens]
         return " | ".join(["TEXT", calls, *(f"{mark} {calls}" for mark in marked)])
 
-    def _messages(self, rules: Rules, shown: Shown, parallel: bool) -> str:
+    def _messages(self, rules: LarkRules, shown: PromptTools, parallel: bool) -> str:
         """A reply of several messages, of which some are calls."""
         assert self._reasoning is not None
         before, after = map(self._literal, self._reasoning.answer)
@@ -292,7 +300,7 @@ class Grammarian:
         said = rules.add("said", f"{before} {ANYTHING} ({after})?")
         return f"{said} ({header} {calls})? | {calls} ({header} {said})?"
 
-    def _told(self, rules: Rules, shown: Shown, parallel: bool) -> str:
+    def _told(self, rules: LarkRules, shown: PromptTools, parallel: bool) -> str:
         """An answer and then calls, or either. What opens calls may stand in an answer: only what
         stands before a tool's arguments tells them apart. A prompt may have opened the first."""
         how, opened = self._form.written, self._opening
@@ -316,21 +324,21 @@ class Grammarian:
 
     # --- arguments -------------------------------------------------------------------------------
 
-    def _arguments(self, rules: Rules, number: int, tool: ShownTool) -> str:
+    def _arguments(self, rules: LarkRules, number: int, tool: PromptTool) -> str:
         parameter = self._form.written.parameter
         if tool.grammar is not None and parameter is None:
-            text = own_rule(rules, f"u{number}", tool, JSON)
+            text = tool_input_rule(rules, f"u{number}", tool, JSON)
             head = f'{{"input"{self.separators[1]}"'
             return f'{self._literal(head)} {text} "\\"}}"'
         schema = self._enforced(tool, rules.forced)
         if parameter is None:
             return json_rule(schema)
         if tool.grammar is not None:
-            text = own_rule(rules, f"u{number}", tool, JSON if parameter.quoted else PLAIN)
+            text = tool_input_rule(rules, f"u{number}", tool, JSON if parameter.quoted else PLAIN)
             return Parameters(self._spelling, parameter).text("input", text)
         return Parameters(self._spelling, parameter).of(rules, f"p_{number}", schema)
 
-    def _enforced(self, tool: ShownTool, forced: bool) -> dict[str, Any]:
+    def _enforced(self, tool: PromptTool, forced: bool) -> dict[str, Any]:
         """The schema of a tool as it is enforced. Unless it is strict, keywords that cannot be
         enforced are passed over; unless the call is forced as well, so is the whole schema."""
         form = strict_form if tool.strict else closed_form if tool.strict is None else dict

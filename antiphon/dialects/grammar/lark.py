@@ -9,7 +9,7 @@ import json
 import re
 from collections.abc import Mapping
 
-__all__ = ["ANYTHING", "Rules", "Spelling", "pattern"]
+__all__ = ["ANYTHING", "LarkRules", "TokenLiterals", "pattern"]
 
 ANYTHING = "/(?s:.*)/"
 #: What stands in a format for something that is known only as it is written.
@@ -36,7 +36,7 @@ def _escaped(text: str) -> str:
     return re.escape(text).replace("/", r"\/").replace("\\\n", r"\n")
 
 
-class Rules:
+class LarkRules:
     """The rules of one grammar, each with a name of its own. ``forced``: a call must come."""
 
     def __init__(self, forced: bool) -> None:
@@ -52,7 +52,7 @@ class Rules:
         return "\n".join([*self._rules.values(), *self.own])
 
 
-class Spelling:
+class TokenLiterals:
     """How texts are said in the grammars of one vocabulary: control tokens by id, the rest quoted.
     ``special``: the control tokens."""
 
@@ -80,7 +80,7 @@ class Spelling:
                 fixed += known.get(piece[1:-1], piece) if _BLANK.fullmatch(piece) else piece
         return " ".join([*said, self.literal(fixed)] if fixed or not said else said)
 
-    def until(self, rules: Rules, name: str, end: str) -> str:
+    def until(self, rules: LarkRules, name: str, end: str) -> str:
         """Any text up to and with ``end``, as a rule of that name."""
         if end.endswith("{line}"):
             until = self.until(rules, f"{name}_l", end.removesuffix("{line}"))

@@ -12,7 +12,7 @@ from typing import Any
 from antiphon.dialects.formats.types import ParameterForm
 
 from .json_schema import object_forms, types_of
-from .lark import ANYTHING, Rules, Spelling
+from .lark import ANYTHING, LarkRules, TokenLiterals
 
 __all__ = ["Parameters", "json_rule"]
 
@@ -48,11 +48,11 @@ def _pythons(schema: Mapping[str, Any]) -> list[str]:
 class Parameters:
     """Writes the rules for one format's way of writing parameters."""
 
-    def __init__(self, spelling: Spelling, form: ParameterForm) -> None:
+    def __init__(self, spelling: TokenLiterals, form: ParameterForm) -> None:
         self._spelling = spelling
         self._form = form
 
-    def of(self, rules: Rules, name: str, schema: Mapping[str, Any]) -> str:
+    def of(self, rules: LarkRules, name: str, schema: Mapping[str, Any]) -> str:
         """All parameters of an object, in the order of its schema; of one of several objects, if
         the schema leaves that open."""
         shared = {key: schema[key] for key in _SHARED if key in schema}
@@ -74,7 +74,7 @@ class Parameters:
         return f"{head} {body}{end}"
 
     def _object(
-        self, rules: Rules, name: str, schema: Mapping[str, Any], shared: Mapping[str, Any]
+        self, rules: LarkRules, name: str, schema: Mapping[str, Any], shared: Mapping[str, Any]
     ) -> str:
         properties = dict(schema.get("properties") or {})
         if self._form.in_order:
@@ -89,7 +89,7 @@ class Parameters:
             said.append((value, key in required))
         return self._row(rules, name, said)
 
-    def _row(self, rules: Rules, name: str, said: list[tuple[str, bool]]) -> str:
+    def _row(self, rules: LarkRules, name: str, said: list[tuple[str, bool]]) -> str:
         """Parameters one after another; each with whether it must be there."""
         if not self._form.separator:
             return " ".join(value if must else f"{value}?" for value, must in said)
@@ -103,7 +103,7 @@ class Parameters:
         return alone
 
     def _one(
-        self, rules: Rules, name: str, key: str, schema: Any, shared: Mapping[str, Any]
+        self, rules: LarkRules, name: str, key: str, schema: Any, shared: Mapping[str, Any]
     ) -> str:
         form, spelling = self._form, self._spelling
         choices = schema.get("enum") if isinstance(schema, dict) else None
@@ -129,7 +129,7 @@ class Parameters:
         end = f" {spelling.filled(form.json_end, key=key)}" if form.json_end else ""
         return f"{head} {value}{end}"
 
-    def _unknown(self, rules: Rules, name: str) -> str:
+    def _unknown(self, rules: LarkRules, name: str) -> str:
         """Parameters of any names, where the schema tells none."""
         form, spelling = self._form, self._spelling
         if "{key}" in form.text_end + form.json_end:

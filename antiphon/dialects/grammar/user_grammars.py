@@ -7,31 +7,31 @@ from __future__ import annotations
 
 import re
 
-from antiphon.dialects.tools import ShownTool
+from antiphon.dialects.tools import PromptTool
 from antiphon.errors import InvalidRequest
 from antiphon.wire import tools as tl
 from antiphon.wire.extensions import Guide
 
 from .json_schema import grammar_fault
-from .lark import Rules
+from .lark import LarkRules
 from .user_regex import PLAIN, Escapes, Unwritable, lark_rules, regex_rule
 
-__all__ = ["guide_lark", "guide_rule", "input_lark", "own_rule"]
+__all__ = ["guide_lark", "guide_rule", "input_lark", "tool_input_rule"]
 
 
 def guide_lark(guide: Guide) -> str:
     """The grammar of an answer that is guided, alone. Raises ``InvalidRequest``."""
-    rules = Rules(forced=False)
+    rules = LarkRules(forced=False)
     return f"start: {guide_rule(rules, guide)}\n{rules.text()}"
 
 
-def input_lark(tool: ShownTool) -> str:
+def input_lark(tool: PromptTool) -> str:
     """The grammar of what a custom tool takes, alone. Raises ``InvalidRequest``."""
-    rules = Rules(forced=False)
-    return f"start: {own_rule(rules, 'g', tool, PLAIN)}\n{rules.text()}"
+    rules = LarkRules(forced=False)
+    return f"start: {tool_input_rule(rules, 'g', tool, PLAIN)}\n{rules.text()}"
 
 
-def own_rule(rules: Rules, prefix: str, tool: ShownTool, escapes: Escapes) -> str:
+def tool_input_rule(rules: LarkRules, prefix: str, tool: PromptTool, escapes: Escapes) -> str:
     """The user's grammar for the input of a custom tool, among our rules."""
     assert tool.grammar is not None
     try:
@@ -40,7 +40,7 @@ def own_rule(rules: Rules, prefix: str, tool: ShownTool, escapes: Escapes) -> st
         raise _no_grammar(tool, str(reason)) from None
 
 
-def guide_rule(rules: Rules, guide: Guide) -> str:
+def guide_rule(rules: LarkRules, guide: Guide) -> str:
     try:
         return _written(rules, "g", guide, PLAIN)
     except Unwritable as reason:
@@ -49,7 +49,7 @@ def guide_rule(rules: Rules, guide: Guide) -> str:
         ) from None
 
 
-def _written(rules: Rules, prefix: str, grammar: tl.Grammar | Guide, escapes: Escapes) -> str:
+def _written(rules: LarkRules, prefix: str, grammar: tl.Grammar | Guide, escapes: Escapes) -> str:
     """A user's grammar among our rules; the name of its first one. Raises ``Unwritable``."""
     if grammar.syntax == "regex":
         start, own = prefix, f"{prefix}: {regex_rule(grammar.definition, escapes)}"
@@ -61,7 +61,7 @@ def _written(rules: Rules, prefix: str, grammar: tl.Grammar | Guide, escapes: Es
     return start
 
 
-def _no_grammar(tool: ShownTool, why: str) -> InvalidRequest:
+def _no_grammar(tool: PromptTool, why: str) -> InvalidRequest:
     path = f"{tool.path}.format.definition" if tool.path != "input" else "input"
     return InvalidRequest(
         f"Invalid grammar for tool '{tool.shape.wire_name}': {why}",

@@ -13,10 +13,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, cast
 
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.base import Recall, Rendered
-from antiphon.dialects.instructions import LEVELS, wishes
+from antiphon.dialects.base import ReasoningRetention, Rendered
+from antiphon.dialects.instructions import LEVELS, format_instructions
 from antiphon.dialects.messages import Unreadable
-from antiphon.dialects.tools import Shown, ShownTool, shown_tools
+from antiphon.dialects.tools import PromptTool, PromptTools, shown_tools
 from antiphon.errors import InvalidRequest, SetupError
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
@@ -74,7 +74,7 @@ class Dialect:
 
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         shown = shown_tools(options, conversation.items)
-        recalls = self.recalls(options) == "all_turns"
+        recalls = self.reasoning_retention(options) == "all_turns"
         talk = talk_of(conversation.items, shown, self._unreadable, conversation.past, recalls)
         called = natives(shown)
         functions = [tool for tool in shown.declared if tool.name not in called]
@@ -102,13 +102,13 @@ class Dialect:
             **self._cut_short(options, shown),
         )
 
-    def recalls(self, options: Options) -> Recall:
+    def reasoning_retention(self, options: Options) -> ReasoningRetention:
         """Of its own accord what its makers train it on: that of the tool loop."""
         asked = options.reasoning
         is_all = asked is not None and asked.context == "all_turns"
         return "all_turns" if is_all else "current_turn"
 
-    def _cut_short(self, options: Options, shown: Shown) -> dict[str, Any]:
+    def _cut_short(self, options: Options, shown: PromptTools) -> dict[str, Any]:
         """What goes on where a budget of thinking is used up: the answer, or the call that must
         come."""
         if options.thinking_budget is None:
@@ -122,7 +122,7 @@ class Dialect:
             "answer_constraint": self._grammarian.reply(options, shown, None, thought=True),
         }
 
-    def _system(self, options: Options, tools: Sequence[ShownTool]) -> Message:
+    def _system(self, options: Options, tools: Sequence[PromptTool]) -> Message:
         """Who the model is, what day it is, how hard it is to think, and its own tools."""
         from openai_harmony import Message, ReasoningEffort, Role, SystemContent
 
@@ -172,13 +172,17 @@ def _faults(said: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
 
 
 def _developer(
-    instructions: str | None, talk: Talk, options: Options, tools: Sequence[ShownTool]
+    instructions: str | None, talk: Talk, options: Options, tools: Sequence[PromptTool]
 ) -> Message | None:
     """All that instructs the model, in order: instructions, what system and developer said, the
     tools, the form of the answer. None where nothing does."""
     from openai_harmony import DeveloperContent, Message, Role, TextContent
 
-    told = [text for text in (instructions, *talk.told, *wishes(options, (BROWSER,))) if text]
+    told = [
+        text
+        for text in (instructions, *talk.told, *format_instructions(options, (BROWSER,)))
+        if text
+    ]
     parts: list[Any] = []
     if told or tools:
         content = DeveloperContent()
@@ -192,7 +196,7 @@ def _developer(
     return Message.from_role_and_contents(Role.DEVELOPER, parts) if parts else None
 
 
-def _own(tools: Sequence[ShownTool]) -> Iterator[ToolNamespaceConfig]:
+def _own(tools: Sequence[PromptTool]) -> Iterator[ToolNamespaceConfig]:
     """The interpreter and the browser, as the system message has them."""
     from openai_harmony import ToolNamespaceConfig
 
@@ -205,7 +209,7 @@ def _own(tools: Sequence[ShownTool]) -> Iterator[ToolNamespaceConfig]:
         yield ToolNamespaceConfig(name=BROWSER, description=None, tools=described)
 
 
-def _described(tool: ShownTool, name: str) -> ToolDescription:
+def _described(tool: PromptTool, name: str) -> ToolDescription:
     from openai_harmony import ToolDescription
 
     schema = plain_schema(tool.schema)

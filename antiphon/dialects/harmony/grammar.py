@@ -10,10 +10,10 @@ import json
 
 from antiphon.conversation import Options
 from antiphon.dialects.formats.tool_formats import TOOLS
-from antiphon.dialects.grammar.builder import Grammarian as Base
+from antiphon.dialects.grammar.builder import GrammarBuilder as Base
 from antiphon.dialects.grammar.builder import is_partial
-from antiphon.dialects.grammar.lark import Rules
-from antiphon.dialects.tools import Shown
+from antiphon.dialects.grammar.lark import LarkRules
+from antiphon.dialects.tools import PromptTools
 from antiphon.tokens import Constraint, Tokenizer
 
 from .messages import FUNCTIONS, PYTHON, natives
@@ -40,7 +40,7 @@ class Grammarian(Base):
         super().__init__(tokenizer, TOOLS["hermes"], None)
 
     def reply(
-        self, options: Options, shown: Shown, begun: Kind | None, *, thought: bool = False
+        self, options: Options, shown: PromptTools, begun: Kind | None, *, thought: bool = False
     ) -> Constraint | None:
         """What the next reply must obey; None if it may be anything. ``begun``: the prompt ends in
         a message of this kind. ``thought``: it ends where the thinking was cut short, behind the
@@ -51,7 +51,7 @@ class Grammarian(Base):
         needed = is_formed or self._must_hold(shown)
         if not (needed or any(tool.strict is None for tool in shown.callable)):
             return None
-        rules = Rules(shown.required)
+        rules = LarkRules(shown.required)
         answer = self._answer(rules, schema, options.guide) if is_formed else "TEXT"
         rules.add("answer", f"{answer} {self._literal(CONTROLS['return'])}")
         rules.add("TEXT", _TEXT)
@@ -65,14 +65,14 @@ class Grammarian(Base):
         lark = f"start: {start}\n{rules.text()}"
         return Constraint(lark, needed=needed, partial=is_partial(schema))
 
-    def _before(self, rules: Rules, begun: Kind | None, kinds: str) -> str:
+    def _before(self, rules: LarkRules, begun: Kind | None, kinds: str) -> str:
         """The messages before the one that counts."""
         said = rules.add("said", f"TEXT {self._literal(_TURN)}")
         told = f"{self._literal(_CHANNEL)} {kinds} {self._literal(_MESSAGE)} {said}"
         before = f"{rules.add('told', told)}{{0,{_MOST_THOUGHTS}}} "
         return before if begun is None else f"{said} {before}"
 
-    def _ends(self, rules: Rules, shown: Shown) -> str:
+    def _ends(self, rules: LarkRules, shown: PromptTools) -> str:
         """A call, or an answer where none must come."""
         constrain = self._literal(CONTROLS["constrain"])
         rules.add("type", f'(" " {constrain} "json" | " json")?')
@@ -90,7 +90,7 @@ class Grammarian(Base):
         head = f'{self._literal(_CHANNEL)} "final" type {self._literal(_MESSAGE)}'
         return rules.add("ends", " | ".join([*calls, f"{head} answer"]))
 
-    def _addressed(self, rules: Rules, number: int, recipient: str) -> str:
+    def _addressed(self, rules: LarkRules, number: int, recipient: str) -> str:
         """A call, with its recipient on either side of the channel."""
         to = json.dumps(f" to={recipient}")
         name = "commentary" if recipient.startswith(FUNCTIONS) else "analysis"

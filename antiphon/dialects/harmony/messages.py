@@ -12,7 +12,7 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.dialects.messages import Builder, Unreadable, unfinished
-from antiphon.dialects.tools import Shown
+from antiphon.dialects.tools import PromptTools
 from antiphon.wire import items as it
 
 __all__ = ["ASSISTANT", "BROWSER", "FUNCTIONS", "PYTHON", "Said", "Talk", "natives", "talk_of"]
@@ -44,7 +44,7 @@ class Talk(Struct, frozen=True, kw_only=True):
     is_open: bool
 
 
-def natives(shown: Shown) -> Mapping[str, str]:
+def natives(shown: PromptTools) -> Mapping[str, str]:
     """The tools that are called as the model was trained to: by the name they were shown by, whom
     their calls are addressed to. A custom tool ``python``, functions of a namespace ``browser``."""
     found = {}
@@ -60,7 +60,7 @@ def natives(shown: Shown) -> Mapping[str, str]:
 
 def talk_of(
     items: Sequence[it.Item],
-    shown: Shown,
+    shown: PromptTools,
     unreadable: Unreadable = "note",
     past: int = 0,
     recalls: bool = False,
@@ -86,7 +86,7 @@ def talk_of(
 
 
 class _Talk(Builder):
-    def __init__(self, shown: Shown, unreadable: Unreadable) -> None:
+    def __init__(self, shown: PromptTools, unreadable: Unreadable) -> None:
         super().__init__(shown, unreadable)
         self.told: list[str] = []
         self._said: list[Said] = []

@@ -14,7 +14,7 @@ from typing import Literal
 from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.detokenizer import Detokenizer, wire_logprob
-from antiphon.dialects.json_stream import Span
+from antiphon.dialects.json_stream import JsonSpan
 from antiphon.dialects.parser.delta_builder import Sink
 from antiphon.dialects.parser.tool_call import Call, ToolShape
 from antiphon.stream.deltas import Delta, Reason
@@ -66,7 +66,7 @@ class _PlainCall:
         sink.call(shape, "")
 
     def arguments(self, text: str) -> None:
-        self._sink.argue(text)
+        self._sink.add_arguments(text)
 
     def end(self) -> None:
         self._sink.end_call()
@@ -101,7 +101,7 @@ class Parser:
         self._parallel = parallel
         self._held = held
         self._is_json = is_json
-        self._json: Span | None = None
+        self._json: JsonSpan | None = None
         self._sink = Sink()
         self._detokenizer = Detokenizer(tokenizer, codes.marks, codes.known)
         #: Of the message that is being read; None in a header.
@@ -121,7 +121,7 @@ class Parser:
 
     # --- the contract -----------------------------------------------------------------------------
 
-    def free(self) -> None:
+    def set_unconstrained(self) -> None:
         self._held, self._json = False, None
 
     @property
@@ -261,7 +261,7 @@ class Parser:
     def _expect(self) -> None:
         """Follow the JSON of what is held to be some."""
         is_json = isinstance(self._call, Call) if self._kind == "call" else self._is_json
-        self._json = Span() if self._held and is_json and self._kind in _LAST else None
+        self._json = JsonSpan() if self._held and is_json and self._kind in _LAST else None
 
     def _opened(self, name: str) -> Call | _PlainCall:
         if name in self._plain:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
-from antiphon.conversation import Kept
+from antiphon.conversation import PromptTokens
 from antiphon.dialects.chat.prompt import clean
 from antiphon.dialects.json_stream import load
 from antiphon.tokens import Tokenizer
@@ -47,7 +47,7 @@ class Encoder:
         return tuple(self._encoding.encode(text, disallowed_special=()))
 
     def encode(
-        self, head: Sequence[Message], talk: Talk, kept: Kept | None, *, has_functions: bool
+        self, head: Sequence[Message], talk: Talk, kept: PromptTokens | None, *, has_functions: bool
     ) -> tuple[int, ...]:
         """Ids of ``head`` and what was said behind it, up to where the model goes on."""
         first = [self._rendered(message, has_functions) for message in head]
@@ -70,7 +70,7 @@ class Encoder:
     # --- kept tokens ------------------------------------------------------------------------------
 
     def _kept(
-        self, first: Sequence[list[int]], talk: Talk, kept: Kept | None
+        self, first: Sequence[list[int]], talk: Talk, kept: PromptTokens | None
     ) -> Iterator[Sequence[int]]:
         """Those messages from the beginning of ``kept`` that are to be written again, each ended
         as those of the past are."""

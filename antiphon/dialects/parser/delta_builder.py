@@ -11,7 +11,7 @@ from typing import Literal
 
 from msgspec import UNSET
 
-from antiphon.stream.deltas import Close, Delta, Open, Sampled, Text
+from antiphon.stream.deltas import Close, Delta, Open, SampledTokens, Text
 from antiphon.wire.items import CustomToolCall, FunctionCall, Item, Logprob, Message, Reasoning
 
 from .tool_call import ToolShape
@@ -44,7 +44,7 @@ class Sink:
 
     def sampled(self, ids: tuple[int, ...]) -> None:
         """These tokens stand behind what follows."""
-        self._out.append(Sampled(ids))
+        self._out.append(SampledTokens(ids))
 
     # --- text -------------------------------------------------------------------------------------
 
@@ -123,7 +123,7 @@ class Sink:
             else FunctionCall(call_id=call_id, name=name, arguments="", namespace=namespace),
         )
 
-    def argue(self, text: str) -> None:
+    def add_arguments(self, text: str) -> None:
         """More of its arguments or input."""
         self._out.append(Text(text))
 

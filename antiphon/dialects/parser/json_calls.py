@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from typing import Protocol
 
-from antiphon.dialects.json_stream import Span, StringText
+from antiphon.dialects.json_stream import JsonSpan, StringText
 
 __all__ = ["Record", "Recorded"]
 
@@ -50,7 +50,7 @@ class Record:
         self._key = ""
         self._text: list[str] = []
         self._string = StringText()
-        self._span = Span()
+        self._span = JsonSpan()
         self._waiting: list[str] = []
         self._has_arguments = False
         self.over = False
@@ -141,7 +141,7 @@ class Record:
             return at + 1
         else:
             self._has_arguments |= self._key in _ARGUMENTS
-            self._span, self._text = Span(), []
+            self._span, self._text = JsonSpan(), []
             self._step = self._read_span(char)
             self._begin_if_named()
         return at

@@ -19,7 +19,7 @@ from antiphon.dialects.formats.tool_formats import (
     ReasoningFormat,
     ToolFormat,
 )
-from antiphon.dialects.json_stream import Span
+from antiphon.dialects.json_stream import JsonSpan
 from antiphon.stream.deltas import Delta, Reason
 from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 
@@ -66,7 +66,7 @@ class Parser:
     ) -> None:
         self._tokenizer = tokenizer
         self._held = held
-        self._json = Span() if held and is_json else None
+        self._json = JsonSpan() if held and is_json else None
         if not shapes:
             tools = None
         self._states = {} if tools is None else tools.states
@@ -96,7 +96,7 @@ class Parser:
 
     # --- the contract -----------------------------------------------------------------------------
 
-    def free(self) -> None:
+    def set_unconstrained(self) -> None:
         self._held, self._json = False, None
 
     @property

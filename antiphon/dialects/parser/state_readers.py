@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 from typing import Protocol
 
 from antiphon.dialects.formats.types import Reads, ToolFormat
-from antiphon.dialects.json_stream import Span
+from antiphon.dialects.json_stream import JsonSpan
 
 from .json_calls import Record
 from .keyword_arguments import PairReader
@@ -134,7 +134,7 @@ class _Json(_Plain):
 
     def __init__(self, call: Call) -> None:
         super().__init__(call)
-        self._span = Span()
+        self._span = JsonSpan()
         self._begun = False
 
     def read(self, text: str) -> int:

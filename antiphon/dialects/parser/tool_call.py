@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.dialects.json_stream import InputText, Span, load
+from antiphon.dialects.json_stream import InputText, JsonSpan, load
 
 from .argument_values import ObjectText
 from .lexer import QUOTE
@@ -41,7 +41,7 @@ class Sink(Protocol):
     def call(self, shape: ToolShape, call_id: str) -> None:
         """A call begins."""
 
-    def argue(self, text: str) -> None:
+    def add_arguments(self, text: str) -> None:
         """Its arguments, or its input, go on."""
 
     def end_call(self) -> None:
@@ -59,7 +59,7 @@ class Call:
         self._tools = tools
         self._input: InputText | None = None
         self._head: str | None = ""
-        self._inner: Span | None = None
+        self._inner: JsonSpan | None = None
         self._object: ObjectText | None = None
         self._schema: Mapping[str, Any] = {}
         self._keys: list[str] = []
@@ -125,7 +125,7 @@ class Call:
             self._head += text
             if (wrapped := _WRAPPED.match(self._head)) is not None:
                 inside, self._head = self._head[wrapped.end() :], None
-                self._inner = Span()
+                self._inner = JsonSpan()
                 self._unwrapped(inside)
             elif final or not _may_be_wrapped(self._head):
                 head, self._head = self._head, None
@@ -138,7 +138,7 @@ class Call:
 
     def _argue(self, text: str) -> None:
         if text := text.replace(QUOTE, ""):  # a quote where none belongs
-            self._sink.argue(text)
+            self._sink.add_arguments(text)
 
     def body(self, text: str) -> None:
         """All arguments as they stand: a line for each parameter there must be, of which the last

@@ -16,13 +16,13 @@ from msgspec import Struct
 from antiphon.errors import BackendError
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
 
-from .stop_conditions import Endings
-from .thread_channel import Handover
+from .stop_conditions import StopConditions
+from .thread_channel import ThreadChannel
 
-__all__ = ["Pump", "Told", "told_token"]
+__all__ = ["AsyncRequests", "EngineOutput", "told_token"]
 
 
-class Told(Struct, frozen=True):
+class EngineOutput(Struct, frozen=True):
     """What an engine says at one time. ``reason``: its own word for why it ended, if it did."""
 
     tokens: list[TokenLogprob]
@@ -30,20 +30,20 @@ class Told(Struct, frozen=True):
     cached: int | None = None
 
 
-class Pump:
+class AsyncRequests:
     """All that one engine generates. Belongs to the event loop."""
 
     def __init__(self) -> None:
-        self._running: dict[asyncio.Task[None], Handover] = {}
+        self._running: dict[asyncio.Task[None], ThreadChannel] = {}
         self._closed = False
 
     async def chunks(
-        self, said: AsyncGenerator[Told, None], endings: Endings
+        self, said: AsyncGenerator[EngineOutput, None], endings: StopConditions
     ) -> AsyncGenerator[Chunk, None]:
         """Closing it closes ``said``, which is how an engine learns that it may stop."""
         if self._closed:
             raise BackendError("The engine is closed.")
-        out = Handover(asyncio.get_running_loop())
+        out = ThreadChannel(asyncio.get_running_loop())
         task = asyncio.create_task(_read(said, endings, out))
         self._running[task] = out
         task.add_done_callback(lambda task: self._running.pop(task, None))
@@ -65,7 +65,9 @@ class Pump:
             await asyncio.wait(running)
 
 
-async def _read(said: AsyncGenerator[Told, None], endings: Endings, out: Handover) -> None:
+async def _read(
+    said: AsyncGenerator[EngineOutput, None], endings: StopConditions, out: ThreadChannel
+) -> None:
     try:
         async with aclosing(said):
             async for told in said:
@@ -81,7 +83,7 @@ async def _read(said: AsyncGenerator[Told, None], endings: Endings, out: Handove
         out.fail(error)
 
 
-def _finished(told: Told, endings: Endings) -> Chunk | None:
+def _finished(told: EngineOutput, endings: StopConditions) -> Chunk | None:
     if told.reason is None:
         return None
     if told.reason in ("stop", "length"):

@@ -11,7 +11,7 @@ from typing import Any
 from antiphon.errors import InvalidRequest, SetupError, UnreadableImage
 from antiphon.tokens import Image
 
-__all__ = ["as_png", "opened", "require"]
+__all__ = ["as_png", "open_images", "require"]
 
 
 def require(extra: str) -> None:
@@ -20,7 +20,7 @@ def require(extra: str) -> None:
         raise SetupError(f'Pillow is not installed: pip install "antiphon[{extra}]"')
 
 
-def opened(images: Sequence[Image]) -> list[Any]:
+def open_images(images: Sequence[Image]) -> list[Any]:
     """Each in RGB. Raises ``UnreadableImage`` for one that cannot be read."""
     import PIL.Image
 

@@ -9,7 +9,7 @@ from antiphon.engines.base import Sampling
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
 
-__all__ = ["cannot_see", "check_request", "stops_of", "too_long", "values_of"]
+__all__ = ["cannot_see", "check_request", "sampling_values", "stops_of", "too_long"]
 
 _VALUES = (
     "temperature",
@@ -57,7 +57,7 @@ def too_long(tokens: int, card: ModelCard) -> InvalidRequest:
     )
 
 
-def values_of(sampling: Sampling, card: ModelCard) -> dict[str, Any]:
+def sampling_values(sampling: Sampling, card: ModelCard) -> dict[str, Any]:
     """The sampling values that are given, by the request or else by the model's files."""
     asked = {name: getattr(sampling, name) for name in _VALUES}
     values = {name: card.generation.get(name) if v is None else v for name, v in asked.items()}

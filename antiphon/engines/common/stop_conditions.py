@@ -15,10 +15,10 @@ from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 
 from .stop_strings import StopStrings
 
-__all__ = ["Endings"]
+__all__ = ["StopConditions"]
 
 
-class Endings:
+class StopConditions:
     """One continuation. ``room``: tokens left in the context. ``over`` once its last chunk was
     made."""
 

@@ -12,10 +12,10 @@ from collections.abc import AsyncGenerator, Sequence
 from antiphon.errors import AntiphonError, BackendError
 from antiphon.tokens import Chunk
 
-__all__ = ["Handover", "joined"]
+__all__ = ["ThreadChannel", "joined"]
 
 
-class Handover:
+class ThreadChannel:
     """One generation's way out. ``give`` belongs to any thread, the rest to the event loop."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:

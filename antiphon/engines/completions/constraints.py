@@ -22,10 +22,10 @@ from antiphon.engines.xgrammar.ebnf import ebnf
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.tokens import Constraint, Prompt, Tokenizer
 
-__all__ = ["WORDS", "Worded", "Words", "are_taken"]
+__all__ = ["WORDS", "ConstraintEncoder", "ConstraintSyntax", "probe_constraints"]
 
 
-class Words(Struct, frozen=True):
+class ConstraintSyntax(Struct, frozen=True):
     """``kind``: llguidance's Lark, xgrammar's EBNF, or a JSON schema. ``said``: what stands in a
     request for one of these."""
 
@@ -38,21 +38,23 @@ _HEAD = "%llguidance {}\n"
 
 #: Server → its words, the best first. vLLM that may choose a backend by itself stays for good with
 #: the one that its first request was for.
-WORDS: Mapping[str, Sequence[Words]] = {
+WORDS: Mapping[str, Sequence[ConstraintSyntax]] = {
     "vllm": (
-        Words("ebnf", lambda said: {"structured_outputs": {"grammar": said}}),
-        Words("lark", lambda said: {"structured_outputs": {"grammar": said}}),
-        Words("schema", lambda said: {"structured_outputs": {"json": said}}),
+        ConstraintSyntax("ebnf", lambda said: {"structured_outputs": {"grammar": said}}),
+        ConstraintSyntax("lark", lambda said: {"structured_outputs": {"grammar": said}}),
+        ConstraintSyntax("schema", lambda said: {"structured_outputs": {"json": said}}),
     ),
     "sglang": (
-        Words("lark", lambda said: {"ebnf": said}),
-        Words("ebnf", lambda said: {"ebnf": said}),
-        Words("schema", lambda said: {"json_schema": msgspec.json.encode(said).decode()}),
+        ConstraintSyntax("lark", lambda said: {"ebnf": said}),
+        ConstraintSyntax("ebnf", lambda said: {"ebnf": said}),
+        ConstraintSyntax(
+            "schema", lambda said: {"json_schema": msgspec.json.encode(said).decode()}
+        ),
     ),
     "tensorrt-llm": (
-        Words("ebnf", lambda said: {"response_format": {"type": "ebnf", "ebnf": said}}),
-        Words("lark", lambda said: {"response_format": {"type": "ebnf", "ebnf": said}}),
-        Words(
+        ConstraintSyntax("ebnf", lambda said: {"response_format": {"type": "ebnf", "ebnf": said}}),
+        ConstraintSyntax("lark", lambda said: {"response_format": {"type": "ebnf", "ebnf": said}}),
+        ConstraintSyntax(
             "schema",
             lambda said: {
                 "response_format": {"type": "json_schema", "json_schema": {"schema": said}}
@@ -60,16 +62,16 @@ WORDS: Mapping[str, Sequence[Words]] = {
         ),
     ),
     "llama-server": (
-        Words("lark", lambda said: {"grammar": said}),
-        Words("schema", lambda said: {"json_schema": said}),
+        ConstraintSyntax("lark", lambda said: {"grammar": said}),
+        ConstraintSyntax("schema", lambda said: {"json_schema": said}),
     ),
 }
 
 
-class Worded:
+class ConstraintEncoder:
     """Constraints in one server's words, or in none."""
 
-    def __init__(self, words: Words | None, tokenizer: Tokenizer) -> None:
+    def __init__(self, words: ConstraintSyntax | None, tokenizer: Tokenizer) -> None:
         self._words = words
         self._ends = tokenizer.end_ids
         self._literals = {id: literal for literal, id in tokenizer.special.items()}
@@ -117,7 +119,7 @@ _ASKED = Constraint('start: %json {"const": "qz"}', schema={"const": "qz"})
 _TOKENS, _WAIT_S = 12, 60
 
 
-async def are_taken(engine: Engine) -> bool:
+async def probe_constraints(engine: Engine) -> bool:
     """Whether the engine says a word because it is held to it."""
     prompt = Prompt(tuple(engine.tokenizer.encode("a", special=False)))
     said = b""

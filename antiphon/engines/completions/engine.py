@@ -19,19 +19,19 @@ from msgspec.structs import replace
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.image_token_cache import ImageSizes
 from antiphon.engines.common.request_checks import cannot_see, check_request
-from antiphon.engines.common.stop_conditions import Endings
+from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.gguf import reader as gguf
 from antiphon.engines.huggingface import model_folder as hf_folder
-from antiphon.engines.llama.partial_tokens import Withheld
+from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError, SetupError, UnreadableImage
 from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
-from antiphon.upstream.client import Patience, Upstream
+from antiphon.upstream.client import RetryPolicy, Upstream
 from antiphon.upstream.endpoint import entries, listing, only_model, reach
 
-from .constraints import WORDS, Worded, Words, are_taken
-from .images import Eyes, Question, eyes_of
+from .constraints import WORDS, ConstraintEncoder, ConstraintSyntax, probe_constraints
+from .images import ImagePrompt, Question, eyes_of
 from .servers import FLAVOURS, Flavour
-from .stream_parser import Asked, Piece, Pieces
+from .stream_parser import CompletionsStreamParser, Piece, StreamRequest
 
 __all__ = ["Completions", "load"]
 
@@ -84,7 +84,7 @@ async def load(
         flavour = replace(flavour, can=can)
         made = partial(Completions, upstream, called, flavour, tokenizer, card, body=told.body)
         for words in WORDS[kind]:
-            if await are_taken(made(words=words)):
+            if await probe_constraints(made(words=words)):
                 return made(words=words, adapters=adapters, eyes=eyes)
         return made(adapters=adapters, eyes=eyes)
     except BaseException:
@@ -107,10 +107,10 @@ class Completions:
         *,
         body: Mapping[str, Any] | None = None,
         adapters: Mapping[str, str] | None = None,
-        eyes: Eyes | None = None,
-        words: Words | None = None,
+        eyes: ImagePrompt | None = None,
+        words: ConstraintSyntax | None = None,
     ) -> None:
-        self._worded = Worded(words, tokenizer)
+        self._worded = ConstraintEncoder(words, tokenizer)
         self.capabilities = self._worded.told(flavour.can)
         self._adapters = adapters or {}
         self._eyes = eyes
@@ -120,7 +120,7 @@ class Completions:
         self._flavour = flavour
         self._tokenizer = tokenizer
         self._card = card
-        self._withheld = Withheld(tokenizer)
+        self._withheld = PartialTokens(tokenizer)
         self._body = body or {}
         base = upstream.versioned if flavour.versioned else upstream.root
         self._url = f"{base}/{flavour.path}"
@@ -150,13 +150,13 @@ class Completions:
                 await patience.again(error)
 
     async def _generated(
-        self, prompt: Prompt, sampling: Sampling, patience: Patience
+        self, prompt: Prompt, sampling: Sampling, patience: RetryPolicy
     ) -> AsyncGenerator[Chunk, None]:
         room = self._card.context_size - len(prompt.ids)
         # SGLang refuses what would not fit
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
         question = await self._question(prompt, sampling)
-        endings = Endings(self._tokenizer, sampling, room)
+        endings = StopConditions(self._tokenizer, sampling, room)
         last: Chunk | None = None
         cached: int | None = None
         async with aclosing(self._answer(question, sampling, patience)) as batches:
@@ -193,7 +193,7 @@ class Completions:
             raise cannot_see()
         return await self._sizes.of(image, partial(self._measured, self._eyes))
 
-    async def _measured(self, eyes: Eyes, image: Image) -> int:
+    async def _measured(self, eyes: ImagePrompt, image: Image) -> int:
         try:
             return await self._besides(eyes.alone(image))
         except BackendError as error:
@@ -224,7 +224,7 @@ class Completions:
             if sampling.constraint is None
             else await asyncio.to_thread(self._worded.said, sampling)
         )
-        asked = Asked(
+        asked = StreamRequest(
             model=self._model,
             prompt=prompt,
             sampling=sampling,
@@ -238,7 +238,7 @@ class Completions:
         return Question(self._url, flavour.written(asked), flavour.pieces(asked))
 
     def _answer(
-        self, question: Question, sampling: Sampling, patience: Patience | None = None
+        self, question: Question, sampling: Sampling, patience: RetryPolicy | None = None
     ) -> AsyncGenerator[list[bytes], None]:
         body = _encode({**question.body, **self._body})
         return self._upstream.stream(question.url, body, sampling.trace, patience)
@@ -247,7 +247,9 @@ class Completions:
         await self._upstream.close()
 
 
-def _read(pieces: Pieces, payloads: list[bytes]) -> tuple[Piece, BackendError | None]:
+def _read(
+    pieces: CompletionsStreamParser, payloads: list[bytes]
+) -> tuple[Piece, BackendError | None]:
     """What payloads that came together say, up to the one that is an error."""
     whole = Piece()
     for payload in payloads:
@@ -263,7 +265,7 @@ def _read(pieces: Pieces, payloads: list[bytes]) -> tuple[Piece, BackendError | 
     return whole, None
 
 
-def _ended(endings: Endings, piece: Piece) -> Chunk | None:
+def _ended(endings: StopConditions, piece: Piece) -> Chunk | None:
     """What the tokens make, with the end where the upstream says so."""
     chunk = endings.feed(piece.tokens) if piece.tokens else None
     if piece.reason is None or endings.over:

@@ -20,9 +20,9 @@ from antiphon.tokens import Image, Prompt, Tokenizer
 from antiphon.upstream.client import Upstream
 
 from .servers import FLAVOURS, sglang_shown, vllm_shown
-from .stream_parser import Asked, Pieces, SglangPieces, VllmGeneratePieces
+from .stream_parser import CompletionsStreamParser, SglangPieces, StreamRequest, VllmGeneratePieces
 
-__all__ = ["Eyes", "Question", "eyes_of"]
+__all__ = ["ImagePrompt", "Question", "eyes_of"]
 
 
 class Question(Struct, frozen=True):
@@ -30,10 +30,10 @@ class Question(Struct, frozen=True):
 
     url: str
     body: Mapping[str, Any]
-    pieces: Pieces
+    pieces: CompletionsStreamParser
 
 
-class Eyes(Protocol):
+class ImagePrompt(Protocol):
     """How one server is shown images. ``told``: see ``Capabilities.images``."""
 
     told: Literal["apart", "template"]
@@ -41,7 +41,7 @@ class Eyes(Protocol):
     def alone(self, image: Image) -> Prompt:
         """A prompt to measure the image with."""
 
-    async def question(self, asked: Asked) -> Question:
+    async def question(self, asked: StreamRequest) -> Question:
         """For a prompt with images. Raises ``InvalidRequest``, and ``BackendError`` where the
         server does not see any more."""
 
@@ -62,7 +62,7 @@ class _TextEyes:
     def alone(self, image: Image) -> Prompt:
         return alone(image, self._tokenizer, self._bos)
 
-    async def question(self, asked: Asked) -> Question:
+    async def question(self, asked: StreamRequest) -> Question:
         check_places(asked.prompt)
         speller = await self._spelling()
         flavour = FLAVOURS["llama-server"]
@@ -90,8 +90,8 @@ class _TokenEyes:
     def __init__(
         self,
         url: str,
-        written: Callable[[Asked, Sequence[str]], Mapping[str, Any]],
-        pieces: Callable[[Asked], Pieces],
+        written: Callable[[StreamRequest, Sequence[str]], Mapping[str, Any]],
+        pieces: Callable[[StreamRequest], CompletionsStreamParser],
         speller: Speller | None = None,
     ) -> None:
         self._speller = speller
@@ -102,13 +102,13 @@ class _TokenEyes:
     def alone(self, image: Image) -> Prompt:
         return Prompt(image.word, (replace(image, at=0),))
 
-    async def question(self, asked: Asked) -> Question:
+    async def question(self, asked: StreamRequest) -> Question:
         if not all(image.word for image in asked.prompt.images):
             raise InvalidRequest("This model's chat template does not show images.", param="input")
         body = await asyncio.to_thread(self._body, asked)
         return Question(self._url, body, self._pieces(asked))
 
-    def _body(self, asked: Asked) -> Mapping[str, Any]:
+    def _body(self, asked: StreamRequest) -> Mapping[str, Any]:
         prompt = asked.prompt
         if self._speller is not None:
             asked = replace(asked, prompt=Prompt(self._speller.parted(prompt.ids)))
@@ -124,7 +124,7 @@ def _url_of(image: Image) -> str:
 
 async def eyes_of(
     kind: str, upstream: Upstream, model: str, tokenizer: Tokenizer, facts: Mapping[str, Any]
-) -> Eyes | None:
+) -> ImagePrompt | None:
     """How the server's ``model`` is shown images; None if it sees none. ``kind``: whose server it
     is; ``facts``: what it tells of itself."""
     if kind not in _OPENERS:
@@ -137,7 +137,7 @@ async def eyes_of(
 
 async def _llama_eyes(
     upstream: Upstream, model: str, tokenizer: Tokenizer, facts: Mapping[str, Any]
-) -> Eyes | None:
+) -> ImagePrompt | None:
     if _marker(facts) is None:
         return None
     added = await upstream.ask(f"{upstream.root}/tokenize", {"content": "", "add_special": True})
@@ -155,7 +155,7 @@ def _marker(facts: Any) -> str | None:
 
 async def _vllm_eyes(
     upstream: Upstream, model: str, tokenizer: Tokenizer, facts: Mapping[str, Any]
-) -> Eyes | None:
+) -> ImagePrompt | None:
     """A token is asked for, since only ``--enable-scale-out`` opens this address. Whether the model
     sees its chat template tells."""
     url = f"{upstream.root}/inference/v1/generate"
@@ -168,14 +168,14 @@ async def _vllm_eyes(
 
 async def _sglang_eyes(
     upstream: Upstream, model: str, tokenizer: Tokenizer, facts: Mapping[str, Any]
-) -> Eyes | None:
+) -> ImagePrompt | None:
     if not facts.get("has_image_understanding"):
         return None
     url = f"{upstream.root}/{FLAVOURS['sglang'].path}"
     return _TokenEyes(url, sglang_shown, SglangPieces, Speller(tokenizer))
 
 
-_Opener = Callable[[Upstream, str, Tokenizer, Mapping[str, Any]], Awaitable[Eyes | None]]
+_Opener = Callable[[Upstream, str, Tokenizer, Mapping[str, Any]], Awaitable[ImagePrompt | None]]
 _OPENERS: Mapping[str, _Opener] = {
     "llama-server": _llama_eyes,
     "sglang": _sglang_eyes,

@@ -13,7 +13,14 @@ from msgspec import Struct
 
 from antiphon.engines.base import Capabilities, Sampling
 
-from .stream_parser import Asked, LlamaPieces, Pieces, SglangPieces, TrtllmPieces, VllmPieces
+from .stream_parser import (
+    CompletionsStreamParser,
+    LlamaPieces,
+    SglangPieces,
+    StreamRequest,
+    TrtllmPieces,
+    VllmPieces,
+)
 
 __all__ = ["FLAVOURS", "Flavour", "sglang_shown", "vllm_shown"]
 
@@ -28,8 +35,8 @@ class Flavour(Struct, frozen=True, kw_only=True):
     path: str
     owner: str
     can: Capabilities
-    written: Callable[[Asked], Mapping[str, Any]]
-    pieces: Callable[[Asked], Pieces]
+    written: Callable[[StreamRequest], Mapping[str, Any]]
+    pieces: Callable[[StreamRequest], CompletionsStreamParser]
     versioned: bool = True
     late: bool = False
     adapts: bool = False
@@ -68,7 +75,7 @@ def _sampled(sampling: Sampling) -> dict[str, Any]:
     return params
 
 
-def _openai(asked: Asked) -> dict[str, Any]:
+def _openai(asked: StreamRequest) -> dict[str, Any]:
     return {
         "model": asked.sampling.adapter or asked.model,
         "prompt": asked.prompt.ids,
@@ -78,7 +85,7 @@ def _openai(asked: Asked) -> dict[str, Any]:
     }
 
 
-def _vllm(asked: Asked) -> Mapping[str, Any]:
+def _vllm(asked: StreamRequest) -> Mapping[str, Any]:
     sampling = asked.sampling
     body = _openai(asked) | _given(sampling, ("priority", "cache_salt"))
     body |= asked.held
@@ -91,7 +98,7 @@ def _vllm(asked: Asked) -> Mapping[str, Any]:
     return body
 
 
-def vllm_shown(asked: Asked, urls: Sequence[str]) -> Mapping[str, Any]:
+def vllm_shown(asked: StreamRequest, urls: Sequence[str]) -> Mapping[str, Any]:
     """What vLLM's ``/inference/v1/generate`` is asked for a prompt with images at these URLs."""
     sampling = asked.sampling
     params = {**_sampled(sampling), **asked.held, "detokenize": False}
@@ -111,7 +118,7 @@ def vllm_shown(asked: Asked, urls: Sequence[str]) -> Mapping[str, Any]:
     }
 
 
-def _trtllm(asked: Asked) -> Mapping[str, Any]:
+def _trtllm(asked: StreamRequest) -> Mapping[str, Any]:
     # gives the ids in place of the text
     return {**_openai(asked), **asked.held, "detokenize": False}
 
@@ -125,7 +132,7 @@ _SGLANG: Mapping[str, str] = {
 }
 
 
-def _sglang(asked: Asked) -> Mapping[str, Any]:
+def _sglang(asked: StreamRequest) -> Mapping[str, Any]:
     sampling = asked.sampling
     params = {_SGLANG.get(name, name): value for name, value in _sampled(sampling).items()}
     if params.get("top_k") == 0:
@@ -143,14 +150,14 @@ def _sglang(asked: Asked) -> Mapping[str, Any]:
     return body
 
 
-def sglang_shown(asked: Asked, urls: Sequence[str]) -> Mapping[str, Any]:
+def sglang_shown(asked: StreamRequest, urls: Sequence[str]) -> Mapping[str, Any]:
     """What SGLang is asked for a prompt with images at these URLs. Of several, some models would
     see the first alone if nothing told them."""
     several = {"modalities": ["multi-images"]} if len(urls) > 1 else {}
     return {**_sglang(asked), "image_data": urls, **several}
 
 
-def _llama(asked: Asked) -> Mapping[str, Any]:
+def _llama(asked: StreamRequest) -> Mapping[str, Any]:
     sampling = asked.sampling
     body: dict[str, Any] = {
         "prompt": asked.prompt.ids,

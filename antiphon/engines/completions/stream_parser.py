@@ -12,17 +12,17 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.engines.base import Sampling
-from antiphon.engines.llama.partial_tokens import Withheld
+from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError
 from antiphon.tokens import Alternative, Prompt, Tokenizer, TokenLogprob
 from antiphon.upstream.errors import GIVEN_UP, complaint, refused
 
 __all__ = [
-    "Asked",
+    "CompletionsStreamParser",
     "LlamaPieces",
     "Piece",
-    "Pieces",
     "SglangPieces",
+    "StreamRequest",
     "TrtllmPieces",
     "VllmGeneratePieces",
     "VllmPieces",
@@ -43,14 +43,14 @@ Id = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
 Reason = Literal["stop", "length"]
 
 
-class Asked(Struct, frozen=True, kw_only=True):
+class StreamRequest(Struct, frozen=True, kw_only=True):
     """One continuation that is asked for. ``held``: what is said of its constraint."""
 
     model: str
     prompt: Prompt
     sampling: Sampling
     tokenizer: Tokenizer
-    withheld: Withheld
+    withheld: PartialTokens
     held: Mapping[str, Any] = {}
 
 
@@ -65,7 +65,7 @@ class Piece(Struct):
     prompt: int | None = None
 
 
-class Pieces(Protocol):
+class CompletionsStreamParser(Protocol):
     """Reads one answer."""
 
     def feed(self, payload: bytes) -> Piece:
@@ -137,7 +137,7 @@ _decode_completion = msgspec.json.Decoder(_Completion).decode
 class VllmPieces:
     """``/v1/completions`` with ``return_token_ids``, and ids in place of the tokens' texts."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: StreamRequest) -> None:
         self._asked = asked
 
     def feed(self, payload: bytes) -> Piece:
@@ -238,7 +238,7 @@ class SglangPieces:
     """``/generate``: each payload has all ids so far, or with ``--incremental-streaming-output``
     the new ones."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: StreamRequest) -> None:
         self._asked = asked
         self._seen = 0
 
@@ -326,7 +326,7 @@ class LlamaPieces:
     """``/completion`` with ``return_tokens``. Of tokens that end within a character it tells only
     the last; the others are found by what they spell."""
 
-    def __init__(self, asked: Asked) -> None:
+    def __init__(self, asked: StreamRequest) -> None:
         self._asked = asked
         self._seen = 0
 

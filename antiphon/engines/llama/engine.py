@@ -30,7 +30,7 @@ from antiphon.errors import BackendError, InvalidRequest, SetupError, Unreadable
 from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt
 
 from .images import Speller, alone, check_places
-from .partial_tokens import Withheld
+from .partial_tokens import PartialTokens
 from .slots import Slots
 from .socket_client import LlamaSocket
 from .stream import Stream
@@ -183,7 +183,7 @@ class LlamaEngine:
             self._speller = Speller(tokenizer, server.marker, self._bos)
         self._sizes = ImageSizes()
         self.tokenizer = tokenizer
-        self._withheld = Withheld(tokenizer)
+        self._withheld = PartialTokens(tokenizer)
         self.card = card
         self._slots = Slots(parallel)
         self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="llama")

@@ -12,10 +12,10 @@ from collections.abc import Mapping
 
 from antiphon.tokens import Tokenizer
 
-__all__ = ["Withheld"]
+__all__ = ["PartialTokens"]
 
 
-class Withheld:
+class PartialTokens:
     """Recovers the ids of one tokenizer's withheld tokens."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:

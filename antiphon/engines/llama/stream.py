@@ -16,11 +16,11 @@ from msgspec import Struct, field
 
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.stop_strings import StopStrings
-from antiphon.engines.common.thread_channel import Handover
+from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.errors import BackendError
 from antiphon.tokens import Alternative, Chunk, Tokenizer, TokenLogprob
 
-from .partial_tokens import Withheld
+from .partial_tokens import PartialTokens
 
 __all__ = ["Stream"]
 
@@ -81,7 +81,7 @@ class Stream:
         self,
         loop: asyncio.AbstractEventLoop,
         tokenizer: Tokenizer,
-        withheld: Withheld,
+        withheld: PartialTokens,
         sampling: Sampling,
     ) -> None:
         self._tokenizer = tokenizer
@@ -96,7 +96,7 @@ class Stream:
         self._begun = False
         self._ended = False
         # Shared between the two threads:
-        self._handover = Handover(loop)
+        self._handover = ThreadChannel(loop)
         self._aborted = False
 
     # --- on the event loop ---

@@ -20,9 +20,9 @@ from msgspec import Struct
 
 from antiphon.dialects.grammar.json_schema import keywords_of
 from antiphon.engines.base import Capabilities, Sampling
-from antiphon.engines.common.request_checks import check_request, values_of
-from antiphon.engines.common.stop_conditions import Endings
-from antiphon.engines.common.thread_channel import Handover
+from antiphon.engines.common.request_checks import check_request, sampling_values
+from antiphon.engines.common.stop_conditions import StopConditions
+from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.gguf import reader as gguf
 from antiphon.engines.huggingface import model_folder as hf_folder
 from antiphon.errors import BackendError, InvalidRequest, SetupError
@@ -137,7 +137,7 @@ class OpenvinoEngine:
                 await self._child.start()
             except SetupError as error:
                 raise BackendError(str(error)) from None
-            listener = _Listener(Endings(self.tokenizer, sampling, room))
+            listener = _Listener(StopConditions(self.tokenizer, sampling, room))
             number = next(self._numbers)
             self._child.ask(self._asked(number, prompt, sampling, room), listener.hear)
             try:
@@ -147,7 +147,7 @@ class OpenvinoEngine:
                 self._child.leave(number)
 
     def _asked(self, number: int, prompt: Prompt, sampling: Sampling, room: int) -> Asked:
-        values = values_of(sampling, self.card)
+        values = sampling_values(sampling, self.card)
         hot = values.get("temperature") != 0
         # Zeros that mean "none" here are out of range there.
         config: dict[str, Any] = {name: value for name, value in values.items() if value}
@@ -189,9 +189,9 @@ def _check_schema(sampling: Sampling) -> None:
 class _Listener:
     """What the child says of one generation becomes chunks."""
 
-    def __init__(self, endings: Endings) -> None:
+    def __init__(self, endings: StopConditions) -> None:
         self._endings = endings
-        self.out = Handover(asyncio.get_running_loop())
+        self.out = ThreadChannel(asyncio.get_running_loop())
 
     def hear(self, message: ToParent | BackendError) -> None:
         if self._endings.over:

@@ -18,8 +18,8 @@ import msgspec
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.common.pillow_images import require
 from antiphon.engines.common.request_checks import cannot_see, check_request, too_long
-from antiphon.engines.common.stop_conditions import Endings
-from antiphon.engines.common.thread_channel import Handover
+from antiphon.engines.common.stop_conditions import StopConditions
+from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.common.token_masks import Grammars, check_grammar
 from antiphon.engines.huggingface import model_folder as hf_folder
 from antiphon.errors import BackendError, SetupError, first_line
@@ -225,8 +225,8 @@ class TransformersEngine:
             ends=self.tokenizer.end_ids,
             mask=None if grammar is None else self._grammars.mask(grammar),
         )
-        endings = Endings(self.tokenizer, sampling, room)
-        return Generation(prompt, sampler, endings, Handover(asyncio.get_running_loop()))
+        endings = StopConditions(self.tokenizer, sampling, room)
+        return Generation(prompt, sampler, endings, ThreadChannel(asyncio.get_running_loop()))
 
     def _checked(self, prompt: Prompt, sampling: Sampling) -> str | None:
         """The grammar, if there is one. Raises ``InvalidRequest``."""

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from antiphon.engines.common.stop_conditions import Endings
-from antiphon.engines.common.thread_channel import Handover
+from antiphon.engines.common.stop_conditions import StopConditions
+from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.tokens import Chunk, Prompt
 
 from .sampler import Sampler
@@ -23,7 +23,7 @@ class Generation:
     """``choose`` and ``begun`` belong to the model's thread, the rest to the event loop."""
 
     def __init__(
-        self, prompt: Prompt, sampler: Sampler, endings: Endings, handover: Handover
+        self, prompt: Prompt, sampler: Sampler, endings: StopConditions, handover: ThreadChannel
     ) -> None:
         self.prompt = prompt
         self.out = handover

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.engines.common.image_token_cache import ImageSizes
-from antiphon.engines.common.pillow_images import opened
+from antiphon.engines.common.pillow_images import open_images
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image, Prompt, Tokenizer
 
@@ -52,14 +52,14 @@ class Eyes:
         known = self._sizes.known(image)
         if known is not None:
             return known
-        (picture,) = opened([image])
+        (picture,) = open_images([image])
         return self._sizes.keep(image, len(self._seen(picture).ids) - 1)
 
     def inputs(self, prompt: Prompt) -> dict[str, Any]:
         """Tensors by name, ``input_ids`` among them. Raises ``InvalidRequest``."""
         import torch
 
-        pictures = opened(prompt.images)
+        pictures = open_images(prompt.images)
         seen = [self._seen(picture) for picture in pictures]
         rows: dict[str, list[int]] = {"input_ids": []}
         rows |= {name: [] for each in seen for name in each.kinds}

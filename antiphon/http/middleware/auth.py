@@ -23,7 +23,7 @@ from antiphon.wire.parsing.json_body import Limits as BodyLimits
 
 from .request_context import exchange_of, header
 
-__all__ = ["Access", "Bucket", "Guard", "Key", "Limits", "is_local"]
+__all__ = ["AuthConfig", "AuthMiddleware", "Bucket", "Key", "Limits", "is_local"]
 
 #: As they are written most often: to read an address takes longer than all else here.
 _LOOPBACK = ("127.0.0.1", "::1")
@@ -45,7 +45,7 @@ class Key(Struct, frozen=True, kw_only=True):
             raise SetupError(f"key {self.name!r}: sha256 must be 64 lower-case hex digits")
 
 
-class Access(Struct, frozen=True, kw_only=True):
+class AuthConfig(Struct, frozen=True, kw_only=True):
     """Who may come in. No ``keys``: everybody, as the tenant ``default``.
 
     ``metrics``: who may read ``/metrics`` besides holders of a key. ``hosts``: names this server
@@ -108,11 +108,11 @@ class _Entry:
         self.bucket = None if per_minute is None else Bucket(per_minute, now)
 
 
-class Guard:
+class AuthMiddleware:
     """The layer between the world and the routes. Says in the exchange who asks."""
 
     def __init__(
-        self, app: ASGIApp, access: Access, limits: Limits, clock: Callable[[], float]
+        self, app: ASGIApp, access: AuthConfig, limits: Limits, clock: Callable[[], float]
     ) -> None:
         self._app = app
         self._access = access

@@ -17,7 +17,7 @@ from antiphon.errors import BackendError, NotFound, Overloaded, RequestError, Ru
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.wire.response import Response, ResponseError
 
-from .request_context import ClientLeft, exchange_of
+from .request_context import ClientDisconnected, exchange_of
 
 __all__ = [
     "UNEXPECTED",
@@ -182,7 +182,7 @@ class Errors:
         scope["app"] = self  # has Starlette's router raise its refusals instead of wording them
         try:
             return await self._app(scope, receive, send)
-        except ClientLeft:
+        except ClientDisconnected:
             raise
         except RequestError as error:
             reply = refusal_reply(error)

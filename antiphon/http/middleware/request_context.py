@@ -13,11 +13,18 @@ from typing import Any
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from structlog.contextvars import bind_contextvars
 
-from antiphon.runs.execution.run import Left
+from antiphon.runs.execution.run import ReaderGone
 from antiphon.stream.writer import Ids
 from antiphon.wire.response import Usage
 
-__all__ = ["ClientLeft", "Exchange", "Exchanges", "exchange_of", "header", "trace_of"]
+__all__ = [
+    "ClientDisconnected",
+    "RequestContext",
+    "RequestContextMiddleware",
+    "exchange_of",
+    "header",
+    "trace_of",
+]
 
 _SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}\Z")
 _STARTS = ("http.response.start", "websocket.http.response.start")
@@ -29,11 +36,11 @@ _QUIET = frozenset({"/health", "/ready", "/metrics"})
 CLIENT_LEFT = 499
 
 
-class ClientLeft(Left):
+class ClientDisconnected(ReaderGone):
     """Nobody is there to be answered."""
 
 
-class Exchange:
+class RequestContext:
     """Filled in on the way; read once, at the end."""
 
     __slots__ = (
@@ -61,9 +68,9 @@ class Exchange:
         self.charge: Callable[[], None] = lambda: None
 
 
-def exchange_of(scope: Scope) -> Exchange:
+def exchange_of(scope: Scope) -> RequestContext:
     """The exchange this scope belongs to."""
-    exchange: Exchange = scope["antiphon.exchange"]
+    exchange: RequestContext = scope["antiphon.exchange"]
     return exchange
 
 
@@ -81,7 +88,7 @@ def trace_of(scope: Scope) -> dict[str, str]:
     return {name: value.decode("latin-1") for name, value in found.items() if value}
 
 
-class Exchanges:
+class RequestContextMiddleware:
     """The outermost layer. ``counted`` is told method, route and status of every exchange."""
 
     def __init__(
@@ -104,7 +111,9 @@ class Exchanges:
             return await self._app(scope, receive, send)
         given = header(scope, b"x-request-id")
         sane = given is not None and _SANE_ID.match(given)
-        exchange = Exchange(given.decode() if given and sane else self._ids("req"), self._clock())
+        exchange = RequestContext(
+            given.decode() if given and sane else self._ids("req"), self._clock()
+        )
         scope["antiphon.exchange"] = exchange
         bind_contextvars(request_id=exchange.id)
 
@@ -119,12 +128,12 @@ class Exchanges:
 
         try:
             await self._app(scope, receive, stamped)
-        except ClientLeft:
+        except ClientDisconnected:
             exchange.status = CLIENT_LEFT
         finally:
             self._close(scope, exchange)
 
-    def _close(self, scope: Scope, exchange: Exchange) -> None:
+    def _close(self, scope: Scope, exchange: RequestContext) -> None:
         method = scope.get("method", "WEBSOCKET")
         status = exchange.status or 500
         route = scope.get("route")

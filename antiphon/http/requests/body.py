@@ -13,7 +13,7 @@ import zstandard
 from starlette.types import Receive, Scope
 
 from antiphon.errors import InvalidRequest, TooLarge
-from antiphon.http.middleware.request_context import ClientLeft, header
+from antiphon.http.middleware.request_context import ClientDisconnected, header
 
 __all__ = ["pieces", "read", "too_large"]
 
@@ -71,7 +71,7 @@ async def _received(receive: Receive, limit: int) -> AsyncGenerator[bytes, None]
     while more:
         message = await receive()
         if message["type"] == "http.disconnect":
-            raise ClientLeft
+            raise ClientDisconnected
         piece = message.get("body", b"")
         size += len(piece)
         if size > limit:

@@ -15,26 +15,26 @@ from starlette.types import Receive, Scope, Send
 
 from antiphon.compat.error_paths import Paths
 from antiphon.errors import RequestError, RunError
-from antiphon.http.endpoint_context import Rim
+from antiphon.http.endpoint_context import EndpointContext
 from antiphon.http.json_response import json_reply
 from antiphon.http.metrics import Observed
 from antiphon.http.middleware.errors import failure_reply
-from antiphon.http.middleware.request_context import Exchange, exchange_of
+from antiphon.http.middleware.request_context import RequestContext, exchange_of
 from antiphon.http.requests import body as bodies
-from antiphon.http.streaming.disconnect import Presence
+from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.response import Stream
-from antiphon.runs.execution.run import Outlet
+from antiphon.runs.execution.run import EventSink
 from antiphon.wire.events import Event
 from antiphon.wire.parsing.json_body import Limits as BodyLimits
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import InputTokensDetails, Response, Usage
 
-from .responses import account
+from .responses import record_outcome
 
 if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
 
-__all__ = ["Asked", "Choices", "Frames"]
+__all__ = ["Asked", "CompletionsEndpoint", "Frames"]
 
 
 class Frames(Protocol):
@@ -60,7 +60,7 @@ class Asked(Protocol):
 _A = TypeVar("_A", bound=Asked)
 
 
-class Choices(Generic[_A]):
+class CompletionsEndpoint(Generic[_A]):
     """The endpoint, as an ASGI app. ``begin`` makes the run of a choice: of a tenant, of what was
     asked, by its index."""
 
@@ -68,7 +68,7 @@ class Choices(Generic[_A]):
         self,
         read: Callable[[bytes, BodyLimits], _A],
         begin: Callable[[str, _A, int], Awaitable[Run]],
-        rim: Rim,
+        rim: EndpointContext,
     ) -> None:
         self._read = read
         self._begin = begin
@@ -79,7 +79,7 @@ class Choices(Generic[_A]):
         body = await bodies.read(scope, receive, self._rim.limits.max_body_bytes)
         asked = self._read(body, self._rim.limits.body)
         stream = Stream(scope, send)
-        async with Presence(scope, receive), self._rim.gate.slot(exchange.tenant):
+        async with CancelOnDisconnect(scope, receive), self._rim.gate.slot(exchange.tenant):
             runs = await self._runs(exchange.tenant, asked)
             exchange.model, exchange.response_id = runs[0].response.model, runs[0].id
             try:
@@ -107,7 +107,7 @@ class Choices(Generic[_A]):
             raise
 
     async def _tell(
-        self, exchange: Exchange, asked: _A, runs: Sequence[Run], stream: Stream
+        self, exchange: RequestContext, asked: _A, runs: Sequence[Run], stream: Stream
     ) -> None:
         chunks = [asked.chunks(runs[0].response, at) for at in range(len(runs))]
         await _together(
@@ -121,13 +121,13 @@ class Choices(Generic[_A]):
                 await rest
 
     async def _driven(
-        self, exchange: Exchange, run: Run, outlet: Callable[[Observed], Outlet | None]
+        self, exchange: RequestContext, run: Run, outlet: Callable[[Observed], EventSink | None]
     ) -> None:
         observed = Observed(exchange.started, self._rim.clock)
         try:
             await run.drive(outlet(observed))
         finally:
-            account(exchange, observed, run, self._rim.metrics, self._rim.clock())
+            record_outcome(exchange, observed, run, self._rim.metrics, self._rim.clock())
 
 
 def _total(runs: Iterable[Run]) -> Usage:
@@ -157,7 +157,7 @@ async def _together(drives: Iterable[Coroutine[Any, Any, None]]) -> None:
         await asyncio.wait(tasks)
 
 
-class _Told(Outlet):
+class _Told(EventSink):
     """A run on its way to the reader, in the words of another API. The answer of several runs
     begins with what comes first."""
 

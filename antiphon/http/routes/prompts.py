@@ -10,7 +10,7 @@ from starlette.requests import Request
 
 from antiphon.errors import Forbidden
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import Access, Limits, is_local
+from antiphon.http.middleware.auth import AuthConfig, Limits, is_local
 from antiphon.http.middleware.request_context import exchange_of
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query
@@ -26,7 +26,7 @@ __all__ = ["Prompts"]
 class Prompts:
     """Every route below ``/v1/prompts``."""
 
-    def __init__(self, service: Service, access: Access, limits: Limits) -> None:
+    def __init__(self, service: Service, access: AuthConfig, limits: Limits) -> None:
         self._prompts = service.prompts
         self._access = access
         self._limits = limits

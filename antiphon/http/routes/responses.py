@@ -16,20 +16,20 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest
-from antiphon.http.endpoint_context import Rim
+from antiphon.http.endpoint_context import EndpointContext
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.http.metrics import Metrics, Observed
 from antiphon.http.middleware.auth import Limits
 from antiphon.http.middleware.errors import failure_reply
-from antiphon.http.middleware.request_context import Exchange, exchange_of, trace_of
+from antiphon.http.middleware.request_context import RequestContext, exchange_of, trace_of
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import idempotency as repeats
 from antiphon.http.requests.query import Query
 from antiphon.http.streaming import sse
-from antiphon.http.streaming.disconnect import Presence
-from antiphon.http.streaming.keepalive import Silence
+from antiphon.http.streaming.disconnect import CancelOnDisconnect
+from antiphon.http.streaming.keepalive import KeepaliveTimer
 from antiphon.http.streaming.response import Stream
-from antiphon.runs.execution.run import Outlet
+from antiphon.runs.execution.run import EventSink
 from antiphon.wire.events import Event, Keepalive
 from antiphon.wire.parsing.requests import create_response, input_tokens
 from antiphon.wire.request import INCLUDES, CreateResponse
@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from antiphon.runs.execution.run import Run
     from antiphon.runs.service import Service
 
-__all__ = ["IGNORED_TOOLS", "Create", "Followed", "Responses", "account"]
+__all__ = ["IGNORED_TOOLS", "Create", "Responses", "StoredEventStream", "record_outcome"]
 
 #: Names the hosted tools a request offered that nobody here runs: the model never saw them.
 IGNORED_TOOLS = "x-antiphon-ignored-tools"
@@ -47,7 +47,7 @@ IGNORED_TOOLS = "x-antiphon-ignored-tools"
 class Create:
     """``POST /v1/responses``: the whole life of a foreground run, as an ASGI app."""
 
-    def __init__(self, rim: Rim) -> None:
+    def __init__(self, rim: EndpointContext) -> None:
         self._rim = rim
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -61,14 +61,14 @@ class Create:
             return await self._enqueue(request, response_id, scope, receive, send)
         observed = Observed(exchange.started, self._rim.clock)
         stream = Stream(scope, send)
-        async with Presence(scope, receive), self._rim.gate.slot(exchange.tenant):
+        async with CancelOnDisconnect(scope, receive), self._rim.gate.slot(exchange.tenant):
             run = await self._rim.service.create(exchange.tenant, request)
             exchange.model, exchange.response_id = run.response.model, run.id
             told = _Told(run, stream, observed)
             try:
                 await (asyncio.create_task(run.drive(told)) if request.stream else run.drive())
             finally:
-                account(exchange, observed, run, self._rim.metrics, self._rim.clock())
+                record_outcome(exchange, observed, run, self._rim.metrics, self._rim.clock())
         if request.stream:
             await stream.end(told.last)
         else:
@@ -92,11 +92,13 @@ class Create:
         if request.stream:
             if not queued.is_first:
                 await self._rim.service.kept.check(exchange.tenant, response.id)
-            followed = Followed(self._rim.service, exchange.tenant, response.id, -1, headers)
+            followed = StoredEventStream(
+                self._rim.service, exchange.tenant, response.id, -1, headers
+            )
             return await followed(scope, receive, send)
         if not request.background:
-            async with Presence(scope, receive):
-                await self._rim.service.kept.over(exchange.tenant, response.id)
+            async with CancelOnDisconnect(scope, receive):
+                await self._rim.service.kept.wait(exchange.tenant, response.id)
                 response = await self._rim.service.retrieve(exchange.tenant, response.id)
             exchange.usage = response.usage
         reply = failure_reply(response) if response.status == "failed" else json_reply(response)
@@ -104,7 +106,9 @@ class Create:
         await reply(scope, receive, send)
 
 
-def account(exchange: Exchange, observed: Observed, run: Run, metrics: Metrics, now: float) -> None:
+def record_outcome(
+    exchange: RequestContext, observed: Observed, run: Run, metrics: Metrics, now: float
+) -> None:
     """The run of this exchange is over, or was given up."""
     exchange.usage = run.response.usage
     if run.response.status in ("in_progress", "cancelled"):
@@ -113,7 +117,7 @@ def account(exchange: Exchange, observed: Observed, run: Run, metrics: Metrics, 
         metrics.ended(observed, run.response, run.events, now)
 
 
-class _Told(Outlet):
+class _Told(EventSink):
     """A run on its way to the reader who drives it: each batch in one write."""
 
     def __init__(self, run: Run, stream: Stream, observed: Observed) -> None:
@@ -147,7 +151,7 @@ class _Told(Outlet):
             await rest
 
 
-class Followed:
+class StoredEventStream:
     """The stream of a background run, from the event after number ``after`` on, as an ASGI app. It
     begins once the run is known to be there."""
 
@@ -166,9 +170,9 @@ class Followed:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         stream = Stream(scope, send)
-        async with Presence(scope, receive), aclosing(self._batches) as batches:
+        async with CancelOnDisconnect(scope, receive), aclosing(self._batches) as batches:
             await stream.begin(self._headers)
-            with Silence(self._keepalive_s, self._keepalive(stream)) as silence:
+            with KeepaliveTimer(self._keepalive_s, self._keepalive(stream)) as silence:
                 async for lines in batches:
                     self._after += len(lines)
                     async with silence.broken():
@@ -224,7 +228,7 @@ class Responses:
         if not streamed:
             return json_reply(await self._service.retrieve(tenant, response_id))
         await self._service.check_followable(tenant, response_id)
-        return Followed(self._service, tenant, response_id, -1 if after is None else after)
+        return StoredEventStream(self._service, tenant, response_id, -1 if after is None else after)
 
     async def delete(self, request: Request) -> Reply:
         """Forgotten at once."""

@@ -15,12 +15,12 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest, Overloaded, RequestError, RunError
-from antiphon.http.endpoint_context import Rim
+from antiphon.http.endpoint_context import EndpointContext
 from antiphon.http.metrics import Observed
 from antiphon.http.middleware.errors import UNEXPECTED, status_of, type_of
-from antiphon.http.middleware.request_context import ClientLeft, Exchange, exchange_of
-from antiphon.runs.execution.run import Outlet, Run
-from antiphon.runs.history.session_chains import Recent
+from antiphon.http.middleware.request_context import ClientDisconnected, RequestContext, exchange_of
+from antiphon.runs.execution.run import EventSink, Run
+from antiphon.runs.history.session_chains import SessionChains
 from antiphon.wire.events import Error, Event, SteerFailed
 from antiphon.wire.websocket import Create, Envelope, Steer, read_envelope, read_frame
 
@@ -39,7 +39,7 @@ _encode = msgspec.json.Encoder().encode
 class Socket:
     """``GET /v1/responses`` with an upgrade: the whole life of a connection, as an ASGI app."""
 
-    def __init__(self, rim: Rim, *, lifetime_s: float = LIFETIME_S) -> None:
+    def __init__(self, rim: EndpointContext, *, lifetime_s: float = LIFETIME_S) -> None:
         self.rim = rim
         self.lifetime_s = lifetime_s
 
@@ -62,14 +62,14 @@ class _Lane:
 
 
 class _Connection:
-    def __init__(self, socket: Socket, exchange: Exchange, send: Send) -> None:
+    def __init__(self, socket: Socket, exchange: RequestContext, send: Send) -> None:
         self._socket = socket
         self._exchange = exchange
         self._send = send
         self._lanes: dict[str | None, _Lane] = {}
         self._places = asyncio.Semaphore(_SIDE_BY_SIDE)
         self._expired = False
-        self.recent = Recent()
+        self.recent = SessionChains()
 
     async def serve(self, receive: Receive) -> None:
         """Until the client leaves, or the connection has lasted as long as it may."""
@@ -77,7 +77,7 @@ class _Connection:
         try:
             while (message := await receive())["type"] == "websocket.receive":
                 await self._take(message.get("text"))
-        except ClientLeft:
+        except ClientDisconnected:
             pass
         finally:
             workers = [lane.worker for lane in self._lanes.values() if lane.worker is not None]
@@ -125,7 +125,7 @@ class _Connection:
             while lane.waiting:
                 async with self._places:
                     await self._answer(lane, lane.waiting.popleft())
-        except ClientLeft:
+        except ClientDisconnected:
             lane.waiting.clear()
         finally:
             lane.worker = None
@@ -147,7 +147,7 @@ class _Connection:
             status = status_of(error.code)
             kind = type_of(status, error.type)
             await self._say_error(status, kind, error.message, error.code, error.param, lane.name)
-        except ClientLeft:
+        except ClientDisconnected:
             raise
         except Exception:
             self._socket.rim.log.exception("unexpected error")
@@ -230,13 +230,13 @@ class _Connection:
         try:
             await self._send({"type": "websocket.send", "text": line.decode()})
         except (OSError, RuntimeError):  # how servers say that nobody is there
-            raise ClientLeft from None
+            raise ClientDisconnected from None
 
     async def _expire(self) -> None:
         """After its time: take nothing more, let what runs end, and close."""
         await asyncio.sleep(self._socket.lifetime_s)
         self._expired = True
-        with suppress(ClientLeft):
+        with suppress(ClientDisconnected):
             while workers := [w for lane in self._lanes.values() if (w := lane.worker)]:
                 await asyncio.wait(workers)
             await self.refuse(_expired(), None)
@@ -244,7 +244,7 @@ class _Connection:
                 await self._send({"type": "websocket.close", "code": 1000, "reason": ""})
 
 
-class _Frames(Outlet):
+class _Frames(EventSink):
     """A run on its way to the lane that asked for it."""
 
     def __init__(self, connection: _Connection, lane: _Lane, run: Run, observed: Observed) -> None:

@@ -14,15 +14,15 @@ from typing import Protocol
 
 from starlette.types import Receive, Scope
 
-from antiphon.http.middleware.request_context import ClientLeft
+from antiphon.http.middleware.request_context import ClientDisconnected
 
-__all__ = ["DEPARTURES", "Departures", "Presence"]
+__all__ = ["DEPARTURES", "CancelOnDisconnect", "ConnectionLost"]
 
 #: Our server's ASGI extension, whose ``connection`` is ``Departures``.
 DEPARTURES = "antiphon.departures"
 
 
-class Departures(Protocol):
+class ConnectionLost(Protocol):
     """Of one connection: whoever is in ``watching`` is called when it is lost."""
 
     watching: set[Callable[[], None]]
@@ -34,7 +34,7 @@ async def _departure(receive: Receive) -> None:
         pass
 
 
-class Presence:
+class CancelOnDisconnect:
     """``async with Presence(scope, receive):`` raises ``ClientLeft`` when the client leaves.
 
     The request's body must have been read, and the last piece of the answer must be sent after the
@@ -45,7 +45,7 @@ class Presence:
 
     def __init__(self, scope: Scope, receive: Receive) -> None:
         offered = scope.get("extensions", {}).get(DEPARTURES, {})
-        self._connection: Departures | None = offered.get("connection")
+        self._connection: ConnectionLost | None = offered.get("connection")
         self._receive = receive
         self._left = False
         self._watch: asyncio.Task[None] | None = None
@@ -88,4 +88,4 @@ class Presence:
             and self._block.uncancel() <= self._cancelling
             and kind is asyncio.CancelledError
         ):
-            raise ClientLeft from None
+            raise ClientDisconnected from None

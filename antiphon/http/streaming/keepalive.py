@@ -10,10 +10,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
 from types import TracebackType
 
-__all__ = ["Silence"]
+__all__ = ["KeepaliveTimer"]
 
 
-class Silence:
+class KeepaliveTimer:
     """Inside the block, ``fill`` is called after ``after_s`` seconds without anything said, again
     and again, but never while something is being said. 0: never."""
 
@@ -25,7 +25,7 @@ class Silence:
         self._timer: asyncio.TimerHandle | None = None
         self._filling: asyncio.Task[None] | None = None
 
-    def __enter__(self) -> Silence:
+    def __enter__(self) -> KeepaliveTimer:
         self._look()
         return self
 

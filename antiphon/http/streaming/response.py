@@ -11,18 +11,18 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from starlette.types import Message, Scope, Send
 
-from antiphon.http.middleware.request_context import ClientLeft
+from antiphon.http.middleware.request_context import ClientDisconnected
 
 from . import sse
 
-__all__ = ["STRAIGHT", "Straight", "Stream"]
+__all__ = ["STRAIGHT", "DirectWrite", "Stream"]
 
 #: Our server's ASGI extension: ``write`` takes pieces of a body that has begun.
 STRAIGHT = "antiphon.straight"
 
 #: Writes a piece of a body without a declared length. False: it has to go by ``send``, which waits
 #: for a reader who lags behind.
-Straight = Callable[[bytes], bool]
+DirectWrite = Callable[[bytes], bool]
 
 
 def _never(piece: bytes) -> bool:
@@ -38,7 +38,7 @@ class Stream:
         self._send = send
         self.begun = False
         offered = scope.get("extensions", {}) if scope["method"] != "HEAD" else {}
-        self._straight: Straight = offered.get(STRAIGHT, {}).get("write", _never)
+        self._straight: DirectWrite = offered.get(STRAIGHT, {}).get("write", _never)
 
     async def begin(self, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         """The head, which comes first."""
@@ -61,4 +61,4 @@ class Stream:
         try:
             await self._send(message)
         except OSError:
-            raise ClientLeft from None
+            raise ClientDisconnected from None

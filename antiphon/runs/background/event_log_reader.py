@@ -16,13 +16,13 @@ from antiphon.wire.response import Response
 
 from .event_codec import decoded, split
 
-__all__ = ["Kept"]
+__all__ = ["EventLogReader"]
 
 #: Events of a log that are read in one step.
 _PAGE = 500
 
 
-class Kept:
+class EventLogReader:
     """``kinds``: how items are told."""
 
     def __init__(self, store: Store, kinds: Mapping[type[ItemBase], Kind]) -> None:
@@ -63,13 +63,13 @@ class Kept:
                         return
                     tail.dirty = tail.dirty or bool(found.batches)
 
-    async def over(self, tenant: str, response_id: str) -> None:
+    async def wait(self, tenant: str, response_id: str) -> None:
         """Wait until the run is over, or forgotten."""
         async with aclosing(self.follow(tenant, response_id)) as batches:
             async for _ in batches:
                 pass
 
-    async def so_far(self, tenant: str, response_id: str) -> Response | None:
+    async def snapshot(self, tenant: str, response_id: str) -> Response | None:
         """The response of a run as far as it has come; None: it is over."""
         log, after = Fold(self._kinds), -1
         while True:

@@ -15,15 +15,15 @@ from typing import TypeVar
 import structlog
 
 from antiphon.errors import RunError
-from antiphon.runs.execution.run import Left, Outlet
+from antiphon.runs.execution.run import EventSink, ReaderGone
 from antiphon.store.base import StoredResponse
-from antiphon.store.runs import Append, Batch, Claim, Letter, RunStore
+from antiphon.store.runs import Append, Batch, Claim, RunStore, WebhookEvent
 from antiphon.wire.events import Event
 from antiphon.wire.response import Response
 
 from .event_codec import encoded
 
-__all__ = ["Entry", "Journal", "persistently"]
+__all__ = ["EventLogWriter", "LogSink", "retry_until_available"]
 
 _T = TypeVar("_T")
 
@@ -35,16 +35,16 @@ _ROOM = 512
 _RETRY_S, _RETRY_MAX_S = 0.05, 2.0
 
 
-class Journal:
+class EventLogWriter:
     """One a process. ``flush_s``: how long events wait for others to share their transaction."""
 
     def __init__(self, store: RunStore, *, flush_s: float) -> None:
         self._store = store
         self._flush_s = flush_s
-        self._unwritten: dict[Entry, None] = {}
+        self._unwritten: dict[LogSink, None] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def note(self, entry: Entry) -> None:
+    def note(self, entry: LogSink) -> None:
         """This entry has something to write."""
         self._unwritten[entry] = None
         if self._task is None:
@@ -65,29 +65,29 @@ class Journal:
         finally:
             self._task = None
 
-    async def _write(self, entries: list[Entry]) -> None:
+    async def _write(self, entries: list[LogSink]) -> None:
         appends = tuple(append for entry in entries if (append := entry.cut()) is not None)
         lost = frozenset[str]()
         if appends:
-            lost = await persistently(lambda: self._store.append(appends))
+            lost = await retry_until_available(lambda: self._store.append(appends))
         for entry in entries:
             entry.written(lost=entry.claim.job.id in lost)
 
 
-class Entry(Outlet):
+class LogSink(EventSink):
     """``Outlet`` of one background run. ``sampled`` is where its recorder keeps the token ids, of
     which ``written`` are in the store. ``expires_at``: when the response is to be forgotten."""
 
     def __init__(
         self,
-        journal: Journal,
+        journal: EventLogWriter,
         store: RunStore,
         claim: Claim,
         sampled: array[int],
         *,
         conversation: str | None,
         expires_at: Callable[[], int | None],
-        letter: Callable[[Response], Letter | None],
+        letter: Callable[[Response], WebhookEvent | None],
     ) -> None:
         self._journal = journal
         self._store = store
@@ -105,7 +105,7 @@ class Entry(Outlet):
 
     def write(self, events: tuple[Event, ...]) -> None:
         if self._lost:
-            raise Left
+            raise ReaderGone
         self._events.extend(events)
         self._journal.note(self)
 
@@ -115,13 +115,13 @@ class Entry(Outlet):
         while len(self._events) + self._in_flight > _ROOM and not self._lost:
             await self._changed()
         if self._lost:
-            raise Left
+            raise ReaderGone
 
     async def kept(self) -> None:
         while (self._events or self._in_flight) and not self._lost:
             await self._changed()
         if self._lost:
-            raise Left
+            raise ReaderGone
 
     async def end(self, events: tuple[Event, ...], stored: StoredResponse) -> None:
         while self._in_flight and not self._lost:
@@ -130,7 +130,7 @@ class Entry(Outlet):
         batch = self._batch()
         self._in_flight = batch.count
         letter = self._letter(stored.response)
-        ended = not self._lost and await persistently(
+        ended = not self._lost and await retry_until_available(
             lambda: self._store.end(
                 self.claim,
                 stored,
@@ -141,7 +141,7 @@ class Entry(Outlet):
             )
         )
         if not ended:
-            raise Left
+            raise ReaderGone
 
     def cut(self) -> Append | None:
         """What has been said since the last time, to be written now."""
@@ -184,7 +184,7 @@ def _said(stored: StoredResponse) -> bool:
     return response.store and response.status in ("completed", "incomplete")
 
 
-async def persistently(ask: Callable[[], Awaitable[_T]]) -> _T:
+async def retry_until_available(ask: Callable[[], Awaitable[_T]]) -> _T:
     """Ask the store until it answers: what a run has said is not given up for a moment's outage.
     Should it last, another process takes the run over, and the answer is that it is lost."""
     wait = _RETRY_S

@@ -7,9 +7,9 @@ from array import array
 from collections.abc import AsyncGenerator, Mapping
 
 from antiphon.backends.base import Reply
-from antiphon.conversation import Begun
+from antiphon.conversation import ResumePoint
 from antiphon.errors import RunError
-from antiphon.runs.execution.token_log import counted, unrolled
+from antiphon.runs.execution.token_log import last_turn, turn_counts
 from antiphon.store.runs import Batch, Job
 from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
@@ -18,7 +18,7 @@ from antiphon.wire.items import ItemBase
 
 from .event_codec import decoded
 
-__all__ = ["Broken", "begun_of", "prompt_ids", "restored"]
+__all__ = ["FailedReply", "prompt_ids", "restored", "resume_point"]
 
 
 def restored(
@@ -33,13 +33,13 @@ def restored(
     return log, tokens, batches[-1].last + 1
 
 
-def begun_of(job: Job, tokens: array[int], log: Fold) -> Begun:
+def resume_point(job: Job, tokens: array[int], log: Fold) -> ResumePoint:
     """Where the run was interrupted."""
-    prompt, sampled = unrolled(prompt_ids(job), tokens)
+    prompt, sampled = last_turn(prompt_ids(job), tokens)
     done = tuple(log.items[at] for at in sorted(log.items))
     still = tuple(log.open[at].item("in_progress") for at in sorted(log.open))
-    turns = counted(prompt_ids(job), tokens)
-    return Begun(tuple(prompt), tuple(sampled), done, still, turns)
+    turns = turn_counts(prompt_ids(job), tokens)
+    return ResumePoint(tuple(prompt), tuple(sampled), done, still, turns)
 
 
 def prompt_ids(job: Job) -> array[int]:
@@ -49,7 +49,7 @@ def prompt_ids(job: Job) -> array[int]:
     return prompt
 
 
-class Broken:
+class FailedReply:
     """``Reply`` of a run that cannot go on."""
 
     kept = None
@@ -59,7 +59,7 @@ class Broken:
     def __init__(self, error: RunError) -> None:
         self._error = error
 
-    def resumed(self, begun: Begun) -> Reply:
+    def resumed(self, begun: ResumePoint) -> Reply:
         return self
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:

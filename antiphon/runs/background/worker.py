@@ -15,17 +15,17 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import RunError
-from antiphon.runs.execution.run import Left, Run
+from antiphon.runs.execution.run import ReaderGone, Run
 from antiphon.store.runs import Claim, RunStore
 
-from .event_log_writer import Entry, Journal
+from .event_log_writer import EventLogWriter, LogSink
 
-__all__ = ["Background", "Lease", "Ready"]
+__all__ = ["Background", "LeaseConfig", "Ready"]
 
 _log = structlog.get_logger(__name__)
 
 
-class Lease(Struct, frozen=True, kw_only=True):
+class LeaseConfig(Struct, frozen=True, kw_only=True):
     """How a process shares runs with others. ``lease_s``: how long one that is not heard of keeps
     its runs. ``places``: runs it works on at a time. ``flush_s``: how long events wait to be
     written together."""
@@ -39,12 +39,12 @@ class Ready(Struct, frozen=True):
     """A run that can be driven, and the outlet for it."""
 
     run: Run
-    entry: Entry
+    entry: LogSink
 
 
 #: Makes a claim into a run. Raises nothing but ``RunError``, where the store does not answer, and
 #: ``Left``, where the run is gone.
-Prepare = Callable[[Claim, Journal], Awaitable[Ready]]
+Prepare = Callable[[Claim, EventLogWriter], Awaitable[Ready]]
 
 
 class Background:
@@ -57,17 +57,17 @@ class Background:
         prepare: Prepare,
         *,
         owner: str,
-        lease: Lease,
+        lease: LeaseConfig,
     ) -> None:
         self._store = store
         self._models = models
         self._prepare = prepare
         self._lease = lease
         self.owner = owner
-        self.journal = Journal(store, flush_s=lease.flush_s)
+        self.journal = EventLogWriter(store, flush_s=lease.flush_s)
         self._news = asyncio.Event()
         self._tasks: dict[str, tuple[Claim, asyncio.Task[None]]] = {}
-        self._entries: dict[str, Entry] = {}
+        self._entries: dict[str, LogSink] = {}
         self._loops: tuple[asyncio.Task[None], ...] = ()
 
     @property
@@ -139,7 +139,7 @@ class Background:
         while True:
             await asyncio.sleep(self._lease.lease_s / 4)
             try:
-                await self._store.beat(self.owner)
+                await self._store.heartbeat(self.owner)
             except RunError as error:
                 _log.warning("no sign of life could be given", error=error.message)
 
@@ -167,7 +167,7 @@ class Background:
             ready = await self._prepare(claim, self.journal)
             self._entries[claim.job.id] = ready.entry
             await ready.run.drive(ready.entry)
-        except Left:
+        except ReaderGone:
             _log.info("a run went elsewhere", response=claim.job.id)
         except RunError as error:
             # The store did not answer. The claim lapses, and whoever is alive goes on.

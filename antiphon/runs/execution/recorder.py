@@ -14,15 +14,15 @@ from msgspec.structs import replace
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import (
     Annotate,
+    Checkpoint,
     Close,
     Delta,
     Finish,
-    Keep,
+    NewPrompt,
     Open,
     Progress,
-    Prompted,
     Reason,
-    Sampled,
+    SampledTokens,
     Text,
 )
 from antiphon.stream.writer import ItemWriter, ResponseWriter
@@ -37,10 +37,10 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.response import Usage
 
-from .token_log import prompted
+from .token_log import append_prompt
 from .tool_usage import summed
 
-__all__ = ["Besides", "Recorder"]
+__all__ = ["ExtraFields", "Recorder"]
 
 
 #: Items that the model itself writes, from beginning to end.
@@ -48,7 +48,7 @@ _WRITTEN = (Message, Reasoning, FunctionCall, CustomToolCall, Compaction)
 
 #: Fields that an item gets when it is closed, besides what was said; they replace what a backend
 #: gave in the same place.
-Besides = Callable[[Item], Mapping[str, Any]]
+ExtraFields = Callable[[Item], Mapping[str, Any]]
 
 
 class _Unheard:
@@ -72,7 +72,7 @@ class Recorder:
         out: ResponseWriter,
         sampled: array[int] | None = None,
         *,
-        besides: Besides = lambda item: {},
+        besides: ExtraFields = lambda item: {},
         hides: tuple[type[ItemBase], ...] = (),
         prompt: Sequence[int] = (),
     ) -> None:
@@ -102,7 +102,7 @@ class Recorder:
             item = self._item or self._open_item()
             return item.write(delta.text, delta.logprobs, delta.channel)
         match delta:
-            case Sampled():
+            case SampledTokens():
                 self.sampled.extend(delta.ids)
             case Open():
                 self._open(delta)
@@ -113,7 +113,7 @@ class Recorder:
             case Progress():
                 item = self._calls[delta.key] if delta.key else self._open_item()
                 item.progress(delta.name, **delta.fields)
-            case Prompted() | Keep():
+            case NewPrompt() | Checkpoint():
                 self._between(delta)
             case Finish():
                 self.reason, self.usage = delta.reason, delta.usage
@@ -121,12 +121,12 @@ class Recorder:
                 for key in list(self._calls):
                     self._last = self._calls.pop(key).close("incomplete")
 
-    def _between(self, delta: Prompted | Keep) -> None:
+    def _between(self, delta: NewPrompt | Checkpoint) -> None:
         """Turns of the model."""
-        if isinstance(delta, Keep):
+        if isinstance(delta, Checkpoint):
             self.keeps = True
         else:
-            prompted(self.sampled, self._prompt, delta.ids)
+            append_prompt(self.sampled, self._prompt, delta.ids)
 
     @property
     def cut(self) -> bool:

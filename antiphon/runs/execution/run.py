@@ -17,7 +17,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.backends.base import Reply, may_be_refused
-from antiphon.conversation import Kept
+from antiphon.conversation import PromptTokens
 from antiphon.errors import BackendError, RequestError, RunError, Timeout
 from antiphon.store.base import StoredResponse, TurnTokens
 from antiphon.stream.deltas import Reason
@@ -28,9 +28,9 @@ from antiphon.wire.response import Response, ResponseError, Usage
 
 from .recorder import Recorder
 from .supervisor import Supervisor
-from .token_log import common, spent, unrolled
+from .token_log import common_prefix_length, last_turn, total_counts
 
-__all__ = ["Left", "Outlet", "Run", "Work"]
+__all__ = ["EventSink", "ReaderGone", "Run", "RunSpec"]
 
 _log = structlog.get_logger(__name__)
 
@@ -41,11 +41,11 @@ _INCOMPLETE: Mapping[Reason | None, str] = {
 }
 
 
-class Left(Exception):
+class ReaderGone(Exception):
     """Nobody is there any more to hear the run; raised by an outlet."""
 
 
-class Outlet:
+class EventSink:
     """Where the events of a run go. This one drops them: its driver wants the response only."""
 
     #: Its reader has heard something: from now on errors are events.
@@ -67,7 +67,7 @@ class Outlet:
             await rest
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class RunSpec(Struct, frozen=True, kw_only=True):
     """What a run has to do: the call that is ready, and what is kept of it.
 
     ``parent``: the token ids of the conversation so far. ``save`` is None when nothing is to be
@@ -79,7 +79,7 @@ class Work(Struct, frozen=True, kw_only=True):
 
     reply: Reply
     input: tuple[Item, ...]
-    parent: Kept | None
+    parent: PromptTokens | None
     save: Callable[[StoredResponse], Awaitable[None]] | None
     clock: Callable[[], float]
     keepalive_s: float
@@ -119,7 +119,7 @@ class Run:
     def __init__(
         self,
         writer: ResponseWriter,
-        work: Work,
+        work: RunSpec,
         supervisor: Supervisor,
         *,
         recorder: Recorder | None = None,
@@ -130,7 +130,7 @@ class Run:
         self._work = work
         self._supervisor = supervisor
         self.recorder = recorder or Recorder(writer)
-        self._outlet = Outlet()
+        self._outlet = EventSink()
         self._driver: asyncio.Task[object] | None = None
         self._beat: asyncio.TimerHandle | None = None
         self._patience: asyncio.TimerHandle | None = None
@@ -155,7 +155,7 @@ class Run:
         """How many events it has had."""
         return self._writer.number
 
-    async def drive(self, outlet: Outlet | None = None) -> Response:
+    async def drive(self, outlet: EventSink | None = None) -> Response:
         """Produce the response; its events go to ``outlet``, if anybody is to hear them. To cancel
         the call is to leave: the model stops, the run ends ``cancelled`` and nothing is stored. So
         does ``Left``. Where the reply may be refused and fails before anybody has heard of the run,
@@ -170,7 +170,7 @@ class Run:
                 await self._flush()
             await self._reply()
             await self._finish()
-        except (asyncio.CancelledError, Left) as left:
+        except (asyncio.CancelledError, ReaderGone) as left:
             await self._stopped(left)
         except RunError as error:
             await self._failed(error)
@@ -195,7 +195,7 @@ class Run:
     def _let_go(self) -> None:
         """Of what holds the run: as a cycle it would stay until the collector comes."""
         self._driver = self._beat = self._patience = None
-        self._outlet = Outlet()
+        self._outlet = EventSink()
 
     def fail(self, error: RunError) -> None:
         """Have the run end ``failed`` (the server goes down)."""
@@ -205,11 +205,11 @@ class Run:
 
     # --- the way of a run ------------------------------------------------------------------------
 
-    async def _stopped(self, left: asyncio.CancelledError | Left) -> None:
+    async def _stopped(self, left: asyncio.CancelledError | ReaderGone) -> None:
         """The reader left, or the server goes down."""
         driver, failure = self._driver, self._failure
         if failure is not None and driver is not None:
-            if isinstance(left, Left) or driver.uncancel() == 0:
+            if isinstance(left, ReaderGone) or driver.uncancel() == 0:
                 await self._failed(failure)
                 return
         self._cancelled()
@@ -265,7 +265,7 @@ class Run:
     async def _finish(self) -> None:
         """Persist, then announce: whoever hears of the end can already build on it."""
         status, reason = self._outcome()
-        response = self._writer.settle(
+        response = self._writer.finalize(
             status,
             at=int(self._work.clock()),
             usage=self.recorder.usage,
@@ -284,11 +284,11 @@ class Run:
             _log.error("run failed", response=self.id, exc_info=error.__cause__)
         if self._refusable and not self._answered and not self._outlet.begun:
             self._over = True
-            self.response = self._writer.settle(
+            self.response = self._writer.finalize(
                 "failed", at=int(self._work.clock()), usage=Usage(), error=_as_wire(error)
             )
             raise error
-        response = self._writer.settle(
+        response = self._writer.finalize(
             "failed",
             at=int(self._work.clock()),
             usage=self.recorder.usage or self._partial_usage(),
@@ -308,14 +308,16 @@ class Run:
         """Nobody hears it."""
         if not self._over:
             self._over = True
-            self.response = self._writer.settle("cancelled", at=int(self._work.clock()), usage=None)
+            self.response = self._writer.finalize(
+                "cancelled", at=int(self._work.clock()), usage=None
+            )
 
     async def _end(self, stored: StoredResponse) -> None:
         self._over = True
         self.response = stored.response
         self.chain = (*self.chain, stored)
         await self._work.release()
-        self._writer.announce()
+        self._writer.emit_terminal()
         if self._aside is not None:
             await self._aside
         await self._outlet.end(self._writer.take(), stored)
@@ -325,7 +327,7 @@ class Run:
         reply = self._work.reply
         prompt, sampled = reply.input_tokens, len(self.recorder.sampled)
         if reply.kept is not None:
-            prompt, sampled = spent(reply.kept.ids, self.recorder.sampled)
+            prompt, sampled = total_counts(reply.kept.ids, self.recorder.sampled)
         return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
 
     def _tool_usage(self) -> Mapping[str, Any]:
@@ -338,9 +340,9 @@ class Run:
             return None
         base = 0
         parent = self._work.parent
-        last, sampled = unrolled(prompt.ids, self.recorder.sampled)
+        last, sampled = last_turn(prompt.ids, self.recorder.sampled)
         if parent is not None and parent.fingerprint == prompt.fingerprint:
-            base = common(parent.ids, last)
+            base = common_prefix_length(parent.ids, last)
         added = array("I", last[base:])
         added.extend(sampled)
         return TurnTokens(base=base, ids=added.tobytes(), fingerprint=prompt.fingerprint)
@@ -382,7 +384,7 @@ class Run:
         try:
             if (rest := self._outlet.write(events)) is not None:
                 await rest
-        except Left:
+        except ReaderGone:
             pass
         finally:
             self._aside = None

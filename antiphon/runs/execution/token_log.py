@@ -8,32 +8,32 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 
-__all__ = ["common", "counted", "prompted", "spent", "unrolled"]
+__all__ = ["append_prompt", "common_prefix_length", "last_turn", "total_counts", "turn_counts"]
 
 #: No token has this id.
 _MARK = 0xFFFFFFFF
 
 
-def prompted(tape: array[int], prompt: Sequence[int], ids: Sequence[int]) -> None:
+def append_prompt(tape: array[int], prompt: Sequence[int], ids: Sequence[int]) -> None:
     """Note on ``tape``, which began with ``prompt``, that the model is asked anew with ``ids``."""
-    before, sampled = unrolled(prompt, tape)
-    base = common((*before, *sampled), ids)
+    before, sampled = last_turn(prompt, tape)
+    base = common_prefix_length((*before, *sampled), ids)
     tape.extend((_MARK, base, len(ids) - base, *ids[base:]))
 
 
-def unrolled(prompt: Sequence[int], tape: array[int]) -> tuple[Sequence[int], array[int]]:
+def last_turn(prompt: Sequence[int], tape: array[int]) -> tuple[Sequence[int], array[int]]:
     """The last prompt, and what was sampled after it."""
     *_, last = _turns(prompt, tape)
     return last
 
 
-def counted(prompt: Sequence[int], tape: array[int]) -> tuple[tuple[int, int], ...]:
+def turn_counts(prompt: Sequence[int], tape: array[int]) -> tuple[tuple[int, int], ...]:
     """Tokens read and tokens sampled, of each turn that has sampled any."""
     turns = _turns(prompt, tape)
     return tuple((len(read), len(sampled)) for read, sampled in turns if sampled)
 
 
-def spent(prompt: Sequence[int], tape: array[int]) -> tuple[int, int]:
+def total_counts(prompt: Sequence[int], tape: array[int]) -> tuple[int, int]:
     """Tokens read and tokens sampled, over all turns: every turn reads its whole prompt."""
     turns = list(_turns(prompt, tape))
     return sum(len(read) for read, _ in turns), sum(len(sampled) for _, sampled in turns)
@@ -55,7 +55,7 @@ def _turns(prompt: Sequence[int], tape: array[int]) -> Iterator[tuple[Sequence[i
         prompt = (*(*prompt, *sampled)[:base], *tape[mark + 3 : start])
 
 
-def common(one: Sequence[int], other: Sequence[int]) -> int:
+def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
     """Length of the common beginning."""
     shorter = min(len(one), len(other))
     if tuple(one[:shorter]) == tuple(other[:shorter]):

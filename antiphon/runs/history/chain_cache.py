@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from antiphon.store.base import Store, StoredResponse
 
-__all__ = ["Chains"]
+__all__ = ["ChainCache"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -26,7 +26,7 @@ class _Kept(Struct, frozen=True):
     bytes: int
 
 
-class Chains:
+class ChainCache:
     """The chains that were continued lately, over a store. Whether a response may still be
     continued, the store is asked each time."""
 

@@ -11,16 +11,16 @@ from collections.abc import Callable, Iterable
 
 from msgspec import Struct
 
-from antiphon.conversation import Conversation, Kept
+from antiphon.conversation import Conversation, PromptTokens
 from antiphon.errors import InvalidRequest
 from antiphon.input_items import check_call_outputs, resolve_items
 from antiphon.store.base import Store, StoredResponse
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 
-from .chain_cache import Chains
-from .session_chains import Recent
-from .visible_history import Recalled
+from .chain_cache import ChainCache
+from .session_chains import SessionChains
+from .visible_history import VisibleHistory
 
 __all__ = ["Context", "Recall", "assemble", "history"]
 
@@ -29,10 +29,10 @@ class Context(Struct, frozen=True, kw_only=True):
     """What a request is asked in. ``input``: the part of it this request brought, ids given and
     references resolved; ``recalled``: what of it all the model is shown."""
 
-    recalled: Recalled
+    recalled: VisibleHistory
     input: tuple[it.Item, ...]
     instructions: str | None = None
-    kept: Kept | None = None
+    kept: PromptTokens | None = None
     #: The responses it continues, oldest first.
     chain: tuple[StoredResponse, ...] = ()
     #: What a stored prompt says before all else, in this request only.
@@ -53,7 +53,7 @@ class Context(Struct, frozen=True, kw_only=True):
 
 
 #: What the model is shown of the past and of the request's own items.
-Recall = Callable[[tuple[it.Item, ...], tuple[it.Item, ...]], Recalled]
+Recall = Callable[[tuple[it.Item, ...], tuple[it.Item, ...]], VisibleHistory]
 
 
 async def assemble(
@@ -65,8 +65,8 @@ async def assemble(
     previous_response_id: str | None,
     conversation_id: str | None = None,
     recall: Recall,
-    recent: Recent | None = None,
-    chains: Chains,
+    recent: SessionChains | None = None,
+    chains: ChainCache,
     ids: Ids,
 ) -> Context:
     """The past is a chain of responses, stored or ``recent``, or a conversation, never both.
@@ -93,7 +93,7 @@ async def assemble(
     )
 
 
-async def _chain(chains: Chains, tenant: str, response_id: str) -> tuple[StoredResponse, ...]:
+async def _chain(chains: ChainCache, tenant: str, response_id: str) -> tuple[StoredResponse, ...]:
     chain = await chains.of(tenant, response_id)
     if chain is None:
         raise _no_previous(response_id)
@@ -122,7 +122,7 @@ def history(chain: Iterable[StoredResponse]) -> tuple[it.Item, ...]:
     return tuple(item for stored in chain for item in (*stored.input, *stored.response.output))
 
 
-def _kept(chain: tuple[StoredResponse, ...]) -> Kept | None:
+def _kept(chain: tuple[StoredResponse, ...]) -> PromptTokens | None:
     """The token ids the model last saw and wrote, rebuilt from what each turn added."""
     ids = array("I")
     fingerprint: str | None = None
@@ -136,4 +136,6 @@ def _kept(chain: tuple[StoredResponse, ...]) -> Kept | None:
         del ids[tokens.base :]
         ids.frombytes(tokens.ids)
         fingerprint = tokens.fingerprint
-    return Kept(ids=tuple(ids), fingerprint=fingerprint) if fingerprint is not None else None
+    return (
+        PromptTokens(ids=tuple(ids), fingerprint=fingerprint) if fingerprint is not None else None
+    )

@@ -15,13 +15,13 @@ from msgspec.structs import replace
 from antiphon.security.encryption import Seal, SealBroken
 from antiphon.wire import items as it
 
-__all__ = ["Past", "Sealed"]
+__all__ = ["CompactedHistory", "TenantSealer"]
 
 #: Of a sealed past, before it is written as text; clients may send 20 MiB.
 _MOST_BYTES = 12 * 2**20
 
 
-class Past(Struct, frozen=True, kw_only=True):
+class CompactedHistory(Struct, frozen=True, kw_only=True):
     """What a compaction item stands for: what the user ``said`` lately, the ``summary``, and the
     ``rest``, which is shown behind it as it was."""
 
@@ -39,11 +39,11 @@ class _Thinking(Struct, frozen=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decode_past = msgspec.json.Decoder(Past).decode
+_decode_past = msgspec.json.Decoder(CompactedHistory).decode
 _decode_thinking = msgspec.json.Decoder(_Thinking).decode
 
 
-class Sealed:
+class TenantSealer:
     """Seals and opens for one tenant. What cannot be opened raises ``SealBroken``."""
 
     def __init__(self, seal: Seal, tenant: str) -> None:
@@ -76,7 +76,7 @@ class Sealed:
             encrypted_content=thinking.foreign or UNSET,
         )
 
-    def past(self, past: Past) -> str:
+    def past(self, past: CompactedHistory) -> str:
         """The content of a compaction item. Pictures and files are left out where they would make
         it longer than clients may send back."""
         encoded = _encode(past)
@@ -85,7 +85,7 @@ class Sealed:
             encoded = _encode(lighter)
         return self._sealed(encoded, "compaction")
 
-    def open_past(self, text: str) -> Past:
+    def open_past(self, text: str) -> CompactedHistory:
         """What it stands for."""
         try:
             return _decode_past(self._opened(text, "compaction"))

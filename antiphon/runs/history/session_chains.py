@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from antiphon.store.base import StoredResponse
 
-__all__ = ["Recent"]
+__all__ = ["SessionChains"]
 
 Chain = tuple[StoredResponse, ...]
 
 
-class Recent:
+class SessionChains:
     """Chains of responses, oldest first, by the id of their last one."""
 
     def __init__(self) -> None:

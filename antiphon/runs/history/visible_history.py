@@ -14,15 +14,15 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import open_programs, program_of
+from antiphon.conversation import caller_program_id, open_programs
 from antiphon.errors import InvalidRequest
 from antiphon.security.encryption import SealBroken
 from antiphon.wire import items as it
 from antiphon.wire.response import InputTransformation
 
-from .encrypted_items import Past, Sealed
+from .encrypted_items import CompactedHistory, TenantSealer
 
-__all__ = ["Recalled", "holds", "is_user", "recall", "weight"]
+__all__ = ["VisibleHistory", "estimate_tokens", "is_persistent", "is_user", "recall"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -41,14 +41,14 @@ _PART_TOKENS = 1000
 _TOKEN_BYTES = 3
 
 
-class Recalled(Struct, frozen=True, kw_only=True):
+class VisibleHistory(Struct, frozen=True, kw_only=True):
     """A conversation, cut at its newest compaction: what stands before it, what it stands for
     (None: there is none, and nothing stands before), what comes after. ``triggered``: it ends in a
     wish to be compacted. ``room``: tokens for what the user said before. ``removed``: what could
     not be opened."""
 
     before: tuple[it.Item, ...]
-    past: Past | None
+    past: CompactedHistory | None
     after: tuple[it.Item, ...]
     room: int
     triggered: bool = False
@@ -74,18 +74,18 @@ class Recalled(Struct, frozen=True, kw_only=True):
         there = [
             item
             for item in self.before
-            if (holds(item) or is_user(item)) and _words(item) not in rest
+            if (is_persistent(item) or is_user(item)) and _words(item) not in rest
         ]
         return _lately((*lost, *there), self.room)
 
-    def compacted(self, summary: str, *, rest: int = 0) -> Recalled:
+    def compacted(self, summary: str, *, rest: int = 0) -> VisibleHistory:
         """The same conversation with all of it in the past: in a summary of what ``summarised``
         gives for the same ``rest``, which is how many tokens of its end stay as they are."""
         said = self.past.said if self.past is not None else ()
         old, new = self._split(rest)
         before = (*self.before, *self.after)
         users = (item for item in (*said, *self.before, *old) if is_user(item))
-        past = Past(said=tuple(_lately(users, self.room)), summary=summary, rest=new)
+        past = CompactedHistory(said=tuple(_lately(users, self.room)), summary=summary, rest=new)
         return replace(self, before=before, past=past, after=(), triggered=False)
 
     def summarised(self, *, rest: int = 0) -> tuple[it.Item, ...]:
@@ -104,7 +104,7 @@ class Recalled(Struct, frozen=True, kw_only=True):
         waiting = tuple(
             item
             for item in items[:start]
-            if _waits(item, items) or program_of(item) in going  # it is run again by them
+            if _waits(item, items) or caller_program_id(item) in going  # it is run again by them
         )
         return items[:start], (*waiting, *items[start:])
 
@@ -112,11 +112,11 @@ class Recalled(Struct, frozen=True, kw_only=True):
 def recall(
     past: Sequence[it.Item],
     own: Sequence[it.Item],
-    sealed: Sealed,
+    sealed: TenantSealer,
     *,
     room: int,
     refuse: bool,
-) -> Recalled:
+) -> VisibleHistory:
     """``past`` items and those of the request. ``refuse``: what cannot be opened is an
     ``InvalidRequest`` that names it; otherwise it is left out."""
     items = tuple(item for item in (*past, *own) if not isinstance(item, it.CompactionTrigger))
@@ -129,7 +129,7 @@ def recall(
 
     cut, opened = _newest_compaction(items, sealed, broken)
     after = tuple(_thoughts_opened(items, cut, sealed, broken))
-    return Recalled(
+    return VisibleHistory(
         before=items[:cut],
         past=opened,
         after=after,
@@ -148,8 +148,8 @@ _Broken = Callable[[it.Reasoning | it.Compaction, int], None]
 
 
 def _newest_compaction(
-    items: Sequence[it.Item], sealed: Sealed, broken: _Broken
-) -> tuple[int, Past | None]:
+    items: Sequence[it.Item], sealed: TenantSealer, broken: _Broken
+) -> tuple[int, CompactedHistory | None]:
     """The newest that opens; ``items[:n]`` is what it and those before it stand for."""
     for index in range(len(items) - 1, -1, -1):
         item = items[index]
@@ -162,7 +162,7 @@ def _newest_compaction(
 
 
 def _thoughts_opened(
-    items: Sequence[it.Item], start: int, sealed: Sealed, broken: _Broken
+    items: Sequence[it.Item], start: int, sealed: TenantSealer, broken: _Broken
 ) -> Iterator[it.Item]:
     """The items from ``start`` on, without compactions. Thinking that can be read as it is need
     not open; if it does, there may be what an upstream sealed in it."""
@@ -232,14 +232,14 @@ def _unanswered_left_out(
     items = (*rest, *after)
     answered = _answered(items)
     there = {id for item in after for id in (_awaited(item), item.id) if id}
-    stuck = {program_of(item) for item in items if _waits(item, items)}
+    stuck = {caller_program_id(item) for item in items if _waits(item, items)}
     going = {program.call_id: program.call_id not in stuck for program in open_programs(items)}
 
     def stays(item: it.Item) -> bool:
         id = _awaited(item)
         if id in there or item.id in there:
             return False
-        program = item.call_id if isinstance(item, it.Program) else program_of(item)
+        program = item.call_id if isinstance(item, it.Program) else caller_program_id(item)
         return going.get(program or "", id is None or id in answered)
 
     return tuple(item for item in rest if stays(item))
@@ -249,7 +249,7 @@ def _tail(items: Sequence[it.Item], room: int) -> int:
     """Where the newest items begin that weigh no more than ``room`` together, so that no call is
     torn from its output."""
     start, left = len(items), room
-    while start > 0 and (left := left - weight(items[start - 1])) >= 0:
+    while start > 0 and (left := left - estimate_tokens(items[start - 1])) >= 0:
         start -= 1
     places = {_awaited(item): index for index, item in enumerate(items)}
     pairs = [
@@ -272,12 +272,12 @@ def is_user(item: it.Item) -> TypeGuard[it.Message]:
 
 def _words(item: it.Item) -> bytes | None:
     """By what a message that is kept is known again: clients that store nothing give no ids."""
-    if isinstance(item, it.Message) and (is_user(item) or holds(item)):
+    if isinstance(item, it.Message) and (is_user(item) or is_persistent(item)):
         return _encode((item.role, item.content))
     return None
 
 
-def holds(item: it.Item) -> bool:
+def is_persistent(item: it.Item) -> bool:
     """It says how the whole conversation is to go, and is never summarised."""
     return isinstance(item, _HOLDS) or (
         isinstance(item, it.Message) and item.role in ("system", "developer")
@@ -295,13 +295,13 @@ def _lately(items: Iterable[it.Item], room: int) -> Iterator[it.Item]:
         elif left is None:
             newest = _shortened(item, 2 * room)
             kept.append(newest)
-            left = room - weight(newest)
-        elif (left := left - weight(item)) >= 0:
+            left = room - estimate_tokens(newest)
+        elif (left := left - estimate_tokens(item)) >= 0:
             kept.append(item)
     return reversed(kept)
 
 
-def weight(item: it.Item) -> int:
+def estimate_tokens(item: it.Item) -> int:
     """Tokens, roughly and rather too many."""
     content = getattr(item, "content", None) or getattr(item, "output", None)
     if not isinstance(content, tuple):
@@ -314,7 +314,7 @@ def weight(item: it.Item) -> int:
 
 def _shortened(message: it.Message, most: int) -> it.Message:
     """The message, if it weighs more than ``most`` the middle of its texts left out."""
-    if weight(message) <= most:
+    if estimate_tokens(message) <= most:
         return message
     parts: list[it.Part] = []
     left = most * _TOKEN_BYTES

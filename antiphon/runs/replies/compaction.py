@@ -12,13 +12,13 @@ from contextlib import aclosing
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, Reply, added, singly
+from antiphon.backends.base import Backend, Reply, add_usage, flatten
 from antiphon.backends.truncation import droppable
-from antiphon.conversation import Begun, Conversation, Kept, Options
+from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.errors import CannotContinue, InvalidRequest, RunError
 from antiphon.runs.history.context import Context
-from antiphon.runs.history.encrypted_items import Sealed
-from antiphon.runs.history.visible_history import Recalled, holds, is_user
+from antiphon.runs.history.encrypted_items import TenantSealer
+from antiphon.runs.history.visible_history import VisibleHistory, is_persistent, is_user
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Text
 from antiphon.wire import items as it
 from antiphon.wire.compaction import CompactedResponse
@@ -30,7 +30,7 @@ from antiphon.wire.response import (
     Usage,
 )
 
-__all__ = ["Compacting", "Question", "answer", "compact", "compacted"]
+__all__ = ["Compacting", "ReplyRequest", "compact", "compacted", "prepare_reply"]
 
 _TOO_LONG = "context_length_exceeded"
 
@@ -55,7 +55,7 @@ Do not answer the conversation or go on with it, and call no tools. Write only t
 most {words} words."""
 
 
-class Question(Struct, frozen=True, kw_only=True):
+class ReplyRequest(Struct, frozen=True, kw_only=True):
     """A conversation that is to be answered, by whom, and how."""
 
     context: Context
@@ -63,8 +63,8 @@ class Question(Struct, frozen=True, kw_only=True):
     options: Options
 
 
-async def answer(
-    question: Question, sealed: Sealed, management: Sequence[ContextManagement]
+async def prepare_reply(
+    question: ReplyRequest, sealed: TenantSealer, management: Sequence[ContextManagement]
 ) -> Reply:
     """The reply, with a compaction before it where the context is longer than ``management``
     allows and compacting helps. Raises what ``Backend.prepare`` raises."""
@@ -85,7 +85,7 @@ async def answer(
     return reply or await backend.prepare(conversation, question.options)
 
 
-async def compact(question: Question, sealed: Sealed) -> Compacting:
+async def compact(question: ReplyRequest, sealed: TenantSealer) -> Compacting:
     """The reply that is a compaction and nothing more. Raises ``InvalidRequest`` where there is
     nothing to compact, or where not even a summary of its end fits the context."""
     size = question.backend.context_size or _USUAL_SIZE
@@ -96,7 +96,9 @@ def compacted(context: Context, response: Response) -> CompactedResponse:
     """The conversation as it is to be sent from now on: what the user said, as it was, and what
     holds on, then the one compaction item that ``response`` is."""
     recalled = context.recalled
-    kept = (item for item in (*recalled.before, *recalled.after) if is_user(item) or holds(item))
+    kept = (
+        item for item in (*recalled.before, *recalled.after) if is_user(item) or is_persistent(item)
+    )
     return CompactedResponse(
         id=response.id,
         created_at=response.created_at,
@@ -113,7 +115,7 @@ def _threshold(management: Sequence[ContextManagement], size: int | None) -> int
     return None if size is None else int(size * _FULL)
 
 
-async def _helps(question: Question, rest: int, summary: int, bound: int) -> bool:
+async def _helps(question: ReplyRequest, rest: int, summary: int, bound: int) -> bool:
     """Whether the context would be within ``bound`` after it: what is to be said again each time
     may alone be too long, and then there would be no end to compacting."""
     if not question.context.recalled.summarised(rest=rest):
@@ -127,7 +129,7 @@ def _summary_tokens(size: int) -> int:
     return min(_MOST_SUMMARY, size // _SHARE)
 
 
-def _shrunk(question: Question, recalled: Recalled) -> Conversation:
+def _shrunk(question: ReplyRequest, recalled: VisibleHistory) -> Conversation:
     """The tokens kept stand for what is gone."""
     return replace(question.context, recalled=recalled, kept=None).conversation
 
@@ -146,7 +148,7 @@ async def _prepared(backend: Backend, conversation: Conversation, options: Optio
 
 
 async def _compacting(
-    question: Question, sealed: Sealed, size: int, *, rest: int, answered: bool
+    question: ReplyRequest, sealed: TenantSealer, size: int, *, rest: int, answered: bool
 ) -> Compacting:
     items = question.context.recalled.summarised(rest=rest)
     if not items:
@@ -155,7 +157,7 @@ async def _compacting(
     return Compacting(question, sealed, summary, rest=rest, answered=answered)
 
 
-async def _summarising(question: Question, items: tuple[it.Item, ...], tokens: int) -> Reply:
+async def _summarising(question: ReplyRequest, items: tuple[it.Item, ...], tokens: int) -> Reply:
     """The call that writes the summary of ``items``: without the oldest of them, calls with their
     outputs, where the context does not hold them all."""
     ask = it.Message(
@@ -214,7 +216,13 @@ class Compacting:
     dropped: tuple[str, ...] = ()
 
     def __init__(
-        self, question: Question, sealed: Sealed, summary: Reply, *, rest: int, answered: bool
+        self,
+        question: ReplyRequest,
+        sealed: TenantSealer,
+        summary: Reply,
+        *,
+        rest: int,
+        answered: bool,
     ) -> None:
         self._question = question
         self._sealed = sealed
@@ -228,11 +236,11 @@ class Compacting:
         return self._summary.input_tokens + (self._answer.input_tokens if self._answer else 0)
 
     @property
-    def kept(self) -> Kept | None:
+    def kept(self) -> PromptTokens | None:
         """Those of the answer: the summary's own prompt is nobody's past."""
         return self._answer.kept if self._answer is not None else None
 
-    def resumed(self, begun: Begun) -> Reply:
+    def resumed(self, begun: ResumePoint) -> Reply:
         raise CannotContinue("its conversation was being compacted")
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -250,10 +258,10 @@ class Compacting:
         async with aclosing(self._answer.deltas()) as deltas:
             async for known in deltas:
                 if isinstance(last := known[-1], Finish):
-                    known = (*known[:-1], Finish(last.reason, added(usage, last.usage)))
+                    known = (*known[:-1], Finish(last.reason, add_usage(usage, last.usage)))
                 yield known
 
-    async def _prepared(self, recalled: Recalled) -> Reply:
+    async def _prepared(self, recalled: VisibleHistory) -> Reply:
         question = self._question
         try:
             return await question.backend.prepare(_shrunk(question, recalled), question.options)
@@ -266,7 +274,7 @@ async def _read(reply: Reply) -> tuple[str, Usage]:
     texts: list[str] = []
     usage = Usage()
     speaks = False
-    async with aclosing(singly(reply.deltas())) as deltas:
+    async with aclosing(flatten(reply.deltas())) as deltas:
         async for delta in deltas:
             match delta:
                 case Open():

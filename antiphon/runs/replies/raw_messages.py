@@ -9,15 +9,15 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from antiphon.backends.base import Backend, Reply, Spelling, spells
-from antiphon.backends.wrapper import Around
-from antiphon.conversation import Begun
+from antiphon.backends.base import Backend, Detokenizes, Reply, spells
+from antiphon.backends.wrapper import ReplyWrapper
+from antiphon.conversation import ResumePoint
 from antiphon.errors import InvalidRequest, RunError
-from antiphon.runs.execution.token_log import unrolled
+from antiphon.runs.execution.token_log import last_turn
 from antiphon.stream.deltas import Delta
 from antiphon.wire.response import Usage
 
-__all__ = ["Inspected"]
+__all__ = ["RawMessagesReply"]
 
 _FIELD = "enable_response_messages"
 _UNKNOWN = (
@@ -26,7 +26,7 @@ _UNKNOWN = (
 )
 
 
-class Inspected(Around):
+class RawMessagesReply(ReplyWrapper):
     """``Reply`` that is watched. ``spell``: whether the messages are wanted, ``timed``: the times.
     ``turns``: what each turn used, once there are any. ``clock`` gives seconds. Raises
     ``InvalidRequest`` where messages cannot be told."""
@@ -42,7 +42,7 @@ class Inspected(Around):
         turns: Sequence[Usage] = (),
     ) -> None:
         super().__init__(reply)
-        self._spelling: Spelling | None = None
+        self._spelling: Detokenizes | None = None
         if spelled:
             if not spells(backend):
                 raise InvalidRequest(_UNKNOWN, param=_FIELD, code="unsupported_parameter")
@@ -52,7 +52,7 @@ class Inspected(Around):
         self._turns = turns
         self._times: list[float] = []
 
-    def resumed(self, begun: Begun) -> Reply:
+    def resumed(self, begun: ResumePoint) -> Reply:
         self._reply = self._reply.resumed(begun)
         return self
 
@@ -72,7 +72,7 @@ class Inspected(Around):
         if self._spelling is not None:
             if (kept := self.kept) is None:  # known only now: the model was still being loaded
                 raise RunError(_UNKNOWN, param=_FIELD, code="unsupported_parameter")
-            prompt, sampled = unrolled(kept.ids, sampled)
+            prompt, sampled = last_turn(kept.ids, sampled)
             said["input_messages"] = (_message(self._spelling, prompt),)
             said["output_messages"] = (_message(self._spelling, sampled),)
         if self._timed and len(self._times) == 3:
@@ -103,5 +103,5 @@ def _per_turn(turns: Sequence[Usage]) -> dict[str, list[int]]:
     }
 
 
-def _message(spelling: Spelling, ids: Sequence[int]) -> dict[str, Any]:
+def _message(spelling: Detokenizes, ids: Sequence[int]) -> dict[str, Any]:
     return {"type": "raw_message_tokens", "message": spelling.spell(ids), "tokens": list(ids)}

@@ -14,15 +14,15 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, Reply, singly
-from antiphon.backends.wrapper import Around
-from antiphon.conversation import Begun, Conversation, Options
+from antiphon.backends.base import Backend, Reply, flatten
+from antiphon.backends.wrapper import ReplyWrapper
+from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import InvalidRequest, RequestError, RunError
-from antiphon.stream.deltas import Delta, Open, Sampled, Text
+from antiphon.stream.deltas import Delta, Open, SampledTokens, Text
 from antiphon.wire.items import InputText, Item, Message, Reasoning
 from antiphon.wire.response import ReasoningConfig
 
-__all__ = ["Summarised", "Summariser", "broke_off", "level"]
+__all__ = ["Summariser", "SummarizedReply", "interrupted_in_summary", "level"]
 
 _log = structlog.get_logger(__name__)
 
@@ -56,7 +56,7 @@ def level(reasoning: ReasoningConfig | None) -> str | None:
     return reasoning.summary or reasoning.generate_summary or None
 
 
-def broke_off(items: Mapping[int, Any]) -> bool:
+def interrupted_in_summary(items: Mapping[int, Any]) -> bool:
     """Whether one of the open items (drafts) is a summary that an interruption cut: its reply is
     ahead of what was written, and cannot be gone on with."""
     return any(isinstance(d.shell, Reasoning) and d.parts.get("summary") for d in items.values())
@@ -73,7 +73,7 @@ class Summariser(Struct, frozen=True, kw_only=True):
         """The summary, piece by piece. Raises ``RequestError`` and ``RunError``."""
         reply = await self._asked(thought)
         item: Item | None = None
-        async with aclosing(singly(reply.deltas())) as deltas:
+        async with aclosing(flatten(reply.deltas())) as deltas:
             async for delta in deltas:
                 if isinstance(delta, Open):
                     item = delta.item
@@ -103,14 +103,14 @@ class Summariser(Struct, frozen=True, kw_only=True):
         return thought[:room] + _LEFT_OUT + thought[-room:]
 
 
-class Summarised(Around):
+class SummarizedReply(ReplyWrapper):
     """``Reply`` whose thinking gets a summary. One that fails is left out: the answer matters."""
 
     def __init__(self, reply: Reply, summariser: Summariser) -> None:
         super().__init__(reply)
         self._summariser = summariser
 
-    def resumed(self, begun: Begun) -> Reply:
+    def resumed(self, begun: ResumePoint) -> Reply:
         """Without a summary, if there is none yet: what was thought before is not known here."""
         return self._reply.resumed(begun)
 
@@ -120,7 +120,7 @@ class Summarised(Around):
             async for known in deltas:
                 said: list[Delta] = []
                 for delta in known:
-                    if thought and not isinstance(delta, Text | Sampled):
+                    if thought and not isinstance(delta, Text | SampledTokens):
                         # The ids come with the first piece: an interruption before it is one
                         # before them, and one behind it can be told (``broke_off``).
                         async for piece in self._pieces("".join(thought)):

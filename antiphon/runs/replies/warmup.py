@@ -10,15 +10,15 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from antiphon.backends.base import Reply, may_be_refused
-from antiphon.conversation import Begun
+from antiphon.conversation import ResumePoint
 from antiphon.errors import CannotContinue
 from antiphon.stream.deltas import Delta, Finish
 from antiphon.wire.response import Usage
 
-__all__ = ["Warming"]
+__all__ = ["WarmupReply"]
 
 
-class Warming:
+class WarmupReply:
     """``Reply`` in place of the one that it warms up for."""
 
     #: The prompt ends in an invitation to answer, which is no part of what comes next.
@@ -30,7 +30,7 @@ class Warming:
         self.dropped = reply.dropped
         self.may_be_refused = may_be_refused(reply)
 
-    def resumed(self, begun: Begun) -> Reply:
+    def resumed(self, begun: ResumePoint) -> Reply:
         raise CannotContinue("it was a warm-up")
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:

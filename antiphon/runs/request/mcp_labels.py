@@ -14,7 +14,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire import tools as tl
 from antiphon.wire.request import CreateResponse
 
-__all__ = ["stood_for"]
+__all__ = ["replace_mcp_labels"]
 
 _TOOLS: Mapping[str, tl.Tool] = {
     "code_interpreter": tl.CodeInterpreter(container={"type": "auto"}),
@@ -23,7 +23,7 @@ _TOOLS: Mapping[str, tl.Tool] = {
 }
 
 
-def stood_for(request: CreateResponse, labels: Mapping[str, str]) -> CreateResponse:
+def replace_mcp_labels(request: CreateResponse, labels: Mapping[str, str]) -> CreateResponse:
     """The request with the tools that its labels stand for; what it says of a URL is of no use.
     ``labels``: label → type of a tool. Raises ``InvalidRequest`` for what only a server can do."""
     if not labels:

@@ -15,10 +15,10 @@ from msgspec.structs import replace
 from antiphon.backends.base import Backend, recall_of
 from antiphon.conversation import Options
 from antiphon.errors import InvalidRequest
-from antiphon.runs.tool_loop.toolsets import Hosted
+from antiphon.runs.tool_loop.toolsets import ServerTool
 from antiphon.tools import tool_search as search
 from antiphon.tools.allowed_callers import by_the_model, check_callers, for_programs
-from antiphon.tools.base import Offer, Provider
+from antiphon.tools.base import Provider, ToolFunction
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.wire import tools as tl
 from antiphon.wire.items import ItemBase, Reasoning
@@ -31,7 +31,14 @@ from antiphon.wire.response import (
     TextConfig,
 )
 
-__all__ = ["Visible", "completed", "echo", "hidden", "options", "visible_tools"]
+__all__ = [
+    "ToolSelection",
+    "apply_defaults",
+    "hidden_item_types",
+    "initial_response",
+    "options",
+    "select_tools",
+]
 
 _PROGRAMS = "programmatic_tool_calling"
 _SHOWN = (tl.Function, tl.Custom, tl.Namespace)
@@ -42,7 +49,7 @@ _LOGPROBS = "message.output_text.logprobs"
 _NEUTRAL: Mapping[str, Any] = {"temperature": 1.0, "top_p": 1.0}
 
 
-def completed(
+def apply_defaults(
     request: CreateResponse, defaults: Mapping[str, Any], budgets: Mapping[str, int] = {}
 ) -> CreateResponse:
     """The request with the model's defaults where it says nothing, so that the echo is what was
@@ -58,31 +65,31 @@ def completed(
     return replace(request, **missing) if missing else request
 
 
-class Visible(Struct, frozen=True):
+class ToolSelection(Struct, frozen=True):
     """The tools the model is to see, the types of those nobody here can run, and what becomes of
     calls that are not plain functions of the client. ``programs``: what programs of the model may
     have the client run; None where the model can write none here."""
 
     tools: tuple[tl.Tool, ...]
     ignored: tuple[str, ...]
-    offers: tuple[Offer, ...] = ()
-    hosted: tuple[Hosted, ...] = ()
-    programs: tuple[Offer, ...] | None = None
+    offers: tuple[ToolFunction, ...] = ()
+    hosted: tuple[ServerTool, ...] = ()
+    programs: tuple[ToolFunction, ...] | None = None
 
 
-def visible_tools(
+def select_tools(
     request: CreateResponse,
     unavailable: str,
     providers: Mapping[str, Provider] = {},
     upstream: frozenset[str] = frozenset(),
-) -> Visible:
+) -> ToolSelection:
     """Split the request's tools. Common coding agents always name hosted tools, so that refusing
     them would lock those clients out: ``unavailable`` is ``ignore`` (leave them out of the prompt
     and report it) or ``refuse``. A choice that forces one is always refused. ``providers``: tool
     type → who brings it. ``upstream``: types of tools that the model's upstream runs itself, where
     nobody here does. Raises ``InvalidRequest``."""
     if not request.tools and not isinstance(request.tool_choice, tl.Choice):
-        return Visible((), ())
+        return ToolSelection((), ())
     check_callers(request.tools, request.tool_choice)
     # An upstream may have been trained to what clients run by their names.
     native = upstream & CLIENT_TOOLS.keys()
@@ -113,7 +120,7 @@ def visible_tools(
         if name in providers:
             path = f"tools[{at}]"
             providers[name].check(tool, path)
-            hosted.append(Hosted(name, tool, providers[name], path))
+            hosted.append(ServerTool(name, tool, providers[name], path))
     if ignored and unavailable == "refuse":
         raise InvalidRequest(
             f"The tool '{ignored[0]}' is not available on this server.",
@@ -131,10 +138,10 @@ def visible_tools(
     programs = None
     if any(each.type == _PROGRAMS for each in hosted):
         programs = for_programs(request.tools)
-    return Visible(shown, ignored, offers, tuple(hosted), programs)
+    return ToolSelection(shown, ignored, offers, tuple(hosted), programs)
 
 
-def _offers(tools: tuple[tl.Tool, ...]) -> tuple[Offer, ...]:
+def _offers(tools: tuple[tl.Tool, ...]) -> tuple[ToolFunction, ...]:
     """Under names that no function of the client has."""
     taken = {tool.name for tool in tools if isinstance(tool, tl.Function | tl.Custom)}
     searches = [tool for tool in tools if isinstance(tool, tl.ToolSearch)]
@@ -144,7 +151,7 @@ def _offers(tools: tuple[tl.Tool, ...]) -> tuple[Offer, ...]:
     return tuple(search.offer(tool, search.deferred(tools), name) for tool in searches[:1])
 
 
-def hidden(request: CreateResponse) -> tuple[type[ItemBase], ...]:
+def hidden_item_types(request: CreateResponse) -> tuple[type[ItemBase], ...]:
     """Kinds of items that the request does not want to be told of."""
     return (Reasoning,) if request.include_reasoning is False else ()
 
@@ -191,7 +198,7 @@ def _may_call_several(request: CreateResponse) -> bool:
     return request.parallel_tool_calls is not False and not is_named
 
 
-def echo(
+def initial_response(
     request: CreateResponse,
     *,
     id: str,

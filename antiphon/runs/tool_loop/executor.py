@@ -15,14 +15,14 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import ToolError
-from antiphon.stream.deltas import Close, Delta, Keep, Open, Progress
+from antiphon.stream.deltas import Checkpoint, Close, Delta, Open, Progress
 from antiphon.stream.kinds import KINDS
-from antiphon.tools.base import Context, Next, Result, Wanted
+from antiphon.tools.base import CallContext, FollowUpItem, NestedCall, Result
 from antiphon.wire import items as it
 
-from .turn import Called
+from .turn import ToolCall
 
-__all__ = ["Bounds", "Budget", "Place", "error_fields", "room", "run_all"]
+__all__ = ["Budget", "CallEnvironment", "ToolLimits", "error_fields", "output_budget", "run_all"]
 
 _log = structlog.get_logger(__name__)
 
@@ -34,7 +34,7 @@ _LEAST_TOLD = 500
 _INTERNAL_ERROR = -32603
 
 
-class Bounds(Struct, frozen=True, kw_only=True):
+class ToolLimits(Struct, frozen=True, kw_only=True):
     """Of one response: ``turns``; ``calls`` of tools that run here, None: any number; ``seconds``
     in which it may call tools, None: any number. ``at_end``: what it does that has reached one of
     these: answer with what it has, or end ``incomplete``. ``side_by_side``: calls that run at a
@@ -68,7 +68,7 @@ class Budget:
         self.left = None if self.left is None else max(0, self.left - calls)
 
 
-class Place(Struct, frozen=True, kw_only=True):
+class CallEnvironment(Struct, frozen=True, kw_only=True):
     """For which response calls run, how many bytes the model can still be told of each, how many
     run at a time, how many seconds each may take, and what they may call themselves."""
 
@@ -87,11 +87,11 @@ _ENDS = ("completed", "failed")
 _News = asyncio.Queue[Delta | None]
 
 
-async def run_all(calls: Sequence[Called], place: Place) -> AsyncGenerator[Delta, None]:
+async def run_all(calls: Sequence[ToolCall], place: CallEnvironment) -> AsyncGenerator[Delta, None]:
     """Run them; what they do, as it happens. Closing this stops them. That they were called is kept
     before."""
     if calls:
-        yield Keep()
+        yield Checkpoint()
     work = _Work(place)
     tasks = [asyncio.create_task(work.to_the_end(call)) for call in calls]
     try:
@@ -112,19 +112,19 @@ async def run_all(calls: Sequence[Called], place: Place) -> AsyncGenerator[Delta
 class _Work:
     """The calls of one turn, and those that they make."""
 
-    def __init__(self, place: Place) -> None:
+    def __init__(self, place: CallEnvironment) -> None:
         self.news: _News = asyncio.Queue()
         self._place = place
         self._places = asyncio.Semaphore(place.side_by_side)
 
-    async def to_the_end(self, call: Called) -> None:
+    async def to_the_end(self, call: ToolCall) -> None:
         """Run it and say that there is no more to come of it."""
         try:
             await self._run(call)
         finally:
             self.news.put_nowait(None)
 
-    async def _run(self, call: Called) -> None:
+    async def _run(self, call: ToolCall) -> None:
         if call.offer.apart is not None:  # it takes no place: it waits for calls that do
             call.result = result = await self._apart(call, call.offer.apart)
         else:
@@ -149,16 +149,16 @@ class _Work:
             self.news.put_nowait(Open(item, key))
             self.news.put_nowait(Close({}, key, getattr(item, "status", "completed")))
 
-    async def _apart(self, call: Called, broken: Callable[[str, str], it.Item]) -> Result:
+    async def _apart(self, call: ToolCall, broken: Callable[[str, str], it.Item]) -> Result:
         result = await self._result(call)
         if result.failed and not result.items:
             return replace(result, items=(broken(call.call_id, result.text),))
         return result
 
-    async def _result(self, call: Called) -> Result:
+    async def _result(self, call: ToolCall) -> Result:
         run, place = call.offer.call, self._place
         assert run is not None
-        context = Context(
+        context = CallContext(
             tenant=place.tenant,
             response_id=place.response_id,
             call_id=call.call_id,
@@ -174,7 +174,7 @@ class _Work:
                 async for step in steps:
                     if isinstance(step, Result):
                         return step
-                    if isinstance(step, Next):
+                    if isinstance(step, FollowUpItem):
                         self.news.put_nowait(Close(step.fields, call.key))
                         self.news.put_nowait(Open(*call.follow(step.item)))
                     elif step.name not in _ENDS:
@@ -188,26 +188,28 @@ class _Work:
             return Result(text="The tool failed.", failed=True)
         return Result(text="The tool gave no result.", failed=True)
 
-    async def _ask(self, caller: Called, wanted: Sequence[Wanted]) -> Sequence[tuple[it.Item, ...]]:
+    async def _ask(
+        self, caller: ToolCall, wanted: Sequence[NestedCall]
+    ) -> Sequence[tuple[it.Item, ...]]:
         """Calls that a call makes. They are told of, in their order, before any of them runs: one
         that nobody was told of could be made again after an interruption."""
         name = it.ProgramCaller(caller.call_id)
-        calls: list[Called | None] = []
+        calls: list[ToolCall | None] = []
         for each in wanted:
             if each.offer.call is not None and not self._place.budget.take():
                 calls.append(None)
                 continue
-            call = Called.made(each.offer, each.arguments, self._place.ids("call"), name)
+            call = ToolCall.made(each.offer, each.arguments, self._place.ids("call"), name)
             calls.append(call)
-            for delta in call.said():
+            for delta in call.all_deltas():
                 self.news.put_nowait(delta)
-        self.news.put_nowait(Keep())
+        self.news.put_nowait(Checkpoint())
         await self.news.join()
         async with asyncio.TaskGroup() as group:
             for made in calls:
                 if made is not None and made.offer.call is not None:
                     group.create_task(self._run(made))
-        return [() if made is None else made.outcome for made in calls]
+        return [() if made is None else made.result_items for made in calls]
 
 
 def error_fields(item: it.Item, why: str) -> Mapping[str, Any]:
@@ -223,7 +225,7 @@ def error_fields(item: it.Item, why: str) -> Mapping[str, Any]:
     return {"error": why} if isinstance(item, it.McpListTools) else {}
 
 
-def room(context_size: int | None, used: int) -> int:
+def output_budget(context_size: int | None, used: int) -> int:
     """Bytes the model can still be told, of which the calls of a turn may use half. ``used``:
     tokens."""
     left = (context_size or _USUAL_SIZE) - used

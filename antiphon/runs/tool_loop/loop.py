@@ -17,29 +17,38 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Reply, added
-from antiphon.backends.wrapper import Around
-from antiphon.conversation import Begun, Conversation, Options
+from antiphon.backends.base import Reply, add_usage
+from antiphon.backends.wrapper import ReplyWrapper
+from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import InvalidRequest, ToolError
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Prompted, Reason
-from antiphon.tools.base import Offer, Opening, Toolset
+from antiphon.stream.deltas import Close, Delta, Finish, NewPrompt, Open, Progress, Reason
+from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
 from antiphon.tools.citations import Citations
-from antiphon.tools.truncate import trimmed
+from antiphon.tools.truncate import truncate_middle
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage
 
-from .executor import Bounds, Budget, Place, room, run_all
-from .recovery import calls_of, failed, is_between, turns_of
-from .toolsets import Hosted, apart, composed, covers, found_in, named_in, reader_of, with_tools
-from .turn import Called, Turn, said_of
+from .executor import Budget, CallEnvironment, ToolLimits, output_budget, run_all
+from .recovery import calls_of, fail_open_items, interrupted_in_tools, turns_of
+from .toolsets import (
+    ServerTool,
+    allows,
+    assign_program_tools,
+    callable_names,
+    deduplicate_names,
+    discovered_tools,
+    reader_of,
+    with_tools,
+)
+from .turn import ToolCall, Turn, conversation_items
 
-__all__ = ["Turns", "Work"]
+__all__ = ["ToolLoop", "ToolLoopSpec"]
 
 _log = structlog.get_logger(__name__)
 
 #: What a conversation gains, given what the model is told of a call.
-Items = Callable[[Callable[[Called], Sequence[it.Item]]], tuple[it.Item, ...]]
+Items = Callable[[Callable[[ToolCall], Sequence[it.Item]]], tuple[it.Item, ...]]
 
 #: Of the room for what tools say, as often as it does not fit.
 _SHARES = (1, 4, 16)
@@ -47,30 +56,30 @@ _TOO_LONG = "context_length_exceeded"
 _ENOUGH = "No more calls are possible now. Answer with what you have."
 
 
-class Work(Struct, frozen=True, kw_only=True):
+class ToolLoopSpec(Struct, frozen=True, kw_only=True):
     """What the turns are about. ``ask`` prepares the reply to a conversation; ``declared``: the
     tools that the request has for the model; ``programs``: those that the client runs for programs
     of the model, where it may write some."""
 
     conversation: Conversation
     options: Options
-    offers: tuple[Offer, ...]
+    offers: tuple[ToolFunction, ...]
     ask: Callable[[Conversation, Options], Awaitable[Reply]]
-    bounds: Bounds
+    bounds: ToolLimits
     ids: Callable[[str], str]
     tenant: str
     response_id: str
-    hosted: tuple[Hosted, ...] = ()
+    hosted: tuple[ServerTool, ...] = ()
     declared: tuple[tl.Tool, ...] = ()
-    programs: tuple[Offer, ...] | None = None
+    programs: tuple[ToolFunction, ...] | None = None
     include: frozenset[str] = frozenset()
     context_size: int | None = None
 
 
-class Turns(Around):
+class ToolLoop(ReplyWrapper):
     """``Reply`` over the replies of all turns. ``reply`` is that of the first, ready."""
 
-    def __init__(self, reply: Reply, work: Work) -> None:
+    def __init__(self, reply: Reply, work: ToolLoopSpec) -> None:
         super().__init__(reply)
         self._now = reply
         self._work = work
@@ -78,7 +87,7 @@ class Turns(Around):
         self._conversation = work.conversation
         self._options = work.options
         self._budget = Budget(work.bounds.calls)
-        self._begun: Begun | None = None
+        self._begun: ResumePoint | None = None
         self._reader: Callable[[], Citations] | None = None
         #: Why the reply ended before the model was asked.
         self._ended: Reason | None = None
@@ -88,7 +97,7 @@ class Turns(Around):
         #: What each turn used.
         self.used: list[Usage] = []
 
-    def resumed(self, begun: Begun) -> Reply:
+    def resumed(self, begun: ResumePoint) -> Reply:
         """Within a turn, from its tokens. Where tools ran last, from the items: what was running is
         not run again, but failed. Bounds and usage count what was before."""
         self._begun = begun
@@ -113,7 +122,11 @@ class Turns(Around):
             if self._ended is not None:
                 yield (self._end(self._ended),)
                 return
-            said = None if begun is None or is_between(begun) else next(iter(begun.open), None)
+            said = (
+                None
+                if begun is None or interrupted_in_tools(begun)
+                else next(iter(begun.open), None)
+            )
             async with aclosing(self._all(said)) as turns:
                 async for known in turns:
                     yield known
@@ -195,8 +208,8 @@ class Turns(Around):
                 yield (Progress(step, key), Close(toolset.fields, key))
             toolsets.append(toolset)
 
-    def _opening(self) -> Opening:
-        return Opening(
+    def _opening(self) -> ResponseContext:
+        return ResponseContext(
             tenant=self._work.tenant,
             response_id=self._work.response_id,
             items=self._work.conversation.items,
@@ -205,15 +218,17 @@ class Turns(Around):
         )
 
     async def _start(
-        self, toolsets: Sequence[Toolset], begun: Begun | None
+        self, toolsets: Sequence[Toolset], begun: ResumePoint | None
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
         """The reply of the first turn, once it is known what there is to call."""
-        within = begun is not None and not is_between(begun)
+        within = begun is not None and not interrupted_in_tools(begun)
         if begun is not None and not within:
             yield self._failed(begun)
         opening = replace(self._opening(), items=self._conversation.items)
-        toolsets = apart(toolsets, self._options.tools)
-        toolsets = composed(self._work.hosted, toolsets, self._work.programs or (), opening)
+        toolsets = deduplicate_names(toolsets, self._options.tools)
+        toolsets = assign_program_tools(
+            self._work.hosted, toolsets, self._work.programs or (), opening
+        )
         offered = tuple(offer for toolset in toolsets for offer in toolset.offers)
         self._offers.update({(o.tool.name, o.namespace): o for o in offered})
         self._reader = reader_of(toolsets)
@@ -225,9 +240,11 @@ class Turns(Around):
             return
         first = [each for toolset in toolsets for each in toolset.first]
         going = [each for each in first if each.call_id is not None]
-        calls = [Called.first(each, self._work.ids) for each in (first if begun is None else going)]
+        calls = [
+            ToolCall.first(each, self._work.ids) for each in (first if begun is None else going)
+        ]
         for call in calls:
-            if out := call.said():
+            if out := call.all_deltas():
                 yield out
         async with aclosing(run_all(calls, self._place(calls))) as steps:
             async for step in steps:
@@ -236,7 +253,7 @@ class Turns(Around):
             self._ended = "stop"
         elif begun is not None or calls or offered:
             afresh = begun is None and not going  # what a choice demanded has been done otherwise
-            prompted = await self._next(partial(said_of, calls), first=afresh)
+            prompted = await self._next(partial(conversation_items, calls), first=afresh)
             self._ended = "length" if prompted is None else None
             if prompted:
                 yield prompted
@@ -281,7 +298,7 @@ class Turns(Around):
                 _log.info("no more turns", response=self._work.response_id, why=refused.message)
                 return None
         prompt = self._now.kept
-        return () if prompt is None else (Prompted(prompt.ids),)
+        return () if prompt is None else (NewPrompt(prompt.ids),)
 
     def _afterwards(self) -> Options:
         """A call that was demanded has been made. Where no more may be made, only what the client
@@ -306,17 +323,17 @@ class Turns(Around):
         """What the choice leaves of the tools that the client runs. All are shown as before: a
         prompt that begins otherwise would be read anew."""
         tools = [tool for tool in self._declared() if not self._runs_here(tool)]
-        left = [named for tool in tools for named in named_in(tool)]
+        left = [named for tool in tools for named in callable_names(tool)]
         if isinstance(choice, tl.Choice):
-            left = [named for named in left if covers(choice, named)]
+            left = [named for named in left if allows(choice, named)]
         return tl.Choice(type="allowed_tools", mode="auto", tools=tuple(left))
 
-    def _place(self, calls: Sequence[Called]) -> Place:
+    def _place(self, calls: Sequence[ToolCall]) -> CallEnvironment:
         """Where calls of one turn run, which share what the model can still be told."""
         work = self._work
         used = self._now.input_tokens + sum(usage.output_tokens for usage in self.used[-1:])
-        self._room = room(work.context_size, used) // max(1, len(calls))
-        return Place(
+        self._room = output_budget(work.context_size, used) // max(1, len(calls))
+        return CallEnvironment(
             tenant=work.tenant,
             response_id=work.response_id,
             room=self._room,
@@ -330,9 +347,9 @@ class Turns(Around):
         """What the model is told that calls what there is not, or what the request keeps it from:
         models that nothing holds to a grammar do."""
         choice = self._options.tool_choice
-        known = [named for tool in self._declared() for named in named_in(tool)]
+        known = [named for tool in self._declared() for named in callable_names(tool)]
         if isinstance(choice, tl.Choice) and choice.type == "allowed_tools":
-            known = [named for named in known if covers(choice, named)]
+            known = [named for named in known if allows(choice, named)]
         elif (name, namespace) in self._offers:
             return ""
         if any((one.name, one.namespace or None) == (name, namespace) for one in known):
@@ -341,7 +358,7 @@ class Turns(Around):
 
     def _declared(self) -> tuple[tl.Tool, ...]:
         """The tools of the request, those that it came to, and those that were found."""
-        found = found_in(self._conversation.items)
+        found = discovered_tools(self._conversation.items)
         return (*self._work.declared, *self._options.tools, *found)
 
     def _runs_here(self, tool: tl.Tool) -> bool:
@@ -350,24 +367,24 @@ class Turns(Around):
         offer = self._offers.get((getattr(inner, "name", ""), namespace))
         return offer is not None and offer.call is not None
 
-    def _told(self, call: Called, room: int) -> Sequence[it.Item]:
+    def _told(self, call: ToolCall, room: int) -> Sequence[it.Item]:
         """What the model is told of a call, in so many bytes."""
         result = call.result
         if result is None:
             return (call.output(_ENOUGH),)
         if result.items:
             return result.items
-        return (call.output(trimmed(result.text, room)),)
+        return (call.output(truncate_middle(result.text, room)),)
 
     def _end(self, reason: Any) -> Finish:
         used = Usage()
         for turn in self.used:
-            used = added(used, turn)
+            used = add_usage(used, turn)
         return Finish(reason, used)
 
-    def _failed(self, begun: Begun) -> tuple[Delta, ...]:
+    def _failed(self, begun: ResumePoint) -> tuple[Delta, ...]:
         """What was running when the run was interrupted."""
-        deltas, items = failed(begun)
+        deltas, items = fail_open_items(begun)
         items = (*self._conversation.items, *items)
         self._conversation = replace(self._conversation, items=items)
         return deltas

@@ -6,14 +6,14 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from antiphon.conversation import Begun, open_programs, program_of
+from antiphon.conversation import ResumePoint, caller_program_id, open_programs
 from antiphon.stream.deltas import Close, Delta
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
 
 from .executor import error_fields
 
-__all__ = ["calls_of", "failed", "is_between", "turns_of"]
+__all__ = ["calls_of", "fail_open_items", "interrupted_in_tools", "turns_of"]
 
 _INTERRUPTED = "The server was interrupted while this ran. It may or may not have been done."
 
@@ -50,29 +50,29 @@ _CAN_FAIL = (
 )
 
 
-def calls_of(begun: Begun) -> int:
+def calls_of(begun: ResumePoint) -> int:
     """Calls of tools that run here."""
     return sum(isinstance(item, _CALLS) for item in (*begun.items, *begun.open))
 
 
-def turns_of(begun: Begun) -> list[Usage]:
+def turns_of(begun: ResumePoint) -> list[Usage]:
     """What each turn used that was over."""
-    over = begun.turns if is_between(begun) else begun.turns[:-1]
+    over = begun.turns if interrupted_in_tools(begun) else begun.turns[:-1]
     return [
         Usage(input_tokens=read, output_tokens=said, total_tokens=read + said)
         for read, said in over
     ]
 
 
-def is_between(begun: Begun) -> bool:
+def interrupted_in_tools(begun: ResumePoint) -> bool:
     """Interrupted while tools ran, or before the model heard of it."""
     last = begun.open or begun.items[-1:]
-    if any(isinstance(item, _RUN_HERE) or program_of(item) is not None for item in last):
+    if any(isinstance(item, _RUN_HERE) or caller_program_id(item) is not None for item in last):
         return True
     return bool(open_programs(begun.items))
 
 
-def failed(begun: Begun) -> tuple[tuple[Delta, ...], tuple[it.Item, ...]]:
+def fail_open_items(begun: ResumePoint) -> tuple[tuple[Delta, ...], tuple[it.Item, ...]]:
     """How the items that were open end, and what the conversation has of them."""
     out: list[Delta] = []
     items: list[it.Item] = []

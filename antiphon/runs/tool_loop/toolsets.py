@@ -8,28 +8,35 @@ from functools import partial
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import Options, open_programs, program_of
+from antiphon.conversation import Options, caller_program_id, open_programs
 from antiphon.errors import InvalidRequest
 from antiphon.tools.allowed_callers import callers_of
-from antiphon.tools.base import Admitting, Composing, Offer, Opening, Provider, Toolset
+from antiphon.tools.base import (
+    CallsTools,
+    ChecksAccess,
+    Provider,
+    ResponseContext,
+    ToolFunction,
+    Toolset,
+)
 from antiphon.tools.citations import Citations
 from antiphon.wire import tools as tl
 from antiphon.wire.items import AdditionalTools, Item, ToolSearchOutput
 
 __all__ = [
-    "Hosted",
-    "admitted",
-    "apart",
-    "composed",
-    "covers",
-    "found_in",
-    "named_in",
+    "ServerTool",
+    "allows",
+    "assign_program_tools",
+    "callable_names",
+    "check_access",
+    "deduplicate_names",
+    "discovered_tools",
     "reader_of",
     "with_tools",
 ]
 
 
-class Hosted(Struct, frozen=True):
+class ServerTool(Struct, frozen=True):
     """A tool of a request that runs here: its type, what the request says, who brings it, and where
     it stands in the request."""
 
@@ -39,11 +46,13 @@ class Hosted(Struct, frozen=True):
     path: str
 
 
-async def admitted(hosted: Sequence[Hosted], shown: Sequence[tl.Tool], opening: Opening) -> None:
+async def check_access(
+    hosted: Sequence[ServerTool], shown: Sequence[tl.Tool], opening: ResponseContext
+) -> None:
     """Raises ``RequestError`` for tools that name what is none of the tenant's, and where a program
     should go on for which there is no tool, not among those ``shown`` to an upstream either."""
     for each in hosted:
-        if isinstance(each.provider, Admitting):
+        if isinstance(each.provider, ChecksAccess):
             await each.provider.admit(each.tool, opening, each.path)
     going = open_programs(opening.items)
     known = [*(each.tool for each in hosted), *shown]
@@ -56,10 +65,10 @@ async def admitted(hosted: Sequence[Hosted], shown: Sequence[tl.Tool], opening: 
         )
 
 
-def apart(toolsets: Sequence[Toolset], shown: Sequence[tl.Tool]) -> list[Toolset]:
+def deduplicate_names(toolsets: Sequence[Toolset], shown: Sequence[tl.Tool]) -> list[Toolset]:
     """The toolsets under names that nothing else has, what the client runs (``shown``) least of
     all: its own ``python`` is not ours."""
-    taken = {(one.name, one.namespace or None) for tool in shown for one in named_in(tool)}
+    taken = {(one.name, one.namespace or None) for tool in shown for one in callable_names(tool)}
     out = []
     for toolset in toolsets:
         offers = []
@@ -74,22 +83,22 @@ def apart(toolsets: Sequence[Toolset], shown: Sequence[tl.Tool]) -> list[Toolset
     return out
 
 
-def composed(
-    hosted: Sequence[Hosted],
+def assign_program_tools(
+    hosted: Sequence[ServerTool],
     toolsets: Sequence[Toolset],
-    own: Sequence[Offer],
-    opening: Opening,
+    own: Sequence[ToolFunction],
+    opening: ResponseContext,
 ) -> list[Toolset]:
     """The toolsets as the model may use them: what only programs may call is offered to those that
     call others, with what the client runs for programs (``own``)."""
     pairs = list(zip(hosted, toolsets, strict=True))
     called = [offer for each, found in pairs if _is_called(each) for offer in found.offers]
-    theirs = {item.id for item in opening.items if program_of(item) is not None}
+    theirs = {item.id for item in opening.items if caller_program_id(item) is not None}
     first = [each for toolset in toolsets for each in toolset.first]
     allowed = {each.request: each for each in first if each.request in theirs}
     out = []
     for each, toolset in pairs:
-        if isinstance(each.provider, Composing):
+        if isinstance(each.provider, CallsTools):
             toolset = each.provider.compose((*own, *called), opening, allowed)
         elif "direct" not in callers_of(each.tool):
             toolset = replace(toolset, offers=())
@@ -98,11 +107,13 @@ def composed(
     return out
 
 
-def _is_called(hosted: Hosted) -> bool:
+def _is_called(hosted: ServerTool) -> bool:
     return "programmatic" in callers_of(hosted.tool)
 
 
-def with_tools(options: Options, hosted: Sequence[Hosted], toolsets: Sequence[Toolset]) -> Options:
+def with_tools(
+    options: Options, hosted: Sequence[ServerTool], toolsets: Sequence[Toolset]
+) -> Options:
     """The options with what was opened. A choice of a tool is one of what it offers."""
     offers = [offer for toolset in toolsets for offer in toolset.offers]
     tools = (*options.tools, *map(_shown, offers))
@@ -129,27 +140,27 @@ def with_tools(options: Options, hosted: Sequence[Hosted], toolsets: Sequence[To
     return replace(options, tools=tools, tool_choice=choice)
 
 
-def _shown(offer: Offer) -> tl.Tool:
+def _shown(offer: ToolFunction) -> tl.Tool:
     if offer.namespace is None:
         return offer.tool
     return tl.Namespace(name=offer.namespace, tools=(offer.tool,))
 
 
-def named_in(tool: tl.Tool) -> list[tl.Choice]:
+def callable_names(tool: tl.Tool) -> list[tl.Choice]:
     """What may be called of a tool, as choices name it."""
     if isinstance(tool, tl.Namespace):
         return [_choice(inner, tool.name) for inner in tool.tools]
     return [_choice(tool, None)] if isinstance(tool, tl.Function | tl.Custom) else []
 
 
-def found_in(items: Iterable[Item]) -> Iterator[tl.Tool]:
+def discovered_tools(items: Iterable[Item]) -> Iterator[tl.Tool]:
     """Tools that a conversation came to on its way."""
     for item in items:
         if isinstance(item, ToolSearchOutput | AdditionalTools):
             yield from item.tools
 
 
-def covers(choice: tl.Choice, named: tl.Choice) -> bool:
+def allows(choice: tl.Choice, named: tl.Choice) -> bool:
     """The choice is of several tools, among them the one that is named."""
     return any(
         (one.type, one.name) == (named.type, named.name)
@@ -158,7 +169,7 @@ def covers(choice: tl.Choice, named: tl.Choice) -> bool:
     )
 
 
-def _named(offer: Offer) -> tl.Choice:
+def _named(offer: ToolFunction) -> tl.Choice:
     return _choice(offer.tool, offer.namespace)
 
 
@@ -167,7 +178,7 @@ def _choice(tool: tl.Function | tl.Custom, namespace: str | None) -> tl.Choice:
     return tl.Choice(type=kind, name=tool.name, namespace=namespace or UNSET)
 
 
-def _is_of(offer: Offer, choice: tl.Choice) -> bool:
+def _is_of(offer: ToolFunction, choice: tl.Choice) -> bool:
     """``mcp`` names a server, and perhaps a tool of it."""
     return choice.server_label in (UNSET, offer.namespace) and choice.name in (
         UNSET,

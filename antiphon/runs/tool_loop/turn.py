@@ -11,15 +11,22 @@ from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequenc
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.conversation import Kept
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Sampled, Text
+from antiphon.conversation import PromptTokens
+from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, SampledTokens, Text
 from antiphon.stream.kinds import KINDS
-from antiphon.tools.base import Context, First, Offer, Result, Step, Writing
+from antiphon.tools.base import (
+    ArgumentObserver,
+    CallContext,
+    PendingCall,
+    Result,
+    Step,
+    ToolFunction,
+)
 from antiphon.tools.citations import Citations
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-__all__ = ["Called", "Turn", "said_of"]
+__all__ = ["ToolCall", "Turn", "conversation_items"]
 
 #: What clients run: a turn with one of these ends the response.
 _CLIENTS = (it.FunctionCall, it.CustomToolCall)
@@ -29,14 +36,14 @@ _CLIENTS = (it.FunctionCall, it.CustomToolCall)
 _UNTOLD = (it.McpCall, it.McpApprovalRequest, it.CodeInterpreterCall)
 
 
-class Called:
+class ToolCall:
     """A call of an offered tool. ``ignored``: one too many, or ``refused`` in these words, of which
     nobody but the model is told. ``caller``: who made it, where that is told; of a program's call
     the model is not."""
 
     def __init__(
         self,
-        offer: Offer,
+        offer: ToolFunction,
         shell: it.Item,
         call_id: str,
         *,
@@ -61,8 +68,8 @@ class Called:
 
     @classmethod
     def made(
-        cls, offer: Offer, arguments: str, call_id: str, caller: it.Caller | None = None
-    ) -> Called:
+        cls, offer: ToolFunction, arguments: str, call_id: str, caller: it.Caller | None = None
+    ) -> ToolCall:
         """A call that the model does not write now: a client has allowed it, or a program made
         it."""
         tool = offer.tool
@@ -77,20 +84,20 @@ class Called:
         return call
 
     @classmethod
-    def first(cls, first: First, ids: Callable[[str], str]) -> Called:
+    def first(cls, first: PendingCall, ids: Callable[[str], str]) -> ToolCall:
         """One that is run before the model is asked."""
         call = cls.made(first.offer, first.arguments, first.call_id or ids("call"))
         call.stands = first.call_id is not None
         return call
 
-    def said(self) -> tuple[Delta, ...]:
+    def all_deltas(self) -> tuple[Delta, ...]:
         """All of it at once; nothing of one that has been said."""
         if self.stands:
             return ()
         text = (Text(self.arguments),) if self.offer.streamed and self.arguments else ()
-        return (*self.begun(), *text, *self.over())
+        return (*self.open_deltas(), *text, *self.close_deltas())
 
-    def begun(self) -> tuple[Delta, ...]:
+    def open_deltas(self) -> tuple[Delta, ...]:
         """Its item, and that work on it has begun."""
         shell = self.shown
         steps = KINDS[type(shell)].progress
@@ -110,7 +117,7 @@ class Called:
             return item
         return replace(item, caller=self.caller)
 
-    def over(self) -> tuple[Delta, ...]:
+    def close_deltas(self) -> tuple[Delta, ...]:
         """All of it has been said. One that runs here goes on as an item, unless what comes of it
         is another one."""
         offer = self.offer
@@ -128,7 +135,7 @@ class Called:
         return self.named(shell)
 
     @property
-    def outcome(self) -> tuple[it.Item, ...]:
+    def result_items(self) -> tuple[it.Item, ...]:
         """Its item as it ended, and those that follow it; a client's as it was said."""
         result = self.result
         if result is None:
@@ -152,7 +159,7 @@ class Called:
     def write(self, delta: Text) -> None:
         self._text.append(delta.text)
 
-    def steps(self, tell: Callable[[Writing], Iterable[Step]]) -> tuple[Delta, ...]:
+    def steps(self, tell: Callable[[ArgumentObserver], Iterable[Step]]) -> tuple[Delta, ...]:
         """What is told of its being written."""
         if self.writing is None or self.ignored:
             return ()
@@ -176,13 +183,13 @@ class Called:
         return kind(call_id=self.call_id, output=text)
 
 
-async def _never(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+async def _never(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
     return
     yield
 
 
 #: Of what is called and is not there.
-_NOBODY = Offer(
+_NOBODY = ToolFunction(
     tool=tl.Function(name=""),
     shell=it.McpCall(server_label="", name="", arguments=""),
     call=_never,
@@ -232,8 +239,8 @@ def _last_text(shell: it.Item) -> str:
     return part.text if isinstance(part, it.OutputText) else ""
 
 
-def said_of(
-    calls: Sequence[Called], told: Callable[[Called], Sequence[it.Item]]
+def conversation_items(
+    calls: Sequence[ToolCall], told: Callable[[ToolCall], Sequence[it.Item]]
 ) -> tuple[it.Item, ...]:
     """Calls, and what the model is told of them."""
     said = (call.item() for call in calls if not call.stands)
@@ -248,7 +255,7 @@ class Turn:
 
     def __init__(
         self,
-        offers: Mapping[tuple[str, str | None], Offer],
+        offers: Mapping[tuple[str, str | None], ToolFunction],
         ids: Callable[[str], str],
         *,
         allowed: int | None = None,
@@ -263,28 +270,28 @@ class Turn:
         self._ids = ids
         self._allowed = allowed
         self._refuses = refuses
-        self._open: Called | _Spoken | None = None if begun is None else _Spoken(begun, reader)
-        self._said: list[Called | _Spoken] = [] if self._open is None else [self._open]
+        self._open: ToolCall | _Spoken | None = None if begun is None else _Spoken(begun, reader)
+        self._said: list[ToolCall | _Spoken] = [] if self._open is None else [self._open]
         self._sampled = array("I")
         #: The client has to answer a call.
         self.awaits_client = isinstance(begun, _CLIENTS)
         self.finish: Finish | None = None
 
     @property
-    def calls(self) -> list[Called]:
+    def calls(self) -> list[ToolCall]:
         """The calls that are to run here."""
         return [each for each in self._called if each.offer.call is not None]
 
     @property
-    def _called(self) -> list[Called]:
-        return [each for each in self._said if isinstance(each, Called)]
+    def _called(self) -> list[ToolCall]:
+        return [each for each in self._said if isinstance(each, ToolCall)]
 
-    def items(self, told: Callable[[Called], Sequence[it.Item]]) -> tuple[it.Item, ...]:
+    def items(self, told: Callable[[ToolCall], Sequence[it.Item]]) -> tuple[it.Item, ...]:
         """What the conversation gains. ``told``: what the model is told of a call."""
         said = (each.item() for each in self._said)
         return (*said, *(item for call in self._called for item in told(call)))
 
-    def kept(self, prompt: Kept | None) -> Kept | None:
+    def kept(self, prompt: PromptTokens | None) -> PromptTokens | None:
         """The ids the model saw and wrote."""
         if prompt is None or not self._sampled:
             return None
@@ -298,13 +305,13 @@ class Turn:
         match delta:
             case Text():
                 return self._written(delta)
-            case Sampled():
+            case SampledTokens():
                 self._sampled.extend(delta.ids)
                 return (delta,)
             case Open():
                 return (*self._over(), *self._opened(delta))
             case Close():
-                if isinstance(self._open, Called):
+                if isinstance(self._open, ToolCall):
                     return self._over()
                 return (*self._over(), delta)
             case Finish():
@@ -314,7 +321,7 @@ class Turn:
 
     def _ended(self, *, is_cut: bool) -> Iterable[Delta]:
         """What is to be said of the item that the end found open."""
-        if isinstance(self._open, Called):
+        if isinstance(self._open, ToolCall):
             call = self._open
             return call.steps(lambda w: w.cut() if is_cut else w.end(call.arguments))
         return self._open.end() if self._open is not None else ()
@@ -339,7 +346,7 @@ class Turn:
             refused = self._refuses(item.name, namespace)
         if refused and self._allowed != 0:
             call_id = self._ids("call")
-            self._open = call = Called(_NOBODY, item, call_id, ignored=True, refused=refused)
+            self._open = call = ToolCall(_NOBODY, item, call_id, ignored=True, refused=refused)
             self._said.append(call)
             return ()
         if offer is None:
@@ -353,11 +360,11 @@ class Turn:
         if offer.call is not None and self._allowed:
             self._allowed -= 1
         call_id = self._ids("call")
-        self._open = call = Called(offer, item, call_id, ignored=ignored, caller=self._caller)
+        self._open = call = ToolCall(offer, item, call_id, ignored=ignored, caller=self._caller)
         self._said.append(call)
         if ignored:
             return ()
-        return call.begun()
+        return call.open_deltas()
 
     def _over(self) -> Iterable[Delta]:
         """The open call has been said."""
@@ -367,4 +374,4 @@ class Turn:
         if now is None or now.ignored:
             return ()
         self.awaits_client |= now.offer.call is None
-        return now.over()
+        return now.close_deltas()

@@ -15,9 +15,9 @@ from msgspec.structs import replace
 
 from antiphon.errors import RunError
 from antiphon.store.base import StoredResponse
-from antiphon.store.locks import Holds, Owners
-from antiphon.store.runs import Append, Batch, Claim, Due, Job, Letter, Listener, Page
-from antiphon.store.subscriptions import Tail, Tails
+from antiphon.store.locks import ConversationLocks, OwnerHeartbeats
+from antiphon.store.runs import Append, Batch, Claim, DueWebhook, Job, Listener, Page, WebhookEvent
+from antiphon.store.subscriptions import Subscription, Tails
 
 __all__ = ["MemoryRuns"]
 
@@ -67,9 +67,9 @@ class MemoryRuns:
         self._keep = keep
         self._check = check
         self._runs: dict[_Key, _Run] = {}
-        self._letters: dict[str, tuple[Letter, int]] = {}
-        self._owners = Owners()
-        self._holds = Holds(self._owners)
+        self._letters: dict[str, tuple[WebhookEvent, int]] = {}
+        self._owners = OwnerHeartbeats()
+        self._holds = ConversationLocks(self._owners)
         self._tails = Tails()
         self._listener: Listener | None = None
 
@@ -99,7 +99,7 @@ class MemoryRuns:
                 self._holds.pass_on(run.job.tenant, run.job.id, owner)
         return tuple(claims)
 
-    async def beat(self, owner: str) -> None:
+    async def heartbeat(self, owner: str) -> None:
         self._check()
         self._owners.hear(owner)
 
@@ -112,7 +112,7 @@ class MemoryRuns:
         self._holds.release(owner, running)
         self._queued()
 
-    async def seize(self, tenant: str, response_id: str) -> Claim | None:
+    async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         self._check()
         run = self._runs.get((tenant, response_id))
         if run is None or run.ended_at is not None:
@@ -139,7 +139,7 @@ class MemoryRuns:
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
-        letter: Letter | None = None,
+        letter: WebhookEvent | None = None,
     ) -> bool:
         self._check()
         run = self._mine(claim)
@@ -160,13 +160,15 @@ class MemoryRuns:
         self._tails.touch([(claim.job.tenant, claim.job.id)])
         return True
 
-    async def due(self, now: float, until: float, *, limit: int) -> tuple[Due, ...]:
+    async def due(self, now: float, until: float, *, limit: int) -> tuple[DueWebhook, ...]:
         self._check()
         there = [(kept, tried) for kept, tried in self._letters.values() if kept.due_at <= now]
         there.sort(key=lambda pair: pair[0].due_at)
         for letter, tried in there[:limit]:
             self._letters[letter.id] = (replace(letter, due_at=until), tried + 1)
-        return tuple(Due(letter.id, letter.body, tried + 1) for letter, tried in there[:limit])
+        return tuple(
+            DueWebhook(letter.id, letter.body, tried + 1) for letter, tried in there[:limit]
+        )
 
     async def postpone(self, letter_id: str, until: float) -> None:
         self._check()
@@ -194,17 +196,17 @@ class MemoryRuns:
         found = tuple(replace(batch, tokens=b"") for batch in run.batches[begin:end])
         return Page(found, ended=run.ended_at is not None and end >= len(run.batches))
 
-    def follow(self, tenant: str, response_id: str) -> Tail:
+    def follow(self, tenant: str, response_id: str) -> Subscription:
         return self._tails.follow(tenant, response_id)
 
-    async def hold(
+    async def lock_conversation(
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
         self._check()
         had = self._holds.holder(tenant, conversation_id)
         run = self._runs.get((tenant, had))
         waits = run is not None and run.ended_at is None and run.owner is None
-        return self._holds.hold(
+        return self._holds.lock_conversation(
             tenant,
             conversation_id,
             holder,
@@ -213,8 +215,8 @@ class MemoryRuns:
             waiting=had if waits else None,
         )
 
-    async def let_go(self, tenant: str, conversation_id: str, holder: str) -> None:
-        self._holds.let_go(tenant, conversation_id, holder)
+    async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
+        self._holds.unlock_conversation(tenant, conversation_id, holder)
 
     def listen(self, listener: Listener) -> None:
         self._listener = listener

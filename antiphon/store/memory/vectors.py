@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 from msgspec import Struct, field
 
-from antiphon.search_terms import indexed
+from antiphon.search_terms import index_terms
 from antiphon.store.vectors import Chunk, Entry, Held, Hit, Mark, Matrix, Work
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
@@ -197,7 +197,7 @@ class MemoryVectors:
 
 
 def _words(text: str) -> list[str]:
-    return _WORD.findall(indexed(text).lower())
+    return _WORD.findall(index_terms(text).lower())
 
 
 def _bm25(counts: Sequence[Counter[str]], words: Collection[str]) -> list[float]:

@@ -6,7 +6,7 @@ from antiphon.store.files import Listing
 from antiphon.store.row_mapping import file_of, file_row
 from antiphon.wire.files import File
 
-from .pool import Cluster, Transaction, key
+from .pool import ConnectionPool, Transaction, key
 
 __all__ = ["PostgresFiles"]
 
@@ -14,7 +14,7 @@ __all__ = ["PostgresFiles"]
 class PostgresFiles:
     """``FileStore`` over a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ConnectionPool) -> None:
         self._cluster = cluster
 
     async def put(

@@ -18,9 +18,9 @@ from antiphon.store.row_mapping import batch_of
 from antiphon.store.runs import Batch, Listener
 from antiphon.store.subscriptions import Tails
 
-from .pool import Cluster, key
+from .pool import ConnectionPool, key
 
-__all__ = ["News", "Notice"]
+__all__ = ["Notice", "RunNotifications"]
 
 _log = structlog.get_logger(__name__)
 
@@ -61,10 +61,10 @@ class _Followed(Struct):
     last: int
 
 
-class News:
+class RunNotifications:
     """One a process; ``name`` is how its own notices are known."""
 
-    def __init__(self, cluster: Cluster, tails: Tails, name: str) -> None:
+    def __init__(self, cluster: ConnectionPool, tails: Tails, name: str) -> None:
         self._cluster = cluster
         self._tails = tails
         self._name = name

@@ -18,7 +18,7 @@ import structlog
 from antiphon.errors import RunError, SetupError, first_line
 from antiphon.store.sql import migrations, queries
 
-__all__ = ["Cluster", "Transaction", "key"]
+__all__ = ["ConnectionPool", "Transaction", "key"]
 
 _T = TypeVar("_T")
 
@@ -49,7 +49,7 @@ def key(text: str) -> str:
     return "sha256 " + sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
 
 
-class Cluster:
+class ConnectionPool:
     """One database, for this process. Made by ``open``."""
 
     def __init__(self, driver: Any, pool: Any, url: str) -> None:
@@ -65,7 +65,7 @@ class Cluster:
         self.queries: Mapping[str, str] = queries(__package__)
 
     @classmethod
-    async def open(cls, url: str, *, connections: int = 10) -> Cluster:
+    async def open(cls, url: str, *, connections: int = 10) -> ConnectionPool:
         """Connect and bring the tables up to date; several processes may do so at once. Raises
         ``SetupError``."""
         try:

@@ -12,11 +12,11 @@ from collections.abc import Awaitable, Callable, Collection, Sequence
 
 from antiphon.store.base import StoredResponse
 from antiphon.store.row_mapping import batch_of, claim_of
-from antiphon.store.runs import Append, Batch, Claim, Due, Job, Letter, Listener, Page
-from antiphon.store.subscriptions import Tail, Tails
+from antiphon.store.runs import Append, Batch, Claim, DueWebhook, Job, Listener, Page, WebhookEvent
+from antiphon.store.subscriptions import Subscription, Tails
 
-from .notifications import News, Notice
-from .pool import Cluster, Transaction, key
+from .notifications import Notice, RunNotifications
+from .pool import ConnectionPool, Transaction, key
 
 __all__ = ["PostgresRuns"]
 
@@ -27,12 +27,12 @@ _LAST = 2**31 - 1
 class PostgresRuns:
     """``RunStore`` over a cluster. ``keep`` keeps a response inside a transaction."""
 
-    def __init__(self, cluster: Cluster, keep: Callable[..., Awaitable[None]]) -> None:
+    def __init__(self, cluster: ConnectionPool, keep: Callable[..., Awaitable[None]]) -> None:
         self._cluster = cluster
         self._keep = keep
         self._tails = Tails()
         self._name = secrets.token_hex(6)
-        self._news = News(cluster, self._tails, self._name)
+        self._news = RunNotifications(cluster, self._tails, self._name)
 
     async def begin(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
         async with self._cluster.transaction() as inside:
@@ -62,7 +62,7 @@ class PostgresRuns:
         self._news.lost(lost)
         return claims
 
-    async def beat(self, owner: str) -> None:
+    async def heartbeat(self, owner: str) -> None:
         await self._cluster.rows("beat", owner)
 
     async def release(self, owner: str) -> None:
@@ -71,7 +71,7 @@ class PostgresRuns:
             await self._notify(inside, Notice(queued=True))
         self._news.queued()
 
-    async def seize(self, tenant: str, response_id: str) -> Claim | None:
+    async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         async with self._cluster.transaction() as inside:
             rows = await inside.rows("seize", tenant, key(response_id))
             if not rows:
@@ -110,7 +110,7 @@ class PostgresRuns:
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
-        letter: Letter | None = None,
+        letter: WebhookEvent | None = None,
     ) -> bool:
         return await self._cluster.surely(
             self._end(claim, stored, batch, conversation, expires_at, letter)
@@ -123,7 +123,7 @@ class PostgresRuns:
         batch: Batch,
         conversation: str | None,
         expires_at: int | None,
-        letter: Letter | None,
+        letter: WebhookEvent | None,
     ) -> bool:
         tenant, name = claim.job.tenant, claim.job.id
         async with self._cluster.transaction() as inside:
@@ -148,8 +148,8 @@ class PostgresRuns:
         self.touch(tenant, name)
         return True
 
-    async def due(self, now: float, until: float, *, limit: int) -> tuple[Due, ...]:
-        return tuple(Due(*row) for row in await self._cluster.rows("due", now, until, limit))
+    async def due(self, now: float, until: float, *, limit: int) -> tuple[DueWebhook, ...]:
+        return tuple(DueWebhook(*row) for row in await self._cluster.rows("due", now, until, limit))
 
     async def postpone(self, letter_id: str, until: float) -> None:
         await self._cluster.rows("postpone_letter", letter_id, until)
@@ -170,17 +170,17 @@ class PostgresRuns:
         batches = tuple(batch_of(row[1:]) for row in rows if row[1] is not None)
         return Page(batches, ended=rows[0][0])
 
-    def follow(self, tenant: str, response_id: str) -> Tail:
+    def follow(self, tenant: str, response_id: str) -> Subscription:
         self._news.begin()
         return self._tails.follow(tenant, response_id)
 
-    async def hold(
+    async def lock_conversation(
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
         row = (tenant, key(conversation_id), holder, owner, lease_s)
         return bool(await self._cluster.rows("hold", *row))
 
-    async def let_go(self, tenant: str, conversation_id: str, holder: str) -> None:
+    async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
         await self._cluster.rows("let_go", tenant, key(conversation_id), holder)
 
     def listen(self, listener: Listener) -> None:

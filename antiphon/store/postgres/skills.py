@@ -6,7 +6,7 @@ from antiphon.store.row_mapping import encode, skill_of, skill_version_of
 from antiphon.store.skills import Draft
 from antiphon.wire.skills import Skill, SkillVersion
 
-from .pool import Cluster, Transaction, key
+from .pool import ConnectionPool, Transaction, key
 
 __all__ = ["PostgresSkills"]
 
@@ -14,7 +14,7 @@ __all__ = ["PostgresSkills"]
 class PostgresSkills:
     """``SkillStore`` over a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ConnectionPool) -> None:
         self._cluster = cluster
 
     async def create(

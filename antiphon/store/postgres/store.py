@@ -21,7 +21,7 @@ from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
 
 from .files import PostgresFiles
-from .pool import Cluster, Transaction, key
+from .pool import ConnectionPool, Transaction, key
 from .runs import PostgresRuns
 from .skills import PostgresSkills
 from .vectors import PostgresVectors
@@ -35,7 +35,7 @@ _SWEEP = 500
 class PostgresStore:
     """``Store`` over one database. Made by ``open``."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ConnectionPool) -> None:
         self._cluster = cluster
         self.runs = PostgresRuns(cluster, _keep)
         self.files = PostgresFiles(cluster)
@@ -46,7 +46,7 @@ class PostgresStore:
     async def open(cls, url: str, *, connections: int = 10) -> PostgresStore:
         """Connect, and make or bring up to date the tables. ``connections``: at most so many at a
         time, and one that listens. Raises ``SetupError``."""
-        return cls(await Cluster.open(url, connections=connections))
+        return cls(await ConnectionPool.open(url, connections=connections))
 
     async def save(
         self, tenant: str, stored: StoredResponse, *, conversation: str | None = None

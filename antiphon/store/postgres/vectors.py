@@ -18,7 +18,7 @@ from antiphon.store.row_mapping import (
 from antiphon.store.vectors import Chunk, Entry, Held, Hit, Mark, Matrix, Work
 from antiphon.wire.vector_stores import FileBatch, VectorStore
 
-from .pool import Cluster, Transaction, key
+from .pool import ConnectionPool, Transaction, key
 
 __all__ = ["PostgresVectors"]
 
@@ -26,7 +26,7 @@ __all__ = ["PostgresVectors"]
 class PostgresVectors:
     """``Vectors`` over a cluster."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: ConnectionPool) -> None:
         self._cluster = cluster
 
     async def put(self, tenant: str, store: VectorStore) -> None:

@@ -13,10 +13,10 @@ from itertools import islice
 from typing import Any, Protocol
 
 from antiphon.store.base import StoredResponse
-from antiphon.store.locks import Holds, Owners
+from antiphon.store.locks import ConversationLocks, OwnerHeartbeats
 from antiphon.store.row_mapping import batch_of, claim_of
-from antiphon.store.runs import Append, Batch, Claim, Due, Job, Letter, Listener, Page
-from antiphon.store.subscriptions import Tail, Tails
+from antiphon.store.runs import Append, Batch, Claim, DueWebhook, Job, Listener, Page, WebhookEvent
+from antiphon.store.subscriptions import Subscription, Tails
 
 from .database import Database
 
@@ -54,8 +54,8 @@ class SqliteRuns:
         self._queries = database.queries
         self._keep = keep
         self._tails = Tails()
-        self._owners = Owners()
-        self._holds = Holds(self._owners)
+        self._owners = OwnerHeartbeats()
+        self._holds = ConversationLocks(self._owners)
         self._listener: Listener | None = None
 
     async def begin(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
@@ -93,7 +93,7 @@ class SqliteRuns:
 
         return tuple(claim for claim, _ in await self._database.write(work, then=told))
 
-    async def beat(self, owner: str) -> None:
+    async def heartbeat(self, owner: str) -> None:
         self._owners.hear(owner)
 
     async def release(self, owner: str) -> None:
@@ -107,7 +107,7 @@ class SqliteRuns:
 
         await self._database.write(work, then=told)
 
-    async def seize(self, tenant: str, response_id: str) -> Claim | None:
+    async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         def work(connection: sqlite3.Connection) -> _Taken | None:
             row = connection.execute(self._queries["run"], (tenant, response_id)).fetchone()
             if row is None or row[3] is not None:
@@ -148,7 +148,7 @@ class SqliteRuns:
         *,
         conversation: str | None = None,
         expires_at: int | None = None,
-        letter: Letter | None = None,
+        letter: WebhookEvent | None = None,
     ) -> bool:
         keep = self._keep(
             claim.job.tenant,
@@ -178,12 +178,12 @@ class SqliteRuns:
 
         return await self._database.write(work, then=told)
 
-    async def due(self, now: float, until: float, *, limit: int) -> tuple[Due, ...]:
-        def work(connection: sqlite3.Connection) -> tuple[Due, ...]:
+    async def due(self, now: float, until: float, *, limit: int) -> tuple[DueWebhook, ...]:
+        def work(connection: sqlite3.Connection) -> tuple[DueWebhook, ...]:
             rows = connection.execute(self._queries["due_letters"], (now, limit)).fetchall()
             for row in rows:
                 connection.execute(self._queries["try_letter"], (until, row[0]))
-            return tuple(Due(name, body, attempts + 1) for name, body, attempts in rows)
+            return tuple(DueWebhook(name, body, attempts + 1) for name, body, attempts in rows)
 
         if not await self._database.rows("due_letters", (now, 1), lambda row: row[0]):
             return ()
@@ -213,15 +213,15 @@ class SqliteRuns:
 
         return await self._database.read(work)
 
-    def follow(self, tenant: str, response_id: str) -> Tail:
+    def follow(self, tenant: str, response_id: str) -> Subscription:
         return self._tails.follow(tenant, response_id)
 
-    async def hold(
+    async def lock_conversation(
         self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
     ) -> bool:
         had = self._holds.holder(tenant, conversation_id)
         waits = had not in ("", holder) and await self._waits(tenant, had)
-        return self._holds.hold(
+        return self._holds.lock_conversation(
             tenant,
             conversation_id,
             holder,
@@ -230,8 +230,8 @@ class SqliteRuns:
             waiting=had if waits else None,
         )
 
-    async def let_go(self, tenant: str, conversation_id: str, holder: str) -> None:
-        self._holds.let_go(tenant, conversation_id, holder)
+    async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
+        self._holds.unlock_conversation(tenant, conversation_id, holder)
 
     def listen(self, listener: Listener) -> None:
         self._listener = listener

@@ -11,8 +11,8 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.tools.base import Offer, Opening, Toolset, Writing
-from antiphon.tools.written import parsed, whole
+from antiphon.tools.base import ArgumentObserver, ResponseContext, ToolFunction, Toolset
+from antiphon.tools.written import parse_lenient, whole
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
@@ -32,7 +32,7 @@ class _Row(Struct, frozen=True, kw_only=True):
     function: tl.Function
     shell: it.Item
     read: Callable[[str], Mapping[str, Any]]
-    writing: Callable[[], Writing] | None = None
+    writing: Callable[[], ArgumentObserver] | None = None
     #: What is said to the model of the request's tool besides.
     about: Callable[[Any], str] = lambda tool: ""
 
@@ -46,16 +46,18 @@ class ClientTool:
     def check(self, tool: Any, path: str) -> None:
         """There is nothing that a client could not do."""
 
-    def lead(self, tool: Any, opening: Opening) -> it.Item | None:
+    def lead(self, tool: Any, opening: ResponseContext) -> it.Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         row = self._row
         about = f"{row.function.description}{row.about(tool)}"
         function = replace(row.function, description=about)
         yield Toolset(
-            offers=(Offer(tool=function, shell=row.shell, read=row.read, writing=row.writing),)
+            offers=(
+                ToolFunction(tool=function, shell=row.shell, read=row.read, writing=row.writing),
+            )
         )
 
 
@@ -72,7 +74,7 @@ def shell_function(about: str) -> tl.Function:
 
 
 def _local_shell(written: str) -> Mapping[str, Any]:
-    asked = parsed(written, "command")
+    asked = parse_lenient(written, "command")
     command = asked.get("command", [])
     if isinstance(command, str):
         command = ["bash", "-lc", command]
@@ -93,7 +95,7 @@ def _local_shell(written: str) -> Mapping[str, Any]:
 
 
 def _apply_patch(written: str) -> Mapping[str, Any]:
-    asked = parsed(written, "diff")
+    asked = parse_lenient(written, "diff")
     kind = asked.get("type")
     operation = {
         "type": kind if kind in _OPERATIONS else "update_file",
@@ -105,12 +107,12 @@ def _apply_patch(written: str) -> Mapping[str, Any]:
 
 
 def _computer(written: str) -> Mapping[str, Any]:
-    return {"actions": tuple(actions_of(parsed(written, "action")))}
+    return {"actions": tuple(actions_of(parse_lenient(written, "action")))}
 
 
 def _computer_preview(written: str) -> Mapping[str, Any]:
     """The older tool knows one action a call."""
-    return {"action": actions_of(parsed(written, "action"))[0]}
+    return {"action": actions_of(parse_lenient(written, "action"))[0]}
 
 
 def _display(tool: Any) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 
 from antiphon.dialects.json_stream import StringText
 from antiphon.tools.base import Step
-from antiphon.tools.written import parsed, whole
+from antiphon.tools.written import parse_lenient, whole
 
 __all__ = ["Commands", "commands_of"]
 
@@ -22,7 +22,7 @@ _LONGEST_HEAD = 128
 
 def commands_of(written: str) -> Mapping[str, Any]:
     """The action of a shell call; what is no JSON is one command."""
-    asked = parsed(written, "commands")
+    asked = parse_lenient(written, "commands")
     commands = asked.get("commands", asked.get("command"))
     if isinstance(commands, str):
         commands = [commands]

@@ -12,8 +12,8 @@ from typing import Any, Protocol
 from msgspec import UNSET
 
 from antiphon.errors import RequestError, RunError, ToolError
-from antiphon.tools.arguments import read
-from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
+from antiphon.tools.arguments import parse_arguments
+from antiphon.tools.base import CallContext, ResponseContext, Result, Step, ToolFunction, Toolset
 from antiphon.wire import tools as tl
 from antiphon.wire.filters import read_filter
 from antiphon.wire.items import FileSearchCall, Item
@@ -73,23 +73,25 @@ class FileSearch:
             raise empty(f"{path}.vector_store_ids", ())
         _search(tool, (), path)
 
-    async def admit(self, tool: Any, opening: Opening, path: str) -> None:
+    async def admit(self, tool: Any, opening: ResponseContext, path: str) -> None:
         """Raises ``RequestError`` for a vector store that is none of the tenant's."""
         ranking = _search(tool, (), path).ranking
         await self._shelves.check(opening.tenant, tool.vector_store_ids, ranking, path)
 
-    def lead(self, tool: Any, opening: Opening) -> Item | None:
+    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         shown = _Shown((*opening.items, *opening.begun))
         call = partial(self._run, tool, shown, _RESULTS in opening.include)
-        offer = Offer(tool=_FUNCTION, shell=FileSearchCall(queries=()), call=call, read=_wanted)
+        offer = ToolFunction(
+            tool=_FUNCTION, shell=FileSearchCall(queries=()), call=call, read=_wanted
+        )
         yield Toolset(offers=(offer,), notation=of_files(shown.cited))
 
     async def _run(
-        self, tool: Any, shown: _Shown, is_told: bool, arguments: str, context: Context
+        self, tool: Any, shown: _Shown, is_told: bool, arguments: str, context: CallContext
     ) -> AsyncGenerator[Step | Result, None]:
         call = shown.begin()
         yield Step("searching")
@@ -170,7 +172,7 @@ def _wanted(arguments: str) -> Mapping[str, Any]:
 
 
 def _queries(arguments: str) -> tuple[str, ...]:
-    asked = read(arguments)
+    asked = parse_arguments(arguments)
     given = asked.get("queries", asked.get("query"))
     texts = [given] if isinstance(given, str) else given if isinstance(given, list) else []
     queries = [one.strip()[:_LONGEST_QUERY] for one in texts if isinstance(one, str)]

@@ -11,7 +11,17 @@ from msgspec import Struct
 
 from antiphon.attachments.image_header import Broken, sniff
 
-__all__ = ["MIMES", "Image", "Made", "Maker", "Order", "Partial", "Unable", "Wish", "image_of"]
+__all__ = [
+    "MIMES",
+    "Image",
+    "ImageGenerator",
+    "ImageRequest",
+    "Made",
+    "Order",
+    "Partial",
+    "Unable",
+    "image_of",
+]
 
 #: ``output_format`` → the type of such bytes.
 MIMES: Mapping[str, str] = {
@@ -52,7 +62,7 @@ def image_of(content: bytes) -> Image | None:
     return Image(content, "svg", 0, 0) if is_svg else None
 
 
-class Wish(Struct, frozen=True, kw_only=True):
+class ImageRequest(Struct, frozen=True, kw_only=True):
     """How images are to be, as a request's tool says it. None: as the maker sees fit. The fields
     have the names and values of the API, but ``auto``; ``model`` is what the maker calls it, and
     ``partial_images`` how many previews of an image are wanted."""
@@ -77,7 +87,7 @@ class Order(Struct, frozen=True, kw_only=True):
     first image) shows transparent is to change, the rest to stay."""
 
     prompt: str
-    wish: Wish
+    wish: ImageRequest
     images: tuple[Image, ...] = ()
     mask: Image | None = None
 
@@ -108,7 +118,7 @@ class Unable(Exception):
         self.field = field
 
 
-class Maker(Protocol):
+class ImageGenerator(Protocol):
     """One a server; its calls may come side by side."""
 
     @property
@@ -119,7 +129,7 @@ class Maker(Protocol):
     def masks(self) -> bool:
         """It takes a mask."""
 
-    def check(self, wish: Wish) -> None:
+    def check(self, wish: ImageRequest) -> None:
         """Raises ``Unable`` for what it would otherwise have to leave out."""
 
     def make(self, order: Order) -> AsyncGenerator[Partial | Made, None]:

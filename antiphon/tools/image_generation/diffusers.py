@@ -19,7 +19,7 @@ from msgspec import Struct, field
 
 from antiphon.errors import BackendError, SetupError, first_line
 
-from .base import Image, Made, Order, Partial, Unable, Wish
+from .base import Image, ImageRequest, Made, Order, Partial, Unable
 from .encoding import WRITTEN, encoded
 
 __all__ = ["Diffusers", "Options"]
@@ -112,7 +112,7 @@ class Diffusers:
     def masks(self) -> bool:
         return self._fills is not None
 
-    def check(self, wish: Wish) -> None:
+    def check(self, wish: ImageRequest) -> None:
         if wish.output_format not in WRITTEN:
             raise Unable("output_format", f"the formats here are {', '.join(WRITTEN)}")
         if wish.background == "transparent":
@@ -235,7 +235,7 @@ class _Watch:
 
     def __init__(
         self,
-        wish: Wish,
+        wish: ImageRequest,
         arguments: Mapping[str, Any],
         tell: Callable[[Partial], None],
         stop: threading.Event,

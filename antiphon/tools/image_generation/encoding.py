@@ -5,7 +5,7 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Any
 
-from .base import Image, Wish, image_of
+from .base import Image, ImageRequest, image_of
 
 __all__ = ["WRITTEN", "encoded", "rewritten"]
 
@@ -13,7 +13,7 @@ __all__ = ["WRITTEN", "encoded", "rewritten"]
 WRITTEN = ("png", "jpeg", "webp")
 
 
-def encoded(picture: Any, wish: Wish) -> Image:
+def encoded(picture: Any, wish: ImageRequest) -> Image:
     """A picture of Pillow's as it is wished for."""
     more: dict[str, Any] = {}
     if wish.output_format != "png":
@@ -27,7 +27,7 @@ def encoded(picture: Any, wish: Wish) -> Image:
     return image
 
 
-def rewritten(image: Image, wish: Wish) -> Image:
+def rewritten(image: Image, wish: ImageRequest) -> Image:
     """The image in the format that is wished for; as it is, where that cannot be had."""
     if image.format == wish.output_format or {image.format, wish.output_format} - {*WRITTEN}:
         return image

@@ -18,7 +18,7 @@ from antiphon.errors import BackendError, SetupError
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.errors import complaint, refused
 
-from .base import MIMES, Image, Made, Order, Partial, Unable, Wish, image_of
+from .base import MIMES, Image, ImageRequest, Made, Order, Partial, Unable, image_of
 
 __all__ = ["ImagesApi", "Options"]
 
@@ -83,7 +83,7 @@ class ImagesApi:
             options = msgspec.convert(dict(told), Options)
         except msgspec.ValidationError as error:
             raise SetupError(f"image_generation_options: {error}") from None
-        if unknown := sorted(set(options.without) - set(Wish.__struct_fields__)):
+        if unknown := sorted(set(options.without) - set(ImageRequest.__struct_fields__)):
             raise SetupError(f"image_generation_options.without: no tool has {unknown[0]!r}")
         upstream = Upstream(
             url,
@@ -102,9 +102,9 @@ class ImagesApi:
     def masks(self) -> bool:
         return self._options.edits and self._options.masks
 
-    def check(self, wish: Wish) -> None:
+    def check(self, wish: ImageRequest) -> None:
         for name in self._options.without:
-            if getattr(wish, name) != getattr(Wish(), name):
+            if getattr(wish, name) != getattr(ImageRequest(), name):
                 raise Unable(name, "what makes images here does not know it")
         if wish.partial_images and not self._options.streams:
             raise Unable("partial_images", "what makes images here makes no previews")

@@ -14,12 +14,12 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, RunError, ToolError
-from antiphon.tools.arguments import read
-from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
+from antiphon.tools.arguments import parse_arguments
+from antiphon.tools.base import CallContext, ResponseContext, Result, Step, ToolFunction, Toolset
 from antiphon.wire import tools as tl
 from antiphon.wire.items import ImageGenerationCall, Item
 
-from .base import Image, Made, Maker, Order, Partial, Unable, Wish
+from .base import Image, ImageGenerator, ImageRequest, Made, Order, Partial, Unable
 from .conversation_images import Gallery, Sources
 from .encoding import rewritten
 from .request import action_of, check_mask, refused, wish_of
@@ -55,7 +55,7 @@ class Rules(Struct, frozen=True, kw_only=True):
 class ImageGeneration:
     """``Provider`` over a maker, which it does not own."""
 
-    def __init__(self, maker: Maker, sources: Sources, rules: Rules) -> None:
+    def __init__(self, maker: ImageGenerator, sources: Sources, rules: Rules) -> None:
         self._maker = maker
         self._sources = sources
         self._rules = rules
@@ -74,7 +74,7 @@ class ImageGeneration:
         except Unable as unable:
             raise refused(f"{path}.{unable.field}", str(unable)) from None
 
-    async def admit(self, tool: Any, opening: Opening, path: str) -> None:
+    async def admit(self, tool: Any, opening: ResponseContext, path: str) -> None:
         """Raises ``InvalidRequest`` for a mask that cannot be read, and where there is nothing to
         edit."""
         if action_of(tool) == "edit" and not len(self._gallery(opening)):
@@ -89,11 +89,11 @@ class ImageGeneration:
         if mask.format != "png":
             raise refused(where, "a mask is a PNG, transparent where the image is to change")
 
-    def lead(self, tool: Any, opening: Opening) -> Item | None:
+    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         work = _Work(
             self._maker,
             self._gallery(opening),
@@ -104,15 +104,17 @@ class ImageGeneration:
         )
         if tool.input_image_mask is not UNSET:
             work.mask = await self._sources.read(opening.tenant, tool.input_image_mask)
-        offer = Offer(tool=_function(work.action), shell=ImageGenerationCall(), call=work.run)
+        offer = ToolFunction(
+            tool=_function(work.action), shell=ImageGenerationCall(), call=work.run
+        )
         yield Toolset(offers=(offer,))
 
-    def _wish(self, tool: Any, path: str) -> Wish:
+    def _wish(self, tool: Any, path: str) -> ImageRequest:
         rules = self._rules
         wish = wish_of(tool, path, models=rules.models, most_pixels=rules.most_pixels)
         return wish if wish.model is not None else replace(wish, model=rules.model)
 
-    def _gallery(self, opening: Opening) -> Gallery:
+    def _gallery(self, opening: ResponseContext) -> Gallery:
         return Gallery(opening.items, self._sources, opening.tenant)
 
 
@@ -121,10 +123,10 @@ class _Work:
 
     def __init__(
         self,
-        maker: Maker,
+        maker: ImageGenerator,
         gallery: Gallery,
         *,
-        wish: Wish,
+        wish: ImageRequest,
         action: str,
         places: asyncio.Semaphore,
         most_bytes: int,
@@ -137,9 +139,11 @@ class _Work:
         self._places = places
         self._most_bytes = most_bytes
 
-    async def run(self, arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def run(
+        self, arguments: str, context: CallContext
+    ) -> AsyncGenerator[Step | Result, None]:
         """One call."""
-        order = await self._order(read(arguments))
+        order = await self._order(parse_arguments(arguments))
         made: Made | None = None
         try:
             async with self._places, aclosing(self._maker.make(order)) as images:

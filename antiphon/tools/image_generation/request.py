@@ -14,7 +14,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.errors import bad_type, bad_value, kind_of, out_of_range
 from antiphon.wire.tools import ImageGeneration
 
-from .base import MIMES, Wish
+from .base import MIMES, ImageRequest
 
 __all__ = ["action_of", "check_mask", "refused", "wish_of"]
 
@@ -40,12 +40,12 @@ _MASK = ("image_url", "file_id")
 
 def wish_of(
     tool: ImageGeneration, path: str, *, models: Mapping[str, str], most_pixels: int
-) -> Wish:
+) -> ImageRequest:
     """What is asked. ``models``: name in requests → what the maker calls it. Raises
     ``InvalidRequest``."""
     given = {
         name: value
-        for name in Wish.__struct_fields__
+        for name in ImageRequest.__struct_fields__
         if (value := getattr(tool, name)) is not UNSET
     }
     _check_values(tool, path)
@@ -57,7 +57,7 @@ def wish_of(
         given["size"] = _size(given["size"], f"{path}.size", most_pixels)
     if "svg" in given:
         _check_svg(given["svg"], f"{path}.svg")
-    wish = Wish(**{name: value for name, value in given.items() if value != "auto"})
+    wish = ImageRequest(**{name: value for name, value in given.items() if value != "auto"})
     _check_together(wish, path)
     return wish
 
@@ -134,7 +134,7 @@ def _check_svg(svg: Any, path: str) -> None:
         raise bad_value(f"{path}.reasoning.effort", str(effort), _EFFORTS)
 
 
-def _check_together(wish: Wish, path: str) -> None:
+def _check_together(wish: ImageRequest, path: str) -> None:
     """What excludes or needs each other. The rules are OpenAI's."""
     form = wish.output_format
     for name, only in _ONLY_IN.items():

@@ -19,12 +19,21 @@ from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.security.ssrf import Network
-from antiphon.tools.base import Call, Context, First, Offer, Opening, Result, Step, Toolset
-from antiphon.tools.truncate import trimmed
+from antiphon.tools.base import (
+    Call,
+    CallContext,
+    PendingCall,
+    ResponseContext,
+    Result,
+    Step,
+    ToolFunction,
+    Toolset,
+)
+from antiphon.tools.truncate import truncate_middle
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp
 
-from .request import Listed, Wishes, answered, check_label, function_of, known, wishes
+from .request import Listed, ToolRules, answered, check_label, function_of, known, wishes
 from .results import Failure, refused_by_tool, text_of
 from .sessions import Pool
 from .transport import Server
@@ -61,13 +70,13 @@ class Servers:
         wishes(tool, path)
         self._server(tool, path)
 
-    def lead(self, tool: Mcp, opening: Opening) -> it.Item | None:
+    def lead(self, tool: Mcp, opening: ResponseContext) -> it.Item | None:
         if known(tool.server_label, opening.items) is not None:
             return None
         return it.McpListTools(server_label=tool.server_label, tools=())
 
     @asynccontextmanager
-    async def open(self, tool: Mcp, opening: Opening) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Mcp, opening: ResponseContext) -> AsyncIterator[Toolset]:
         """What is in the conversation need not be listed: its server is dialled when a tool of it
         is called."""
         label, server, wished = tool.server_label, self._server(tool, "tools"), wishes(tool)
@@ -130,9 +139,9 @@ class Servers:
                 f"Error retrieving tool list from MCP server: '{label}'. {why}"
             ) from None
 
-    def _offer(self, label: str, server: Server, tool: Listed, wished: Wishes) -> Offer:
+    def _offer(self, label: str, server: Server, tool: Listed, wished: ToolRules) -> ToolFunction:
         if wished.asks(tool):
-            return Offer(
+            return ToolFunction(
                 tool=function_of(tool),
                 shell=it.McpApprovalRequest(server_label=label, name=tool.name, arguments=""),
                 read=lambda arguments: {"arguments": arguments},
@@ -140,8 +149,8 @@ class Servers:
             )
         return self._calling(label, server, tool)
 
-    def _calling(self, label: str, server: Server, tool: Listed, **more: Any) -> Offer:
-        return Offer(
+    def _calling(self, label: str, server: Server, tool: Listed, **more: Any) -> ToolFunction:
+        return ToolFunction(
             tool=function_of(tool),
             shell=it.McpCall(
                 server_label=label, name=tool.name, arguments="", status="in_progress", **more
@@ -153,7 +162,7 @@ class Servers:
 
     def _first(
         self, label: str, server: Server, tools: Sequence[Listed], request: it.McpApprovalRequest
-    ) -> First:
+    ) -> PendingCall:
         """What was allowed; a tool that this request does not want is not run for that."""
         tool = next((each for each in tools if each.name == request.name), None)
         offer = self._calling(
@@ -161,10 +170,10 @@ class Servers:
         )
         if tool is None:
             offer = replace(offer, call=_absent)
-        return First(offer=offer, arguments=request.arguments, request=request.id)
+        return PendingCall(offer=offer, arguments=request.arguments, request=request.id)
 
     def _call(self, server: Server, name: str) -> Call:
-        async def call(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+        async def call(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
             given = _object(arguments)
             if given is None:
                 yield _failed(_INVALID)
@@ -181,7 +190,7 @@ class Servers:
             if result.is_error:
                 yield _failed(refused_by_tool(result, context.room))
                 return
-            text = trimmed(text_of(result), context.room)  # later turns are shown the item
+            text = truncate_middle(text_of(result), context.room)  # later turns are shown the item
             yield Result(text=text, fields={"output": text})
 
         return call
@@ -199,7 +208,7 @@ _ABSENT = {
 }
 
 
-async def _absent(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+async def _absent(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
     yield _failed(_ABSENT)
 
 

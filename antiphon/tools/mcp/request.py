@@ -16,7 +16,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.tools import Function, Mcp
 
-__all__ = ["Listed", "Wishes", "answered", "check_label", "function_of", "known", "wishes"]
+__all__ = ["Listed", "ToolRules", "answered", "check_label", "function_of", "known", "wishes"]
 
 Json = dict[str, Any]
 
@@ -41,7 +41,7 @@ class Listed(Struct, frozen=True, kw_only=True, omit_defaults=True):
 Rule = Callable[[Listed], bool]
 
 
-class Wishes(Struct, frozen=True, kw_only=True):
+class ToolRules(Struct, frozen=True, kw_only=True):
     """``wanted``: the model is shown the tool. ``asks``: a user has to allow its calls."""
 
     wanted: Rule
@@ -59,9 +59,9 @@ def check_label(label: str, path: str) -> None:
         )
 
 
-def wishes(tool: Mcp, path: str = "") -> Wishes:
+def wishes(tool: Mcp, path: str = "") -> ToolRules:
     """``path``: where the request has the tool. Raises ``InvalidRequest``."""
-    return Wishes(
+    return ToolRules(
         wanted=_wanted(tool.allowed_tools, f"{path}.allowed_tools"),
         asks=_asks(tool.require_approval, f"{path}.require_approval"),
     )

@@ -14,7 +14,7 @@ from mcp import MCPError
 from msgspec import Struct
 from pydantic import ValidationError
 
-from antiphon.tools.truncate import trimmed
+from antiphon.tools.truncate import truncate_middle
 
 from .transport import REFUSED, Seen
 
@@ -113,7 +113,9 @@ def _protocol(code: int, message: str, **marks: bool) -> Fault:
 def refused_by_tool(result: mt.CallToolResult, room: int) -> Json:
     """The error of a tool that says that it failed, in so many bytes."""
     texts = [text for block in result.content if (text := _block(block))]
-    content = [{"type": "text", "text": trimmed(text, room // len(texts))} for text in texts]
+    content = [
+        {"type": "text", "text": truncate_middle(text, room // len(texts))} for text in texts
+    ]
     return {"type": "mcp_tool_execution_error", "content": content}
 
 

@@ -16,7 +16,7 @@ from antiphon.wire import tools as tl
 
 from .typescript import typed
 
-__all__ = ["ANSWERED", "heard", "returned"]
+__all__ = ["ANSWERED", "call_result", "returned"]
 
 _BROKE = "The call failed."
 _SHELL = "{ stdout: string; stderr: string; outcome: { type: string; exit_code?: number } }[]"
@@ -38,7 +38,7 @@ def _named(namespace: Any, name: str) -> tuple[str, ...]:
     return (name,) if namespace is UNSET or namespace is None else (namespace, name)
 
 
-def heard(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> Answer | None:
+def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> Answer | None:
     """What came of a call, given its item and what followed. None: nothing yet, the client has to
     answer it."""
     made, output = call[0], call[1] if len(call) > 1 else None

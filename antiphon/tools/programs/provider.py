@@ -19,16 +19,25 @@ import msgspec
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.conversation import open_programs, program_of
+from antiphon.conversation import caller_program_id, open_programs
 from antiphon.errors import InvalidRequest
 from antiphon.sandbox.javascript import Answer, Asked, JavaScript
 from antiphon.security.encryption import Seal, SealBroken
-from antiphon.tools.base import Context, First, Offer, Opening, Result, Step, Toolset, Wanted
-from antiphon.tools.truncate import trimmed
+from antiphon.tools.base import (
+    CallContext,
+    NestedCall,
+    PendingCall,
+    ResponseContext,
+    Result,
+    Step,
+    ToolFunction,
+    Toolset,
+)
+from antiphon.tools.truncate import truncate_middle
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-from .call_results import ANSWERED, heard, returned
+from .call_results import ANSWERED, call_result, returned
 from .typescript import declared, typed
 
 __all__ = ["NAME", "Programs"]
@@ -87,14 +96,14 @@ class Programs:
     def check(self, tool: Any, path: str) -> None:
         """It has no fields."""
 
-    def lead(self, tool: Any, opening: Opening) -> it.Item | None:
+    def lead(self, tool: Any, opening: ResponseContext) -> it.Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         yield Toolset()  # until it is known what there is to call
 
-    async def admit(self, tool: Any, opening: Opening, path: str) -> None:
+    async def admit(self, tool: Any, opening: ResponseContext, path: str) -> None:
         """Raises ``InvalidRequest`` for a program that should go on and cannot."""
         for program in open_programs(opening.items):
             self._opened(program, opening.tenant)
@@ -106,7 +115,10 @@ class Programs:
                     )
 
     def compose(
-        self, offers: Sequence[Offer], opening: Opening, allowed: Mapping[str, First] = {}
+        self,
+        offers: Sequence[ToolFunction],
+        opening: ResponseContext,
+        allowed: Mapping[str, PendingCall] = {},
     ) -> Toolset:
         callable_ = {_path(each): each for each in offers if type(each.shell) in ANSWERED}
         taken = {each.tool.name for each in offers if each.namespace is None}
@@ -115,7 +127,7 @@ class Programs:
             name = f"{name}_"
         at = int(self._clock() * 1000)
         work = _Work(self._javascript, callable_, allowed, self._most_calls)
-        offer = Offer(
+        offer = ToolFunction(
             tool=tl.Custom(name=name, description=_described(callable_)),
             shell=it.Program(call_id="", code="", fingerprint=""),
             call=partial(work.run, (), at),
@@ -123,7 +135,7 @@ class Programs:
             apart=_failed,
         )
         first = tuple(
-            First(
+            PendingCall(
                 offer=replace(
                     offer,
                     call=partial(
@@ -166,8 +178,8 @@ class _Work:
     def __init__(
         self,
         javascript: JavaScript,
-        callable_: Mapping[tuple[str, ...], Offer],
-        allowed: Mapping[str, First],
+        callable_: Mapping[tuple[str, ...], ToolFunction],
+        allowed: Mapping[str, PendingCall],
         most_calls: int,
     ) -> None:
         self._javascript = javascript
@@ -176,7 +188,7 @@ class _Work:
         self._most_calls = most_calls
 
     async def run(
-        self, before: Sequence[tuple[it.Item, ...]], at: int, code: str, context: Context
+        self, before: Sequence[tuple[it.Item, ...]], at: int, code: str, context: CallContext
     ) -> AsyncGenerator[Step | Result, None]:
         """One program. ``before``: its calls so far. All calls that it waits for are answered at
         once, in their order: what it does next must not hang on which of them was quicker."""
@@ -199,18 +211,18 @@ class _Work:
             lines.append(f"The program failed. {stage.error}")
         output = it.ProgramOutput(
             call_id=context.call_id,
-            result=trimmed("\n".join(lines), context.room),
+            result=truncate_middle("\n".join(lines), context.room),
             status="incomplete" if stage.error is not None else "completed",
         )
         yield Result(text=output.result, failed=stage.error is not None, items=(output,))
 
     async def _answered(
-        self, asked: Sequence[Asked], known: _Known, context: Context
+        self, asked: Sequence[Asked], known: _Known, context: CallContext
     ) -> list[Answer] | None:
         """None: the client has to answer some of them."""
         answers: list[Answer | None] = [None] * len(asked)
         waiting = False
-        wanted: dict[int, Wanted] = {}
+        wanted: dict[int, NestedCall] = {}
         for place, each in enumerate(asked):
             offer = self._callable.get(each.path)
             arguments = None if offer is None else _arguments(offer, each.argument)
@@ -218,16 +230,16 @@ class _Work:
                 answers[place] = Answer(json.dumps(_OBJECT), failed=True)
             elif (call := known.take(offer.shell)) is not None:
                 if (first := self._allowed.get(call[0].id)) is not None:
-                    wanted[place] = Wanted(first.offer, first.arguments)
+                    wanted[place] = NestedCall(first.offer, first.arguments)
                     continue
-                answers[place] = heard(call, offer.tool)
+                answers[place] = call_result(call, offer.tool)
                 waiting |= answers[place] is None
             else:
-                wanted[place] = Wanted(offer, arguments)
+                wanted[place] = NestedCall(offer, arguments)
         if wanted:
             done = await context.ask(tuple(wanted.values()))
             for (place, each_wanted), call in zip(wanted.items(), done, strict=True):
-                found = heard(call, each_wanted.offer.tool) if call else _refused()
+                found = call_result(call, each_wanted.offer.tool) if call else _refused()
                 answers[place] = found
                 waiting |= found is None
         return None if waiting else [each for each in answers if each is not None]
@@ -265,7 +277,7 @@ def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.It
             came[item.approval_request_id or ""] = item
     found: list[tuple[it.Item, ...]] = []
     for item in items:
-        if program_of(item) != program.call_id or type(item) not in ANSWERED:
+        if caller_program_id(item) != program.call_id or type(item) not in ANSWERED:
             continue
         if isinstance(item, it.McpCall) and item.approval_request_id in asked:
             continue
@@ -274,12 +286,12 @@ def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.It
     return found
 
 
-def _path(offer: Offer) -> tuple[str, ...]:
+def _path(offer: ToolFunction) -> tuple[str, ...]:
     name = offer.tool.name
     return (name,) if offer.namespace is None else (offer.namespace, name)
 
 
-def _arguments(offer: Offer, given: str) -> str | None:
+def _arguments(offer: ToolFunction, given: str) -> str | None:
     """As a model would write them; None if there is no making sense of them."""
     if isinstance(offer.tool, tl.Function):
         return given or "{}" if not given or given.startswith("{") else None
@@ -288,7 +300,7 @@ def _arguments(offer: Offer, given: str) -> str | None:
     return text.encode("utf-8", "replace").decode()
 
 
-def _described(callable_: Mapping[tuple[str, ...], Offer]) -> str:
+def _described(callable_: Mapping[tuple[str, ...], ToolFunction]) -> str:
     """What can be called, as TypeScript has it. What a search would have to find first is not
     told."""
     told = [

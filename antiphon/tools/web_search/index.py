@@ -17,8 +17,8 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
-from antiphon.search_terms import asked as words_asked
-from antiphon.search_terms import indexed
+from antiphon.search_terms import index_terms
+from antiphon.search_terms import query_terms as words_asked
 
 from .browser import Asked
 from .page import Found, Page, unlinked
@@ -116,7 +116,7 @@ class Index:
                 "\n".join(each.links),
                 source,
                 *(
-                    None if indexed(said) == said else indexed(said)
+                    None if index_terms(said) == said else index_terms(said)
                     for said in (each.title, each.text)
                 ),
             )

@@ -11,8 +11,8 @@ from functools import partial
 from typing import Any
 
 from antiphon.errors import ToolError
-from antiphon.tools.arguments import read
-from antiphon.tools.base import Context, Offer, Opening, Result, Step, Toolset
+from antiphon.tools.arguments import parse_arguments
+from antiphon.tools.base import CallContext, ResponseContext, Result, Step, ToolFunction, Toolset
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Item, WebSearchCall
 
@@ -81,17 +81,17 @@ class WebSearch:
     def check(self, tool: Any, path: str) -> None:
         check(tool, path)
 
-    def lead(self, tool: Any, opening: Opening) -> Item | None:
+    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: Opening) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         if self._is_external and tool.external_web_access is False:
             yield Toolset()
             return
         browser = Browser(self._source, asked_by(tool), _before((*opening.items, *opening.begun)))
         offers = tuple(
-            Offer(
+            ToolFunction(
                 tool=_function(name, place(tool)),
                 shell=WebSearchCall(action=dict(_BEGUN[name])),
                 call=partial(_run, browser, step, opening.include),
@@ -108,11 +108,11 @@ async def _run(
     step: _Step,
     include: frozenset[str],
     arguments: str,
-    context: Context,
+    context: CallContext,
 ) -> AsyncGenerator[Step | Result, None]:
     at = browser.begin()
     yield Step("searching")
-    shown = await step(browser, read(arguments), at)
+    shown = await step(browser, parse_arguments(arguments), at)
     action = dict(shown.action)
     if _SOURCES in include and shown.found:
         action["sources"] = [{"type": "url", "url": one.url} for one in shown.found]
@@ -129,7 +129,7 @@ def _wanted(name: str, arguments: str) -> Mapping[str, Any]:
     """What a call was to do, of which nothing came."""
     action = dict(_BEGUN[name])
     try:
-        asked = read(arguments)
+        asked = parse_arguments(arguments)
     except ToolError:
         asked = {}
     if name == "search" and isinstance(query := asked.get("query"), str):

@@ -10,13 +10,13 @@ import pytest
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import singly
+from antiphon.backends.base import flatten
 from antiphon.backends.local.backend import Local
-from antiphon.conversation import Begun, Conversation, Kept, Options
+from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
+from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tokens import Chunk, ModelCard, Prompt
 from antiphon.wire.items import (
@@ -82,7 +82,7 @@ class Told(Struct):
     """A reply, read to its end."""
 
     deltas: list[Delta]
-    kept: Kept | None
+    kept: PromptTokens | None
 
     @property
     def finish(self) -> Finish:
@@ -99,13 +99,17 @@ class Told(Struct):
 
     @property
     def sampled(self) -> tuple[int, ...]:
-        return tuple(id for delta in self.deltas if isinstance(delta, Sampled) for id in delta.ids)
+        return tuple(
+            id for delta in self.deltas if isinstance(delta, SampledTokens) for id in delta.ids
+        )
 
 
-async def ask(backend: Local, *items: Item, kept: Kept | None = None, **options: Any) -> Told:
+async def ask(
+    backend: Local, *items: Item, kept: PromptTokens | None = None, **options: Any
+) -> Told:
     conversation = Conversation(items=items, kept=kept)
     reply = await backend.prepare(conversation, Options(**options))
-    return Told([delta async for delta in singly(reply.deltas())], reply.kept)
+    return Told([delta async for delta in flatten(reply.deltas())], reply.kept)
 
 
 @pytest.mark.requirement("D-80")
@@ -296,7 +300,7 @@ async def test_two_calls_may_come_otherwise() -> None:
 async def test_closing_the_deltas_stops_the_engine() -> None:
     played = engine("a long story")
     reply = await local(played).prepare(Conversation(items=(user("Hi"),)), Options())
-    async with aclosing(singly(reply.deltas())) as deltas:
+    async with aclosing(flatten(reply.deltas())) as deltas:
         async for delta in deltas:
             if isinstance(delta, Text):
                 break
@@ -314,7 +318,7 @@ async def test_the_next_turn_extends_what_was_sampled() -> None:
     backend = local(played)
     first = await ask(backend, user("Hi"))
     assert first.kept is not None
-    kept = Kept(ids=(*first.kept.ids, *first.sampled), fingerprint="f")
+    kept = PromptTokens(ids=(*first.kept.ids, *first.sampled), fingerprint="f")
     told = await ask(backend, user("Hi"), assistant("Hello!"), user("How are you?"), kept=kept)
     assert played.requests[1][0].ids[: len(kept.ids)] == kept.ids
     assert told.finish.usage.input_tokens_details.cached_tokens == len(kept.ids)
@@ -456,12 +460,12 @@ async def test_what_was_interrupted_sees_its_images_where_they_stood() -> None:
     conversation = Conversation((Message(id="m", role="user", content=parts),))
     reply = await backend.prepare(conversation, Options())
     ids = reply.kept.ids  # type: ignore[union-attr]
-    async with aclosing(singly(reply.resumed(Begun(ids, (72,))).deltas())) as deltas:
+    async with aclosing(flatten(reply.resumed(ResumePoint(ids, (72,))).deltas())) as deltas:
         assert [delta async for delta in deltas]
     ((asked, _),) = seeing.requests
     assert asked.ids == (*ids, 72) and [image.content for image in asked.images] == [png()]
     with pytest.raises(CannotContinue, match="images"):
-        reply.resumed(Begun((ids[0], *ids), (72,)))
+        reply.resumed(ResumePoint((ids[0], *ids), (72,)))
 
 
 async def test_what_is_said_to_a_processor_of_images_is_no_argument_of_vllms() -> None:

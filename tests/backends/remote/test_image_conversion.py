@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.attachments.data_urls import inline_bytes
-from antiphon.backends.remote.image_conversion import legible
+from antiphon.backends.remote.image_conversion import convert_images
 from antiphon.conversation import Conversation
 from antiphon.errors import UnreadableImage
 from antiphon.wire import items as it
@@ -34,8 +34,8 @@ async def test_they_are_written_anew_wherever_they_stand() -> None:
         it.ComputerCallOutput(call_id="c", output=shot),
         it.FunctionCall(id="f", call_id="d", name="look", arguments="{}"),
     )
-    found = await legible(Conversation(items), UNREAD)
-    assert await legible(found, UNREAD) is found
+    found = await convert_images(Conversation(items), UNREAD)
+    assert await convert_images(found, UNREAD) is found
     message, output, text, screen, call = found.items
     _, seen, same = message.content
     assert same is PNG and seen.detail == "low"
@@ -47,14 +47,16 @@ async def test_they_are_written_anew_wherever_they_stand() -> None:
 
 async def test_what_every_format_is_read_by_is_left_alone() -> None:
     asked = Conversation((it.Message(id="m", role="user", content=(webp(), PNG)),))
-    assert await legible(asked, ()) is asked
+    assert await convert_images(asked, ()) is asked
     other = replace(asked, items=(it.Message(id="m", role="user", content=(PNG,)),))
-    assert await legible(other, UNREAD) is other
+    assert await convert_images(other, UNREAD) is other
 
 
 async def test_one_that_cannot_be_decoded_is_named() -> None:
     pytest.importorskip("PIL")
     torn = it.InputImage(image_url=data_url(b"RIFF1234WEBPVP8 ", "image/webp"))
     with pytest.raises(UnreadableImage) as raised:
-        await legible(Conversation((it.Message(id="m", role="user", content=(torn,)),)), UNREAD)
+        await convert_images(
+            Conversation((it.Message(id="m", role="user", content=(torn,)),)), UNREAD
+        )
     assert raised.value.content == b"RIFF1234WEBPVP8 "

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 from antiphon.backends.validation.answer_format import enforced_form
-from antiphon.backends.validation.grammar_matcher import Grammars
-from antiphon.backends.validation.monitor import Watch
-from antiphon.backends.validation.tool_calls import calls_of
+from antiphon.backends.validation.grammar_matcher import GrammarCache
+from antiphon.backends.validation.monitor import StreamValidator
+from antiphon.backends.validation.tool_calls import tool_call_rules
 from antiphon.conversation import Options
 from antiphon.dialects.base import Parser
 from antiphon.dialects.formats.tool_formats import TOOLS
-from antiphon.dialects.grammar.builder import Grammarian
+from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.harmony import grammar as harmony_grammar
 from antiphon.dialects.harmony import parser as harmony_parser
 from antiphon.dialects.parser.parser import Parser as Scanner
@@ -46,14 +46,14 @@ ASKED: dict[str, dict[str, Any]] = {
     "custom calls": {"tools": (ODD,), "tool_choice": "required"},
     "an answer": {"text": TextConfig(format=FORM)},
 }
-GRAMMARS = Grammars()
+GRAMMARS = GrammarCache()
 
 
 async def fault(parser: Parser, ids: list[int], options: Options) -> str | None:
     shown = shown_tools(options, ())
-    form, calls = enforced_form(options, GRAMMARS), calls_of(shown, GRAMMARS, held=True)
+    form, calls = enforced_form(options, GRAMMARS), tool_call_rules(shown, GRAMMARS, held=True)
     deltas = (*parser.feed(Chunk(tuple(ids))), *parser.finish("stop"), Finish("stop", Usage()))
-    return await Watch(form, calls, talks=False).fault(deltas)
+    return await StreamValidator(form, calls, talks=False).fault(deltas)
 
 
 def drawn(
@@ -70,7 +70,7 @@ async def test_what_is_held_to_is_right(name: str, asked: dict[str, Any]) -> Non
     shown = shown_tools(options, ())
     ends = (tag for tag in (*thinks.open, *thinks.close) if tag == tag.strip())
     tokenizer = ByteTokenizer(sorted(specials(row).union(ends)))
-    constraint = Grammarian(tokenizer, row, thinks).constraint(options, shown, False)
+    constraint = GrammarBuilder(tokenizer, row, thinks).constraint(options, shown, False)
     parser = Scanner(tokenizer, reasoning=thinks, tools=row, shapes=shown.shapes, thinking=False)
     ids = drawn(tokenizer, constraint, name)
     assert await fault(parser, ids, options) is None, b"".join(map(tokenizer.piece, ids))

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.base import Reply, singly
+from antiphon.backends.base import Reply, flatten
 from antiphon.backends.local.backend import Local
 from antiphon.backends.validation import schema_validator as judge
-from antiphon.conversation import Begun, Conversation, Options
+from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.base import Capabilities
 from antiphon.errors import CannotContinue, InvalidRequest, RunError
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
+from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.wire.extensions import read_guides
 from antiphon.wire.items import FunctionCall, Message, Reasoning
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
@@ -31,7 +31,7 @@ async def told(
 ) -> tuple[list[Delta], Any]:
     played = engine(*replies, capabilities=can)
     reply = await asked(played, **options)
-    return [delta async for delta in singly(reply.deltas())], played
+    return [delta async for delta in flatten(reply.deltas())], played
 
 
 async def asked(played: Any, **options: Any) -> Reply:
@@ -55,7 +55,7 @@ def text(deltas: list[Delta]) -> str:
 async def test_a_right_answer_is_found_in_what_was_said(said: str, right: str) -> None:
     deltas, played = await told(said, text=SCHEMA)
     assert text(deltas) == right and len(played.requests) == 1
-    assert not any(isinstance(delta, Sampled) for delta in deltas)
+    assert not any(isinstance(delta, SampledTokens) for delta in deltas)
     assert played.requests[0][1].constraint is None
     assert '"age"' in played.text(played.requests[0][0])  # the model was told
 
@@ -169,7 +169,7 @@ async def test_what_a_grammar_cannot_hold_to_is_judged(grammars: bool) -> None:
     backend = Local(played, Dialect(played.card, played.tokenizer))
     options = Options(text=TextConfig(format=format))
     reply = await backend.prepare(Conversation((user("?"),)), options)
-    assert text([delta async for delta in singly(reply.deltas())]) == '["b", "a"]'
+    assert text([delta async for delta in flatten(reply.deltas())]) == '["b", "a"]'
     held = [sampling.constraint is not None for _, sampling in played.requests]
     assert held == [grammars, grammars]
     assert "non-unique" in played.text(played.requests[1][0])
@@ -203,7 +203,7 @@ async def test_an_engine_that_knows_schemas_alone_is_given_them() -> None:
     played = engine('{"age": 7}', capabilities=Capabilities(schemas=True))
     backend = Local(played, Dialect(played.card, played.tokenizer))
     reply = await backend.prepare(Conversation((user("?"),)), Options(text=SCHEMA))
-    assert text([delta async for delta in singly(reply.deltas())]) == '{"age": 7}'
+    assert text([delta async for delta in flatten(reply.deltas())]) == '{"age": 7}'
     constraint = played.requests[0][1].constraint
     assert constraint is not None and constraint.schema == AGE
 
@@ -212,9 +212,9 @@ async def test_it_cannot_be_continued_after_an_interruption() -> None:
     played = engine('{"age": 7}', capabilities=NO_GRAMMARS)
     backend = Local(played, Dialect(played.card, played.tokenizer))
     reply = await backend.prepare(Conversation((user("?"),)), Options(text=SCHEMA))
-    assert reply.kept is None and reply.resumed(Begun((1,), ())) is reply
+    assert reply.kept is None and reply.resumed(ResumePoint((1,), ())) is reply
     with pytest.raises(CannotContinue):
-        reply.resumed(Begun((1,), (2,)))
+        reply.resumed(ResumePoint((1,), (2,)))
 
 
 async def test_json_may_be_written_in_other_ways_than_a_grammar_has_it() -> None:
@@ -243,7 +243,7 @@ async def test_what_is_held_to_comes_as_it_is_said_and_is_kept() -> None:
     async for known in reply.deltas():
         seen = len(played.sampled[0])
         texts += sum(isinstance(delta, Text) for delta in known)
-        sampled += sum(len(delta.ids) for delta in known if isinstance(delta, Sampled))
+        sampled += sum(len(delta.ids) for delta in known if isinstance(delta, SampledTokens))
         assert seen == sampled  # nothing waits for its end
     assert texts >= len('{"age": 7}') and reply.kept is not None
     assert reply.kept.ids == played.requests[0][0].ids
@@ -265,7 +265,7 @@ async def test_a_grammar_that_was_dropped_is_noticed(options: Any, said: str, ou
     played = engine(said, capabilities=GRAMMARS)
     reply, heard = await asked(played, **options), ""
     with pytest.raises(RunError, match="not the form that was asked for"):
-        async for delta in singly(reply.deltas()):
+        async for delta in flatten(reply.deltas()):
             heard += delta.text if isinstance(delta, Text) else ""
             assert not isinstance(delta, Close)
     assert heard == out and len(played.requests) == 1
@@ -277,7 +277,7 @@ async def test_what_is_wrong_from_the_first_is_held_back_and_asked_for_again() -
     assert text(deltas) == '{"age": 7}' and len(played.requests) == 1
     played = engine("Seven.", "Seven!", '{"age": 7}', capabilities=GRAMMARS)
     reply = await asked(played, text=SCHEMA)
-    deltas = [delta async for delta in singly(reply.deltas())]
+    deltas = [delta async for delta in flatten(reply.deltas())]
     assert text(deltas) == '{"age": 7}' and reply.kept is None
     assert all(sampling.constraint is not None for _, sampling in played.requests)
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message]

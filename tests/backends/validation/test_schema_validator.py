@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.backends.validation import schema_validator as judge
-from antiphon.backends.validation.schema_validator import Judge
+from antiphon.backends.validation.schema_validator import SchemaValidator
 from antiphon.backends.validation.validator_worker import main
 from antiphon.errors import InvalidRequest
 
@@ -50,12 +50,12 @@ def test_schemas_that_nothing_can_be_judged_by(schema: Any) -> None:
 
 
 async def test_it_is_done_in_a_process_of_its_own() -> None:
-    unique = Judge({"uniqueItems": True}, "p")
+    unique = SchemaValidator({"uniqueItems": True}, "p")
     await unique.check()
     assert await unique.fault("[1, 2]") is None
     assert await unique.fault("[1, 1]") == "[1,1] has non-unique elements"
     with pytest.raises(InvalidRequest) as refused:
-        await Judge({"not": {"$ref": "#/x"}}, "p").check()
+        await SchemaValidator({"not": {"$ref": "#/x"}}, "p").check()
     assert (refused.value.param, refused.value.code) == ("p", "invalid_json_schema")
 
 
@@ -66,4 +66,4 @@ async def test_what_takes_too_long_is_ended(monkeypatch: pytest.MonkeyPatch) -> 
         for n in range(60)
     }
     schema = {"$defs": {**twice, "a60": {"type": "string"}}, "not": {"$ref": "#/$defs/a0"}}
-    assert await Judge(schema, "p").fault('"x"') == "it takes too long to check."
+    assert await SchemaValidator(schema, "p").fault('"x"') == "it takes too long to check."

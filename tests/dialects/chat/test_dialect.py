@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.conversation import Conversation, Kept, Options
+from antiphon.conversation import Conversation, Options, PromptTokens
 from antiphon.dialects.base import Rendered
 from antiphon.dialects.chat.dialect import Dialect
 from antiphon.errors import InvalidRequest, SetupError
@@ -83,7 +83,7 @@ class Model:
         self,
         *items: Item,
         instructions: str | None = None,
-        kept: Kept | None = None,
+        kept: PromptTokens | None = None,
         **options: Any,
     ) -> Rendered:
         conversation = Conversation(items=items, instructions=instructions, kept=kept)
@@ -351,7 +351,7 @@ def test_the_next_turn_extends_what_was_kept() -> None:
     calling = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
     reply = f"<think>\nlook\n</think>\n\n{calling}<|im_end|>"
     sampled = QWEN.tokenizer.encode(reply, special=True)
-    kept = Kept(ids=(*first.prompt.ids, *sampled), fingerprint="f")
+    kept = PromptTokens(ids=(*first.prompt.ids, *sampled), fingerprint="f")
     again = QWEN.render(
         user("Weather?"), thought("look"), call(), output(), tools=(WEATHER,), kept=kept
     )
@@ -364,7 +364,7 @@ def test_what_the_model_wrote_its_own_way_is_kept_where_it_is_the_last_turn() ->
     """The template would write the arguments otherwise: what is kept ends before them."""
     first = QWEN.render(user("W?"), tools=(WEATHER,))
     reply = '<tool_call>\n{"name":"weather","arguments":{"city":"Oslo"}}\n</tool_call><|im_end|>'
-    kept = Kept(
+    kept = PromptTokens(
         ids=(*first.prompt.ids, *QWEN.tokenizer.encode(reply, special=True)), fingerprint="f"
     )
     again = QWEN.render(user("W?"), call(), output(), tools=(WEATHER,), kept=kept)

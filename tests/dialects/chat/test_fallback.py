@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.chat.fallback import fitted, tool_prompt, without_tools
-from antiphon.dialects.chat.template_probe import Traits
+from antiphon.dialects.chat.template_probe import TemplateCapabilities
 from antiphon.dialects.formats.tool_formats import TOOLS
 
 Message = dict[str, Any]
 
 
-def traits(**more: Any) -> Traits:
+def traits(**more: Any) -> TemplateCapabilities:
     able: dict[str, Any] = {
         "parts": False,
         "system": True,
@@ -32,7 +32,7 @@ def traits(**more: Any) -> Traits:
         "reasoning": "reasoning_content",
         "end": "",
     }
-    return Traits(**{**able, **more})
+    return TemplateCapabilities(**{**able, **more})
 
 
 def said(*messages: tuple[str, str]) -> list[Message]:

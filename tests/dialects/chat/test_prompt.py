@@ -7,7 +7,7 @@ import json
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.conversation import Kept
+from antiphon.conversation import PromptTokens
 from antiphon.dialects.chat.prompt import Encoder
 from antiphon.testing.tokenizer import END, ByteTokenizer
 
@@ -46,7 +46,7 @@ def test_the_ids_spell_the_text_and_users_spell_no_token(prompt: list[tuple[str,
 def test_whatever_was_kept_the_text_is_the_same(
     prompt: list[tuple[str, str]], kept: list[int]
 ) -> None:
-    ids = ENCODER.encode(masked(prompt), Kept(ids=tuple(kept), fingerprint="f"))
+    ids = ENCODER.encode(masked(prompt), PromptTokens(ids=tuple(kept), fingerprint="f"))
     assert decode(ids) == spelled(prompt)
 
 
@@ -55,9 +55,11 @@ def test_what_is_kept_is_extended_or_cut_at_a_token(
     first: list[tuple[str, str]], more: list[tuple[str, str]]
 ) -> None:
     kept = ENCODER.encode(masked(first), None)
-    ids = ENCODER.encode(masked([*first, ("\n", ""), *more]), Kept(ids=kept, fingerprint="f"))
+    ids = ENCODER.encode(
+        masked([*first, ("\n", ""), *more]), PromptTokens(ids=kept, fingerprint="f")
+    )
     assert ids[: len(kept)] == kept
-    other = ENCODER.encode(masked(more), Kept(ids=kept, fingerprint="f"))
+    other = ENCODER.encode(masked(more), PromptTokens(ids=kept, fingerprint="f"))
     assert decode(other) == spelled(more)
 
 
@@ -68,25 +70,25 @@ def test_tokens_that_were_sampled_otherwise_stay_as_they_were() -> None:
     merged = ByteTokenizerOfPairs()
     encoder = Encoder(merged, "f")
     assert encoder.encode(f"<|a|>hi{END}", None) != kept
-    ids = encoder.encode(f"<|a|>hi{END}more", Kept(ids=kept, fingerprint="f"))
+    ids = encoder.encode(f"<|a|>hi{END}more", PromptTokens(ids=kept, fingerprint="f"))
     assert ids[: len(kept)] == kept
 
 
 def test_a_difference_cuts_back_to_the_last_control_token() -> None:
     kept = TOKENIZER.encode(f"<|a|>one{END}two three{END}", special=True)
-    ids = ENCODER.encode(f"<|a|>one{END}two four", Kept(ids=tuple(kept), fingerprint="f"))
+    ids = ENCODER.encode(f"<|a|>one{END}two four", PromptTokens(ids=tuple(kept), fingerprint="f"))
     assert ids[:5] == tuple(kept[:5])
     assert decode(ids) == f"<|a|>one{END}two four"
 
 
 def test_another_vocabulary_is_not_extended() -> None:
-    kept = Kept(ids=(*b"<|a|>",), fingerprint="other")
+    kept = PromptTokens(ids=(*b"<|a|>",), fingerprint="other")
     assert ENCODER.encode("<|a|>", kept) == (TOKENIZER.special["<|a|>"],)
 
 
 def test_plain_text_in_what_was_kept_is_no_token() -> None:
     """The same letters, once as text and once as a control token, are not the same."""
-    kept = Kept(ids=tuple(b"<|a|>"), fingerprint="f")
+    kept = PromptTokens(ids=tuple(b"<|a|>"), fingerprint="f")
     assert ENCODER.encode("<|a|>x", kept)[0] == TOKENIZER.special["<|a|>"]
 
 
@@ -138,8 +140,10 @@ def test_vocabularies_that_add_blanks_are_extended_at_control_tokens_only() -> N
     encoder = Encoder(tokenizer, "f")
     text = f"<|a|>one{END}<|a|>two{END}"
     kept = encoder.encode(text, None)
-    assert encoder.encode(f"{text}<|a|>", Kept(ids=kept, fingerprint="f"))[: len(kept)] == kept
-    cut = Kept(ids=kept[:-1], fingerprint="f")
+    assert (
+        encoder.encode(f"{text}<|a|>", PromptTokens(ids=kept, fingerprint="f"))[: len(kept)] == kept
+    )
+    cut = PromptTokens(ids=kept[:-1], fingerprint="f")
     assert encoder.encode(f"<|a|>one{END}<|a|>two more", cut) == encoder.encode(
         f"<|a|>one{END}<|a|>two more", None
     )

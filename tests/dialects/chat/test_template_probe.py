@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from antiphon.dialects.chat.template import CHATML, PLAIN, Template
-from antiphon.dialects.chat.template_probe import Traits, probe
+from antiphon.dialects.chat.template_probe import TemplateCapabilities, probe
 from antiphon.dialects.images import Place
 from antiphon.errors import SetupError
 from tests.dialects.families import source as template_of
 
-SILENT = Traits(
+SILENT = TemplateCapabilities(
     parts=False,
     system=True,
     system_anywhere=True,
@@ -29,9 +29,9 @@ SILENT = Traits(
 )
 
 
-def traits(**more: object) -> Traits:
+def traits(**more: object) -> TemplateCapabilities:
     fields = {name: getattr(SILENT, name) for name in SILENT.__struct_fields__}
-    return Traits(**{**fields, **more})
+    return TemplateCapabilities(**{**fields, **more})
 
 
 CALLS = {"tools": True, "results": True, "objects": True, "texts": True, "parallel": True}
@@ -78,7 +78,7 @@ CALLS = {"tools": True, "results": True, "objects": True, "texts": True, "parall
         ),
     ],
 )
-def test_traits(source: str, expected: Traits) -> None:
+def test_traits(source: str, expected: TemplateCapabilities) -> None:
     assert probe(Template(source, bos="<s>", eos="</s>")) == expected
 
 

@@ -11,7 +11,7 @@ from msgspec.structs import replace
 
 from antiphon.conversation import Options
 from antiphon.dialects.formats.tool_formats import REASONING, TOOLS
-from antiphon.dialects.grammar.builder import Grammarian
+from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.parser.parser import Parser
 from antiphon.dialects.tools import shown_tools
 from antiphon.errors import InvalidRequest
@@ -43,10 +43,10 @@ CLOCK = Function(name="clock", parameters=closed())
 
 def grammarian(
     form: str = "hermes", *, special: tuple[str, ...] = SPECIAL, thinks: str | None = None
-) -> tuple[Grammarian, ByteTokenizer]:
+) -> tuple[GrammarBuilder, ByteTokenizer]:
     tokenizer = ByteTokenizer(special)
     reasoning = REASONING[thinks] if thinks else None
-    return Grammarian(tokenizer, TOOLS[form], reasoning), tokenizer
+    return GrammarBuilder(tokenizer, TOOLS[form], reasoning), tokenizer
 
 
 def held(
@@ -381,7 +381,7 @@ def test_calls_that_begin_as_an_answer_may_are_held_too() -> None:
 
 def test_what_opens_a_doubtful_call_may_stand_in_an_answer() -> None:
     tokenizer, options = ByteTokenizer(()), Options(tools=(WEATHER, CLOCK))
-    maker = Grammarian(tokenizer, replace(TOOLS["hermes"], doubtful=True), None)
+    maker = GrammarBuilder(tokenizer, replace(TOOLS["hermes"], doubtful=True), None)
     free = Held(tokenizer, maker.constraint(options, shown_tools(options, ()), False))
     wrong = call("weather", '{"city": 3}')
     for text in ("", "<tool_call> is how", OSLO, f"So: {OSLO}", f"A <tool_call>\n{OSLO}\n{TIME}"):
@@ -674,7 +674,7 @@ def test_what_may_be_written_is_read(form: str) -> None:
     trip = Function(name="trip", parameters=parameters)
     options = Options(tools=(trip, CLOCK), tool_choice="required")
     shown = shown_tools(options, ())
-    grammar = Grammarian(tokenizer, row, None).constraint(options, shown, False)
+    grammar = GrammarBuilder(tokenizer, row, None).constraint(options, shown, False)
     for seed in range(3):
         ids = Held(tokenizer, grammar, end=end).written(random.Random(seed))
         parser = Parser(tokenizer, reasoning=thinks, tools=row, shapes=shown.shapes, thinking=False)

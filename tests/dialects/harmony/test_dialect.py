@@ -28,7 +28,7 @@ from openai_harmony import (
     Message as Line,
 )
 
-from antiphon.conversation import Conversation, Kept, Options
+from antiphon.conversation import Conversation, Options, PromptTokens
 from antiphon.dialects.harmony.dialect import Dialect
 from antiphon.dialects.harmony.parser import CONTROLS
 from antiphon.errors import InvalidRequest, SetupError
@@ -78,7 +78,9 @@ def result(output: Any = "sunny", call_id: str = "c1") -> it.FunctionCallOutput:
     return it.FunctionCallOutput(call_id=call_id, output=output)
 
 
-def ids(*items: it.Item, kept: Kept | None = None, instructions: str | None = None, **asked: Any):  # type: ignore[no-untyped-def]
+def ids(
+    *items: it.Item, kept: PromptTokens | None = None, instructions: str | None = None, **asked: Any
+):  # type: ignore[no-untyped-def]
     conversation = Conversation(items=items, instructions=instructions, kept=kept)
     return dialect().render(conversation, Options(**asked)).prompt.ids
 
@@ -245,9 +247,9 @@ def test_thinking_of_all_turns_is_shown_to_who_asks_for_it() -> None:
     items = (user("Hi"), thought("Greet."), answer("Hello!"), user("Thanks"))
     turns = (asked("Hi"), said("Greet.", "analysis"), said("Hello!", "final"), asked("Thanks"))
     assert ids(*items, reasoning=ReasoningConfig(context="all_turns")) == theirs(system(), *turns)
-    assert dialect().recalls(Options()) == "current_turn"
+    assert dialect().reasoning_retention(Options()) == "current_turn"
     everything = Options(reasoning=ReasoningConfig(context="all_turns"))
-    assert dialect().recalls(everything) == "all_turns"
+    assert dialect().reasoning_retention(everything) == "all_turns"
     for context in ("auto", "current_turn"):
         found = ids(*items, reasoning=ReasoningConfig(context=context))  # type: ignore[arg-type]
         assert found == theirs(system(), turns[0], *turns[2:])
@@ -481,8 +483,8 @@ def sampled(text: str) -> tuple[int, ...]:
     return tuple(encoding().encode(text, allowed_special="all"))
 
 
-def kept(prompt: Sequence[int], text: str, fingerprint: str = "f") -> Kept:
-    return Kept((*prompt, *sampled(text)), fingerprint)
+def kept(prompt: Sequence[int], text: str, fingerprint: str = "f") -> PromptTokens:
+    return PromptTokens((*prompt, *sampled(text)), fingerprint)
 
 
 @pytest.mark.requirement("D-79")
@@ -586,13 +588,13 @@ def test_kept_tokens_of_another_head_or_tokenizer_are_left_out() -> None:
 
 def test_turn_after_turn_extends_the_turn_before() -> None:
     talk: tuple[it.Item, ...] = ()
-    held: Kept | None = None
+    held: PromptTokens | None = None
     for turn in range(4):
         talk = (*talk, user(f"Question {turn}?"))
         found = ids(*talk, kept=held)
         if held is not None:
             assert found[: len(held.ids) - 1] == held.ids[:-1]
-        held = Kept((*found, *sampled(f"<|message|>Answer {turn}.<|return|>")), "f")
+        held = PromptTokens((*found, *sampled(f"<|message|>Answer {turn}.<|return|>")), "f")
         talk = (*talk, answer(f"Answer {turn}."))
 
 
@@ -645,7 +647,7 @@ def test_what_a_parser_read_of_a_reply_is_extended(
     (call,) = (item for item in read_items if isinstance(item, it.FunctionCall))
     assert json.loads(call.arguments) == {"city": city}
     seen = (*first.prompt.ids, *reply)
-    found = ids(user("Hi"), *read_items, result(), tools=(WEATHER,), kept=Kept(seen, "f"))
+    found = ids(user("Hi"), *read_items, result(), tools=(WEATHER,), kept=PromptTokens(seen, "f"))
     assert found[: len(seen)] == seen
 
 

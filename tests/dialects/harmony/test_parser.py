@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.dialects.harmony.parser import CONTROLS, Codes, Kind, Parser
-from antiphon.stream.deltas import Close, Delta, Reason, Sampled, Text
+from antiphon.stream.deltas import Close, Delta, Reason, SampledTokens, Text
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
 from tests.dialects.replies import SHAPES, items, read
@@ -455,7 +455,10 @@ def test_what_came_before_a_stop_string() -> None:
         *reader.feed(Chunk(ids=tuple(ids_of("<|channel|>final<|message|>One")), tail=" two")),
         *reader.finish("stop"),
     ]
-    assert items(d for d in deltas if not isinstance(d, Sampled)) == ([answer("One two")], False)
+    assert items(d for d in deltas if not isinstance(d, SampledTokens)) == (
+        [answer("One two")],
+        False,
+    )
 
 
 SHREDS = (

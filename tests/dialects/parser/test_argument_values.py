@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.dialects.formats.tool_formats import TOOLS
-from antiphon.dialects.json_stream import InputText, Span, StringText
+from antiphon.dialects.json_stream import InputText, JsonSpan, StringText
 from antiphon.dialects.parser.argument_values import converted, types_of
 from antiphon.dialects.parser.keyword_arguments import PairReader
 from antiphon.dialects.parser.lexer import QUOTE
@@ -163,9 +163,9 @@ def test_braced_pairs() -> None:
 @given(st.recursive(st.none() | st.booleans() | st.integers() | st.text(), st.lists))
 def test_the_end_of_a_value_is_found(value: Any) -> None:
     text = json.dumps([value])
-    span = Span()
+    span = JsonSpan()
     assert span.read(text + ", more") == len(text) and span.over
-    slow = Span()
+    slow = JsonSpan()
     assert all(slow.read(char) == 1 for char in text) and slow.over
 
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.formats.tool_formats import REASONING, START, TOOLS
 from antiphon.dialects.parser.parser import Parser, ToolShape
-from antiphon.stream.deltas import Close, Open, Sampled, Text
+from antiphon.stream.deltas import Close, Open, SampledTokens, Text
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
 from antiphon.wire.items import FunctionCall, Logprob, Message, Reasoning, TopLogprob
@@ -140,7 +140,7 @@ def test_bytes_that_are_no_text() -> None:
 
 def test_a_character_waits_for_its_last_byte() -> None:
     reader = parser(ByteTokenizer())
-    assert list(reader.feed(Chunk(ids=(0xE2, 0x82)))) == [Sampled((0xE2, 0x82))]
+    assert list(reader.feed(Chunk(ids=(0xE2, 0x82)))) == [SampledTokens((0xE2, 0x82))]
     said = list(reader.feed(Chunk(ids=(0xAC,))))
     assert said[-1] == Text("€")
 
@@ -207,7 +207,7 @@ def test_one_call_allowed() -> None:
     assert list(reader.feed(Chunk(ids=(ord("}"),))))[-1] == Close()
     assert reader.done
     more = tuple(tokenizer.encode(call, special=True))
-    assert list(reader.feed(Chunk(ids=more))) == [Sampled(more)]
+    assert list(reader.feed(Chunk(ids=more))) == [SampledTokens(more)]
     assert list(reader.finish("stop")) == []
 
 
@@ -258,7 +258,7 @@ def test_a_special_token_in_a_string_that_is_held_to_json_is_text(cut: int) -> N
             found, _ = items(read(parser(tokenizer, held=True, is_json=True), cuts, "stop"))
             assert found == [*[{"reasoning": "Hm."}] * bool(begun), expected]
             freed = parser(tokenizer, held=True, is_json=True)
-            freed.free()
+            freed.set_unconstrained()
             free, _ = items(read(freed, cuts, "stop"))
             assert free == items(read(parser(tokenizer), cuts, "stop"))[0] != found
 

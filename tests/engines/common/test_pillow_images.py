@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.engines.common.pillow_images import opened
+from antiphon.engines.common.pillow_images import open_images
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image
 from tests.attachments.samples import png
@@ -13,8 +13,8 @@ from tests.attachments.samples import png
 def test_what_is_too_large_to_open_is_the_requests_fault(monkeypatch: pytest.MonkeyPatch) -> None:
     pillow = pytest.importorskip("PIL.Image")
     image = Image(png(), "image/png", 0)
-    (picture,) = opened([image])
+    (picture,) = open_images([image])
     assert (picture.mode, picture.size) == ("RGB", (2, 3))
     monkeypatch.setattr(pillow, "MAX_IMAGE_PIXELS", 1)
     with pytest.raises(InvalidRequest, match="Invalid image"):
-        opened([image])
+        open_images([image])

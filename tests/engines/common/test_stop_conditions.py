@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.engines.base import Sampling
-from antiphon.engines.common.stop_conditions import Endings
+from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Chunk, TokenLogprob
 
@@ -17,7 +17,7 @@ MARK = TOKENIZER.special["<mark>"]
 
 def read(ids: list[int], sampling: Sampling, *, room: int = 100, step: int = 1) -> list[Chunk]:
     """Fed ``step`` tokens at a time, until it is over."""
-    endings = Endings(TOKENIZER, sampling, room)
+    endings = StopConditions(TOKENIZER, sampling, room)
     chunks = []
     for at in range(0, len(ids), step):
         if endings.over:

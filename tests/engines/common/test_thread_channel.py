@@ -7,18 +7,18 @@ import threading
 
 import pytest
 
-from antiphon.engines.common.thread_channel import Handover, joined
+from antiphon.engines.common.thread_channel import ThreadChannel, joined
 from antiphon.errors import BackendError
 from antiphon.tokens import Chunk
 
 
-async def read(handover: Handover) -> list[Chunk]:
+async def read(handover: ThreadChannel) -> list[Chunk]:
     async with asyncio.timeout(10):
         return [chunk async for chunk in handover]
 
 
 async def test_what_a_thread_gives_arrives_in_order() -> None:
-    handover = Handover(asyncio.get_running_loop())
+    handover = ThreadChannel(asyncio.get_running_loop())
 
     def give() -> None:
         for id in range(500):
@@ -34,7 +34,7 @@ async def test_what_a_thread_gives_arrives_in_order() -> None:
 
 
 async def test_what_came_meanwhile_is_one_chunk() -> None:
-    handover = Handover(asyncio.get_running_loop())
+    handover = ThreadChannel(asyncio.get_running_loop())
     handover.give(Chunk(cached_tokens=7))
     handover.give(Chunk((1,)))
     handover.give(Chunk((2,), finish="length"))
@@ -42,7 +42,7 @@ async def test_what_came_meanwhile_is_one_chunk() -> None:
 
 
 async def test_a_failure_comes_after_what_came_before_it() -> None:
-    handover = Handover(asyncio.get_running_loop())
+    handover = ThreadChannel(asyncio.get_running_loop())
     handover.give(Chunk((1,)))
     handover.give(BackendError("over"))
     chunks = handover.__aiter__()
@@ -53,7 +53,7 @@ async def test_a_failure_comes_after_what_came_before_it() -> None:
 
 def test_nobody_reads_when_the_loop_is_closed() -> None:
     loop = asyncio.new_event_loop()
-    handover = Handover(loop)
+    handover = ThreadChannel(loop)
     loop.close()
     assert not handover.give(Chunk((1,)))
 
@@ -64,13 +64,13 @@ def test_nothing_joined_is_nothing() -> None:
 
 async def test_what_failed_is_the_cause_of_what_is_raised() -> None:
     for error in (KeyError("/where"), MemoryError()):
-        handover = Handover(asyncio.get_running_loop())
+        handover = ThreadChannel(asyncio.get_running_loop())
         handover.fail(error)
         with pytest.raises(BackendError, match=r"^The engine failed\.$") as raised:
             await read(handover)
         assert raised.value.__cause__ is error
     expected = BackendError("The generation was aborted.")
-    handover = Handover(asyncio.get_running_loop())
+    handover = ThreadChannel(asyncio.get_running_loop())
     handover.fail(expected)
     with pytest.raises(BackendError) as raised:
         await read(handover)

@@ -12,18 +12,18 @@ from typing import Any
 import pytest
 
 from antiphon.engines.base import Sampling
-from antiphon.engines.completions.constraints import WORDS, Worded
+from antiphon.engines.completions.constraints import WORDS, ConstraintEncoder
 from antiphon.engines.completions.engine import Completions, load
 from antiphon.engines.completions.servers import FLAVOURS
 from antiphon.engines.completions.stream_parser import (
-    Asked,
     LlamaPieces,
     SglangPieces,
+    StreamRequest,
     TrtllmPieces,
     VllmPieces,
 )
 from antiphon.engines.huggingface import model_folder as hf_folder
-from antiphon.engines.llama.partial_tokens import Withheld
+from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
@@ -204,7 +204,7 @@ EBNF = 'root ::= r_start\nr_start ::= "a"'
 )
 def test_constraints_in_each_ones_terms(flavour: str, kind: str, field: str, value: object) -> None:
     (words,) = (each for each in WORDS[flavour] if each.kind == kind)
-    held = Worded(words, ByteTokenizer()).said(Sampling(max_tokens=9, constraint=LARK))
+    held = ConstraintEncoder(words, ByteTokenizer()).said(Sampling(max_tokens=9, constraint=LARK))
     written = FLAVOURS[flavour].written(asked(held=held))
     assert written.get("sampling_params", written)[field] == value
 
@@ -221,14 +221,14 @@ def test_what_only_some_take() -> None:
     assert {key: sglang[key] for key in expected} == expected
 
 
-def asked(*, held: Mapping[str, Any] | None = None, **sampling: Any) -> Asked:
+def asked(*, held: Mapping[str, Any] | None = None, **sampling: Any) -> StreamRequest:
     tokenizer = ByteTokenizer()
-    return Asked(
+    return StreamRequest(
         model="m",
         prompt=PROMPT,
         sampling=Sampling(**{"max_tokens": 9, **sampling}),
         tokenizer=tokenizer,
-        withheld=Withheld(tokenizer),
+        withheld=PartialTokens(tokenizer),
         held=held or {},
     )
 
@@ -238,7 +238,7 @@ def asked(*, held: Mapping[str, Any] | None = None, **sampling: Any) -> Asked:
 )
 def test_grammars_it_cannot_take_are_refused(kind: str | None, lark: str) -> None:
     words = next((each for each in WORDS["vllm"] if each.kind == kind), None)
-    worded = Worded(words, ByteTokenizer())
+    worded = ConstraintEncoder(words, ByteTokenizer())
     with pytest.raises(InvalidRequest):
         worded.said(Sampling(max_tokens=5, constraint=Constraint(f"start: {lark}")))
 

@@ -8,7 +8,7 @@ from io import BytesIO
 import pytest
 import pytest_asyncio
 
-from antiphon.backends.base import singly
+from antiphon.backends.base import flatten
 from antiphon.config.settings import Model, Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.engines.base import MeasuresImages, Sampling
@@ -75,7 +75,7 @@ async def test_a_conversation_about_images() -> None:
         talk = Message(role="user", content=(InputText(text="What do you see?"), *parts))
         reply = await backend.prepare(Conversation(items=(talk,)), Options(temperature=0))
         reading = Reading()
-        async for delta in singly(reply.deltas()):
+        async for delta in flatten(reply.deltas()):
             reading.add(delta)
         return reply.input_tokens, reading.text
 

@@ -12,7 +12,7 @@ import pytest
 
 from antiphon.conversation import Options
 from antiphon.dialects.formats.tool_formats import REASONING, TOOLS
-from antiphon.dialects.grammar.builder import Grammarian
+from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.tools import shown_tools
 from antiphon.engines.xgrammar.ebnf import ebnf
 from antiphon.testing.tokenizer import END, ByteTokenizer
@@ -108,7 +108,7 @@ def test_calls_are_held_as_llguidance_holds_them(form: str, asked: str) -> None:
     end = ENDS.get(form, END)
     tokenizer = ByteTokenizer(("<think>", "</think>", *sorted(specials(TOOLS[form])), end))
     options = Options(**ASKED[asked])
-    maker = Grammarian(tokenizer, TOOLS[form], REASONING["think"])
+    maker = GrammarBuilder(tokenizer, TOOLS[form], REASONING["think"])
     constraint = maker.constraint(options, shown_tools(options, ()), False)
     assert constraint is not None
     enforced, held = Enforced(tokenizer, constraint, end), Held(tokenizer, constraint, end)

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from antiphon.errors import SetupError
-from antiphon.http.middleware.auth import Access, Bucket, Key, Limits
+from antiphon.http.middleware.auth import AuthConfig, Bucket, Key, Limits
 from antiphon.wire.parsing.json_body import Limits as BodyLimits
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
@@ -34,7 +34,7 @@ def key(name: str, tenant: str, secret: str, per_minute: int | None = None) -> K
     return Key(name=name, tenant=tenant, sha256=digest, requests_per_minute=per_minute)
 
 
-ACCESS = Access(
+ACCESS = AuthConfig(
     keys=(key("ann", "a", "sk-ann"), key("amy", "a", "sk-amy"), key("bob", "b", "sk-bob", 2))
 )
 
@@ -104,7 +104,7 @@ async def test_health_is_for_everybody(rim: Any) -> None:
 async def test_metrics_are_for_whom_the_operator_says(
     rim: Any, keys: Any, setting: Any, local: int, passed_on: int, remote: int
 ) -> None:
-    here = rim(access=Access(keys=keys, metrics=setting, hosts=("*",)))
+    here = rim(access=AuthConfig(keys=keys, metrics=setting, hosts=("*",)))
     asked = here.client.get
     assert (await asked("/metrics")).status_code == local
     proxied = await asked("/metrics", headers={"x-forwarded-for": "127.0.0.1"})
@@ -227,7 +227,7 @@ async def test_a_page_cannot_post_unasked(
 async def test_an_open_server_is_not_fooled_by_rebound_names(
     rim: Any, host: str, hosts: tuple[str, ...], status: int
 ) -> None:
-    client = rim(access=Access(hosts=hosts)).client
+    client = rim(access=AuthConfig(hosts=hosts)).client
     answer = await client.get("/v1/models", headers={"host": host})
     assert answer.status_code == status
 

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidRequest, TooLarge
-from antiphon.http.middleware.request_context import ClientLeft
+from antiphon.http.middleware.request_context import ClientDisconnected
 from antiphon.http.requests import body as bodies
 
 
@@ -127,5 +127,5 @@ async def test_a_client_that_leaves_in_the_middle_has_left() -> None:
     wire = Wire(b"a")
     wire.pieces = [b"a", b"b"]
     wire.taken = 2
-    with pytest.raises(ClientLeft):
+    with pytest.raises(ClientDisconnected):
         await bodies.read(wire.scope, wire.receive, 1000)

@@ -9,7 +9,7 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.http.middleware.auth import Access, Key
+from antiphon.http.middleware.auth import AuthConfig, Key
 from antiphon.resources.prompts import Prompts
 from tests.http.conftest import FakeService
 
@@ -83,7 +83,7 @@ async def every_way(client: httpx.AsyncClient, **options: Any) -> set[int]:
 
 
 async def test_only_the_keys_that_may_see_and_change_them(rim: Any) -> None:
-    access = Access(keys=(key("admin"), key("app")), prompt_writers=("admin",))
+    access = AuthConfig(keys=(key("admin"), key("app")), prompt_writers=("admin",))
     client = rim(access=access).client
     for name, status in (("admin", 200), ("app", 403), ("nobody", 401)):
         assert await every_way(client, headers={"authorization": f"Bearer {name}"}) == {status}

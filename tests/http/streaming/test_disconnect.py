@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.http.middleware.request_context import ClientLeft
-from antiphon.http.streaming.disconnect import DEPARTURES, Presence
+from antiphon.http.middleware.request_context import ClientDisconnected
+from antiphon.http.streaming.disconnect import DEPARTURES, CancelOnDisconnect
 
 
 class Client:
@@ -57,8 +57,8 @@ async def _left_in(client: Client, *, early: bool) -> None:
     else:
         loop.call_soon(client.leave)
     cancelled = False
-    with pytest.raises(ClientLeft):
-        async with Presence(client.scope, client.receive):
+    with pytest.raises(ClientDisconnected):
+        async with CancelOnDisconnect(client.scope, client.receive):
             try:
                 await asyncio.Event().wait()
             except asyncio.CancelledError:
@@ -80,7 +80,7 @@ async def test_so_does_one_that_came_before(client: Client) -> None:
 
 
 async def test_a_block_that_ends_first_hears_nothing_of_a_later_departure(client: Client) -> None:
-    async with Presence(client.scope, client.receive):
+    async with CancelOnDisconnect(client.scope, client.receive):
         await asyncio.sleep(0)
     client.leave()
     for _ in range(3):
@@ -89,7 +89,7 @@ async def test_a_block_that_ends_first_hears_nothing_of_a_later_departure(client
 
 async def test_an_error_of_the_block_stays_what_it_is(client: Client) -> None:
     with pytest.raises(KeyError):
-        async with Presence(client.scope, client.receive):
+        async with CancelOnDisconnect(client.scope, client.receive):
             raise KeyError
 
 
@@ -97,7 +97,7 @@ async def test_a_cancellation_from_outside_stays_a_cancellation(client: Client) 
     entered = asyncio.Event()
 
     async def block() -> None:
-        async with Presence(client.scope, client.receive):
+        async with CancelOnDisconnect(client.scope, client.receive):
             entered.set()
             await asyncio.Event().wait()
 
@@ -112,6 +112,6 @@ async def test_a_receive_that_breaks_counts_as_departure() -> None:
     async def receive() -> dict[str, str]:
         raise OSError("gone")
 
-    with pytest.raises(ClientLeft):
-        async with Presence({}, receive):
+    with pytest.raises(ClientDisconnected):
+        async with CancelOnDisconnect({}, receive):
             await asyncio.Event().wait()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.http.middleware.request_context import ClientLeft
+from antiphon.http.middleware.request_context import ClientDisconnected
 from antiphon.http.streaming.response import STRAIGHT, Stream
 from antiphon.http.streaming.sse import DONE
 from antiphon.http.uvicorn_server import _Joined, _straight
@@ -77,7 +77,7 @@ async def test_who_lags_behind_is_waited_for() -> None:
 async def test_a_server_that_says_nobody_is_there_is_believed() -> None:
     here = Connection()
     here.gone = True
-    with pytest.raises(ClientLeft):
+    with pytest.raises(ClientDisconnected):
         await here.stream().begin()
 
 

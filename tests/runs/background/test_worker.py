@@ -16,7 +16,7 @@ from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import Local
 from antiphon.backends.scripted import Scripted
 from antiphon.errors import InvalidRequest, NotFound
-from antiphon.runs.background.worker import Lease
+from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import Service
 from antiphon.store import open_store
 from antiphon.store.base import Store
@@ -24,7 +24,7 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.testing.postgres import Postgres
-from antiphon.tools.base import Context, Result, Step
+from antiphon.tools.base import CallContext, Result, Step
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.items import McpCall, McpListTools, Message
 from antiphon.wire.parsing.requests import create_response
@@ -43,7 +43,7 @@ def decode_event(event: dict[str, Any]) -> Event:
 
 
 TEXT = " ".join(f"word{n}" for n in range(40))
-LEASE = Lease(lease_s=0.2, flush_s=0.001)
+LEASE = LeaseConfig(lease_s=0.2, flush_s=0.001)
 
 
 @asynccontextmanager
@@ -151,7 +151,7 @@ async def test_a_cancelled_run_keeps_what_it_said_and_stays_cancelled(store: Sto
 
 
 async def test_a_queued_run_can_be_cancelled(store: Store) -> None:
-    async with serving(Gated(), store, lease=Lease(places=0)) as served:
+    async with serving(Gated(), store, lease=LeaseConfig(places=0)) as served:
         queued = await enqueue(served)
         assert (await served.cancel("t", queued.id)).status == "cancelled"
         assert [event["type"] for event in await followed(served, queued.id)] == [
@@ -299,7 +299,7 @@ async def test_a_conversation_is_held_until_the_run_is_over(store: Store) -> Non
 
 async def test_runs_wait_for_a_place(store: Store) -> None:
     backend = Gated()
-    async with serving(backend, store, lease=Lease(places=1, lease_s=0.2)) as served:
+    async with serving(backend, store, lease=LeaseConfig(places=1, lease_s=0.2)) as served:
         first, second = await enqueue(served), await enqueue(served)
         await until(served, first.id, lambda response: bool(response.output))
         assert (await served.retrieve("t", second.id)).status == "queued"
@@ -331,7 +331,9 @@ class Slow(Dice):
         self.rolling = asyncio.Event()
         self.landed = asyncio.Event()
 
-    async def roll(self, arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def roll(
+        self, arguments: str, context: CallContext
+    ) -> AsyncGenerator[Step | Result, None]:
         self.rolling.set()
         await self.landed.wait()
         async for step in super().roll(arguments, context):

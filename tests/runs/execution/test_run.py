@@ -14,12 +14,12 @@ import pytest
 from structlog.testing import capture_logs
 
 from antiphon.backends.scripted import Scripted
-from antiphon.conversation import Begun, Conversation, Kept, Options
+from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.errors import BackendError, RunError
-from antiphon.runs.execution.run import Left, Outlet, Run
+from antiphon.runs.execution.run import EventSink, ReaderGone, Run
 from antiphon.store.base import StoredResponse
 from antiphon.store.memory.store import MemoryStore
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Sampled, Text
+from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.wire import events as ev
@@ -36,7 +36,7 @@ class Gated:
     context_size = None
     recommended: Mapping[str, Any] = {}
     input_tokens = 3
-    kept: Kept | None = Kept(ids=(1, 2, 3), fingerprint="f")
+    kept: PromptTokens | None = PromptTokens(ids=(1, 2, 3), fingerprint="f")
     dropped: tuple[str, ...] = ()
 
     def __init__(self) -> None:
@@ -47,18 +47,18 @@ class Gated:
     async def prepare(self, conversation: Conversation, options: Options) -> Gated:
         return self
 
-    def resumed(self, begun: Begun) -> Gated:
+    def resumed(self, begun: ResumePoint) -> Gated:
         assert not begun.sampled
         return self
 
     async def _deltas(self) -> AsyncGenerator[Delta, None]:
         self.begun.set()
         try:
-            yield Sampled((10, 11))
+            yield SampledTokens((10, 11))
             yield ANSWER
             yield Text("one ")
             await self.gate.wait()
-            yield Sampled((12,))
+            yield SampledTokens((12,))
             yield Text("two")
             yield Close()
             yield Finish("stop", Usage(input_tokens=3, output_tokens=3, total_tokens=6))
@@ -76,21 +76,21 @@ class Gated:
 def _leave_at(kind: type[ev.Event]) -> Callable[[Heard], None]:
     def heard(outlet: Heard) -> None:
         if any(isinstance(event, kind) for event in outlet.events):
-            raise Left
+            raise ReaderGone
 
     return heard
 
 
 async def leave_after_a_word(run: Run) -> None:
     async with asyncio.timeout(5):
-        with pytest.raises(Left):
+        with pytest.raises(ReaderGone):
             await run.drive(Heard(_leave_at(ev.OutputTextDelta)))
 
 
 async def test_a_run_that_is_left_before_its_first_step_is_cancelled() -> None:
     run = await create(service(Gated()))
     async with asyncio.timeout(5):
-        with pytest.raises(Left):
+        with pytest.raises(ReaderGone):
             await run.drive(Heard(_leave_at(ev.Created)))
     assert run.response.status == "cancelled"
 
@@ -251,7 +251,7 @@ async def test_a_slow_reader_holds_the_model_back() -> None:
                 said += 1
                 yield Text("word ")
 
-    class Slow(Outlet):
+    class Slow(EventSink):
         async def write(self, events: tuple[ev.Event, ...]) -> None:
             await asyncio.Event().wait()
 
@@ -285,7 +285,7 @@ async def test_tokens_are_kept_as_what_the_turn_added() -> None:
     assert stored is not None and stored.tokens is not None
     assert stored.tokens.base == 0
     assert array("I", stored.tokens.ids).tolist() == [1, 2, 3, 10, 11, 12]
-    backend.kept = Kept(ids=(1, 2, 3, 10, 11, 12, 20), fingerprint="f")
+    backend.kept = PromptTokens(ids=(1, 2, 3, 10, 11, 12, 20), fingerprint="f")
     second = await (await create(served, previous_response_id=first.id)).drive()
     stored = await store.load("t", second.id)
     assert stored is not None and stored.tokens is not None
@@ -294,7 +294,7 @@ async def test_tokens_are_kept_as_what_the_turn_added() -> None:
 
 
 async def test_what_is_over_needs_no_collector() -> None:
-    class Holding(Outlet):
+    class Holding(EventSink):
         run: Run | None = None
 
     backend = Gated()

@@ -7,7 +7,13 @@ from array import array
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.runs.execution.token_log import common, counted, prompted, spent, unrolled
+from antiphon.runs.execution.token_log import (
+    append_prompt,
+    common_prefix_length,
+    last_turn,
+    total_counts,
+    turn_counts,
+)
 
 IDS = st.lists(st.integers(0, 300_000), max_size=8)
 
@@ -19,31 +25,34 @@ def test_the_last_prompt_and_what_came_after_it(
     tape, expected = array("I"), list(prompt)
     for sampled, ids in turns:
         tape.extend(sampled)
-        prompted(tape, prompt, ids)
+        append_prompt(tape, prompt, ids)
         expected = ids
     tape.extend(last)
-    before, after = unrolled(prompt, tape)
+    before, after = last_turn(prompt, tape)
     assert (list(before), list(after)) == (expected, last)
     read = len(prompt) + sum(len(ids) for _, ids in turns)
-    assert spent(prompt, tape) == (read, len(last) + sum(len(sampled) for sampled, _ in turns))
+    assert total_counts(prompt, tape) == (
+        read,
+        len(last) + sum(len(sampled) for sampled, _ in turns),
+    )
 
 
 def test_turns_are_counted_that_have_said_something() -> None:
     tape = array("I", [1, 2])
-    prompted(tape, [7, 8, 9], [7, 8, 9, 1, 2, 5])
-    assert counted([7, 8, 9], tape) == ((3, 2),)
+    append_prompt(tape, [7, 8, 9], [7, 8, 9, 1, 2, 5])
+    assert turn_counts([7, 8, 9], tape) == ((3, 2),)
     tape.append(6)
-    assert counted([7, 8, 9], tape) == ((3, 2), (6, 1))
+    assert turn_counts([7, 8, 9], tape) == ((3, 2), (6, 1))
 
 
 def test_a_prompt_that_goes_on_costs_what_it_adds() -> None:
     prompt, tape = list(range(1000)), array("I", [1, 2, 3])
-    prompted(tape, prompt, [*prompt, 1, 2, 3, 9])
+    append_prompt(tape, prompt, [*prompt, 1, 2, 3, 9])
     assert len(tape) == 3 + 3 + 1
 
 
 @given(one=IDS, other=IDS)
 def test_the_common_beginning(one: list[int], other: list[int]) -> None:
-    length = common(one, other)
+    length = common_prefix_length(one, other)
     assert one[:length] == other[:length]
     assert length in (len(one), len(other)) or one[length] != other[length]

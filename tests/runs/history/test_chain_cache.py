@@ -7,7 +7,7 @@ import asyncio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.runs.history.chain_cache import Chains
+from antiphon.runs.history.chain_cache import ChainCache
 from antiphon.store.base import StoredResponse
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.store_check import turn
@@ -27,7 +27,7 @@ class Counting(MemoryStore):
 
 async def test_a_conversation_that_goes_on_is_not_read_again() -> None:
     store = Counting()
-    chains = Chains(store)
+    chains = ChainCache(store)
     for n in range(50):
         await store.save("t", turn(str(n), str(n - 1) if n else None))
         chain = await chains.of("t", f"resp_{n}")
@@ -37,7 +37,7 @@ async def test_a_conversation_that_goes_on_is_not_read_again() -> None:
 
 async def test_what_is_deleted_cannot_be_continued_though_it_is_at_hand() -> None:
     store = Counting()
-    chains = Chains(store)
+    chains = ChainCache(store)
     await store.save("t", turn("a"))
     await store.save("t", turn("b", "a"))
     assert await chains.of("t", "resp_a") is not None
@@ -49,7 +49,7 @@ async def test_what_is_deleted_cannot_be_continued_though_it_is_at_hand() -> Non
 
 async def test_only_so_much_is_at_hand() -> None:
     store = Counting()
-    chains = Chains(store, room=20_000)
+    chains = ChainCache(store, room=20_000)
     for n in range(30):
         await store.save("t", turn(f"{n}", text="x" * 1_000))
         await chains.of("t", f"resp_{n}")
@@ -68,7 +68,7 @@ STEPS = st.lists(
 def test_they_are_always_those_of_the_store(steps: list[tuple[str, int, int]], room: int) -> None:
     async def play() -> None:
         store = MemoryStore()
-        chains = Chains(store, room=room)
+        chains = ChainCache(store, room=room)
         saved: set[int] = set()
         for what, one, other in steps:
             name = f"resp_{one}"

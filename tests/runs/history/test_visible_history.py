@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.input_items import check_call_outputs
-from antiphon.runs.history.encrypted_items import Past, Sealed
-from antiphon.runs.history.visible_history import Recalled, recall, weight
+from antiphon.runs.history.encrypted_items import CompactedHistory, TenantSealer
+from antiphon.runs.history.visible_history import VisibleHistory, estimate_tokens, recall
 from antiphon.security.encryption import Key, Seal
 from antiphon.wire import items as it
 
-SEALED = Sealed(Seal([Key(id="a", secret=b"a" * 32)]), "t")
+SEALED = TenantSealer(Seal([Key(id="a", secret=b"a" * 32)]), "t")
 ROOM = 200
 
 
@@ -42,7 +42,7 @@ def conversations(draw: st.DrawFn) -> list[it.Item]:
     return items
 
 
-def shown(items: list[it.Item] | tuple[it.Item, ...]) -> Recalled:
+def shown(items: list[it.Item] | tuple[it.Item, ...]) -> VisibleHistory:
     return recall((), items, SEALED, room=ROOM, refuse=True)
 
 
@@ -84,11 +84,11 @@ def test_what_is_left_is_bounded_and_in_order(items: list[it.Item], rest: int) -
     told = next(at for at, item in enumerate(now.items) if "compacted" in repr(item))
     assert left[:told] == sorted(left[:told]) and left[told:] == sorted(left[told:])
     assert len(set(left)) == len(left)
-    past = now.past or Past()
+    past = now.past or CompactedHistory()
     users = [item for item in past.said if isinstance(item, it.Message)]
-    assert sum(map(weight, users[:-1])) <= ROOM
+    assert sum(map(estimate_tokens, users[:-1])) <= ROOM
     unasked = [item for item in past.rest if not isinstance(item, it.FunctionCall)]
-    assert sum(map(weight, unasked)) <= rest
+    assert sum(map(estimate_tokens, unasked)) <= rest
     held = [item for item in items if isinstance(item, it.Message) and item.role == "developer"]
     assert [item for item in now.items if item in held] == held
     everything = {*map(repr, now.items), *map(repr, shown(items).summarised(rest=rest))}
@@ -108,10 +108,13 @@ def test_a_second_compaction_keeps_the_users_latest_words(
     two = shown([one, *_renamed(second)]).compacted("2")
     texts = [part.text for i in two.items if isinstance(i, it.Message) for part in i.content]  # type: ignore[union-attr]
     assert "last 1" in texts
-    assert "last 0" in texts or sum(weight(i) for i in second if isinstance(i, it.Message)) > ROOM
+    assert (
+        "last 0" in texts
+        or sum(estimate_tokens(i) for i in second if isinstance(i, it.Message)) > ROOM
+    )
 
 
-def _past(recalled: Recalled) -> Past:
+def _past(recalled: VisibleHistory) -> CompactedHistory:
     assert recalled.past is not None
     return recalled.past
 
@@ -134,7 +137,7 @@ def test_pictures_make_way_where_the_item_would_grow_too_long() -> None:
     message = it.Message(role="user", content=(text, picture))
     small = it.Message(role="user", content=(text, it.InputImage(image_url="data:,x")))
     for given_, kept in ((message, (text,)), (small, small.content)):
-        past = SEALED.open_past(SEALED.past(Past(said=(given_,), summary="s")))
+        past = SEALED.open_past(SEALED.past(CompactedHistory(said=(given_,), summary="s")))
         assert past.said[0].content == kept  # type: ignore[union-attr]
 
 

@@ -11,7 +11,7 @@ import pytest
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest
-from antiphon.runs.history.encrypted_items import Sealed
+from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.service import Service
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.memory.store import MemoryStore
@@ -541,7 +541,7 @@ async def test_thinking_is_sealed_where_it_is_asked_for_or_nothing_is_stored(
     if run.response.store:
         assert (await served.retrieve("t", run.id)).output[0] == item
     if sealed:
-        opened = Sealed(SEAL, "t").open_thinking(
+        opened = TenantSealer(SEAL, "t").open_thinking(
             it.Reasoning(encrypted_content=item.encrypted_content)
         )
         assert opened.content == item.content
@@ -583,7 +583,7 @@ def damaged(text: str) -> str:
 async def test_what_cannot_be_opened_is_refused_or_left_out_by_policy(
     kind: str, break_it: Callable[[str], str]
 ) -> None:
-    sealed = Sealed(SEAL, "t").besides(it.Reasoning(content=(it.ReasoningText(text="t"),)))
+    sealed = TenantSealer(SEAL, "t").besides(it.Reasoning(content=(it.ReasoningText(text="t"),)))
     text = break_it(str(sealed["encrypted_content"]))
     item = {"type": kind, "id": "it_1", "encrypted_content": text}
     backend = Scripted(["x"])

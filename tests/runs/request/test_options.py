@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidRequest
-from antiphon.runs.request.options import completed, echo, options, visible_tools
+from antiphon.runs.request.options import apply_defaults, initial_response, options, select_tools
 from antiphon.wire.parsing.requests import create_response
 from antiphon.wire.request import CreateResponse
 
@@ -28,21 +28,21 @@ def asked(**fields: Any) -> CreateResponse:
 
 def test_hosted_tools_are_left_out_and_named() -> None:
     request = asked(tools=[FUNCTION, {"type": "web_search"}, {"type": "web_search"}])
-    visible = visible_tools(request, "ignore")
+    visible = select_tools(request, "ignore")
     assert [tool.__struct_config__.tag for tool in visible.tools] == ["function"]
     assert visible.ignored == ("web_search",)
 
 
 def test_hosted_tools_can_be_refused_by_path() -> None:
     with pytest.raises(InvalidRequest) as refused:
-        visible_tools(asked(tools=[FUNCTION, {"type": "web_search"}]), "refuse")
+        select_tools(asked(tools=[FUNCTION, {"type": "web_search"}]), "refuse")
     assert refused.value.param == "tools[1]"
 
 
 def test_a_choice_that_forces_a_hosted_tool_is_always_refused() -> None:
     request = asked(tools=[{"type": "web_search"}], tool_choice={"type": "web_search"})
     with pytest.raises(InvalidRequest) as refused:
-        visible_tools(request, "ignore")
+        select_tools(request, "ignore")
     assert refused.value.param == "tool_choice"
 
 
@@ -55,19 +55,19 @@ def test_logprobs_need_the_include() -> None:
 
 @pytest.mark.requirement("VN-2")
 def test_the_echo_is_what_is_done() -> None:
-    request = completed(asked(top_p=0.5), {"temperature": 0.2, "top_p": 0.9})
-    response = echo(request, id="resp_1", model="m", created_at=1)
+    request = apply_defaults(asked(top_p=0.5), {"temperature": 0.2, "top_p": 0.9})
+    response = initial_response(request, id="resp_1", model="m", created_at=1)
     assert (response.temperature, response.top_p) == (0.2, 0.5)
     assert (options(request, ()).temperature, options(request, ()).top_p) == (0.2, 0.5)
 
 
 def test_neither_request_nor_model_says_anything() -> None:
-    request = completed(asked(), {})
+    request = apply_defaults(asked(), {})
     assert (request.temperature, request.top_p) == (1.0, 1.0)
 
 
 def test_secrets_are_not_echoed() -> None:
-    response = echo(asked(tools=[SECRET]), id="resp_1", model="m", created_at=1)
+    response = initial_response(asked(tools=[SECRET]), id="resp_1", model="m", created_at=1)
     assert "canary" not in str(response)
     assert "mcp.example" in str(response)
 
@@ -75,7 +75,7 @@ def test_secrets_are_not_echoed() -> None:
 def test_fields_that_must_not_be_null_are_left_out_unless_given() -> None:
     import msgspec
 
-    bare = msgspec.to_builtins(echo(asked(), id="r", model="m", created_at=1))
-    given = msgspec.to_builtins(echo(asked(user="u"), id="r", model="m", created_at=1))
+    bare = msgspec.to_builtins(initial_response(asked(), id="r", model="m", created_at=1))
+    given = msgspec.to_builtins(initial_response(asked(user="u"), id="r", model="m", created_at=1))
     assert "user" not in bare
     assert given["user"] == "u"

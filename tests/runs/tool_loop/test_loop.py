@@ -11,14 +11,14 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.base import singly
+from antiphon.backends.base import flatten
 from antiphon.backends.scripted import Scripted
-from antiphon.conversation import Begun, Conversation, Options
+from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import InvalidRequest, ToolError
-from antiphon.runs.tool_loop.executor import Bounds
-from antiphon.runs.tool_loop.loop import Turns, Work
-from antiphon.stream.deltas import Close, Delta, Finish, Keep, Open, Progress, Text
-from antiphon.tools.base import Context, Offer, Result, Step
+from antiphon.runs.tool_loop.executor import ToolLimits
+from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
+from antiphon.stream.deltas import Checkpoint, Close, Delta, Finish, Open, Progress, Text
+from antiphon.tools.base import CallContext, Result, Step, ToolFunction
 from antiphon.wire import items as it
 from antiphon.wire.tools import Choice, Custom, Function
 from tests.conformance.scripts import call, custom, finish, said, thought
@@ -27,12 +27,12 @@ LOOK = Function(name="look")
 ASK = Function(name="ask")
 
 
-def offer(run: Any, **more: Any) -> Offer:
+def offer(run: Any, **more: Any) -> ToolFunction:
     shell = it.McpCall(server_label="s", name="look", arguments="")
-    return Offer(tool=LOOK, shell=shell, call=run, streamed=True, **more)
+    return ToolFunction(tool=LOOK, shell=shell, call=run, streamed=True, **more)
 
 
-async def echo(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+async def echo(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
     yield Step("in_progress")
     yield Result(text=f"seen {arguments}", fields={"output": f"seen {arguments}"})
 
@@ -48,12 +48,12 @@ class Told:
         self.backend = Scripted(scripts, context_size=changes.pop("context_size", None))
         numbers = itertools.count(1)
         options = changes.pop("options", Options(tools=(LOOK, ASK)))
-        self.work = Work(
+        self.work = ToolLoopSpec(
             conversation=Conversation((said_by_user("hi"),)),
             options=options,
             offers=changes.pop("offers", (offer(run),)),
             ask=self.backend.prepare,
-            bounds=Bounds(**changes.pop("bounds", {})),
+            bounds=ToolLimits(**changes.pop("bounds", {})),
             ids=lambda prefix: f"{prefix}_{next(numbers)}",
             tenant="t",
             response_id="resp_1",
@@ -62,14 +62,14 @@ class Told:
         )
         self.deltas: list[Delta] = []
 
-    async def turns(self) -> Turns:
+    async def turns(self) -> ToolLoop:
         reply = await self.backend.prepare(self.work.conversation, self.work.options)
-        return Turns(reply, self.work)
+        return ToolLoop(reply, self.work)
 
     async def all(self) -> Told:
         async with asyncio.timeout(10):
             turns = await self.turns()
-            self.deltas = [delta async for delta in singly(turns.deltas())]
+            self.deltas = [delta async for delta in flatten(turns.deltas())]
         return self
 
     @property
@@ -130,7 +130,7 @@ async def test_a_call_runs_and_the_model_goes_on() -> None:
 async def test_calls_of_a_turn_run_side_by_side() -> None:
     both = asyncio.Barrier(2)
 
-    async def meet(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def meet(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         await both.wait()
         yield Result(text=arguments)
 
@@ -142,7 +142,7 @@ async def test_calls_of_a_turn_run_side_by_side() -> None:
 async def test_no_more_run_at_a_time_than_allowed() -> None:
     running, most = 0, 0
 
-    async def count(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def count(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         nonlocal running, most
         running += 1
         most = max(most, running)
@@ -156,22 +156,22 @@ async def test_no_more_run_at_a_time_than_allowed() -> None:
     assert most == 2
 
 
-async def _raises(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+async def _raises(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
     raise ValueError("secret")
     yield
 
 
-async def _fails(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+async def _fails(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
     raise ToolError("No such city.")
     yield
 
 
-async def _hangs(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+async def _hangs(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
     await asyncio.Event().wait()
     yield Result()
 
 
-async def _silent(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+async def _silent(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
     yield Step("in_progress")
 
 
@@ -196,7 +196,7 @@ async def test_a_tool_that_fails_is_an_item_that_failed_and_a_word_to_the_model(
 
 
 async def test_what_is_too_long_for_the_context_is_cut_in_the_middle() -> None:
-    async def prints(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def prints(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         yield Result(text="a" + "x" * 10_000_000 + "z")
 
     told = await Told(look(), said("ok"), run=prints, context_size=2000).all()
@@ -283,7 +283,7 @@ async def test_where_the_model_cannot_be_asked_again_the_response_is_cut() -> No
     assert len(told.backend.requests) == 4  # with less and less of what the tool said
 
 
-async def _prints(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+async def _prints(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
     yield Result(text="x" * 100_000)
 
 
@@ -372,13 +372,13 @@ async def test_what_was_demanded_is_demanded_once() -> None:
 
 
 async def test_what_is_streamed_is_the_text_of_the_item() -> None:
-    python = Offer(
+    python = ToolFunction(
         tool=Custom(name="python"),
         shell=it.CodeInterpreterCall(container_id="c", code=""),
         call=echo,
         streamed=True,
     )
-    silent = Offer(tool=LOOK, shell=it.WebSearchCall(), call=echo)
+    silent = ToolFunction(tool=LOOK, shell=it.WebSearchCall(), call=echo)
     script = [*custom("print(", "1)", name="python"), *look('{"q": 1}')]
     told = await Told(script, said("x"), offers=(python, silent)).all()
     assert [d.text for d in told.deltas if isinstance(d, Text)] == ["print(", "1)", "x"]
@@ -389,7 +389,7 @@ async def test_what_is_streamed_is_the_text_of_the_item() -> None:
 async def test_closing_the_reply_stops_the_tools() -> None:
     stopped = asyncio.Event()
 
-    async def waits(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def waits(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         try:
             yield Step("in_progress")
             await asyncio.Event().wait()
@@ -397,7 +397,7 @@ async def test_closing_the_reply_stops_the_tools() -> None:
             stopped.set()
 
     turns = await Told(look(), run=waits).turns()
-    async with asyncio.timeout(10), aclosing(singly(turns.deltas())) as deltas:
+    async with asyncio.timeout(10), aclosing(flatten(turns.deltas())) as deltas:
         async for delta in deltas:
             if isinstance(delta, Progress) and not stopped.is_set():
                 break
@@ -410,21 +410,21 @@ async def test_closing_the_reply_stops_the_tools() -> None:
 # --- after an interruption -----------------------------------------------------------------------
 
 
-def _begun(*open: it.Item, done: tuple[it.Item, ...] = ()) -> Begun:
-    return Begun((1, 2), (3,), done, open)
+def _begun(*open: it.Item, done: tuple[it.Item, ...] = ()) -> ResumePoint:
+    return ResumePoint((1, 2), (3,), done, open)
 
 
-async def _continued(told: Told, begun: Begun) -> Told:
+async def _continued(told: Told, begun: ResumePoint) -> Told:
     reply = (await told.turns()).resumed(begun)
     async with asyncio.timeout(10):
-        told.deltas = [delta async for delta in singly(reply.deltas())]
+        told.deltas = [delta async for delta in flatten(reply.deltas())]
     return told
 
 
 async def test_what_was_running_is_not_run_again() -> None:
     ran: list[str] = []
 
-    async def counts(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def counts(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         ran.append(arguments)
         yield Result()
 
@@ -441,7 +441,7 @@ async def test_what_was_running_is_not_run_again() -> None:
 
 async def test_bounds_and_usage_count_what_was_before_an_interruption() -> None:
     done = it.McpCall(id="m", server_label="s", name="look", arguments="{}", output="seen")
-    begun = Begun((1,), (2,), (done,), (), ((10, 4), (16, 4)))
+    begun = ResumePoint((1,), (2,), (done,), (), ((10, 4), (16, 4)))
     told = Told([*said("Well."), finish()], bounds={"turns": 3})
     told = await _continued(told, begun)
     last = told.backend.requests[-1][1].tool_choice
@@ -462,11 +462,11 @@ async def test_within_a_turn_it_goes_on_from_the_tokens() -> None:
     told.backend = Scripted([said("one ", "two")], tokens=True)
     told.work = _asking(told.work, told.backend.prepare)
     message = it.Message(id="msg_1", role="assistant", content=(it.OutputText(text="one "),))
-    told = await _continued(told, Begun((), (0, 1), (), (message,)))
+    told = await _continued(told, ResumePoint((), (0, 1), (), (message,)))
     assert [d.text for d in told.deltas if isinstance(d, Text)] == ["two"]
 
 
-def _asking(work: Work, ask: Callable[..., Any]) -> Work:
+def _asking(work: ToolLoopSpec, ask: Callable[..., Any]) -> ToolLoopSpec:
     return replace(work, ask=ask)
 
 
@@ -474,15 +474,15 @@ async def test_what_is_called_is_kept_before_it_runs() -> None:
     """A crash behind that finds the call open, and does not make it again."""
     ran: list[str] = []
 
-    async def notes(arguments: str, context: Context) -> AsyncGenerator[Step | Result, None]:
+    async def notes(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
         ran.append(arguments)
         yield Result(text="done")
 
     turns = await Told(look("1"), said("x"), run=notes).turns()
     kept = False
-    async with asyncio.timeout(10), aclosing(singly(turns.deltas())) as deltas:
+    async with asyncio.timeout(10), aclosing(flatten(turns.deltas())) as deltas:
         async for delta in deltas:
-            if isinstance(delta, Keep):
+            if isinstance(delta, Checkpoint):
                 assert ran == [] and not kept
                 kept = True
     assert kept and ran == ["1"]

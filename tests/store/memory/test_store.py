@@ -31,7 +31,7 @@ async def test_runs_that_are_gone_take_no_memory() -> None:
     store = MemoryStore()
     for n in range(9):
         name = str(n)
-        await store.runs.hold("t", f"conv_{n}", f"resp_{n}", "one", lease_s=60)
+        await store.runs.lock_conversation("t", f"conv_{n}", f"resp_{n}", "one", lease_s=60)
         claim = await begun(store, name)
         with store.runs.follow("t", f"resp_{n}"):
             await store.runs.append((Append(claim, batch(2)),))

@@ -176,7 +176,7 @@ async def test_ids_that_no_index_takes(database: Postgres, name: str) -> None:
     assert await store.load("t", name) is None
     assert await store.conversation("t", name) is None
     assert await store.runs.events("t", name, -1, limit=1) is None
-    assert await store.runs.seize("t", name) is None
+    assert await store.runs.take_over("t", name) is None
     await store.put_conversation("t", Conversation(id="conv_a", created_at=1), (said,))
     await store.add_items("t", "conv_a", (said,))
     assert await store.conversation_items("t", "conv_a") == (said,)

@@ -13,7 +13,7 @@ from antiphon.errors import RunError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.store.runs import Append
-from antiphon.store.subscriptions import Tail
+from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begun, ended, job, queued
 from antiphon.testing.store_check import turn
@@ -51,7 +51,7 @@ async def two(database: Postgres) -> AsyncIterator[tuple[Store, Store, Told]]:
         await other.close()
 
 
-async def heard(store: Store, tail: Tail, goal: int) -> list[int]:
+async def heard(store: Store, tail: Subscription, goal: int) -> list[int]:
     """The numbers of the events a follower gets, up to ``goal``, as readers read them."""
     numbers: list[int] = []
     tail.dirty = True
@@ -108,7 +108,7 @@ async def test_who_is_not_heard_of_loses_its_runs(database: Postgres) -> None:
     async with two(database) as (one, other, _):
         claim = await begun(one, owner="dead")
         assert await other.runs.claim("alive", ["m"], limit=9, lease_s=60) == ()
-        await one.runs.beat("dead")
+        await one.runs.heartbeat("dead")
         (taken,) = await other.runs.claim("alive", ["m"], limit=9, lease_s=0)
         assert (taken.job, taken.epoch) == (claim.job, claim.epoch + 1)
         assert await one.runs.append((Append(claim, batch(2)),)) == {"resp_a"}  # a zombie
@@ -151,7 +151,7 @@ async def test_the_owner_hears_that_its_run_was_taken(database: Postgres) -> Non
     async with two(database) as (one, other, told):
         await begun(other, owner="theirs")
         told.news.clear()
-        seized = await one.runs.seize("t", "resp_a")
+        seized = await one.runs.take_over("t", "resp_a")
         assert seized is not None
         while not told.lost_ones:
             await told.news.wait()
@@ -168,13 +168,15 @@ async def test_everybody_hears_of_a_run_to_claim(database: Postgres) -> None:
 
 async def test_a_hold_passes_on_with_its_run(database: Postgres) -> None:
     async with two(database) as (one, other, _):
-        await one.runs.hold("t", "conv_a", "resp_a", "dead", lease_s=60)
+        await one.runs.lock_conversation("t", "conv_a", "resp_a", "dead", lease_s=60)
         await begun(one, owner="dead")
-        assert not await other.runs.hold("t", "conv_a", "resp_b", "x", lease_s=60)
+        assert not await other.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=60)
         await other.runs.claim("alive", ["m"], limit=9, lease_s=0)
         await one.runs.release("dead")
-        assert not await one.runs.hold("t", "conv_a", "resp_b", "x", lease_s=60)
-        assert await one.runs.hold("t", "conv_a", "resp_b", "x", lease_s=0), "its owner is dead"
+        assert not await one.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=60)
+        assert await one.runs.lock_conversation("t", "conv_a", "resp_b", "x", lease_s=0), (
+            "its owner is dead"
+        )
 
 
 async def test_a_server_that_comes_back_is_used_again() -> None:
@@ -265,17 +267,17 @@ async def test_a_run_that_goes_while_it_speaks_leaves_nothing(database: Postgres
     async with asyncio.timeout(60):
         for n in range(25):
             claim = await begun(one, str(n))
-            await one.runs.hold("t", f"conv_{n}", f"resp_{n}", "one", lease_s=60)
+            await one.runs.lock_conversation("t", f"conv_{n}", f"resp_{n}", "one", lease_s=60)
             appended, ended_, deleted, _, _ = await asyncio.gather(
                 one.runs.append((Append(claim, batch(2)),)),
                 one.runs.end(claim, ended(str(n)), batch(3)),
                 other.delete("t", f"resp_{n}"),
                 other.sweep(Retention(max_age_s=10), 0),
-                one.runs.beat("one"),
+                one.runs.heartbeat("one"),
             )
             assert deleted and appended in (frozenset(), {f"resp_{n}"}) and ended_ in (True, False)
             assert await one.load("t", f"resp_{n}") is None
-            assert await one.runs.hold("t", f"conv_{n}", "resp_x", "x", lease_s=60)
+            assert await one.runs.lock_conversation("t", f"conv_{n}", "resp_x", "x", lease_s=60)
     for table in ("responses", "runs", "batches", "items"):
         assert await rows_of(url, f"SELECT count(*) FROM antiphon.{table}") == 0, table
     await one.close()

@@ -143,7 +143,7 @@ async def test_nobody_lives_in_a_file_that_was_just_opened(tmp_path: Path) -> No
     store = await SqliteStore.open(path)
     claim = await begun(store)
     await begun(store, "b")
-    assert await store.runs.seize("t", "resp_b") is not None
+    assert await store.runs.take_over("t", "resp_b") is not None
     await store.close()
     store = await SqliteStore.open(path)
     taken = await store.runs.claim("two", ["m"], limit=9, lease_s=3_600)
@@ -155,7 +155,7 @@ async def test_nobody_lives_in_a_file_that_was_just_opened(tmp_path: Path) -> No
 async def test_what_is_kept_is_told_though_nobody_waits_for_it(tmp_path: Path) -> None:
     store = await SqliteStore.open(tmp_path / "a.db")
     claim, gone = await begun(store), await begun(store, "b")
-    await store.runs.hold("t", "conv_a", "resp_a", "one", lease_s=3_600)
+    await store.runs.lock_conversation("t", "conv_a", "resp_a", "one", lease_s=3_600)
     with store.runs.follow("t", "resp_a") as tail, store.runs.follow("t", "resp_b") as other:
         for work in (
             store.runs.append((Append(claim, batch(2)),)),
@@ -171,7 +171,7 @@ async def test_what_is_kept_is_told_though_nobody_waits_for_it(tmp_path: Path) -
         assert page is not None and page.ended
         assert [each and each.first for each in (tail.take(1), tail.take(2))] == [2, 3]
         assert tail.dirty and other.dirty
-    assert await store.runs.hold("t", "conv_a", "resp_c", "one", lease_s=3_600) is True
+    assert await store.runs.lock_conversation("t", "conv_a", "resp_c", "one", lease_s=3_600) is True
     await store.close()
 
 

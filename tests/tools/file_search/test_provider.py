@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.stream.deltas import Annotate, Text
-from antiphon.tools.base import Context, Opening, Result
+from antiphon.tools.base import CallContext, ResponseContext, Result
 from antiphon.tools.citations import Citations
 from antiphon.tools.file_search.provider import FileSearch
 from antiphon.wire.items import FileSearchCall
@@ -34,9 +34,9 @@ class Fixed:
 
 
 async def told(shelves: Fixed, arguments: str, room: int = 10_000) -> Result:
-    opening = Opening(tenant="t", response_id="r", items=())
+    opening = ResponseContext(tenant="t", response_id="r", items=())
     tool = Tool(vector_store_ids=("vs_1",))
-    context = Context(tenant="t", response_id="r", call_id="c", room=room)
+    context = CallContext(tenant="t", response_id="r", call_id="c", room=room)
     async with FileSearch(shelves).open(tool, opening) as toolset:
         (offer,) = toolset.offers
         assert offer.call is not None
@@ -62,8 +62,8 @@ async def test_what_fits_is_told_by_number_and_looks_like_no_citation() -> None:
 async def test_what_an_interrupted_response_was_shown_keeps_its_number() -> None:
     before = FileSearchCall(queries=("a",))
     done = FileSearchCall(queries=("b",), results=({"file_id": "file-z", "filename": "z"},))
-    opening = Opening(tenant="t", response_id="r", items=(before,), begun=(done,))
-    context = Context(tenant="t", response_id="r", call_id="c", room=99)
+    opening = ResponseContext(tenant="t", response_id="r", items=(before,), begun=(done,))
+    context = CallContext(tenant="t", response_id="r", call_id="c", room=99)
     async with FileSearch(Fixed("x")).open(Tool(vector_store_ids=("vs_1",)), opening) as toolset:
         (offer,) = toolset.offers
         assert offer.call is not None and toolset.notation is not None

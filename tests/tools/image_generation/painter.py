@@ -7,7 +7,15 @@ from collections.abc import AsyncGenerator, Callable, Mapping
 from typing import Any
 
 from antiphon.errors import BackendError
-from antiphon.tools.image_generation.base import Image, Made, Order, Partial, Unable, Wish, image_of
+from antiphon.tools.image_generation.base import (
+    Image,
+    ImageRequest,
+    Made,
+    Order,
+    Partial,
+    Unable,
+    image_of,
+)
 from antiphon.tools.image_generation.conversation_images import Sources
 from antiphon.tools.image_generation.provider import ImageGeneration, Rules
 from tests.attachments.samples import png
@@ -44,7 +52,7 @@ class Painter:
         #: What a client does that leaves.
         self.leave: Callable[[], object] = lambda: None
 
-    def check(self, wish: Wish) -> None:
+    def check(self, wish: ImageRequest) -> None:
         if wish.complexity is not None:
             raise Unable("complexity", "painters do not plan")
 

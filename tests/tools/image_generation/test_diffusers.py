@@ -16,7 +16,15 @@ import pytest
 from antiphon.errors import BackendError, SetupError
 from antiphon.testing.image_generator_check import check_maker
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.image_generation.base import Image, Made, Order, Partial, Unable, Wish, image_of
+from antiphon.tools.image_generation.base import (
+    Image,
+    ImageRequest,
+    Made,
+    Order,
+    Partial,
+    Unable,
+    image_of,
+)
 from antiphon.tools.image_generation.conversation_images import Sources
 from antiphon.tools.image_generation.diffusers import Diffusers, _Stopped
 from antiphon.tools.image_generation.provider import ImageGeneration, Rules
@@ -32,7 +40,7 @@ pytestmark = [
 ]
 pytest.importorskip("diffusers")
 
-SMALL = Wish(size=(32, 32))
+SMALL = ImageRequest(size=(32, 32))
 
 
 @pytest.fixture(scope="module")
@@ -92,7 +100,7 @@ async def test_it_keeps_both_contracts(folder: Path) -> None:
 
 @pytest.mark.parametrize("wanted", [1, 2, 3])
 async def test_previews_come_at_evenly_spread_steps(maker: Diffusers, wanted: int) -> None:
-    wish = Wish(size=(48, 32), partial_images=wanted)
+    wish = ImageRequest(size=(48, 32), partial_images=wanted)
     previews, image = await made(maker, Order(prompt="A cat", wish=wish))
     assert len(previews) == wanted
     every = [each.image for each in (*previews, image)]
@@ -113,7 +121,7 @@ async def test_quality_is_steps_and_formats_are_written(maker: Diffusers) -> Non
 
     maker._draws = Counted()
     for quality, form in (("low", "jpeg"), ("medium", "webp"), ("high", "png"), (None, "png")):
-        wish = Wish(quality=quality, output_format=form)
+        wish = ImageRequest(quality=quality, output_format=form)
         _, image = await made(maker, Order(prompt="A cat", wish=wish))
         assert image.image.format == form and image.background == "opaque"
     assert steps == [3, 6, 12, 6]
@@ -127,17 +135,17 @@ async def test_a_level_of_compression_makes_smaller_files(maker: Diffusers) -> N
     noise = pictures.effect_noise((64, 64), 90).convert("RGB")
     for form in ("jpeg", "webp"):
         sizes = [
-            len(encoded(noise, Wish(output_format=form, output_compression=level)).content)
+            len(encoded(noise, ImageRequest(output_format=form, output_compression=level)).content)
             for level in (0, 50, 100)
         ]
         assert sizes == sorted(sizes) and sizes[0] < sizes[2]
 
 
 async def test_an_image_is_changed_in_its_own_shape(maker: Diffusers) -> None:
-    order = Order(prompt="Bluer", wish=Wish(), images=(painted(80, 40),))
+    order = Order(prompt="Bluer", wish=ImageRequest(), images=(painted(80, 40),))
     _, image = await made(maker, order)
     assert image.image.size == "32x16"  # of 32 x 32 pixels at most, in steps of 16
-    several = Order(prompt="x", wish=Wish(), images=(painted(), painted()))
+    several = Order(prompt="x", wish=ImageRequest(), images=(painted(), painted()))
     with pytest.raises(BackendError, match="At most 1 images"):
         await made(maker, several)
 
@@ -153,7 +161,9 @@ async def test_fidelity_is_how_little_is_made_anew(maker: Diffusers) -> None:
 
     order = Order(prompt="x", wish=SMALL, images=(painted(32, 32),))
     assert maker._arguments(maker._changes, order)["strength"] == 0.8
-    high = Order(prompt="x", wish=Wish(size=(32, 32), input_fidelity="high"), images=order.images)
+    high = Order(
+        prompt="x", wish=ImageRequest(size=(32, 32), input_fidelity="high"), images=order.images
+    )
     assert maker._arguments(maker._changes, high)["strength"] == 0.5
     _, image = await made(maker, high)
     assert far(image.image) < 255
@@ -190,7 +200,7 @@ async def test_whoever_leaves_stops_it_between_steps(folder: Path) -> None:
         __call__.__signature__ = inspect.signature(draw.__call__)  # type: ignore[attr-defined]
 
     maker._draws = Watched()
-    wish = Wish(size=(32, 32), partial_images=1)
+    wish = ImageRequest(size=(32, 32), partial_images=1)
     waiting = asyncio.create_task(made(maker, Order(prompt="x", wish=wish)))
     behind = asyncio.create_task(made(maker, Order(prompt="x", wish=wish)))
     while not maker._thread._work_queue.qsize():
@@ -205,12 +215,14 @@ async def test_whoever_leaves_stops_it_between_steps(folder: Path) -> None:
 
 
 async def test_what_a_model_cannot_do_is_refused(maker: Diffusers) -> None:
-    maker.check(Wish(quality="high", input_fidelity="low", moderation="low", partial_images=3))
+    maker.check(
+        ImageRequest(quality="high", input_fidelity="low", moderation="low", partial_images=3)
+    )
     maker._draws.safety_checker = lambda: None
     for wish, name in (
-        (Wish(quality="xhigh"), "quality"),
-        (Wish(size=(16, 20)), "size"),
-        (Wish(moderation="low"), "moderation"),
+        (ImageRequest(quality="xhigh"), "quality"),
+        (ImageRequest(size=(16, 20)), "size"),
+        (ImageRequest(moderation="low"), "moderation"),
     ):
         with pytest.raises(Unable) as unable:
             maker.check(wish)
@@ -218,10 +230,10 @@ async def test_what_a_model_cannot_do_is_refused(maker: Diffusers) -> None:
     maker._changes = None
     assert not maker.edits
     with pytest.raises(Unable, match="cannot be told"):
-        maker.check(Wish(input_fidelity="low"))
+        maker.check(ImageRequest(input_fidelity="low"))
     maker._draws.vae = None
     with pytest.raises(Unable, match="no previews"):
-        maker.check(Wish(partial_images=1))
+        maker.check(ImageRequest(partial_images=1))
 
 
 async def test_what_breaks_is_an_error_in_words(maker: Diffusers) -> None:

@@ -14,7 +14,7 @@ from antiphon.errors import BackendError, SetupError
 from antiphon.security.ssrf import network
 from antiphon.testing.image_generator_check import check_maker
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.image_generation.base import Made, Order, Partial, Unable, Wish
+from antiphon.tools.image_generation.base import ImageRequest, Made, Order, Partial, Unable
 from antiphon.tools.image_generation.conversation_images import Sources
 from antiphon.tools.image_generation.images_api import ImagesApi
 from antiphon.tools.image_generation.provider import ImageGeneration, Rules
@@ -41,7 +41,7 @@ async def maker(playing: Studio, *, fetcher: Any = None, most: int = 100_000, **
 
 
 async def made(over: ImagesApi, **more: Any) -> tuple[list[Partial], Made]:
-    order = Order(prompt="A cat", wish=more.pop("wish", Wish()), **more)
+    order = Order(prompt="A cat", wish=more.pop("wish", ImageRequest()), **more)
     async with asyncio.timeout(10), aclosing(over.make(order)) as images:
         found = [image async for image in images]
     assert isinstance(found[-1], Made)
@@ -50,7 +50,7 @@ async def made(over: ImagesApi, **more: Any) -> tuple[list[Partial], Made]:
 
 async def test_it_keeps_the_contract_of_makers() -> None:
     async with studio() as playing, maker(playing) as over:
-        await check_maker(over, Wish(size=(16, 32)), previews=3)
+        await check_maker(over, ImageRequest(size=(16, 32)), previews=3)
 
 
 async def test_it_keeps_the_contract_of_tools() -> None:
@@ -67,7 +67,7 @@ async def test_it_keeps_the_contract_of_tools() -> None:
 
 
 async def test_an_image_is_asked_for_in_json() -> None:
-    wish = Wish(
+    wish = ImageRequest(
         model="m",
         size=(16, 32),
         quality="low",
@@ -97,7 +97,7 @@ async def test_an_image_is_asked_for_in_json() -> None:
 
 async def test_previews_are_streamed() -> None:
     async with studio() as playing, maker(playing) as over:
-        previews, image = await made(over, wish=Wish(partial_images=2))
+        previews, image = await made(over, wish=ImageRequest(partial_images=2))
         (asked,) = playing.asked
     assert asked.fields == {"prompt": "A cat", "stream": True, "partial_images": 2}
     assert [each.image.content for each in previews] == [png(8, 6, (n, 0, 0)) for n in range(2)]
@@ -106,10 +106,12 @@ async def test_previews_are_streamed() -> None:
 
 async def test_an_edit_is_a_form() -> None:
     red, blue = painted(color=(255, 0, 0)), painted(color=(0, 0, 255))
-    wish = Wish(input_fidelity="high", output_format="svg", svg={"reasoning": {"effort": "low"}})
+    wish = ImageRequest(
+        input_fidelity="high", output_format="svg", svg={"reasoning": {"effort": "low"}}
+    )
     async with studio() as playing, maker(playing) as over:
         _, image = await made(over, images=(red,), mask=blue, wish=wish)
-        await made(over, images=(red, blue), wish=Wish(partial_images=1))
+        await made(over, images=(red, blue), wish=ImageRequest(partial_images=1))
         one, several = playing.asked
     assert image.image.content == png(8, 6, (0, 200, 0))
     assert one.route == "edits" and one.fields == {
@@ -175,7 +177,7 @@ async def test_a_failure_that_may_pass_is_tried_again() -> None:
 async def test_what_goes_wrong_is_told_by_its_kind(act: Any, told: str, code: str) -> None:
     async with studio(act) as playing, maker(playing) as over:
         with pytest.raises(BackendError, match=told) as failed:
-            await made(over, wish=Wish(partial_images=1))
+            await made(over, wish=ImageRequest(partial_images=1))
         assert failed.value.code == code and KEY not in failed.value.message
 
 
@@ -201,11 +203,11 @@ async def test_an_operator_says_what_the_upstream_cannot_do() -> None:
     told = {"streams": False, "edits": False, "without": ["quality", "output_format"]}
     async with studio() as playing, maker(playing, **told) as over:
         assert not over.edits and not over.masks
-        over.check(Wish())
+        over.check(ImageRequest())
         for wish, name in (
-            (Wish(partial_images=1), "partial_images"),
-            (Wish(quality="low"), "quality"),
-            (Wish(output_format="webp"), "output_format"),
+            (ImageRequest(partial_images=1), "partial_images"),
+            (ImageRequest(quality="low"), "quality"),
+            (ImageRequest(output_format="webp"), "output_format"),
         ):
             with pytest.raises(Unable) as unable:
                 over.check(wish)

@@ -11,8 +11,8 @@ import pytest
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.testing.image_generator_check import check_maker
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.base import Context, Opening, Result, Step
-from antiphon.tools.image_generation.base import Image, Wish, image_of
+from antiphon.tools.base import CallContext, ResponseContext, Result, Step
+from antiphon.tools.image_generation.base import Image, ImageRequest, image_of
 from antiphon.tools.image_generation.encoding import rewritten
 from antiphon.wire import items as it
 from antiphon.wire.tools import ImageGeneration as Tool
@@ -20,12 +20,12 @@ from tests.attachments.samples import GIF, data_url, png
 
 from .painter import USED, Painter, painted, provider
 
-CONTEXT = Context(tenant="t", response_id="r", call_id="c", room=1000)
+CONTEXT = CallContext(tenant="t", response_id="r", call_id="c", room=1000)
 RED, BLUE = png(color=(255, 0, 0)), png(color=(0, 0, 255))
 
 
-def opening(*items: it.Item) -> Opening:
-    return Opening(tenant="t", response_id="r", items=items)
+def opening(*items: it.Item) -> ResponseContext:
+    return ResponseContext(tenant="t", response_id="r", items=items)
 
 
 def sent(*images: bytes, id: str = "msg_1") -> it.Message:
@@ -70,7 +70,7 @@ async def test_it_keeps_the_contract_of_tools() -> None:
 
 
 async def test_the_painter_keeps_the_contract_of_makers() -> None:
-    await check_maker(Painter(), Wish(size=(4, 4)), previews=3)
+    await check_maker(Painter(), ImageRequest(size=(4, 4)), previews=3)
 
 
 async def test_what_was_made_is_told() -> None:
@@ -255,13 +255,13 @@ async def test_every_field_reaches_the_maker() -> None:
         '{"prompt": "x"}',
         models={"fine": "painter-2"},
     )
-    assert painter.orders[0].wish == Wish(**{**given, "model": "painter-2"}, size=(16, 32))
+    assert painter.orders[0].wish == ImageRequest(**{**given, "model": "painter-2"}, size=(16, 32))
     frames = {"output_format": "gif", "frame_count": 4, "frame_duration_ms": 100}
     await called(painter, Tool(**frames), '{"prompt": "x"}', model="usual")
-    assert painter.orders[1].wish == Wish(**frames, model="usual")
+    assert painter.orders[1].wish == ImageRequest(**frames, model="usual")
     svg = {"output_format": "svg", "svg": {"reasoning": {"effort": "low"}}}
     await called(painter, Tool(**svg, quality="auto", size="auto"), '{"prompt": "x"}')
-    assert painter.orders[2].wish == Wish(**svg)
+    assert painter.orders[2].wish == ImageRequest(**svg)
 
 
 async def test_what_its_maker_cannot_do_is_refused() -> None:
@@ -304,4 +304,4 @@ async def test_what_cannot_be_rewritten_is_told_as_it_is() -> None:
     result = (await called(Painter(), tool, '{"prompt": "x"}'))[-1]
     assert result.fields["output_format"] == "png"
     broken = Image(b"\x89PNG", "png", 2, 3)
-    assert rewritten(broken, Wish(output_format="webp")) is broken
+    assert rewritten(broken, ImageRequest(output_format="webp")) is broken

@@ -15,7 +15,7 @@ from mcp_types import CallToolResult
 
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.base import Context, Opening, Result, Toolset
+from antiphon.tools.base import CallContext, ResponseContext, Result, Toolset
 from antiphon.tools.mcp.provider import Servers
 from antiphon.tools.mcp.request import Listed, function_of
 from antiphon.tools.mcp.results import text_of
@@ -40,15 +40,15 @@ def tool(url: str, **more: Any) -> Mcp:
     return Mcp(server_label="toys", server_url=url, **{"require_approval": "never", **more})
 
 
-def opening(*items: it.Item, tenant: str = "t") -> Opening:
-    return Opening(tenant=tenant, response_id="resp_1", items=items)
+def opening(*items: it.Item, tenant: str = "t") -> ResponseContext:
+    return ResponseContext(tenant=tenant, response_id="resp_1", items=items)
 
 
 async def call(found: Toolset, name: str, arguments: str = "{}", tenant: str = "t") -> Result:
     """The result of a call, which is all that it tells."""
     run = next(offer.call for offer in found.offers if offer.tool.name == name)
     assert run is not None
-    context = Context(tenant=tenant, response_id="resp_1", call_id="call_1", room=10_000)
+    context = CallContext(tenant=tenant, response_id="resp_1", call_id="call_1", room=10_000)
     async with aclosing(run(arguments, context)) as steps:
         told = [step async for step in steps]
     (result,) = told

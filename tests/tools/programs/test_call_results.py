@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from antiphon.sandbox.javascript import Answer
-from antiphon.tools.programs.call_results import heard, returned
+from antiphon.tools.programs.call_results import call_result, returned
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
@@ -58,7 +58,7 @@ def python(**fields: Any) -> it.CodeInterpreterCall:
 def test_what_came_of_a_call_is_a_value(
     call: tuple[it.Item, ...], tool: tl.Function, value: Any
 ) -> None:
-    found = heard(call, tool)
+    found = call_result(call, tool)
     assert found is not None and not found.failed
     assert json.loads(found.value) == value
 
@@ -75,12 +75,12 @@ def test_what_came_of_a_call_is_a_value(
     ],
 )
 def test_what_failed_is_thrown(call: tuple[it.Item, ...], why: str) -> None:
-    assert heard(call, TEXT) == Answer(json.dumps(why), failed=True)
+    assert call_result(call, TEXT) == Answer(json.dumps(why), failed=True)
 
 
 @pytest.mark.parametrize("call", [CALL, SHELL, PATCH])
 def test_what_the_client_has_not_answered_is_not_known(call: it.Item) -> None:
-    assert heard((call,), TEXT) is None
+    assert call_result((call,), TEXT) is None
 
 
 def test_types_of_what_calls_come_to() -> None:

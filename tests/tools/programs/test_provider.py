@@ -13,14 +13,14 @@ from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import Key, Seal
 from antiphon.testing.tool_check import Trial, check_tool
 from antiphon.tools.allowed_callers import by_the_model, check_callers, for_programs
-from antiphon.tools.base import Opening
+from antiphon.tools.base import ResponseContext
 from antiphon.tools.programs.provider import Programs
 from antiphon.wire import tools as tl
 
 TOOL = tl.ProgrammaticToolCalling()
 BOTH: Any = ("direct", "programmatic")
 ONLY: Any = ("programmatic",)
-OPENING = Opening(tenant="t", response_id="r", items=())
+OPENING = ResponseContext(tenant="t", response_id="r", items=())
 
 
 @pytest.fixture(scope="module")

@@ -14,11 +14,16 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.backends.local.capability_checks import field_of_extra
-from antiphon.backends.remote.base import Elsewhere, check_particular, told, unsupported
+from antiphon.backends.remote.base import (
+    RemoteBackend,
+    check_server_options,
+    unsupported,
+    with_instructions,
+)
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import Parser
-from antiphon.dialects.instructions import form_in_words, wishes
-from antiphon.dialects.tools import Shown, ShownTool, shown_tools
+from antiphon.dialects.instructions import form_in_words, format_instructions
+from antiphon.dialects.tools import PromptTool, PromptTools, shown_tools
 from antiphon.upstream.client import Upstream
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 from antiphon.wire.tools import Choice
@@ -45,7 +50,7 @@ _PARTICULAR: Mapping[str, tuple[Any, ...]] = {
 }
 
 
-class ChatCompletions(Elsewhere):
+class ChatCompletions(RemoteBackend):
     """``Backend`` of a server of Chat Completions. ``reader``: makes what reads thinking in the
     content, for servers that leave it there. ``adapters``: what they are called here → what
     there."""
@@ -70,25 +75,27 @@ class ChatCompletions(Elsewhere):
         self._reader = reader
         self._adapters = adapters or {}
 
-    def shown(self, conversation: Conversation, options: Options) -> Shown:
+    def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
         _check(options, self.flavour)
         return shown_tools(options, conversation.items)
 
     @property
-    def holds_calls(self) -> bool:
+    def enforces_calls(self) -> bool:
         return self.flavour.calls
 
-    def holds(self, options: Options) -> bool:
+    def enforces_format(self, options: Options) -> bool:
         if options.guide is not None:
             return options.guide.syntax in self.flavour.guides
         return self.flavour.form == "holds"
 
-    def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
+    def encode_request(
+        self, conversation: Conversation, options: Options, shown: PromptTools
+    ) -> bytes:
         flavour = self.flavour
         body: dict[str, Any] = {
             "model": self._model,
             "messages": messages(
-                told(conversation, _words(options, flavour)),
+                with_instructions(conversation, _words(options, flavour)),
                 shown,
                 thought=flavour.thought,
                 developer=flavour.developer,
@@ -112,8 +119,8 @@ class ChatCompletions(Elsewhere):
         adapter = self._adapters.get(options.adapter or "")
         return options if not adapter else replace(options, adapter=adapter)
 
-    def reading(
-        self, conversation: Conversation, options: Options, shown: Shown, given: int
+    def stream_parser(
+        self, conversation: Conversation, options: Options, shown: PromptTools, given: int
     ) -> Reading:
         return Reading(
             shown.shapes,
@@ -128,7 +135,7 @@ class ChatCompletions(Elsewhere):
 
 
 def _check(options: Options, flavour: Flavour) -> None:
-    check_particular(options, _PARTICULAR, flavour.fields)
+    check_server_options(options, _PARTICULAR, flavour.fields)
     if flavour.without is not None and getattr(options, flavour.without) is not None:
         raise unsupported(flavour.without)
     if options.extra and not flavour.extra:
@@ -167,7 +174,7 @@ def _extra(options: Options) -> dict[str, Any]:
     return {field: value for field, value in body.items() if value}
 
 
-def _tools(options: Options, shown: Shown) -> dict[str, Any]:
+def _tools(options: Options, shown: PromptTools) -> dict[str, Any]:
     """The tools that may be called: this API has no other way to allow some of them."""
     if not shown.callable:
         return {}
@@ -179,14 +186,14 @@ def _tools(options: Options, shown: Shown) -> dict[str, Any]:
     return body
 
 
-def _tool(tool: ShownTool) -> dict[str, Any]:
+def _tool(tool: PromptTool) -> dict[str, Any]:
     definition = tool.definition()
     if tool.strict:
         definition["function"]["strict"] = True
     return definition
 
 
-def _choice(options: Options, shown: Shown) -> Any:
+def _choice(options: Options, shown: PromptTools) -> Any:
     choice = options.tool_choice
     if isinstance(choice, Choice) and choice.type != "allowed_tools":
         return {"type": "function", "function": {"name": shown.callable[0].name}}
@@ -218,7 +225,7 @@ def _words(options: Options, flavour: Flavour) -> list[str]:
     if flavour.developer:
         options = replace(options, text=replace(options.text, verbosity=UNSET))
     form = [] if flavour.form == "holds" else form_in_words(options)
-    return form + wishes(options)
+    return form + format_instructions(options)
 
 
 def _effort(options: Options, flavour: Flavour) -> dict[str, Any]:

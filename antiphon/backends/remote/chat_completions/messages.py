@@ -19,7 +19,7 @@ from msgspec.structs import replace
 from antiphon.conversation import Conversation
 from antiphon.dialects.json_stream import dump
 from antiphon.dialects.messages import messages_of
-from antiphon.dialects.tools import Shown
+from antiphon.dialects.tools import PromptTools
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 
@@ -32,7 +32,7 @@ _REST = "[The rest of this result follows in the next message.]"
 
 def messages(
     conversation: Conversation,
-    shown: Shown,
+    shown: PromptTools,
     *,
     thought: Sequence[str] = (),
     developer: bool = False,

@@ -12,9 +12,9 @@ from typing import cast
 
 import msgspec
 
-from antiphon.backends.remote.delta_builder import Written
+from antiphon.backends.remote.delta_builder import DeltaBuilder
 from antiphon.dialects.base import Parser
-from antiphon.dialects.json_stream import Span, dump
+from antiphon.dialects.json_stream import JsonSpan, dump
 from antiphon.dialects.parser.tool_call import Call, ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Delta, Finish, Reason
@@ -39,7 +39,7 @@ class _Pending:
         self.name = ""
         self.held: list[str] = []
         self.call: Call | None = None
-        self._span: Span | None = None
+        self._span: JsonSpan | None = None
         self._argued = False
 
     @property
@@ -58,7 +58,7 @@ class _Pending:
             if not text:
                 return
             self._argued = True
-            self._span = Span() if text.startswith("{") else None
+            self._span = JsonSpan() if text.startswith("{") else None
         if self._span is not None:
             text = text[: self._span.read(text)] if not self._span.over else ""
         if text:
@@ -101,7 +101,7 @@ class Reading:
         given: int = 0,
     ) -> None:
         self._shapes = shapes
-        self._items = Written(taken)
+        self._items = DeltaBuilder(taken)
         self._thinking = thinking
         self._origin = origin
         self._calls: list[_Pending] = []

@@ -15,12 +15,17 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.backends.local.capability_checks import field_of_extra
-from antiphon.backends.remote.base import Elsewhere, check_particular, told, unsupported
-from antiphon.conversation import Conversation, Options, open_programs, program_of
-from antiphon.dialects.instructions import form_in_words, wishes
+from antiphon.backends.remote.base import (
+    RemoteBackend,
+    check_server_options,
+    unsupported,
+    with_instructions,
+)
+from antiphon.conversation import Conversation, Options, caller_program_id, open_programs
+from antiphon.dialects.instructions import form_in_words, format_instructions
 from antiphon.dialects.json_stream import dump
 from antiphon.dialects.messages import told_of
-from antiphon.dialects.tools import Shown, shown_tools
+from antiphon.dialects.tools import PromptTools, shown_tools
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
 from antiphon.wire.tools import HOSTED_CHOICES, Choice, Custom, Function, Namespace
@@ -62,7 +67,7 @@ _PROGRAMS = "programmatic_tool_calling"
 _NAMED = (it.Message, it.Reasoning, it.McpCall, it.McpApprovalRequest, it.WebSearchCall)
 
 
-class Responses(Elsewhere):
+class Responses(RemoteBackend):
     """``Backend`` of a server of the Responses API. ``tool_types``: hosted tools that the upstream
     runs."""
 
@@ -84,7 +89,7 @@ class Responses(Elsewhere):
         self.unread = flavour.unread
         self.tool_types = tool_types
 
-    def shown(self, conversation: Conversation, options: Options) -> Shown:
+    def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
         _check(options, self.flavour)
         hosted = any(not isinstance(tool, _OURS) for tool in options.tools)
         # what may be called besides functions is for the upstream to know
@@ -92,17 +97,19 @@ class Responses(Elsewhere):
         return shown_tools(functions, conversation.items)
 
     @property
-    def holds_calls(self) -> bool:
+    def enforces_calls(self) -> bool:
         return self.flavour.native
 
-    def holds(self, options: Options) -> bool:
+    def enforces_format(self, options: Options) -> bool:
         if options.guide is not None:
             return options.guide.syntax in self.flavour.guides
         return self.flavour.holds
 
-    def written(self, conversation: Conversation, options: Options, shown: Shown) -> bytes:
+    def encode_request(
+        self, conversation: Conversation, options: Options, shown: PromptTools
+    ) -> bytes:
         flavour = self.flavour
-        conversation = told(conversation, _words(options, flavour))
+        conversation = with_instructions(conversation, _words(options, flavour))
         body: dict[str, Any] = {
             "model": self._model,
             "input": list(self._items(conversation, shown)),
@@ -132,7 +139,7 @@ class Responses(Elsewhere):
             body["chat_template_kwargs"] = template
         return _encode({**body, **self._body})
 
-    def _items(self, conversation: Conversation, shown: Shown) -> Iterator[dict[str, Any]]:
+    def _items(self, conversation: Conversation, shown: PromptTools) -> Iterator[dict[str, Any]]:
         items = conversation.items
         for item in items if _PROGRAMS in self.tool_types else _without_programs(items):
             runs = _HOSTED.get(type(item))
@@ -145,8 +152,8 @@ class Responses(Elsewhere):
             else:
                 yield _plain(_as_function(item, shown))
 
-    def reading(
-        self, conversation: Conversation, options: Options, shown: Shown, given: int
+    def stream_parser(
+        self, conversation: Conversation, options: Options, shown: PromptTools, given: int
     ) -> Reading:
         return Reading(
             {} if self.flavour.native else shown.shapes,
@@ -167,7 +174,7 @@ _PLAIN: Mapping[str, str] = {
 
 
 def _check(options: Options, flavour: Flavour) -> None:
-    check_particular(options, _PARTICULAR, flavour.fields)
+    check_server_options(options, _PARTICULAR, flavour.fields)
     if options.template and not flavour.template:
         raise unsupported("chat_template_kwargs")
     if options.extra:
@@ -182,7 +189,7 @@ def _words(options: Options, flavour: Flavour) -> list[str]:
         options = replace(options, guide=None)
     if flavour.native:
         options = replace(options, tools=())
-    return form + wishes(replace(options, text=replace(options.text, verbosity=UNSET)))
+    return form + format_instructions(replace(options, text=replace(options.text, verbosity=UNSET)))
 
 
 def _set(value: Any) -> dict[str, Any]:
@@ -192,7 +199,7 @@ def _set(value: Any) -> dict[str, Any]:
     return {} if given == {"format": {"type": "text"}} else given
 
 
-def _tools(options: Options, shown: Shown, flavour: Flavour) -> dict[str, Any]:
+def _tools(options: Options, shown: PromptTools, flavour: Flavour) -> dict[str, Any]:
     body: dict[str, Any] = {}
     if flavour.native:
         if options.tools:
@@ -215,7 +222,7 @@ def _tools(options: Options, shown: Shown, flavour: Flavour) -> dict[str, Any]:
     return body
 
 
-def _choice(options: Options, shown: Shown) -> Any:
+def _choice(options: Options, shown: PromptTools) -> Any:
     """In terms of functions; None where it need not be said."""
     choice = options.tool_choice
     if isinstance(choice, Choice) and choice.type in HOSTED_CHOICES:
@@ -232,7 +239,9 @@ def _without_programs(items: Sequence[it.Item]) -> Iterator[it.Item]:
     """Programs that ran here as the calls that the model made of them. What they called it is not
     told, nor of one that is not over."""
     going = {program.call_id for program in open_programs(items)}
-    theirs = {getattr(each, "call_id", each.id) for each in items if program_of(each) is not None}
+    theirs = {
+        getattr(each, "call_id", each.id) for each in items if caller_program_id(each) is not None
+    }
     for item in items:
         match item:
             case it.Program():
@@ -240,12 +249,14 @@ def _without_programs(items: Sequence[it.Item]) -> Iterator[it.Item]:
                     yield it.CustomToolCall(call_id=item.call_id, name="program", input=item.code)
             case it.ProgramOutput():
                 yield it.CustomToolCallOutput(call_id=item.call_id, output=item.result)
-            case _ if program_of(item) is None and getattr(item, "call_id", "-") not in theirs:
+            case _ if (
+                caller_program_id(item) is None and getattr(item, "call_id", "-") not in theirs
+            ):
                 is_told = getattr(item, "caller", UNSET) is not UNSET
                 yield replace(item, caller=UNSET) if is_told else item
 
 
-def _in_words(item: it.Item, shown: Shown) -> tuple[it.Item, it.Item]:
+def _in_words(item: it.Item, shown: PromptTools) -> tuple[it.Item, it.Item]:
     """What ran here, as other models are told of it too: its ids, containers and images name
     nothing to the upstream."""
     name, arguments, result = told_of(item)
@@ -280,7 +291,7 @@ def _reasoning(item: it.Reasoning, flavour: Flavour, origin: str) -> Sequence[di
     return [_plain(replace(item, encrypted_content=UNSET))]
 
 
-def _as_function(item: it.Item, shown: Shown) -> it.Item:
+def _as_function(item: it.Item, shown: PromptTools) -> it.Item:
     """Custom tools and namespaces are functions for those who know no others."""
     match item:
         case it.CustomToolCall():

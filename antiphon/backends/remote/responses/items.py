@@ -11,7 +11,7 @@ from typing import Any, cast
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from antiphon.backends.base import used
+from antiphon.backends.base import upstream_usage
 from antiphon.errors import InvalidRequest
 from antiphon.stream.deltas import Channel
 from antiphon.stream.kinds import KINDS
@@ -40,7 +40,7 @@ def usage_of(told: Any, given: int, said: int) -> Usage:
     said = _count(told, "output_tokens", said)
     cached = _count(told.get("input_tokens_details"), "cached_tokens", 0)
     thought = _count(told.get("output_tokens_details"), "reasoning_tokens", 0)
-    return used(given, said, cached=cached, thought=thought)
+    return upstream_usage(given, said, cached=cached, thought=thought)
 
 
 def logprobs_of(told: list[Any]) -> tuple[it.Logprob, ...]:

@@ -13,7 +13,7 @@ from typing import Any, cast, get_args
 import msgspec
 from msgspec import UNSET, Struct
 
-from antiphon.backends.remote.delta_builder import Written
+from antiphon.backends.remote.delta_builder import DeltaBuilder
 from antiphon.dialects.parser.tool_call import Call, ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Annotate, Channel, Delta, Finish, Progress, Reason
@@ -118,7 +118,7 @@ class Reading:
         self._origin = origin
         self._given = given
         self._most = most
-        self._written = Written(())
+        self._written = DeltaBuilder(())
         self._items: list[_Told] = []
         self._by_key: dict[int | str, _Told] = {}
         self._current: _Told | None = None
@@ -282,7 +282,7 @@ class Reading:
                 self._written.begin(kind)
             self._written.text(kind, text, logprobs, channel)
         elif self._written.open is not None:
-            self._written.argue(text)
+            self._written.add_arguments(text)
 
     def _annotate(self, told: _Told, raw: Json | None) -> None:
         try:

@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.base import singly
+from antiphon.backends.base import flatten
 from antiphon.backends.remote.chat_completions.backend import ChatCompletions
 from antiphon.backends.remote.chat_completions.servers import FLAVOURS
 from antiphon.backends.remote.factory import chat_completions
-from antiphon.conversation import Begun, Conversation, Options
+from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Text
@@ -57,7 +57,7 @@ async def read(
 ) -> Reading:
     reply = await backend.prepare(conversation, options or Options())
     reading = Reading()
-    async with asyncio.timeout(10), aclosing(singly(reply.deltas())) as deltas:
+    async with asyncio.timeout(10), aclosing(flatten(reply.deltas())) as deltas:
         async for delta in deltas:
             reading.add(delta)
     return reading
@@ -407,7 +407,7 @@ async def test_an_answer_beside_strict_tools_is_streamed() -> None:
     texts = []
     async with served(Answer([first, heard, *rest])) as (_, backend):
         reply = await backend.prepare(TALK, Options(tools=(WEATHER,)))
-        async with asyncio.timeout(10), aclosing(singly(reply.deltas())) as deltas:
+        async with asyncio.timeout(10), aclosing(flatten(reply.deltas())) as deltas:
             async for delta in deltas:
                 if isinstance(delta, Text):
                     texts.append(delta.text)
@@ -555,9 +555,9 @@ async def test_who_has_said_something_is_not_asked_again(said: tuple[dict[str, s
 async def test_cannot_be_continued() -> None:
     async with served(chunks()) as (_, backend):
         reply = await backend.prepare(TALK, Options())
-        assert reply.resumed(Begun((), ())) is reply
+        assert reply.resumed(ResumePoint((), ())) is reply
         with pytest.raises(CannotContinue):
-            reply.resumed(Begun((1,), (2,)))
+            reply.resumed(ResumePoint((1,), (2,)))
 
 
 # --- how it is set up ----------------------------------------------------------------------------

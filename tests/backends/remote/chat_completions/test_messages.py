@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.backends.remote.chat_completions.messages import messages
 from antiphon.conversation import Conversation
-from antiphon.dialects.tools import Shown
+from antiphon.dialects.tools import PromptTools
 from antiphon.errors import InvalidRequest
 from antiphon.wire.items import (
     ComputerCall,
@@ -44,7 +44,7 @@ def answer(text: str) -> Message:
 
 
 def written(*items: Item, instructions: str | None = None, **more: Any) -> list[dict[str, Any]]:
-    return messages(Conversation(items=items, instructions=instructions), Shown(), **more)
+    return messages(Conversation(items=items, instructions=instructions), PromptTools(), **more)
 
 
 def test_roles() -> None:

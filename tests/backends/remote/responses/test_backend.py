@@ -11,12 +11,12 @@ import pytest
 import uvicorn
 from msgspec.structs import replace
 
-from antiphon.backends.base import singly
+from antiphon.backends.base import flatten
 from antiphon.backends.remote.factory import responses
 from antiphon.backends.remote.responses.backend import Responses
 from antiphon.backends.remote.responses.servers import FLAVOURS
 from antiphon.backends.scripted import Script, Scripted
-from antiphon.conversation import Begun, Conversation, Options
+from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
@@ -79,7 +79,7 @@ async def read(
 ) -> Reading:
     reply = await backend.prepare(conversation, options or Options())
     reading = Reading()
-    async with asyncio.timeout(10), aclosing(singly(reply.deltas())) as deltas:
+    async with asyncio.timeout(10), aclosing(flatten(reply.deltas())) as deltas:
         async for delta in deltas:
             reading.add(delta)
     return reading
@@ -336,9 +336,9 @@ async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
             await read(backend)
         assert raised.value.code == "context_length_exceeded"
         reply = await backend.prepare(TALK, Options())
-        assert reply.resumed(Begun((), ())) is reply
+        assert reply.resumed(ResumePoint((), ())) is reply
         with pytest.raises(CannotContinue):
-            reply.resumed(Begun((1,), (2,)))
+            reply.resumed(ResumePoint((1,), (2,)))
 
 
 async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> None:

@@ -91,7 +91,7 @@ def response_of(deltas: Iterable[Delta]) -> Response:
     for delta in deltas:
         recorder.take(delta)
     status = "incomplete" if recorder.cut else "completed"
-    return out.settle(status, at=0, usage=recorder.usage)
+    return out.finalize(status, at=0, usage=recorder.usage)
 
 
 def plain(response: Json) -> Json:
