@@ -276,7 +276,7 @@ def store() -> Iterator[Line]:
 
 
 async def _store(path: Path) -> list[Line]:
-    from antiphon.store.base import StoredResponse, TurnTokens
+    from antiphon.store.records import StoredResponse, TurnTokens
     from antiphon.store.sqlite.store import SqliteStore
 
     def made(number: int, previous: str | None) -> StoredResponse:

@@ -50,7 +50,7 @@ def appends() -> Iterator[Line]:
 
 async def _append(url: str) -> tuple[float, float]:
     from antiphon.store import open_store
-    from antiphon.store.runs import Append, Batch
+    from antiphon.store.records import Append, Batch
     from antiphon.testing.run_check import begun
 
     store = await open_store(url)

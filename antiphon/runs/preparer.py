@@ -47,12 +47,12 @@ from antiphon.runs.request.options import (
 from antiphon.runs.tool_loop.recovery import interrupted_in_tools
 from antiphon.runs.tool_loop.toolsets import check_access
 from antiphon.security.encryption import Seal
-from antiphon.store.base import Store, StoredResponse
-from antiphon.store.runs import Batch, Claim, Job, WebhookEvent
+from antiphon.store.base import Store
+from antiphon.store.records import Batch, Claim, Job, StoredResponse, WebhookEvent
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
-from antiphon.tools.base import Provider, ResponseContext
+from antiphon.tools.base import ResponseContext, ToolProvider
 from antiphon.wire.items import InputText, Item, ItemBase, Message
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
@@ -101,7 +101,7 @@ class Preparer:
         seal: Seal,
         prompts: Prompts,
         attachments: Attachments,
-        providers: Mapping[str, Provider],
+        providers: Mapping[str, ToolProvider],
         kinds: Mapping[type[ItemBase], Kind],
         clock: Callable[[], float],
         ids: Ids,

@@ -40,11 +40,11 @@ from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.options import apply_defaults, options
 from antiphon.security.encryption import Key, Seal
-from antiphon.store.base import Store, StoredResponse
-from antiphon.store.runs import Batch, Claim
+from antiphon.store.base import Store
+from antiphon.store.records import Batch, Claim, StoredResponse
 from antiphon.stream.kinds import kinds_for
 from antiphon.stream.writer import Ids, ResponseWriter
-from antiphon.tools.base import Provider
+from antiphon.tools.base import ToolProvider
 from antiphon.tools.containers.registry import Containers as HeldContainers
 from antiphon.tools.file_search.provider import FileSearch
 from antiphon.wire.compaction import Compact, CompactedResponse
@@ -98,7 +98,7 @@ class Service:
         prompts: Prompts | None = None,
         fetcher: Fetcher | None = None,
         documents: Documents | None = None,
-        providers: Mapping[str, Provider] | None = None,
+        providers: Mapping[str, ToolProvider] | None = None,
         containers: HeldContainers | None = None,
         clock: Callable[[], float],
         ids: Ids,

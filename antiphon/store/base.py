@@ -6,40 +6,20 @@ the turn adds. It knows the wire and nothing of runs. The memory store is the re
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 from msgspec import Struct
 
 from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
-from antiphon.wire.response import Response
 
-if TYPE_CHECKING:
-    from .files import FileStore
-    from .runs import RunStore
-    from .skills import SkillStore
-    from .vectors import Vectors
+from .files import FileStore
+from .records import StoredResponse
+from .runs import RunStore
+from .skills import SkillStore
+from .vectors import Vectors
 
-__all__ = ["Retention", "Store", "StoredResponse", "TurnTokens"]
-
-
-class TurnTokens(Struct, frozen=True, kw_only=True):
-    """The token ids a turn added: ids of the whole = parent's whole ids[:base] + these.
-
-    ``ids`` are little-endian 32-bit unsigned integers, packed. ``fingerprint`` names the tokenizer.
-    """
-
-    base: int
-    ids: bytes
-    fingerprint: str
-
-
-class StoredResponse(Struct, frozen=True, kw_only=True):
-    """A response in its terminal state, its own input items, and the tokens behind it."""
-
-    response: Response
-    input: tuple[Item, ...] = ()
-    tokens: TurnTokens | None = None
+__all__ = ["Retention", "Store"]
 
 
 class Retention(Struct, frozen=True, kw_only=True):

@@ -18,8 +18,7 @@ from antiphon.wire.response import Response
 from antiphon.wire.skills import Skill, SkillVersion
 from antiphon.wire.vector_stores import FileBatch, FileCounts, VectorStore
 
-from .base import StoredResponse, TurnTokens
-from .runs import Batch, Claim, Job
+from .records import Batch, Claim, Job, StoredResponse, TurnTokens
 from .vectors import Chunk, Entry, Held
 
 __all__ = [

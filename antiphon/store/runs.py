@@ -10,91 +10,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import Protocol
 
-from msgspec import Struct
-
-from .base import StoredResponse
+from .records import Append, Batch, Claim, DueWebhook, Job, Page, StoredResponse, WebhookEvent
 from .subscriptions import Subscription
 
-__all__ = [
-    "Append",
-    "Batch",
-    "Claim",
-    "DueWebhook",
-    "Job",
-    "Listener",
-    "Page",
-    "RunStore",
-    "WebhookEvent",
-]
-
-
-class Job(Struct, frozen=True, kw_only=True):
-    """What has to be known to begin a background run, or to go on with one.
-
-    ``id`` is its response's. ``model`` is the served model's own name. ``request`` is the request
-    as JSON, without its input, which the stored response has. ``prompt``: the token ids it was
-    prepared to, little-endian 32-bit, packed; empty where there are none.
-    """
-
-    tenant: str
-    id: str
-    model: str
-    request: bytes
-    prompt: bytes = b""
-
-
-class Claim(Struct, frozen=True, kw_only=True):
-    """The right to work on a run, until somebody raises its epoch. ``attempts``: how often it has
-    been claimed, this time included, since something was last appended to it."""
-
-    job: Job
-    epoch: int
-    attempts: int = 1
-
-
-class Batch(Struct, frozen=True, kw_only=True):
-    """Consecutive events: one line of JSON each, every line ended by LF, numbered from ``first``
-    on; and the token ids sampled behind them, packed as in ``Job``."""
-
-    first: int
-    count: int
-    lines: bytes
-    tokens: bytes = b""
-
-    @property
-    def last(self) -> int:
-        """The sequence number of its last event."""
-        return self.first + self.count - 1
-
-
-class Append(Struct, frozen=True):
-    """A batch of the run that is claimed."""
-
-    claim: Claim
-    batch: Batch
-
-
-class WebhookEvent(Struct, frozen=True):
-    """What somebody elsewhere is to be told: an id of its own, a body, and when (unix seconds)."""
-
-    id: str
-    body: bytes
-    due_at: float
-
-
-class DueWebhook(Struct, frozen=True):
-    """A letter to be delivered now, the ``attempts``-th time."""
-
-    id: str
-    body: bytes
-    attempts: int
-
-
-class Page(Struct, frozen=True):
-    """Batches in order. ``ended``: the run is over, and these are the last of its events."""
-
-    batches: tuple[Batch, ...]
-    ended: bool
+__all__ = ["Listener", "RunStore"]
 
 
 class Listener(Protocol):

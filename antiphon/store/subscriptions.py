@@ -10,10 +10,8 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable
 from types import TracebackType
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    from .runs import Batch
+from .records import Batch
 
 __all__ = ["Subscription", "Tails"]
 

@@ -11,8 +11,16 @@ from collections.abc import Awaitable, Callable, Mapping
 from msgspec.structs import replace
 
 from antiphon.errors import AntiphonError
-from antiphon.store.base import Retention, Store, StoredResponse
-from antiphon.store.runs import Append, Batch, Claim, DueWebhook, Job, WebhookEvent
+from antiphon.store.base import Retention, Store
+from antiphon.store.records import (
+    Append,
+    Batch,
+    Claim,
+    DueWebhook,
+    Job,
+    StoredResponse,
+    WebhookEvent,
+)
 from antiphon.wire.conversations import Conversation
 
 from .store_check import turn

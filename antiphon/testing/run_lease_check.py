@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping
 
 from antiphon.store.base import Store
-from antiphon.store.runs import Append
+from antiphon.store.records import Append
 
 from .run_check import batch, begun, ended, job, numbers, queued
 

@@ -10,7 +10,8 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import AbstractAsyncContextManager
 
 from antiphon.errors import AntiphonError
-from antiphon.store.base import Retention, Store, StoredResponse, TurnTokens
+from antiphon.store.base import Retention, Store
+from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import InputText, Item, Message, OutputText
 from antiphon.wire.response import Response, Usage

@@ -15,7 +15,8 @@ import structlog
 
 from antiphon.errors import RunError, SetupError
 from antiphon.security.ssrf import Refused, sockets
-from antiphon.store.runs import DueWebhook, RunStore
+from antiphon.store.records import DueWebhook
+from antiphon.store.runs import RunStore
 
 from .signature import Secret, signed
 from .url import check_url

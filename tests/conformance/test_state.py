@@ -9,8 +9,9 @@ import pytest
 
 from antiphon.backends.scripted import Scripted
 from antiphon.errors import BackendError, RunError
-from antiphon.store.base import Retention, Store, StoredResponse
+from antiphon.store.base import Retention, Store
 from antiphon.store.memory.store import MemoryStore
+from antiphon.store.records import StoredResponse
 from antiphon.testing.tokenizer import ByteTokenizer
 from tests.conformance.conftest import Serve
 from tests.conformance.scripts import TOOL, call, finish, said, shapes, thought

@@ -25,8 +25,8 @@ from antiphon.backends.remote.responses.servers import FLAVOURS as RESPONSES
 from antiphon.dialects.chat.dialect import Dialect
 from antiphon.engines.completions.engine import Completions
 from antiphon.engines.completions.servers import FLAVOURS as IDS
-from antiphon.store.base import StoredResponse
 from antiphon.store.memory.store import MemoryStore
+from antiphon.store.records import StoredResponse
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import ModelCard
 from antiphon.tools.web_search.index import Index

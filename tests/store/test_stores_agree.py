@@ -15,8 +15,8 @@ from msgspec.structs import replace
 
 from antiphon.errors import AntiphonError
 from antiphon.store import open_store
-from antiphon.store.base import Retention, Store, StoredResponse
-from antiphon.store.runs import Append, Batch, Claim
+from antiphon.store.base import Retention, Store
+from antiphon.store.records import Append, Batch, Claim, StoredResponse
 from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres
 from antiphon.testing.run_check import batch, ended, job, queued

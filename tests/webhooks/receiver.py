@@ -11,7 +11,8 @@ from typing import Any
 from aiohttp import web
 from msgspec import Struct
 
-from antiphon.store.runs import DueWebhook, RunStore
+from antiphon.store.records import DueWebhook
+from antiphon.store.runs import RunStore
 
 __all__ = ["SECRETS", "SILENCE", "Heard", "Receiver", "Told"]
 

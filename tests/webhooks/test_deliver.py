@@ -21,7 +21,7 @@ from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
-from antiphon.store.runs import WebhookEvent
+from antiphon.store.records import WebhookEvent
 from antiphon.stream.deltas import Finish, Open, Text
 from antiphon.testing import run_check
 from antiphon.testing.postgres import Postgres

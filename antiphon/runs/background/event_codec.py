@@ -8,7 +8,7 @@ from operator import or_
 
 import msgspec
 
-from antiphon.store.runs import Batch
+from antiphon.store.records import Batch
 from antiphon.wire.events import EVENTS, Event
 
 __all__ = ["decoded", "encoded", "split"]

@@ -16,8 +16,8 @@ import structlog
 
 from antiphon.errors import RunError
 from antiphon.runs.execution.run import EventSink, ReaderGone
-from antiphon.store.base import StoredResponse
-from antiphon.store.runs import Append, Batch, Claim, RunStore, WebhookEvent
+from antiphon.store.records import Append, Batch, Claim, StoredResponse, WebhookEvent
+from antiphon.store.runs import RunStore
 from antiphon.wire.events import Event
 from antiphon.wire.response import Response
 

@@ -10,7 +10,7 @@ from antiphon.backends.base import Reply
 from antiphon.conversation import ResumePoint
 from antiphon.errors import RunError
 from antiphon.runs.execution.token_log import last_turn, turn_counts
-from antiphon.store.runs import Batch, Job
+from antiphon.store.records import Batch, Job
 from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind

@@ -16,7 +16,8 @@ from msgspec import Struct
 
 from antiphon.errors import RunError
 from antiphon.runs.execution.run import ReaderGone, Run
-from antiphon.store.runs import Claim, RunStore
+from antiphon.store.records import Claim
+from antiphon.store.runs import RunStore
 
 from .event_log_writer import EventLogWriter, LogSink
 

@@ -19,7 +19,7 @@ from msgspec import Struct
 from antiphon.backends.base import Reply, may_be_refused
 from antiphon.conversation import PromptTokens
 from antiphon.errors import BackendError, RequestError, RunError, Timeout
-from antiphon.store.base import StoredResponse, TurnTokens
+from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.stream.deltas import Reason
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.events import Event

@@ -9,7 +9,8 @@ from collections import OrderedDict
 import msgspec
 from msgspec import Struct
 
-from antiphon.store.base import Store, StoredResponse
+from antiphon.store.base import Store
+from antiphon.store.records import StoredResponse
 
 __all__ = ["ChainCache"]
 

@@ -14,7 +14,8 @@ from msgspec import Struct
 from antiphon.conversation import Conversation, PromptTokens
 from antiphon.errors import InvalidRequest
 from antiphon.input_items import check_call_outputs, resolve_items
-from antiphon.store.base import Store, StoredResponse
+from antiphon.store.base import Store
+from antiphon.store.records import StoredResponse
 from antiphon.stream.writer import Ids
 from antiphon.wire import items as it
 

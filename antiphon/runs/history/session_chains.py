@@ -4,7 +4,7 @@ stored. It knows no connections.
 
 from __future__ import annotations
 
-from antiphon.store.base import StoredResponse
+from antiphon.store.records import StoredResponse
 
 __all__ = ["SessionChains"]
 

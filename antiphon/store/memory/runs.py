@@ -14,9 +14,18 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import RunError
-from antiphon.store.base import StoredResponse
 from antiphon.store.locks import ConversationLocks, OwnerHeartbeats
-from antiphon.store.runs import Append, Batch, Claim, DueWebhook, Job, Listener, Page, WebhookEvent
+from antiphon.store.records import (
+    Append,
+    Batch,
+    Claim,
+    DueWebhook,
+    Job,
+    Page,
+    StoredResponse,
+    WebhookEvent,
+)
+from antiphon.store.runs import Listener
 from antiphon.store.subscriptions import Subscription, Tails
 
 __all__ = ["MemoryRuns"]

@@ -9,7 +9,8 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import RunError
-from antiphon.store.base import Retention, StoredResponse
+from antiphon.store.base import Retention
+from antiphon.store.records import StoredResponse
 from antiphon.wire.conversations import Conversation
 from antiphon.wire.items import Item
 

@@ -14,8 +14,9 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import RunError
+from antiphon.store.records import Batch
 from antiphon.store.row_mapping import batch_of
-from antiphon.store.runs import Batch, Listener
+from antiphon.store.runs import Listener
 from antiphon.store.subscriptions import Tails
 
 from .pool import ConnectionPool, key

@@ -10,9 +10,18 @@ from __future__ import annotations
 import secrets
 from collections.abc import Awaitable, Callable, Collection, Sequence
 
-from antiphon.store.base import StoredResponse
+from antiphon.store.records import (
+    Append,
+    Batch,
+    Claim,
+    DueWebhook,
+    Job,
+    Page,
+    StoredResponse,
+    WebhookEvent,
+)
 from antiphon.store.row_mapping import batch_of, claim_of
-from antiphon.store.runs import Append, Batch, Claim, DueWebhook, Job, Listener, Page, WebhookEvent
+from antiphon.store.runs import Listener
 from antiphon.store.subscriptions import Subscription, Tails
 
 from .notifications import Notice, RunNotifications

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.store.base import Retention, StoredResponse
+from antiphon.store.base import Retention
+from antiphon.store.records import StoredResponse
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,

@@ -12,10 +12,19 @@ from contextlib import closing
 from itertools import islice
 from typing import Any, Protocol
 
-from antiphon.store.base import StoredResponse
 from antiphon.store.locks import ConversationLocks, OwnerHeartbeats
+from antiphon.store.records import (
+    Append,
+    Batch,
+    Claim,
+    DueWebhook,
+    Job,
+    Page,
+    StoredResponse,
+    WebhookEvent,
+)
 from antiphon.store.row_mapping import batch_of, claim_of
-from antiphon.store.runs import Append, Batch, Claim, DueWebhook, Job, Listener, Page, WebhookEvent
+from antiphon.store.runs import Listener
 from antiphon.store.subscriptions import Subscription, Tails
 
 from .database import Database

@@ -10,7 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
-from antiphon.store.base import Retention, StoredResponse
+from antiphon.store.base import Retention
+from antiphon.store.records import StoredResponse
 from antiphon.store.row_mapping import (
     conversation_of,
     encode,

@@ -17,8 +17,8 @@ from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.errors import BackendError, RunError
 from antiphon.runs.execution.run import EventSink, ReaderGone, Run
-from antiphon.store.base import StoredResponse
 from antiphon.store.memory.store import MemoryStore
+from antiphon.store.records import StoredResponse
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.runs.history.chain_cache import ChainCache
-from antiphon.store.base import StoredResponse
 from antiphon.store.memory.store import MemoryStore
+from antiphon.store.records import StoredResponse
 from antiphon.testing.store_check import turn
 
 

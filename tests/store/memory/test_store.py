@@ -7,7 +7,7 @@ import random
 from antiphon.store import open_store
 from antiphon.store.base import Retention
 from antiphon.store.memory.store import MemoryStore
-from antiphon.store.runs import Append
+from antiphon.store.records import Append
 from antiphon.testing.run_check import batch, begun, ended
 from antiphon.testing.store_check import turn
 

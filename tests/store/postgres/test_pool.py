@@ -18,7 +18,7 @@ import pytest
 from antiphon.errors import RunError, SetupError
 from antiphon.store import open_store
 from antiphon.store.postgres.pool import key
-from antiphon.store.runs import Append
+from antiphon.store.records import Append
 from antiphon.store.sql import migrations, queries
 from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begun, ended

@@ -12,7 +12,7 @@ import pytest
 from antiphon.errors import RunError
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.store.runs import Append
+from antiphon.store.records import Append
 from antiphon.store.subscriptions import Subscription
 from antiphon.testing.postgres import Postgres, postgres
 from antiphon.testing.run_check import batch, begun, ended, job, queued

@@ -18,7 +18,7 @@ from msgspec.structs import replace
 
 from antiphon.errors import RunError, SetupError
 from antiphon.store.base import Retention
-from antiphon.store.runs import Append
+from antiphon.store.records import Append
 from antiphon.store.sql import migrations
 from antiphon.store.sqlite.store import SqliteStore
 from antiphon.testing.run_check import batch, begun, ended, job, queued

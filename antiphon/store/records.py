@@ -1,0 +1,115 @@
+"""The values that stores keep: responses with their tokens, background runs, their event logs, and
+webhook deliveries."""
+
+from __future__ import annotations
+
+from msgspec import Struct
+
+from antiphon.wire.items import Item
+from antiphon.wire.response import Response
+
+__all__ = [
+    "Append",
+    "Batch",
+    "Claim",
+    "DueWebhook",
+    "Job",
+    "Page",
+    "StoredResponse",
+    "TurnTokens",
+    "WebhookEvent",
+]
+
+
+class TurnTokens(Struct, frozen=True, kw_only=True):
+    """The token ids one turn added. All ids up to this turn are
+    ``all ids of the parent[:base] + ids``.
+
+    ``ids``: packed little-endian 32-bit unsigned integers. ``fingerprint`` names the tokenizer.
+    """
+
+    base: int
+    ids: bytes
+    fingerprint: str
+
+
+class StoredResponse(Struct, frozen=True, kw_only=True):
+    """A response, its own input items, and the token ids of its turn. The response is in a terminal
+    state, except that of a background run still at work."""
+
+    response: Response
+    input: tuple[Item, ...] = ()
+    tokens: TurnTokens | None = None
+
+
+class Job(Struct, frozen=True, kw_only=True):
+    """Everything needed to start or continue a background run, except its stored response.
+
+    ``id``: the id of the response. ``model``: the served model's own name. ``request``: the request
+    as JSON without its input, which the stored response holds. ``prompt``: token ids of the first
+    prompt, packed little-endian 32-bit; empty if the prompt's ids are unknown.
+    """
+
+    tenant: str
+    id: str
+    model: str
+    request: bytes
+    prompt: bytes = b""
+
+
+class Claim(Struct, frozen=True, kw_only=True):
+    """The right to work on a run. It ends when another owner raises the run's epoch. ``attempts``:
+    how many times the run was claimed since its last append, this claim included."""
+
+    job: Job
+    epoch: int
+    attempts: int = 1
+
+
+class Batch(Struct, frozen=True, kw_only=True):
+    """Consecutive events of one run.
+
+    ``first``: sequence number of the first event. ``lines``: one line of JSON an event, each ended
+    by LF. ``tokens``: the token ids sampled behind these events, packed as in ``Job.prompt``.
+    """
+
+    first: int
+    count: int
+    lines: bytes
+    tokens: bytes = b""
+
+    @property
+    def last(self) -> int:
+        """The sequence number of the last event."""
+        return self.first + self.count - 1
+
+
+class Append(Struct, frozen=True):
+    """A batch to append to the event log of a claimed run."""
+
+    claim: Claim
+    batch: Batch
+
+
+class WebhookEvent(Struct, frozen=True):
+    """A webhook to be delivered. ``due_at``: unix seconds."""
+
+    id: str
+    body: bytes
+    due_at: float
+
+
+class DueWebhook(Struct, frozen=True):
+    """A webhook to be delivered now. ``attempts``: how many times delivery was tried, this time
+    included."""
+
+    id: str
+    body: bytes
+    attempts: int
+
+
+class Page(Struct, frozen=True):
+    """Batches in order. ``ended``: the run has ended and no events follow these."""
+
+    batches: tuple[Batch, ...]
+    ended: bool
