@@ -22,8 +22,8 @@ from .engines import engines
 from .kernel import kernel
 from .load import Plan, load
 from .parsers import parsers
+from .process import CONTEXT, FEW, WORDS, running
 from .schemas import schemas
-from .servers import CONTEXT, FEW, WORDS, running
 from .table import Line, median, show
 
 Bench = Callable[[], Iterator[Line]]

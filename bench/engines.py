@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from .load import Plan, load
-from .servers import running
+from .process import running
 from .table import Line, median
 
 __all__ = ["SOURCES", "engines", "installed"]
@@ -75,7 +75,8 @@ def _rates(name: str, streams: int, body: str) -> tuple[float, float]:
 
 async def backend(name: str, parallel: int) -> Any:
     """The engine with its dialect, as settings make it."""
-    from antiphon.config.settings import Model, Settings
+    from antiphon.config.model import Model
+    from antiphon.config.settings import Settings
     from antiphon.models.factories import factory
 
     model = Model(

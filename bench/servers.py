@@ -11,54 +11,13 @@ import itertools
 import json
 import os
 import secrets
-import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
-from pathlib import Path
+from collections.abc import Sequence
 from typing import Any
 
-from msgspec import Struct
-
-__all__ = ["Process", "running"]
-
-#: Words of a long answer and of a short one.
-WORDS, FEW = 500, 8
-CONTEXT = 4096
-
-
-class Process(Struct):
-    """A server that runs: where, and how much it has used."""
-
-    port: int
-    pid: int
-
-    @property
-    def cpu_s(self) -> float:
-        """User and system time so far."""
-        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
-        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-    @property
-    def rss_bytes(self) -> int:
-        """Resident memory."""
-        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
-        return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-@contextmanager
-def running(kind: str, *arguments: str) -> Iterator[Process]:
-    """Start a server, wait until it answers, and stop it in the end."""
-    command = [sys.executable, "-m", "bench.servers", kind, *arguments]
-    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
-    try:
-        assert process.stdout is not None
-        yield Process(port=int(process.stdout.readline()), pid=process.pid)
-    finally:
-        process.terminate()
-        process.wait(timeout=30)
+from .process import CONTEXT, WORDS
 
 
 async def _scripted(words: int, wait_s: float) -> None:
@@ -136,7 +95,7 @@ async def _serve(
     )
     service.start()
     log = open_log(open(os.devnull, "w"))
-    app = create_app(service, limits=Limits(max_running=1024), ids=ids, log=log)
+    app = create_app(service, limits=Limits(max_concurrent_requests=1024), ids=ids, log=log)
     sockets = bind("127.0.0.1", 0)
     print(sockets[0].getsockname()[1], flush=True)
     await serve(app, sockets, drain=service.drain, grace_s=1)

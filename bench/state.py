@@ -18,7 +18,7 @@ import msgspec
 from antiphon.testing.postgres import Postgres, postgres
 
 from .follow import Heard, Plan, follow
-from .servers import Process, running
+from .process import Process, running
 from .table import Line, median
 
 __all__ = ["appends", "followers", "many", "takeover", "turns"]

@@ -16,17 +16,17 @@ import httpx
 from antiphon.backends.base import Backend
 from antiphon.tools.base import (
     CallContext,
-    Provider,
     ResponseContext,
-    Result,
-    Step,
     ToolFunction,
+    ToolProgress,
+    ToolProvider,
+    ToolResult,
     Toolset,
 )
 from antiphon.wire.items import Item, McpCall
 from antiphon.wire.tools import Function
 
-from .servers import running
+from .process import running
 from .table import Line, median
 
 __all__ = ["backend", "cached", "overhead", "provider"]
@@ -64,20 +64,24 @@ class Weather:
     async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         shell = McpCall(server_label="", name="get_weather", arguments="")
         yield Toolset(
-            offers=(ToolFunction(tool=_FUNCTION, shell=shell, call=self.run, streamed=True),)
+            functions=(
+                ToolFunction(
+                    tool=_FUNCTION, initial_item=shell, handler=self.run, streams_text=True
+                ),
+            )
         )
 
     async def run(
         self, arguments: str, context: CallContext
-    ) -> AsyncGenerator[Step | Result, None]:
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         await asyncio.sleep(self._seconds)
-        yield Step("completed")
-        yield Result(text="sunny, 21 °C", fields={"output": "sunny, 21 °C"})
+        yield ToolProgress("completed")
+        yield ToolResult(text="sunny, 21 °C", fields={"output": "sunny, 21 °C"})
 
 
 async def _bare(tool: Weather) -> float:
     """Seconds of a call of the tool itself."""
-    context = CallContext(tenant="t", response_id="r", call_id="c", room=1000)
+    context = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=1000)
     begun = time.perf_counter()
     for _ in range(TURNS):
         async with aclosing(tool.run("{}", context)) as steps:
@@ -175,7 +179,7 @@ def _shares(metrics: dict[str, Any]) -> Iterator[float]:
         yield min(1.0, kept[at] / (read[at - 1] + wrote[at - 1]))
 
 
-def provider(kind: str) -> Provider:
+def provider(kind: str) -> ToolProvider:
     """What the server of that kind runs."""
     return Weather() if kind in ("tiny", "smollm2") else Weather(float(kind))
 

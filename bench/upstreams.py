@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from .load import Plan, load
-from .servers import FEW, running
+from .process import FEW, running
 from .table import Line, median
 
 __all__ = ["chat", "first_token", "play"]

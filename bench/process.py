@@ -1,0 +1,51 @@
+"""Start a measured server (``bench.servers``) in its own process and read its resource use."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from msgspec import Struct
+
+__all__ = ["CONTEXT", "FEW", "WORDS", "Process", "running"]
+
+#: Words of a long answer and of a short one.
+WORDS, FEW = 500, 8
+#: Context size of the real model, in tokens.
+CONTEXT = 4096
+
+
+class Process(Struct):
+    """A running server: its port and its resource use."""
+
+    port: int
+    pid: int
+
+    @property
+    def cpu_s(self) -> float:
+        """User and system CPU time so far, in seconds."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def rss_bytes(self) -> int:
+        """Resident memory, in bytes."""
+        pages = int(Path(f"/proc/{self.pid}/statm").read_text().split()[1])
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+@contextmanager
+def running(kind: str, *arguments: str) -> Iterator[Process]:
+    """Start a server, wait until it has printed its port, and stop it on exit."""
+    command = [sys.executable, "-m", "bench.servers", kind, *arguments]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert process.stdout is not None
+        yield Process(port=int(process.stdout.readline()), pid=process.pid)
+    finally:
+        process.terminate()
+        process.wait(timeout=30)
