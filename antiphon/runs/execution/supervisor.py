@@ -1,39 +1,43 @@
-"""The supervisor: knows the runs that readers drive, and ends them when the server stops."""
+"""The supervisor of foreground runs: waits for them, or fails them, when the server stops."""
 
 from __future__ import annotations
 
 import asyncio
-from typing import TYPE_CHECKING
+from typing import Protocol
 
 from antiphon.errors import Overloaded, RunError
 
-if TYPE_CHECKING:
-    from .run import Run
+__all__ = ["StoppableRun", "Supervisor"]
 
-__all__ = ["Supervisor"]
+
+class StoppableRun(Protocol):
+    """A run as the supervisor needs it."""
+
+    def fail(self, error: RunError) -> None:
+        """Stop the run; it ends ``failed`` with this error."""
 
 
 class Supervisor:
-    """One a server process."""
+    """The foreground runs of a server process. One instance a process."""
 
     def __init__(self) -> None:
-        self._runs: set[Run] = set()
+        self._runs: set[StoppableRun] = set()
         self._idle = asyncio.Event()
         self._idle.set()
         self._stopping = False
 
     @property
     def running(self) -> int:
-        """How many runs have not ended."""
+        """The number of runs that have not ended."""
         return len(self._runs)
 
     @property
     def stopping(self) -> bool:
-        """No run is started any more."""
+        """Whether the server is stopping and accepts no new run."""
         return self._stopping
 
     def admit(self) -> None:
-        """Raises ``Overloaded`` when the server is about to stop."""
+        """Raise ``Overloaded`` if the server is stopping."""
         if self._stopping:
             raise Overloaded(
                 "The server is shutting down. Please retry in a few seconds.",
@@ -42,23 +46,24 @@ class Supervisor:
                 retry_after_s=5,
             )
 
-    def enter(self, run: Run) -> None:
-        """The run is driven from now on."""
+    def enter(self, run: StoppableRun) -> None:
+        """Register a run that starts now."""
         self._runs.add(run)
         self._idle.clear()
 
-    def leave(self, run: Run) -> None:
-        """The run has ended."""
+    def leave(self, run: StoppableRun) -> None:
+        """Remove a run that has ended."""
         self._runs.discard(run)
         if not self._runs:
             self._idle.set()
 
     def stop(self) -> None:
-        """Start nothing more."""
+        """Accept no new run from now on."""
         self._stopping = True
 
     async def drain(self, grace_s: float) -> None:
-        """Start nothing more; give what runs ``grace_s`` seconds, then have it end ``failed``."""
+        """Accept no new run, wait up to ``grace_s`` seconds for the running ones, then fail the
+        rest and wait until they have ended."""
         self.stop()
         try:
             async with asyncio.timeout(grace_s):
