@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from antiphon.engines.gguf import reader as gguf
+from antiphon.engines.gguf.reader import GgufHeader, read_gguf
 from antiphon.engines.llama.engine import serve
 from antiphon.engines.llama.tokenizer import require
 from antiphon.errors import BackendError, InvalidRequest, SetupError
@@ -40,7 +40,7 @@ async def load(
     default what the model was trained for, but no more than 2048 unless asked for. ``pooling``: one
     of ``POOLINGS``, for files that name none. Raises ``SetupError``."""
     require()
-    head = await asyncio.to_thread(gguf.read, path)
+    head = await asyncio.to_thread(read_gguf, path)
     asked = context_size or _CONTEXT
     context = min(asked, int(head.of_architecture("context_length") or asked))
     fields = {
@@ -69,7 +69,7 @@ async def load(
     )
 
 
-def _pooling(path: Path, head: gguf.Head, asked: str | None) -> Any:
+def _pooling(path: Path, head: GgufHeader, asked: str | None) -> Any:
     import xllamacpp
 
     if asked is not None:

@@ -22,7 +22,7 @@ from antiphon.engines.common.token_masks import check_grammar
 from antiphon.errors import InvalidRequest, SetupError, first_line
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer
 
-from .huggingface import model_folder as hf_folder
+from .huggingface.model_folder import read_folder
 
 __all__ = ["TensorrtEngine", "load"]
 
@@ -48,9 +48,7 @@ async def load(
     """
     if importlib.util.find_spec("tensorrt_llm") is None:
         raise SetupError(f'TensorRT-LLM is not installed: pip install "antiphon[{EXTRA}]"')
-    described = await asyncio.to_thread(
-        hf_folder.read, folder, name=name, context_size=context_size
-    )
+    described = await asyncio.to_thread(read_folder, folder, name=name, context_size=context_size)
     arguments: dict[str, Any] = {
         "model": str(folder),
         "max_seq_len": described.card.context_size,

@@ -30,7 +30,7 @@ from antiphon.engines.common.token_masks import check_grammar
 from antiphon.errors import InvalidRequest, SetupError, first_line
 from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
 
-from .huggingface import model_folder as hf_folder
+from .huggingface.model_folder import read_folder
 
 __all__ = ["VllmEngine", "load"]
 
@@ -57,9 +57,7 @@ async def load(
     """
     if importlib.util.find_spec("vllm") is None:
         raise SetupError(f'vLLM is not installed: pip install "antiphon[{EXTRA}]"')
-    described = await asyncio.to_thread(
-        hf_folder.read, folder, name=name, context_size=context_size
-    )
+    described = await asyncio.to_thread(read_folder, folder, name=name, context_size=context_size)
     arguments: dict[str, Any] = {
         "model": str(folder),
         "max_model_len": context_size,
@@ -77,7 +75,7 @@ async def load(
     size = getattr(engine.model_config, "max_model_len", None) or described.card.context_size
     card = described.card
     if size < card.context_size:
-        card = hf_folder.read(folder, name=name, context_size=size).card
+        card = read_folder(folder, name=name, context_size=size).card
     return VllmEngine(engine, described.tokenizer, card, adapters or {})
 
 

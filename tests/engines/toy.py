@@ -13,12 +13,12 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from antiphon.engines.common.token_masks import Grammars, Mask
-from antiphon.engines.huggingface.model_folder import read
+from antiphon.engines.huggingface.model_folder import read_folder
 from tests.engines.tiny import FOLDER
 
 __all__ = ["SIZE", "TOKENIZER", "Toy", "reused"]
 
-TOKENIZER = read(FOLDER).tokenizer
+TOKENIZER = read_folder(FOLDER).tokenizer
 SIZE = TOKENIZER.size
 SCALE = 3.0
 

@@ -112,12 +112,12 @@ async def test_an_installed_package_is_used_where_it_lies(
 
 @pytest.mark.model
 async def test_the_default_model_is_rewritten_for_llama_cpp(tmp_path: Path) -> None:
-    from antiphon.engines.gguf import reader as gguf
+    from antiphon.engines.gguf.reader import read_gguf
     from antiphon.testing.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)
     assert path.name == pull.FASTER_FILE
-    assert {tensor.type for tensor in gguf.read(path).tensors} == {0, 8}  # F32 and Q8_0
+    assert {tensor.type for tensor in read_gguf(path).tensors} == {0, 8}  # F32 and Q8_0
 
 
 def test_the_bar_can_be_told_of_unknown_sizes(capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,8 +20,8 @@ from antiphon.engines.base import Sampling
 from antiphon.engines.common.image_token_cache import ImageSizes
 from antiphon.engines.common.request_checks import cannot_see, check_request
 from antiphon.engines.common.stop_conditions import StopConditions
-from antiphon.engines.gguf import reader as gguf
-from antiphon.engines.huggingface import model_folder as hf_folder
+from antiphon.engines.gguf.reader import read_gguf
+from antiphon.engines.huggingface.model_folder import DEFAULT_CONTEXT, read_folder
 from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError, SetupError, UnreadableImage
 from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
@@ -347,8 +347,8 @@ def _described(path: Path, name: str, size: int | None) -> tuple[Tokenizer, Mode
         from antiphon.engines.gguf.model_card import gguf_card
         from antiphon.engines.llama.tokenizer import LlamaTokenizer
 
-        head, spelled = gguf.read(path), LlamaTokenizer(path)
+        head, spelled = read_gguf(path), LlamaTokenizer(path)
         trained = int(head.of_architecture("context_length") or 0)
-        return spelled, gguf_card(name, size or trained or hf_folder.DEFAULT_CONTEXT, head, spelled)
-    found = hf_folder.read(path, name=name)
+        return spelled, gguf_card(name, size or trained or DEFAULT_CONTEXT, head, spelled)
+    found = read_folder(path, name=name)
     return found.tokenizer, replace(found.card, context_size=size or found.card.context_size)

@@ -5,12 +5,12 @@ from __future__ import annotations
 from antiphon.engines.llama.tokenizer import LlamaTokenizer
 from antiphon.tokens import ModelCard
 
-from . import reader as gguf
+from .reader import GgufHeader
 
 __all__ = ["gguf_card"]
 
 
-def gguf_card(name: str, context: int, head: gguf.Head, tokenizer: LlamaTokenizer) -> ModelCard:
+def gguf_card(name: str, context: int, head: GgufHeader, tokenizer: LlamaTokenizer) -> ModelCard:
     """``context``: tokens of prompt and answer that will be held."""
     templates = {
         key.removeprefix("tokenizer.chat_template."): str(value)

@@ -19,7 +19,7 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 
-__all__ = ["BLOCKS", "Head", "Tensor", "read"]
+__all__ = ["BLOCKS", "GgufHeader", "Tensor", "read_gguf"]
 
 MAGIC = b"GGUF"
 VERSIONS = (2, 3)
@@ -93,7 +93,7 @@ class Tensor(Struct, frozen=True):
     length: int
 
 
-class Head(Struct, frozen=True):
+class GgufHeader(Struct, frozen=True):
     """What a GGUF file says before its weights.
 
     ``metadata``: key → bool, int, float, str or a list of these; it ends at byte ``metadata_end``.
@@ -119,7 +119,7 @@ class Head(Struct, frozen=True):
         return self.metadata.get(f"{self.architecture}.{key}")
 
 
-def read(path: Path) -> Head:
+def read_gguf(path: Path) -> GgufHeader:
     """The head of the GGUF file at ``path``.
 
     Raises ``SetupError`` when there is no such file, it is no GGUF, or it was cut or damaged.
@@ -149,7 +149,7 @@ class _Reader:
         self.size = len(view)
         self.at = 0
 
-    def head(self) -> Head:
+    def head(self) -> GgufHeader:
         if self.take(4) != MAGIC:
             raise _Damaged("it does not begin with the letters GGUF")
         version = self.number(U32)
@@ -167,7 +167,7 @@ class _Reader:
         metadata_end = self.at
         rows = [self.row() for _ in range(count)]
         tensors = self.placed(rows, metadata.get("general.alignment", DEFAULT_ALIGNMENT))
-        return Head(metadata, metadata_end, tensors, digest.hexdigest())
+        return GgufHeader(metadata, metadata_end, tensors, digest.hexdigest())
 
     def take(self, count: int) -> bytes:
         end = self.at + count

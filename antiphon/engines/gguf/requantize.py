@@ -17,8 +17,7 @@ from typing import IO
 
 from antiphon.engines.llama.tokenizer import extension
 
-from . import reader as gguf
-from .reader import BLOCKS, Head, Tensor
+from .reader import BLOCKS, GgufHeader, Tensor, read_gguf
 
 __all__ = ["to_q8_0"]
 
@@ -30,7 +29,7 @@ def to_q8_0(source: Path, target: Path) -> None:
 
     Raises ``SetupError`` when the binding is not installed or ``source`` is not usable.
     """
-    head = gguf.read(source)
+    head = read_gguf(source)
     library = ctypes.CDLL(extension())
     partial = target.with_name(target.name + ".incomplete")
     with source.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
@@ -45,7 +44,7 @@ def to_q8_0(source: Path, target: Path) -> None:
     os.replace(partial, target)
 
 
-def _table(head: Head) -> bytes:
+def _table(head: GgufHeader) -> bytes:
     rows, offset = [], 0
     for tensor in head.tensors:
         name = tensor.name.encode()

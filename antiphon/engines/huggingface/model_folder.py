@@ -17,7 +17,7 @@ from antiphon.tokens import ModelCard
 
 from .tokenizer import FastTokenizer
 
-__all__ = ["Described", "read"]
+__all__ = ["ModelFolder", "read_folder"]
 
 TOKENIZER = "tokenizer.json"
 #: Where the files do not say.
@@ -30,14 +30,16 @@ _SAMPLING = ("temperature", "top_p", "top_k", "min_p", "repetition_penalty")
 Json = Mapping[str, Any]
 
 
-class Described(Struct, frozen=True):
+class ModelFolder(Struct, frozen=True):
     """All that the files say."""
 
     tokenizer: FastTokenizer
     card: ModelCard
 
 
-def read(path: Path, *, name: str | None = None, context_size: int | None = None) -> Described:
+def read_folder(
+    path: Path, *, name: str | None = None, context_size: int | None = None
+) -> ModelFolder:
     """Read the folder ``path``, or the one that the ``tokenizer.json`` ``path`` is in.
 
     ``context_size``: at most what the model was made for, and by default that. Raises
@@ -59,7 +61,7 @@ def read(path: Path, *, name: str | None = None, context_size: int | None = None
         ends=[*_ends(generation), *_ends(config), *_ends(inner), *_ends(told)],
         size=int(inner.get("vocab_size") or 0),
     )
-    return Described(
+    return ModelFolder(
         tokenizer, _card(folder, tokenizer, inner, generation, told, name, context_size)
     )
 

@@ -24,8 +24,8 @@ import msgspec
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.common.image_token_cache import ImageSizes
 from antiphon.engines.common.request_checks import cannot_see, check_request
-from antiphon.engines.gguf import reader as gguf
 from antiphon.engines.gguf.model_card import gguf_card
+from antiphon.engines.gguf.reader import read_gguf
 from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
 from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt
 
@@ -86,12 +86,12 @@ async def load(
     Raises ``SetupError``: the extra is not installed, or a file is missing or unusable.
     """
     require()
-    head = await asyncio.to_thread(gguf.read, path)
+    head = await asyncio.to_thread(read_gguf, path)
     tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
     adapters = adapters or {}
     for file in (projector, *adapters.values()):
         if file is not None:
-            await asyncio.to_thread(gguf.read, file)
+            await asyncio.to_thread(read_gguf, file)
     asked = context_size or DEFAULT_CONTEXT
     context = min(asked, int(head.of_architecture("context_length") or asked))
     fields = {

@@ -23,8 +23,8 @@ from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.common.request_checks import check_request, sampling_values
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.thread_channel import ThreadChannel
-from antiphon.engines.gguf import reader as gguf
-from antiphon.engines.huggingface import model_folder as hf_folder
+from antiphon.engines.gguf.reader import read_gguf
+from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
 
@@ -95,12 +95,12 @@ async def load(
 
 def _described(source: Path, name: str | None, context: int) -> _Described:
     if source.suffix != ".gguf":
-        found = hf_folder.read(source, name=name, context_size=context)
+        found = read_folder(source, name=name, context_size=context)
         return _Described(found.tokenizer, found.card)
     from antiphon.engines.gguf.model_card import gguf_card
     from antiphon.engines.llama.tokenizer import LlamaTokenizer
 
-    head = gguf.read(source)
+    head = read_gguf(source)
     if head.architecture not in ARCHITECTURES:
         raise SetupError(
             f"OpenVINO does not read GGUF files of the architecture {head.architecture!r}, only of"

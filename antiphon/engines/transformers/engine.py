@@ -21,7 +21,7 @@ from antiphon.engines.common.request_checks import cannot_see, check_request, to
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.common.token_masks import Grammars, check_grammar
-from antiphon.engines.huggingface import model_folder as hf_folder
+from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, SetupError, first_line
 from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
 
@@ -66,7 +66,7 @@ async def load(
     if batching not in (None, "paged", "single"):
         raise SetupError(f'engine_options.batching is "paged" or "single", not {batching!r}')
     described = await asyncio.to_thread(
-        hf_folder.read, folder, name=name, context_size=context_size or DEFAULT_CONTEXT
+        read_folder, folder, name=name, context_size=context_size or DEFAULT_CONTEXT
     )
     card = described.card
     sees = await asyncio.to_thread(_sees, folder)

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from antiphon.engines.common.token_masks import Grammars, check_grammar
-from antiphon.engines.huggingface.model_folder import read
+from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.tokens import Constraint
 from tests.engines.tiny import FOLDER
@@ -18,7 +18,7 @@ SIZE = 1000  # more than there are tokens, as embeddings often are
 
 def spell(lark: str) -> str:
     """What a model writes that takes the first token it may."""
-    tokenizer = read(FOLDER).tokenizer
+    tokenizer = read_folder(FOLDER).tokenizer
     grammars = Grammars(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
     mask = grammars.mask(check_grammar(Constraint(lark), "transformers"))
     written = b""
@@ -50,7 +50,7 @@ def test_a_text_that_looks_like_a_control_token_is_spelled(text: str) -> None:
 
 
 def test_every_end_token_ends_a_complete_grammar() -> None:
-    tokenizer = read(FOLDER).tokenizer
+    tokenizer = read_folder(FOLDER).tokenizer
     grammars = Grammars(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
     mask = grammars.mask(check_grammar(Constraint('start: "a"'), "transformers"))
     mask.take(tokenizer.encode("a", special=False)[0])
@@ -59,7 +59,7 @@ def test_every_end_token_ends_a_complete_grammar() -> None:
 
 
 def test_a_token_that_may_not_come_is_a_failure() -> None:
-    tokenizer = read(FOLDER).tokenizer
+    tokenizer = read_folder(FOLDER).tokenizer
     grammars = Grammars(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
     mask = grammars.mask(check_grammar(Constraint('start: "a"'), "transformers"))
     with pytest.raises(BackendError, match="grammar failed"):

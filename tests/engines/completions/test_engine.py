@@ -22,7 +22,7 @@ from antiphon.engines.completions.stream_parser import (
     TrtllmPieces,
     VllmPieces,
 )
-from antiphon.engines.huggingface import model_folder as hf_folder
+from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.engines.llama.partial_tokens import PartialTokens
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine import ScriptedEngine
@@ -375,7 +375,7 @@ async def test_sglang_says_what_it_can(is_deterministic: bool, folder: Path) -> 
 async def test_in_what_words_it_takes_constraints_is_found_by_asking(
     flavour: str, folder: Path
 ) -> None:
-    ids = hf_folder.read(folder, name="tiny").tokenizer.encode('"qz"', special=False)
+    ids = read_folder(folder, name="tiny").tokenizer.encode('"qz"', special=False)
     for kind in ("lark", "ebnf", "schema", None):
         takes = (kind, bytes(ids).decode())
         engines = serving(SHAPES[flavour], ScriptedEngine(), root=str(folder), takes=takes)

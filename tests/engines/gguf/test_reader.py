@@ -9,7 +9,7 @@ import pytest
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from antiphon.engines.gguf import reader as gguf
+from antiphon.engines.gguf.reader import Tensor, read_gguf
 from antiphon.errors import SetupError
 from tests.searching import examples
 
@@ -69,14 +69,14 @@ def path(tmp_path: Path) -> Path:
 
 def test_reads_metadata_and_the_table_of_tensors(path: Path) -> None:
     path.write_bytes(FILE)
-    found = gguf.read(path)
+    found = read_gguf(path)
     assert found.metadata == METADATA
     assert found.architecture == "llama"
     assert found.of_architecture("context_length") == 4096
     assert found.of_architecture("absent") is None
     assert found.tensors == (
-        gguf.Tensor("one", (32, 2), 3, FIRST, 40),
-        gguf.Tensor("two", (4,), 0, FIRST + 64, 16),
+        Tensor("one", (32, 2), 3, FIRST, 40),
+        Tensor("two", (4,), 0, FIRST + 64, 16),
     )
     assert FILE[found.metadata_end :].startswith(text("one"))
 
@@ -84,7 +84,7 @@ def test_reads_metadata_and_the_table_of_tensors(path: Path) -> None:
 def test_digest_tells_vocabularies_apart_and_nothing_else(path: Path) -> None:
     def digest(**changed: Any) -> str:
         path.write_bytes(head({**METADATA, **changed}, []))
-        return gguf.read(path).vocabulary_digest
+        return read_gguf(path).vocabulary_digest
 
     assert digest() == digest(**{"llama.context_length": 1})
     assert digest() != digest(**{"tokenizer.ggml.tokens": ["a", "b", "ü🦄"]})
@@ -92,7 +92,7 @@ def test_digest_tells_vocabularies_apart_and_nothing_else(path: Path) -> None:
 
 def test_a_file_that_is_not_there(path: Path) -> None:
     with pytest.raises(SetupError, match="no model file"):
-        gguf.read(path)
+        read_gguf(path)
 
 
 @pytest.mark.parametrize(
@@ -117,20 +117,20 @@ def test_a_file_that_is_not_there(path: Path) -> None:
 def test_says_what_is_wrong(path: Path, content: bytes, reason: str) -> None:
     path.write_bytes(content)
     with pytest.raises(SetupError, match=reason) as raised:
-        gguf.read(path)
+        read_gguf(path)
     assert "\n" not in str(raised.value)
 
 
 def test_a_folder_is_no_model(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match="cannot be read"):
-        gguf.read(tmp_path)
+        read_gguf(tmp_path)
 
 
 def test_every_cut_of_the_head_is_noticed(path: Path) -> None:
     for end in range(1, len(HEAD)):
         path.write_bytes(FILE[:end])
         with pytest.raises(SetupError):
-            gguf.read(path)
+            read_gguf(path)
 
 
 @examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
@@ -138,7 +138,7 @@ def test_every_cut_of_the_head_is_noticed(path: Path) -> None:
 def test_damage_is_read_or_refused(path: Path, at: int, damage: bytes) -> None:
     path.write_bytes(FILE[:at] + damage + FILE[at + len(damage) :])
     try:
-        found = gguf.read(path)
+        found = read_gguf(path)
     except SetupError:
         return
     assert all(tensor.start + tensor.length <= len(FILE) for tensor in found.tensors)

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.gguf import reader as gguf
+from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.gguf.requantize import Q4_1, Q8_0, to_q8_0
 from antiphon.errors import SetupError
 
@@ -46,7 +46,7 @@ def test_says_the_same_in_another_type(tmp_path: Path) -> None:
 
     to_q8_0(source, target)
 
-    before, after = gguf.read(source), gguf.read(target)
+    before, after = read_gguf(source), read_gguf(target)
     assert after.metadata == before.metadata
     kept, changed = after.tensors
     content = target.read_bytes()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.huggingface import model_folder as hf_folder
+from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import SetupError
 from tests.engines import hf_files
 
@@ -36,7 +36,7 @@ def test_reads_all_there_is(tmp_path: Path) -> None:
         },
         chat_template=hf_files.TEMPLATE,
     )
-    tokenizer, card = (found := hf_folder.read(path)).tokenizer, found.card
+    tokenizer, card = (found := read_folder(path)).tokenizer, found.card
     assert (card.name, card.architecture, card.context_size) == ("Tiny-Chat", "gpt-oss", 4096)
     assert (card.bos_token, card.eos_token, card.add_bos) == ("<s>", "</s>", True)
     assert card.chat_template == hf_files.TEMPLATE
@@ -49,7 +49,7 @@ def test_reads_all_there_is(tmp_path: Path) -> None:
 
 def test_needs_no_more_than_a_tokenizer(tmp_path: Path) -> None:
     path = hf_files.folder(tmp_path / "bare", hf_files.byte_level())
-    card = hf_folder.read(path / "tokenizer.json", name="mine", context_size=300).card
+    card = read_folder(path / "tokenizer.json", name="mine", context_size=300).card
     assert (card.name, card.context_size, card.chat_template) == ("mine", 300, None)
     assert (card.bos_token, card.eos_token, card.add_bos) == (None, None, False)
 
@@ -62,19 +62,19 @@ def test_the_context_is_no_more_than_the_models(
 ) -> None:
     config = {"max_position_embeddings": 4096, "text_config": None}
     path = hf_files.folder(tmp_path, hf_files.byte_level(), config=config)
-    assert hf_folder.read(path, context_size=asked).card.context_size == given
+    assert read_folder(path, context_size=asked).card.context_size == given
 
 
 def test_bos_is_added_where_the_files_say_so(tmp_path: Path) -> None:
     told = {"bos_token": "<s>", "add_bos_token": False}
     path = hf_files.folder(tmp_path, hf_files.sentence_piece(), tokenizer_config=told)
-    assert not hf_folder.read(path).card.add_bos
+    assert not read_folder(path).card.add_bos
 
 
 def test_says_what_is_wrong(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"tokenizer\.json is not there"):
-        hf_folder.read(tmp_path)
+        read_folder(tmp_path)
     hf_files.folder(tmp_path, hf_files.byte_level())
     (tmp_path / "config.json").write_text("[")
     with pytest.raises(SetupError, match=r"config\.json cannot be read"):
-        hf_folder.read(tmp_path)
+        read_folder(tmp_path)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from antiphon.engines.base import Sampling
-from antiphon.engines.gguf import reader as gguf
+from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine_check import PATIENCE_S, collect
@@ -38,7 +38,7 @@ async def test_says_what_the_file_says(llama: LlamaEngine, smollm2_path: Path) -
     assert card.chat_template is not None and "im_start" in card.chat_template
     assert (card.architecture, card.context_size) == ("llama", 1024)
     assert (card.bos_token, card.eos_token) == ("<|im_start|>", "<|im_end|>")
-    assert card.fingerprint and card.fingerprint in gguf.read(smollm2_path).vocabulary_digest
+    assert card.fingerprint and card.fingerprint in read_gguf(smollm2_path).vocabulary_digest
 
 
 async def test_yields_the_end_token_it_sampled(llama: LlamaEngine) -> None:
