@@ -5,7 +5,7 @@ Values only. It knows neither messages nor any engine.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal, Protocol
 
 from msgspec import Struct
@@ -19,6 +19,7 @@ __all__ = [
     "Prompt",
     "TokenLogprob",
     "Tokenizer",
+    "common_prefix_length",
 ]
 
 
@@ -130,3 +131,21 @@ class ModelCard(Struct, frozen=True, kw_only=True):
     fingerprint: str = ""
     #: The model's own sampling defaults, where its files give any.
     generation: Mapping[str, Any] = {}
+
+
+def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
+    """Return how many ids both sequences start with.
+
+    A binary search over slice comparisons, which run in C. Only sequences of one type compare equal
+    in Python, so ids of different types are copied first.
+    """
+    if type(one) is not type(other):
+        one, other = tuple(one), tuple(other)
+    low, high = 0, min(len(one), len(other))
+    while low < high:
+        middle = (low + high + 1) // 2
+        if one[low:middle] == other[low:middle]:
+            low = middle
+        else:
+            high = middle - 1
+    return low

@@ -8,7 +8,9 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Sequence
 
-__all__ = ["Slots", "common_length"]
+from antiphon.tokens import common_prefix_length
+
+__all__ = ["Slots"]
 
 #: A conversation's next turn repeats its last one, but for some tokens at the end that a chat
 #: template writes differently.
@@ -43,19 +45,7 @@ class Slots:
     def _best(self, prompt: Sequence[int]) -> int:
         best, longest = next(iter(self._idle)), 0
         for place, ids in self._idle.items():
-            common = common_length(ids, prompt)
+            common = common_prefix_length(ids, prompt)
             if common > longest and common >= CONTINUED * len(ids):
                 best, longest = place, common
         return best
-
-
-def common_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """How many ids both begin with. Compares slices, which is C, rather than ids."""
-    low, high = 0, min(len(one), len(other))
-    while low < high:
-        middle = (low + high + 1) // 2
-        if one[low:middle] == other[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low

@@ -22,13 +22,14 @@ from antiphon.errors import BackendError, RequestError, RunError, Timeout
 from antiphon.store.records import StoredResponse, TurnTokens
 from antiphon.stream.deltas import Reason
 from antiphon.stream.writer import ResponseWriter
+from antiphon.tokens import common_prefix_length
 from antiphon.wire.events import Event
 from antiphon.wire.items import Item
 from antiphon.wire.response import Response, ResponseError, Usage
 
 from .recorder import Recorder
 from .supervisor import Supervisor
-from .token_log import common_prefix_length, last_turn, total_counts
+from .token_log import last_turn, total_counts
 
 __all__ = ["EventSink", "ReaderGone", "Run", "RunSpec"]
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from array import array
 from collections.abc import Iterator, Sequence
 
-__all__ = ["append_prompt", "common_prefix_length", "last_turn", "total_counts", "turn_counts"]
+from antiphon.tokens import common_prefix_length
+
+__all__ = ["append_prompt", "last_turn", "total_counts", "turn_counts"]
 
 #: No token has this id.
 _MARK = 0xFFFFFFFF
@@ -53,11 +55,3 @@ def _turns(prompt: Sequence[int], tape: array[int]) -> Iterator[tuple[Sequence[i
         yield prompt, sampled
         start = mark + 3 + count
         prompt = (*(*prompt, *sampled)[:base], *tape[mark + 3 : start])
-
-
-def common_prefix_length(one: Sequence[int], other: Sequence[int]) -> int:
-    """Length of the common beginning."""
-    shorter = min(len(one), len(other))
-    if tuple(one[:shorter]) == tuple(other[:shorter]):
-        return shorter
-    return next(i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b)

@@ -3,19 +3,8 @@ from __future__ import annotations
 import asyncio
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
-from antiphon.engines.llama.slots import Slots, common_length
-
-IDS = st.lists(st.integers(0, 2), max_size=20)
-
-
-@given(one=IDS, other=IDS)
-def test_common_length(one: list[int], other: list[int]) -> None:
-    length = common_length(one, other)
-    assert one[:length] == other[:length]
-    assert one[length : length + 1] != other[length : length + 1] or length == len(one)
+from antiphon.engines.llama.slots import Slots
 
 
 async def test_a_conversation_gets_its_slot_back() -> None:

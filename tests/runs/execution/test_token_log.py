@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 from antiphon.runs.execution.token_log import (
     append_prompt,
-    common_prefix_length,
     last_turn,
     total_counts,
     turn_counts,
@@ -49,10 +48,3 @@ def test_a_prompt_that_goes_on_costs_what_it_adds() -> None:
     prompt, tape = list(range(1000)), array("I", [1, 2, 3])
     append_prompt(tape, prompt, [*prompt, 1, 2, 3, 9])
     assert len(tape) == 3 + 3 + 1
-
-
-@given(one=IDS, other=IDS)
-def test_the_common_beginning(one: list[int], other: list[int]) -> None:
-    length = common_prefix_length(one, other)
-    assert one[:length] == other[:length]
-    assert length in (len(one), len(other)) or one[length] != other[length]
