@@ -14,6 +14,7 @@ from antiphon.stream.deltas import Delta
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
 __all__ = [
+    "ASSUMED_CONTEXT_SIZE",
     "Backend",
     "Detokenizes",
     "Equipped",
@@ -32,6 +33,8 @@ __all__ = [
 
 #: More tokens than anybody has.
 _MOST = 2**40
+#: Context size in tokens that is assumed for a backend that does not know its own.
+ASSUMED_CONTEXT_SIZE = 32_768
 
 
 class Reply(Protocol):

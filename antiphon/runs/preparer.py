@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Reply, tools_of
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply, tools_of
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.conversation import PromptTokens
 from antiphon.errors import CannotContinue, RequestError, RunError
@@ -66,9 +66,8 @@ _log = structlog.get_logger(__name__)
 
 _decode_request = msgspec.json.Decoder(CreateResponse).decode
 _encode = msgspec.json.Encoder().encode
-#: The part of a context that may be filled with what the user said before it was compacted, and
-#: the tokens taken for one whose size nobody knows.
-_USERS_SHARE, _USUAL_SIZE = 4, 32_768
+#: After a compaction, earlier messages of the user may fill this fraction (1/n) of the context.
+_USERS_SHARE = 4
 _SEALED = "reasoning.encrypted_content"
 #: How often a run may be begun without a word: one that kills whoever works on it must end.
 _MOST_ATTEMPTS = 10
@@ -397,8 +396,8 @@ class Preparer:
             recall=partial(
                 recall,
                 sealed=TenantSealer(self._seal, tenant),
-                room=(model.backend.context_size or _USUAL_SIZE) // _USERS_SHARE,
-                refuse=self._policy.broken_seals == "refuse",
+                room=(model.backend.context_size or ASSUMED_CONTEXT_SIZE) // _USERS_SHARE,
+                refuse=self._policy.undecryptable_items == "refuse",
             ),
             recent=recent,
             chains=self._chains,

@@ -12,7 +12,7 @@ from contextlib import aclosing
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, Reply, add_usage, flatten
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply, add_usage, flatten
 from antiphon.backends.truncation import droppable
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.errors import CannotContinue, InvalidRequest, RunError
@@ -38,8 +38,6 @@ _TOO_LONG = "context_length_exceeded"
 #: most tokens of a summary, whatever the context holds.
 _SHARE = 4
 _MOST_SUMMARY = 4096
-#: What is taken for a context size that nobody knows.
-_USUAL_SIZE = 32_768
 #: Part of the context after which is compacted if the request leaves that to the server.
 _FULL = 3 / 4
 
@@ -77,8 +75,8 @@ async def prepare_reply(
     reply = await _prepared(backend, conversation, whole)
     if reply is not None and (limit is None or reply.input_tokens <= limit):
         return reply
-    size = min(limit or size or _USUAL_SIZE, size or _USUAL_SIZE)
-    bound = size if reply is not None else backend.context_size or _USUAL_SIZE
+    size = min(limit or size or ASSUMED_CONTEXT_SIZE, size or ASSUMED_CONTEXT_SIZE)
+    bound = size if reply is not None else backend.context_size or ASSUMED_CONTEXT_SIZE
     rest = size // _SHARE
     if await _helps(question, rest, _summary_tokens(size), bound):
         return await _compacting(question, sealed, size, rest=rest, answered=True)
@@ -88,7 +86,7 @@ async def prepare_reply(
 async def compact(question: ReplyRequest, sealed: TenantSealer) -> Compacting:
     """The reply that is a compaction and nothing more. Raises ``InvalidRequest`` where there is
     nothing to compact, or where not even a summary of its end fits the context."""
-    size = question.backend.context_size or _USUAL_SIZE
+    size = question.backend.context_size or ASSUMED_CONTEXT_SIZE
     return await _compacting(question, sealed, size, rest=0, answered=False)
 
 

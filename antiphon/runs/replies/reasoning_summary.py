@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import Backend, Reply, flatten
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply, flatten
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import InvalidRequest, RequestError, RunError
@@ -45,7 +45,6 @@ notes.
 </notes>"""
 #: Of a thought that would fill the context, its beginning and end are shown: as many characters
 #: as there are tokens in the context, which leaves room in every script.
-_USUAL_SIZE = 32_768
 _LEFT_OUT = "\n[…]\n"
 
 
@@ -97,7 +96,7 @@ class Summariser(Struct, frozen=True, kw_only=True):
             return await self.backend.prepare(asked, options)
 
     def _shown(self, thought: str) -> str:
-        room = (self.backend.context_size or _USUAL_SIZE) // 2
+        room = (self.backend.context_size or ASSUMED_CONTEXT_SIZE) // 2
         if len(thought) <= 2 * room:
             return thought
         return thought[:room] + _LEFT_OUT + thought[-room:]

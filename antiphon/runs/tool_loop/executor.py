@@ -5,33 +5,31 @@ result that failed. It knows no model and no particular tool.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from functools import partial
-from typing import Any, Literal
+from typing import Literal
 
 import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE
 from antiphon.errors import ToolError
 from antiphon.stream.deltas import Checkpoint, Close, Delta, Open, Progress
-from antiphon.stream.kinds import KINDS
-from antiphon.tools.base import CallContext, FollowUpItem, NestedCall, Result
+from antiphon.stream.kinds import KINDS, error_fields
+from antiphon.tools.base import CallContext, FollowUpItem, NestedCall, ToolResult
 from antiphon.wire import items as it
 
 from .turn import ToolCall
 
-__all__ = ["Budget", "CallEnvironment", "ToolLimits", "error_fields", "output_budget", "run_all"]
+__all__ = ["Budget", "CallEnvironment", "ToolLimits", "output_budget", "run_all"]
 
 _log = structlog.get_logger(__name__)
 
 #: Bytes a token stands for, at least: what is told of tools must fit the context.
 _BYTES = 2
-_USUAL_SIZE = 32_768
 _LEAST_TOLD = 500
-#: Of JSON-RPC.
-_INTERNAL_ERROR = -32603
 
 
 class ToolLimits(Struct, frozen=True, kw_only=True):
@@ -125,23 +123,23 @@ class _Work:
             self.news.put_nowait(None)
 
     async def _run(self, call: ToolCall) -> None:
-        if call.offer.apart is not None:  # it takes no place: it waits for calls that do
-            call.result = result = await self._apart(call, call.offer.apart)
+        if call.offer.failed_output is not None:  # it takes no place: it waits for calls that do
+            call.result = result = await self._apart(call, call.offer.failed_output)
         else:
             async with self._places:
                 result = await self._result(call)
             following = call.following
-            told_by = following or call.offer.shell
+            told_by = following or call.offer.initial_item
             end = "failed" if result.failed else "completed"
             if end in KINDS[type(told_by)].progress:
                 self.news.put_nowait(Progress(end, call.key))
             # of one that follows it is kept how far that came
             if result.failed and not result.fields and following is None:
                 why = error_fields(told_by, result.text)
-                result = replace(result, fields={**call.offer.read(call.arguments), **why})
+                result = replace(result, fields={**call.offer.parse_fields(call.arguments), **why})
             items = tuple(call.named(item) for item in result.items)
             call.result = result = replace(result, items=items)
-            self.news.put_nowait(Close(result.fields, call.key, call.status, result.used))
+            self.news.put_nowait(Close(result.fields, call.key, call.status, result.usage))
             if following is not None and not result.failed:
                 call.result = replace(result, items=(replace(following, **result.fields),))
         for number, item in enumerate(result.items):
@@ -149,22 +147,22 @@ class _Work:
             self.news.put_nowait(Open(item, key))
             self.news.put_nowait(Close({}, key, getattr(item, "status", "completed")))
 
-    async def _apart(self, call: ToolCall, broken: Callable[[str, str], it.Item]) -> Result:
+    async def _apart(self, call: ToolCall, broken: Callable[[str, str], it.Item]) -> ToolResult:
         result = await self._result(call)
         if result.failed and not result.items:
             return replace(result, items=(broken(call.call_id, result.text),))
         return result
 
-    async def _result(self, call: ToolCall) -> Result:
-        run, place = call.offer.call, self._place
+    async def _result(self, call: ToolCall) -> ToolResult:
+        run, place = call.offer.handler, self._place
         assert run is not None
         context = CallContext(
             tenant=place.tenant,
             response_id=place.response_id,
             call_id=call.call_id,
-            room=place.room,
+            max_result_bytes=place.room,
             caller=call.caller.caller_id if isinstance(call.caller, it.ProgramCaller) else None,
-            ask=partial(self._ask, call),
+            run_nested_calls=partial(self._ask, call),
         )
         try:
             async with (
@@ -172,7 +170,7 @@ class _Work:
                 aclosing(run(call.arguments, context)) as steps,
             ):
                 async for step in steps:
-                    if isinstance(step, Result):
+                    if isinstance(step, ToolResult):
                         return step
                     if isinstance(step, FollowUpItem):
                         self.news.put_nowait(Close(step.fields, call.key))
@@ -180,13 +178,13 @@ class _Work:
                     elif step.name not in _ENDS:
                         self.news.put_nowait(Progress(step.name, call.key, step.fields))
         except TimeoutError:
-            return Result(text="The tool took too long and was stopped.", failed=True)
+            return ToolResult(text="The tool took too long and was stopped.", failed=True)
         except ToolError as error:
-            return Result(text=error.message, failed=True)
+            return ToolResult(text=error.message, failed=True)
         except Exception:
             _log.exception("a tool failed", response=place.response_id, tool=call.offer.tool.name)
-            return Result(text="The tool failed.", failed=True)
-        return Result(text="The tool gave no result.", failed=True)
+            return ToolResult(text="The tool failed.", failed=True)
+        return ToolResult(text="The tool gave no result.", failed=True)
 
     async def _ask(
         self, caller: ToolCall, wanted: Sequence[NestedCall]
@@ -196,10 +194,10 @@ class _Work:
         name = it.ProgramCaller(caller.call_id)
         calls: list[ToolCall | None] = []
         for each in wanted:
-            if each.offer.call is not None and not self._place.budget.take():
+            if each.function.handler is not None and not self._place.budget.take():
                 calls.append(None)
                 continue
-            call = ToolCall.made(each.offer, each.arguments, self._place.ids("call"), name)
+            call = ToolCall.made(each.function, each.arguments, self._place.ids("call"), name)
             calls.append(call)
             for delta in call.all_deltas():
                 self.news.put_nowait(delta)
@@ -207,26 +205,13 @@ class _Work:
         await self.news.join()
         async with asyncio.TaskGroup() as group:
             for made in calls:
-                if made is not None and made.offer.call is not None:
+                if made is not None and made.offer.handler is not None:
                     group.create_task(self._run(made))
         return [() if made is None else made.result_items for made in calls]
-
-
-def error_fields(item: it.Item, why: str) -> Mapping[str, Any]:
-    """How an item tells why it failed, if it can."""
-    if isinstance(item, it.McpCall):
-        return {"error": {"type": "mcp_protocol_error", "code": _INTERNAL_ERROR, "message": why}}
-    if isinstance(item, it.ImageGenerationCall):
-        code = "image_generation_failed"
-        return {"error": {"type": "server_error", "code": code, "message": why, "param": None}}
-    if isinstance(item, it.ShellCallOutput):
-        outcome = {"type": "exit", "exit_code": 1}
-        return {"output": (*item.output, {"stdout": "", "stderr": why, "outcome": outcome})}
-    return {"error": why} if isinstance(item, it.McpListTools) else {}
 
 
 def output_budget(context_size: int | None, used: int) -> int:
     """Bytes the model can still be told, of which the calls of a turn may use half. ``used``:
     tokens."""
-    left = (context_size or _USUAL_SIZE) - used
+    left = (context_size or ASSUMED_CONTEXT_SIZE) - used
     return max(_LEAST_TOLD, left * _BYTES // 2)
