@@ -7,7 +7,9 @@ import time
 from collections.abc import Callable, Iterator
 
 from antiphon.dialects.base import Parser
-from antiphon.dialects.formats.tool_formats import REASONING, TOOLS, ReasoningFormat, ToolFormat
+from antiphon.dialects.formats.reasoning_formats import REASONING
+from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.dialects.harmony import parser as harmony
 from antiphon.dialects.parser.parser import Lexer
 from antiphon.dialects.parser.parser import Parser as Scanner

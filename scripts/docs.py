@@ -7,10 +7,14 @@ from pathlib import Path
 
 from msgspec import Struct
 
+from antiphon.config.keys import Key
+from antiphon.config.mcp import McpServer
+from antiphon.config.model import Model
 from antiphon.config.options import Option, options
-from antiphon.config.settings import Key, McpServer, Model, Settings
-from antiphon.dialects.formats.metadata import REASONING_ABOUT, TOOLS_ABOUT, About
-from antiphon.dialects.formats.tool_formats import REASONING, TOOLS, ToolFormat
+from antiphon.config.settings import Settings
+from antiphon.dialects.formats.reasoning_formats import REASONING
+from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.stream.event_grammar import ANYWHERE, ITEM, PLAIN_ITEM, RESPONSE, SOURCES, Machine
 from tests.conformance import manifest
 
@@ -147,26 +151,24 @@ def models_page() -> str:
         "\n### Calls\n\n| format | models | a call | read in | |\n|---|---|---|---|---|"
     )
     for name, form in TOOLS.items():
-        sections.append(_format_row(name, TOOLS_ABOUT[name], _example_call(form)))
+        sections.append(_format_row(name, form, _example_call(form)))
     sections.append(
         "\n### Thinking\n\n| format | models | thinking | read in | |\n|---|---|---|---|---|"
     )
     for name, thinks in REASONING.items():
         looks = f"{thinks.open[0]}…{thinks.close[0]}" if thinks.open else ""
-        sections.append(_format_row(name, REASONING_ABOUT[name], looks))
+        sections.append(_format_row(name, thinks, looks))
     sections.append(
         "| `identity` | any that does not think: all is answer (also an empty name) | | | |\n"
     )
     return "\n".join(sections)
 
 
-def _format_row(name: str, about: About, looks: str) -> str:
-    also = f" ({', '.join(about.also)})" if about.also else ""
+def _format_row(name: str, row: ToolFormat | ReasoningFormat, looks: str) -> str:
+    also = f" ({', '.join(row.aliases)})" if row.aliases else ""
     shown = looks.replace("\n", "⏎").replace("|", "&#124;").replace("<", "&lt;")
-    checked = "published" if about.template else ""
-    return (
-        f"| `{name}`{also} | {about.models} | <code>{shown}</code> | {about.source} | {checked} |"
-    )
+    checked = "published" if row.from_template else ""
+    return f"| `{name}`{also} | {row.models} | <code>{shown}</code> | {row.source} | {checked} |"
 
 
 def _example_call(form: ToolFormat) -> str:

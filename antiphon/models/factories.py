@@ -13,10 +13,11 @@ from pathlib import Path
 
 from antiphon.backends.base import Backend
 from antiphon.config.load import untracked, variable
+from antiphon.config.model import Model
 from antiphon.config.options import nearest
-from antiphon.config.settings import Model, Settings
+from antiphon.config.settings import Settings
 from antiphon.dialects.base import Dialect
-from antiphon.dialects.formats.tool_formats import Formats
+from antiphon.dialects.formats.registry import Formats
 from antiphon.engines.base import Engine
 from antiphon.errors import SetupError
 
@@ -264,7 +265,7 @@ def _dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
 
 def _formats(settings: Settings) -> Formats:
     """The formats of calls and of thinking, with those of the operator."""
-    from antiphon.dialects.formats.tool_formats import SHIPPED
+    from antiphon.dialects.formats.registry import SHIPPED
 
     from .format_files import load as load_formats
 
@@ -272,7 +273,7 @@ def _formats(settings: Settings) -> Formats:
 
 
 def _harmony(engine: Engine, model: Model, cache: Path) -> Dialect:
-    from antiphon.dialects.formats.metadata import HARMONY
+    from antiphon.dialects.formats.registry import HARMONY
     from antiphon.dialects.harmony.dialect import Dialect as Harmony
     from antiphon.dialects.harmony.vocabulary import load as load_vocabulary
 

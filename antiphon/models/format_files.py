@@ -16,7 +16,7 @@ from msgspec import Struct
 
 from antiphon.config.options import nearest, read_file
 from antiphon.dialects.format_check import round_trip_failure
-from antiphon.dialects.formats.tool_formats import SHIPPED, Formats
+from antiphon.dialects.formats.registry import SHIPPED, Formats
 from antiphon.dialects.formats.types import START, THINKING, Reads, ReasoningFormat, ToolFormat
 from antiphon.errors import SetupError
 
@@ -30,6 +30,8 @@ _KINDS: Mapping[str, type[ToolFormat] | type[ReasoningFormat]] = {
 #: What reads arguments that are written in the format's own way, and what reads names.
 _PARAMETERS = frozenset({"pairs", "elements", "key"})
 _NAMES = frozenset({"name", "label", "record"})
+#: Fields of a row that a file cannot set: the name is the table's, the rest documents our own rows.
+_RESERVED = frozenset({"name", "models", "aliases", "source", "from_template"})
 _STEP = re.compile(r"\.\w+|\[(?:\.\.\.|\d+)\]")
 _MISSING = re.compile(r"Object missing required field `(\w+)`")
 
@@ -121,7 +123,7 @@ def _unknown(cls: type[Struct], table: Mapping[str, Any], where: str) -> Iterato
     """The paths of keys that a value of this kind does not have."""
     hints = get_type_hints(cls)
     for key, value in table.items():
-        if key not in hints or key == "name":
+        if key not in hints or key in _RESERVED:
             yield f"{where}.{key}"
             continue
         for inner in (hints[key], *get_args(hints[key])):

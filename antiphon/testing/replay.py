@@ -16,9 +16,10 @@ from msgspec import Meta, Struct
 
 from antiphon.backends.base import Backend
 from antiphon.backends.local.backend import Local
-from antiphon.config.settings import Model, Settings
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.dialects.chat.dialect import Dialect
-from antiphon.dialects.formats.tool_formats import SHIPPED
+from antiphon.dialects.formats.registry import SHIPPED
 from antiphon.errors import BackendError, SetupError
 from antiphon.models.download import Progress
 from antiphon.models.format_files import load

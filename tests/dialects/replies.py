@@ -11,7 +11,9 @@ from typing import Any
 
 from msgspec import UNSET, Struct
 
-from antiphon.dialects.formats.tool_formats import REASONING, TOOLS, ReasoningFormat, ToolFormat
+from antiphon.dialects.formats.reasoning_formats import REASONING
+from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.dialects.parser.lexer import Lexer
 from antiphon.dialects.parser.parser import Parser, ToolShape
 from antiphon.stream.deltas import Close, Delta, Open, Reason, SampledTokens, Text

@@ -13,8 +13,8 @@ import pytest
 
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import Dialect
-from antiphon.dialects.formats.metadata import REASONING_ABOUT, TOOLS_ABOUT
-from antiphon.dialects.formats.tool_formats import REASONING, TOOLS
+from antiphon.dialects.formats.reasoning_formats import REASONING
+from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.parser.lexer import terminals_of
 from antiphon.stream.deltas import Delta
 from antiphon.testing.tokenizer import END, ByteTokenizer
@@ -382,12 +382,12 @@ def test_the_suffix_of_tags_is_that_of_the_vocabulary(separated: bool) -> None:
 
 
 def test_what_is_said_to_be_checked_is_checked_here() -> None:
-    assert {name for name, about in TOOLS_ABOUT.items() if about.template} == set(ROWS.values())
-    thinks = {name for name, about in REASONING_ABOUT.items() if about.template}
+    assert {name for name, row in TOOLS.items() if row.from_template} == set(ROWS.values())
+    thinks = {name for name, row in REASONING.items() if row.from_template}
     assert thinks == set(THINKS.values()) | {name for name, *_ in thinking_only()}
 
 
-def test_something_is_said_of_every_row() -> None:
-    assert TOOLS_ABOUT.keys() == TOOLS.keys() and REASONING_ABOUT.keys() == REASONING.keys()
-    also = [name for about in TOOLS_ABOUT.values() for name in about.also]
-    assert len(also) == len(set(also)) and not set(also) & TOOLS.keys()
+def test_every_row_names_its_models_and_source_and_no_alias_is_ambiguous() -> None:
+    assert all(row.models and row.source for row in (*TOOLS.values(), *REASONING.values()))
+    aliases = [alias for row in TOOLS.values() for alias in row.aliases]
+    assert len(aliases) == len(set(aliases)) and not set(aliases) & TOOLS.keys()

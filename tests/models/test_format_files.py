@@ -160,7 +160,7 @@ def test_a_folder_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.requirement("FM-NAMES")
 def test_names_that_others_use_are_understood() -> None:
-    from antiphon.dialects.formats.tool_formats import SHIPPED
+    from antiphon.dialects.formats.registry import SHIPPED
 
     for name, row in (("glm47", "glm45"), ("qwen25", "hermes"), ("jamba", "hunyuan_a13b")):
         form = SHIPPED.tool_format(name)

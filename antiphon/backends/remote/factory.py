@@ -14,7 +14,7 @@ from urllib.parse import urlsplit
 from antiphon.backends.remote.chat_completions.backend import ChatCompletions
 from antiphon.backends.remote.responses.backend import Responses
 from antiphon.dialects.base import Parser
-from antiphon.dialects.formats.tool_formats import SHIPPED, Formats
+from antiphon.dialects.formats.registry import SHIPPED, Formats
 from antiphon.dialects.parser.parser import Parser as Scanner
 from antiphon.errors import SetupError
 from antiphon.upstream.client import Upstream

@@ -14,9 +14,8 @@ from msgspec import Struct
 
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import ReasoningRetention, Rendered
-from antiphon.dialects.formats.builders_keys import respelled
-from antiphon.dialects.formats.metadata import FOUND
-from antiphon.dialects.formats.tool_formats import SHIPPED, Formats, ReasoningFormat, ToolFormat
+from antiphon.dialects.formats.registry import FOUND, SHIPPED, Formats, respelled
+from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.images import PromptImages, Unreadable, marks
 from antiphon.dialects.instructions import LEVELS, form_in_words, format_instructions

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import count
 from typing import Any
 
-from antiphon.dialects.formats.tool_formats import ToolFormat
+from antiphon.dialects.formats.types import ToolFormat
 
 from .template_probe import SHORT_ID, TemplateCapabilities
 

@@ -8,21 +8,23 @@ published with, and the parsers of vLLM and SGLang.
 
 from __future__ import annotations
 
-import re
-from collections.abc import Collection, Mapping
-from typing import TypeVar
+from collections.abc import Mapping
 
-from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.errors import SetupError
-
 from .builders import (
+    addressed_tags,
+    argument_tags,
     braced,
+    cdata_tags,
+    channel_tags,
     channels,
     deepseek,
+    element_tags,
     function_records,
+    function_tags,
     inkling,
+    invoke_tags,
     mistral,
     named_records,
     plamo,
@@ -30,49 +32,20 @@ from .builders import (
     recipients,
     record,
     records,
-    solar,
-)
-from .builders_keys import argument_tags, section_tags
-from .builders_tags import (
-    addressed_tags,
-    cdata_tags,
-    channel_tags,
-    element_tags,
-    function_tags,
-    invoke_tags,
+    section_tags,
     shell_tags,
+    solar,
     step_tags,
     typed_tags,
 )
-from .metadata import HARMONY, REASONING_ABOUT, TOOLS_ABOUT, About
-from .reasoning_formats import REASONING
-from .types import (
-    START,
-    TEXT,
-    THINKING,
-    ParameterForm,
-    Reads,
-    ReasoningFormat,
-    State,
-    ToolFormat,
-    Written,
-)
+from .types import START, State, ToolFormat, Written
 
-__all__ = [
-    "REASONING",
-    "SHIPPED",
-    "START",
-    "TEXT",
-    "THINKING",
-    "TOOLS",
-    "Formats",
-    "ParameterForm",
-    "Reads",
-    "ReasoningFormat",
-    "State",
-    "ToolFormat",
-    "Written",
-]
+__all__ = ["TOOLS"]
+
+_VLLM = "vLLM's parser"
+_SGLANG = "SGLang's parser"
+_PLUGIN = "a parser for vLLM"
+_TEMPLATE = "its template"
 
 #: Llama 4 was published with a template for JSON; that for Python calls is vLLM's.
 _PYTHONIC_4 = r"(?s)\[func_name1\(.*<\|header_start\|>"
@@ -84,6 +57,8 @@ _LONGCAT = argument_tags(
     ("<longcat_tool_call>", "</longcat_tool_call>"),
     ("<longcat_arg_key>", "<longcat_arg_value>"),
     mark="<longcat_arg_key>",
+    models="LongCat, the later ones",
+    source="its makers' parser",
 )
 _CALL = r"<\|function_call\|>"
 _GIGACHAT = records(
@@ -95,6 +70,9 @@ _GIGACHAT = records(
     ),
     record(before="<|message_sep|>\n\nfunction call<|role_sep|>\n"),
     mark="role_sep",
+    models="GigaChat 3",
+    source=_TEMPLATE,
+    from_template=True,
 )
 _LLAMA = records(
     "llama3_json",
@@ -104,6 +82,10 @@ _LLAMA = records(
     bare="{",
     # Command R's lists of actions look alike, and cannot say that there is nothing to do.
     mark=r'(?s)\A(?!.*Action:).*?("parameters":|<\|python_tag\|>)',
+    models="Llama 3.1, 3.2, 3.3, 4",
+    aliases=("llama3", "llama4_json", "llama_3_x"),
+    source=_TEMPLATE,
+    from_template=True,
 )
 #: Between these, Llama 4 writes what it says before a call, or nothing.
 _PYTHON = {"<|python_start|>": START, "<|python_end|>": START}
@@ -114,13 +96,61 @@ TOOLS: Mapping[str, ToolFormat] = {
     row.name: row
     for row in (
         invoke_tags(
-            "deepseek_v32", f"{_DSML}function_calls", _DSML, "(?s)｜DSML｜.*function_calls"
+            "deepseek_v32",
+            f"{_DSML}function_calls",
+            _DSML,
+            "(?s)｜DSML｜.*function_calls",
+            models="DeepSeek V3.2",
+            aliases=("deepseekv32",),
+            source=_TEMPLATE,
+            from_template=True,
         ),
-        invoke_tags("deepseek_v41", f"{_DSML} calls", f"{_DSML} ", f"{_DSML} "),
-        invoke_tags("deepseek_v4", f"{_DSML}tool_calls", _DSML, _DSML),
-        invoke_tags("gigachat35", f"{_GCML}tool_calls", _GCML, _GCML),
-        deepseek("deepseek_v3", "(?s)<｜tool▁sep｜>.*```json", typed=True),
-        deepseek("deepseek_v31", "<｜tool▁sep｜>", typed=False),
+        invoke_tags(
+            "deepseek_v41",
+            f"{_DSML} calls",
+            f"{_DSML} ",
+            f"{_DSML} ",
+            models="DeepSeek V4.1",
+            aliases=("deepseekv41",),
+            source=_VLLM,
+        ),
+        invoke_tags(
+            "deepseek_v4",
+            f"{_DSML}tool_calls",
+            _DSML,
+            _DSML,
+            models="DeepSeek V4",
+            aliases=("deepseekv4",),
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        invoke_tags(
+            "gigachat35",
+            f"{_GCML}tool_calls",
+            _GCML,
+            _GCML,
+            models="GigaChat 3.5",
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        deepseek(
+            "deepseek_v3",
+            "(?s)<｜tool▁sep｜>.*```json",
+            typed=True,
+            models="DeepSeek V3, R1",
+            aliases=("deepseekv3", "deepseek_r1"),
+            source="vLLM's template",
+            from_template=True,
+        ),
+        deepseek(
+            "deepseek_v31",
+            "<｜tool▁sep｜>",
+            typed=False,
+            models="DeepSeek V3.1",
+            aliases=("deepseekv31", "deepseek_v3_1"),
+            source=_TEMPLATE,
+            from_template=True,
+        ),
         ToolFormat(
             name="kimi_k2",
             opens={"<|tool_calls_section_begin|>": "calls", _LABEL: "label"},
@@ -140,13 +170,52 @@ TOOLS: Mapping[str, ToolFormat] = {
                 last="<|tool_calls_section_end|>",
             ),
             mark=r"<\|tool_calls_section_begin\|>",
+            models="Kimi K2",
+            source=_TEMPLATE,
+            from_template=True,
         ),
-        step_tags("step3"),
-        addressed_tags("muse", "atem:"),
-        channel_tags("beam", "rfl:"),
-        typed_tags("kimi_k3"),
-        invoke_tags("minimax_m2", "minimax:tool_call", "", "minimax:tool_call"),
-        invoke_tags("dots", "dots_function_call", "", "dots_function_call"),
+        step_tags(
+            "step3",
+            models="Step 3",
+            source=_SGLANG,
+        ),
+        addressed_tags(
+            "muse",
+            "atem:",
+            models="Muse Glimmer",
+            aliases=("muse_glimmer",),
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        channel_tags(
+            "beam",
+            "rfl:",
+            models="Beam",
+            source=_SGLANG,
+        ),
+        typed_tags(
+            "kimi_k3",
+            models="Kimi K3",
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        invoke_tags(
+            "minimax_m2",
+            "minimax:tool_call",
+            "",
+            "minimax:tool_call",
+            models="MiniMax M2",
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        invoke_tags(
+            "dots",
+            "dots_function_call",
+            "",
+            "dots_function_call",
+            models="dots",
+            source=_VLLM,
+        ),
         argument_tags(
             "solar_open2",
             ("<|tool_call:start|>", "<|tool_call:end|>"),
@@ -154,34 +223,109 @@ TOOLS: Mapping[str, ToolFormat] = {
             mark=r"<\|tool_arg:start\|>",
             key_end="",
             value_end="<|tool_arg:end|>",
+            models="Solar Open 2",
+            source=_VLLM,
         ),
-        solar("solar_open"),
-        plamo("plamo3"),
-        section_tags("k2_horizon", ("ifm|", ""), mark=r"<ifm\|tool_call>", named="", lenient=True),
-        shell_tags("cwm"),
-        cdata_tags("minicpm5"),
-        element_tags("minimax_m3", "]<]minimax[>["),
+        solar(
+            "solar_open",
+            models="Solar Open",
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        plamo(
+            "plamo3",
+            models="PLaMo 3",
+            source=_VLLM,
+        ),
+        section_tags(
+            "k2_horizon",
+            ("ifm|", ""),
+            mark=r"<ifm\|tool_call>",
+            named="",
+            lenient=True,
+            models="K2 Horizon",
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        shell_tags(
+            "cwm",
+            models="Code World Model",
+            source="its makers' guide",
+        ),
+        cdata_tags(
+            "minicpm5",
+            models="MiniCPM 5",
+            aliases=("minicpm5xml",),
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        element_tags(
+            "minimax_m3",
+            "]<]minimax[>[",
+            models="MiniMax M3",
+            source=_TEMPLATE,
+            from_template=True,
+        ),
         _LONGCAT,
         replace(
             _LONGCAT,
             name="longcat",
             written=record("", before="<longcat_tool_call>\n", after="\n</longcat_tool_call>"),
             mark="<longcat_tool_call>",
+            models="LongCat Flash",
+            source="its makers' README",
         ),
-        section_tags("hy_v3", ("", ":opensource"), mark=":opensource|<tool_sep:"),
-        section_tags("hy_v4", ("", ":6124c78e"), mark=":6124c78e|<tool_calls:", named="", line=""),
-        section_tags("hy_v3_plain", ("", ""), mark="<tool_sep>"),
+        section_tags(
+            "hy_v3",
+            ("", ":opensource"),
+            mark=":opensource|<tool_sep:",
+            models="Hunyuan 3, as published",
+            aliases=("hunyuan",),
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        section_tags(
+            "hy_v4",
+            ("", ":6124c78e"),
+            mark=":6124c78e|<tool_calls:",
+            named="",
+            line="",
+            models="Hunyuan 4",
+            source=_VLLM,
+        ),
+        section_tags(
+            "hy_v3_plain",
+            ("", ""),
+            mark="<tool_sep>",
+            models="Hunyuan 3 without a suffix",
+            source=_VLLM,
+        ),
         argument_tags(
             "iquest_q1",
             ("<iquest_tool_call>", "</iquest_tool_call>"),
             ("<arg_key>", "<arg_value>"),
             mark="<iquest_tool_call>",
+            models="iQuest Q1",
+            source=_SGLANG,
         ),
         argument_tags(
             "glm45",
             ("<tool_call>", "</tool_call>"),
             ("<arg_key>", "<arg_value>"),
             mark="<arg_key>",
+            models="GLM 4.5, 4.6, 4.7, Ling 3, Spark 2.5 and 3, Laguna",
+            aliases=(
+                "glm",
+                "glm4",
+                "glm47",
+                "glm_4_5",
+                "ling3",
+                "spark25",
+                "spark3",
+                "poolside_v1",
+            ),
+            source=_TEMPLATE,
+            from_template=True,
         ),
         argument_tags(
             "xing4",
@@ -189,19 +333,70 @@ TOOLS: Mapping[str, ToolFormat] = {
             ("<param_key>", "<param_value>"),
             mark="<param_key>",
             line="",
+            models="Xing 4, TeleChat 4",
+            aliases=("xing4_0", "telechat4"),
+            source="its makers' prompt",
         ),
-        function_records("functionary", r"\{start_tag\}=\{function_name\}"),
-        recipients("functionary_v3_2", ">>>all"),
-        channels("llm_jp", "chat_format=llm-jp-harmony"),
-        function_tags("seed_oss", "seed:tool_call", "seed:tool_call", lines=False),
-        function_tags("mimo", "tool_call", _MIMO, lines=False),
-        function_tags("qwen3_coder", "tool_call", "<function="),
+        function_records(
+            "functionary",
+            r"\{start_tag\}=\{function_name\}",
+            models="Functionary 3.1, functions of Llama 3.1",
+            aliases=("functionary_v3_1", "functionary_v3_1_llama_3_1"),
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        recipients(
+            "functionary_v3_2",
+            ">>>all",
+            models="Functionary 3.2",
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        channels(
+            "llm_jp",
+            "chat_format=llm-jp-harmony",
+            models="LLM-jp 4",
+            aliases=("llm_jp_harmony",),
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        function_tags(
+            "seed_oss",
+            "seed:tool_call",
+            "seed:tool_call",
+            lines=False,
+            models="Seed OSS",
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        function_tags(
+            "mimo",
+            "tool_call",
+            _MIMO,
+            lines=False,
+            models="MiMo V2, V2.6",
+            source=_VLLM,
+        ),
+        function_tags(
+            "qwen3_coder",
+            "tool_call",
+            "<function=",
+            models="Qwen3 Coder, Qwen3.5, Step 3.5, Nemotron 3, Granite 4.2, iQuest Coder,"
+            " MiniCPM-V, Nanbeige",
+            aliases=("qwen3_xml", "step3p5", "nemotron_v3", "iquest_coder", "nanbeige"),
+            source="the template of Step 3.7",
+            from_template=True,
+        ),
         records(
             "phi4_mini",
             ("functools[", "<|tool_call|>"),
             record(", ", first="functools[", last="]"),
             closes=("<|/tool_call|>",),
             mark=r"functools|<\|/tool\|>",
+            models="Phi-4 mini, FireFunction 2",
+            aliases=("phi4_mini_json", "firefunction_v2"),
+            source=_TEMPLATE,
+            from_template=True,
         ),
         records(
             "granite",
@@ -209,22 +404,55 @@ TOOLS: Mapping[str, ToolFormat] = {
             record(first="<|tool_call|>[", separator=", ", last="]"),
             closes=("</tool_call>",),
             mark=r"<\|tool_call\|>",
+            models="Granite 3",
+            source=_TEMPLATE,
+            from_template=True,
         ),
         mistral(
             "mistral_v11",
             Written(before="[TOOL_CALLS]", between="[CALL_ID]{id}[ARGS]", after="", separator=""),
             r"\[CALL_ID\]",
+            models="Mistral, tokenizer v11",
+            source=_TEMPLATE,
+            from_template=True,
         ),
         mistral(
             "mistral_v13",
             Written(before="[TOOL_CALLS]", between="[ARGS]", after="", separator=""),
             r"\[ARGS\]",
+            models="Mistral, tokenizer v13 and later",
+            aliases=("magistral",),
+            source=_TEMPLATE,
+            from_template=True,
         ),
         mistral(
-            "mistral", record(", ", first="[TOOL_CALLS][", last="]", ids=True), r"\[TOOL_CALLS\]"
+            "mistral",
+            record(", ", first="[TOOL_CALLS][", last="]", ids=True),
+            r"\[TOOL_CALLS\]",
+            models="Mistral, before tokenizer v11",
+            aliases=("mistral_nemo",),
+            source=_TEMPLATE,
+            from_template=True,
         ),
-        braced("functiongemma", "<start_function_call>", "<end_function_call>", "<escape>"),
-        braced("gemma4", "<|tool_call>", "<tool_call|>", '<|"|>', in_order=True),
+        braced(
+            "functiongemma",
+            "<start_function_call>",
+            "<end_function_call>",
+            "<escape>",
+            models="FunctionGemma",
+            source="its makers' template",
+            from_template=True,
+        ),
+        braced(
+            "gemma4",
+            "<|tool_call>",
+            "<tool_call|>",
+            '<|"|>',
+            in_order=True,
+            models="Gemma 4",
+            source=_TEMPLATE,
+            from_template=True,
+        ),
         records(
             "cohere",
             ("<|START_ACTION|>",),
@@ -237,11 +465,34 @@ TOOLS: Mapping[str, ToolFormat] = {
             ),
             closes=("<|END_ACTION|>",),
             mark=r"<\|START_ACTION\|>",
+            models="Command R7B, Command A",
+            aliases=("cohere_command3", "cohere_command4", "command_r7b"),
+            source=_TEMPLATE,
+            from_template=True,
         ),
-        named_records("apertus", "<|tools_prefix|>", "<|tools_suffix|>", r"<\|tools_prefix\|>"),
-        inkling("inkling"),
+        named_records(
+            "apertus",
+            "<|tools_prefix|>",
+            "<|tools_suffix|>",
+            r"<\|tools_prefix\|>",
+            models="Apertus",
+            aliases=("apertus2509",),
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        inkling(
+            "inkling",
+            models="Inkling",
+            source=f"{_VLLM} and {_SGLANG}",
+        ),
         replace(
-            _GIGACHAT, name="gigachat31", written=record(before="<|function_call|>"), mark=_CALL
+            _GIGACHAT,
+            name="gigachat31",
+            written=record(before="<|function_call|>"),
+            mark=_CALL,
+            models="GigaChat 3.1",
+            source=_TEMPLATE,
+            from_template=True,
         ),
         _GIGACHAT,
         records(
@@ -250,6 +501,10 @@ TOOLS: Mapping[str, ToolFormat] = {
             record(before="<|action_start|><|plugin|>\n", after="<|action_end|>"),
             closes=("<|action_end|>",),
             mark=r"<\|action_start\|>",
+            models="InternLM 2, 3, Intern-S1",
+            aliases=("interns1",),
+            source=_TEMPLATE,
+            from_template=True,
         ),
         records(
             "minimax_m1",
@@ -257,6 +512,10 @@ TOOLS: Mapping[str, ToolFormat] = {
             record(first="<tool_calls>\n", last="\n</tool_calls>"),
             closes=("</tool_calls>",),
             mark="provide tool-name and json-object",
+            models="MiniMax M1",
+            aliases=("minimax",),
+            source=_TEMPLATE,
+            from_template=True,
         ),
         records(
             "hunyuan_a13b",
@@ -264,16 +523,48 @@ TOOLS: Mapping[str, ToolFormat] = {
             record(", ", first="<tool_calls>[", last="]</tool_calls>", ids=True),
             closes=("</tool_calls>",),
             mark="<tool_calls>",
+            models="Hunyuan A13B, Jamba, Apriel",
+            aliases=("jamba", "apriel_1_5"),
+            source=_TEMPLATE,
+            from_template=True,
         ),
-        python("llama4_pythonic", "<|python_start|>", "<|python_end|>", _PYTHONIC_4),
-        python("lfm2", "<|tool_call_start|>", "<|tool_call_end|>", r"<\|tool_call_start\|>"),
-        python("olmo3", "<function_calls>", "</function_calls>", "<function_calls>", listed=False),
+        python(
+            "llama4_pythonic",
+            "<|python_start|>",
+            "<|python_end|>",
+            _PYTHONIC_4,
+            models="Llama 4, told to write Python",
+            source=_VLLM,
+        ),
+        python(
+            "lfm2",
+            "<|tool_call_start|>",
+            "<|tool_call_end|>",
+            r"<\|tool_call_start\|>",
+            models="LFM2, LFM2.5",
+            aliases=("lfm2_with_json_tools",),
+            source=_TEMPLATE,
+            from_template=True,
+        ),
+        python(
+            "olmo3",
+            "<function_calls>",
+            "</function_calls>",
+            "<function_calls>",
+            listed=False,
+            models="OLMo 3",
+            source=_TEMPLATE,
+            from_template=True,
+        ),
         records(
             "openpangu",
             ("<|tool_call_start|>", "[unused11]"),
             record(", ", first="<|tool_call_start|>\n[", last="]\n<|tool_call_end|>"),
             closes=("<|tool_call_end|>", "[unused12]"),
             mark=r"\[unused11\]",
+            models="openPangu",
+            aliases=("pangu", "openpangu_v2"),
+            source=_PLUGIN,
         ),
         records(
             "hyperclovax",
@@ -281,6 +572,10 @@ TOOLS: Mapping[str, ToolFormat] = {
             record(", ", first=" -> tool/function_call\n[", last="]<|im_end|>"),
             closes=("<|im_end|>\n<|im_start|>assistant", "<|im_end|>"),
             mark="-> tool/function_call",
+            models="HyperCLOVA X SEED Think",
+            aliases=("hyperclovax_seed_think_14b",),
+            source="a template for vLLM",
+            from_template=True,
         ),
         records(
             "rwkv",
@@ -288,6 +583,8 @@ TOOLS: Mapping[str, ToolFormat] = {
             record(before="**Tool Call:**\n```json\n", after="\n```"),
             inside=("```json", "```"),
             mark=r"\*\*Tool Call:\*\*",
+            models="RWKV 7",
+            source=_PLUGIN,
         ),
         records(
             "hermes",
@@ -295,6 +592,24 @@ TOOLS: Mapping[str, ToolFormat] = {
             record(before="<tool_call>{line}", after="{line}</tool_call>"),
             closes=("</tool_call>",),
             mark="<tool_call>",
+            models="Hermes, Qwen 2.5, Qwen 3, Granite 4, ERNIE 4.5, EXAONE 4,"
+            " and models without tools of their own",
+            aliases=(
+                "qwen",
+                "qwen25",
+                "qwen3",
+                "qwen3_json",
+                "granite4",
+                "ernie45",
+                "trinity",
+                "hermes_2_pro",
+                "generic",
+                "xiaomi_mimo",
+                "exaone4",
+                "exaone_moe",
+            ),
+            source="the template of Qwen 3",
+            from_template=True,
         ),
         records(
             "nemotron_json",
@@ -302,6 +617,10 @@ TOOLS: Mapping[str, ToolFormat] = {
             record(", ", first="<TOOLCALL>[", last="]</TOOLCALL>"),
             closes=("</TOOLCALL>",),
             mark="<TOOLCALL>",
+            models="Nemotron Nano v2",
+            aliases=("nemotron_v2",),
+            source=_TEMPLATE,
+            from_template=True,
         ),
         records(
             "nemotron_mini",
@@ -309,12 +628,17 @@ TOOLS: Mapping[str, ToolFormat] = {
             record(" ", before="<toolcall> ", after=" </toolcall>"),
             closes=("</toolcall>",),
             mark="<toolcall>|<extra_id_1>Tool",
+            models="Nemotron Mini",
+            source="a template for Ollama",
         ),
         records(
             "granite_20b_fc",
             ("<function_call>",),
             record(before="<function_call> "),
             mark="<function_call>",
+            models="Granite 20B functioncalling",
+            source=_TEMPLATE,
+            from_template=True,
         ),
         records(
             "xlam",
@@ -322,74 +646,28 @@ TOOLS: Mapping[str, ToolFormat] = {
             record(", ", first="[", last="]", ids=True),
             bare="[",
             mark="calls in a single JSON array|xLAM|deep thinking subroutine",
+            models="xLAM, Cogito of Llama",
+            source=_TEMPLATE,
+            from_template=True,
         ),
         replace(_LLAMA, opens={**_LLAMA.opens, **_PYTHON}),
-        python("pythonic", "", "", r"\[func_name1\("),
-        python("granite_pythonic", "", "", "", listed=False),
+        python(
+            "pythonic",
+            "",
+            "",
+            r"\[func_name1\(",
+            models="ToolACE, Llama 3.2, Gemma 3",
+            source="vLLM's template",
+            from_template=True,
+        ),
+        python(
+            "granite_pythonic",
+            "",
+            "",
+            "",
+            listed=False,
+            models="Granite 3.3 and 4, told to write Python",
+            source=_PLUGIN,
+        ),
     )
 }
-
-
-class Formats(Struct, frozen=True, kw_only=True):
-    """The formats there are, the most telling marks first."""
-
-    tools: Mapping[str, ToolFormat]
-    reasoning: Mapping[str, ReasoningFormat]
-
-    def detect(self, template: str, special: Collection[str] = ()) -> tuple[str | None, str | None]:
-        """The names of the reasoning format and the tool format of a model: by its chat template,
-        else by its special tokens. A template that knows neither tools nor calls has no tool
-        format."""
-        texts = (template, " ".join(special))
-        knows = "tools" in template or "tool_calls" in template
-        return (_first(self.reasoning, texts), _first(self.tools, texts) if knows else None)
-
-    def tool_format(self, name: str) -> ToolFormat | None:
-        """The row of that name, or the one that others call so, however they spell it; None for
-        ``""``. Raises ``SetupError``."""
-        return _named(self.tools, TOOLS_ABOUT, name, "tool_format")
-
-    def reasoning_format(self, name: str) -> ReasoningFormat | None:
-        """The same for thinking."""
-        return _named(self.reasoning, REASONING_ABOUT, name, "reasoning_format")
-
-
-SHIPPED = Formats(tools=TOOLS, reasoning=REASONING)
-
-#: Names that stand for no format: all is text.
-_NONE = ("", "none", "identity")
-_Row = TypeVar("_Row", ToolFormat, ReasoningFormat)
-
-
-def _named(
-    table: Mapping[str, _Row], about: Mapping[str, About], name: str, option: str
-) -> _Row | None:
-    if name in _NONE:
-        return None
-    said = re.sub(r"[\W_]+", "_", name.lower())
-    if name not in table:
-        name = _row_of(about, said) or name
-    if said in HARMONY:
-        raise SetupError(f'{option}: {name} is no format but a dialect: dialect = "harmony"')
-    if name not in table:
-        raise SetupError(f"{option}: there is no {name!r} (there are: {', '.join(sorted(table))})")
-    return table[name]
-
-
-def _row_of(about: Mapping[str, About], name: str) -> str | None:
-    """The row that has this name, or that others call so."""
-    for row, told in about.items():
-        if name in (row, *told.also):
-            return row
-    return None
-
-
-def _first(table: Mapping[str, _Row], texts: tuple[str, ...]) -> str | None:
-    """The first row whose mark stands in the first of the texts that has any."""
-    found = (
-        name
-        for text in texts
-        for name, row in table.items()
-        if row.mark and re.search(row.mark, text)
-    )
-    return next(found, None)

@@ -47,6 +47,10 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
     frames: tuple[str, ...] = ()
     kept: bool = False
     mark: str
+    models: str = ""
+    aliases: tuple[str, ...] = ()
+    source: str = ""
+    from_template: bool = False
 
     @property
     def closes(self) -> tuple[str, ...]:
@@ -226,3 +230,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     written: Written
     mark: str
     trims: bool = False
+    models: str = ""
+    aliases: tuple[str, ...] = ()
+    source: str = ""
+    from_template: bool = False

@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 from antiphon.conversation import Options
-from antiphon.dialects.formats.tool_formats import ReasoningFormat, ToolFormat
+from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.dialects.tools import PromptTool, PromptTools
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Constraint, Tokenizer

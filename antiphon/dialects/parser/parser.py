@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from itertools import repeat
 
 from antiphon.dialects.detokenizer import Detokenizer, Origins, wire_logprob
-from antiphon.dialects.formats.tool_formats import (
+from antiphon.dialects.formats.types import (
     START,
     TEXT,
     THINKING,

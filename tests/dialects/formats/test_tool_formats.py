@@ -10,8 +10,9 @@ from typing import Any
 
 import pytest
 
-from antiphon.dialects.formats.metadata import FOUND, HARMONY
-from antiphon.dialects.formats.tool_formats import REASONING, SHIPPED, TOOLS
+from antiphon.dialects.formats.reasoning_formats import REASONING
+from antiphon.dialects.formats.registry import FOUND, HARMONY, SHIPPED
+from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.errors import SetupError
 from tests.dialects.replies import Story, items, read, stories
 

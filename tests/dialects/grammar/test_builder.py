@@ -10,7 +10,8 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.conversation import Options
-from antiphon.dialects.formats.tool_formats import REASONING, TOOLS
+from antiphon.dialects.formats.reasoning_formats import REASONING
+from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.parser.parser import Parser
 from antiphon.dialects.tools import shown_tools

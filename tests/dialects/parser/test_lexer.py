@@ -5,7 +5,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.formats.tool_formats import REASONING, START, TEXT, THINKING, TOOLS
+from antiphon.dialects.formats.reasoning_formats import REASONING
+from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.formats.types import START, TEXT, THINKING
 from antiphon.dialects.parser.lexer import Lexer, Terminals, is_special, without_marks
 from antiphon.testing.tokenizer import ByteTokenizer
 

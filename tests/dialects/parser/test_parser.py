@@ -8,7 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.formats.tool_formats import REASONING, START, TOOLS
+from antiphon.dialects.formats.reasoning_formats import REASONING
+from antiphon.dialects.formats.tool_formats import TOOLS
+from antiphon.dialects.formats.types import START
 from antiphon.dialects.parser.parser import Parser, ToolShape
 from antiphon.stream.deltas import Close, Open, SampledTokens, Text
 from antiphon.testing.tokenizer import END, ByteTokenizer

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from antiphon.conversation import Options
-from antiphon.dialects.formats.tool_formats import REASONING, TOOLS
+from antiphon.dialects.formats.reasoning_formats import REASONING
+from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.tools import shown_tools
 from antiphon.engines.xgrammar.ebnf import ebnf
