@@ -10,14 +10,12 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.wire import items as it
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import Item, Program, ProgramCaller, ProgramOutput
 from antiphon.wire.response import ReasoningConfig, TextConfig
 from antiphon.wire.tools import Tool, ToolChoice
 
 __all__ = [
-    "PARTS",
     "Conversation",
     "Options",
     "PromptTokens",
@@ -104,15 +102,6 @@ class Options(Struct, frozen=True, kw_only=True):
     adapter: str | None = None
     trace: Mapping[str, str] = {}
     extra: Mapping[str, Any] = {}
-
-
-#: Item type → the field that may hold parts: an array of them, one, or a text.
-PARTS: Mapping[type[it.ItemBase], str] = {
-    it.Message: "content",
-    it.FunctionCallOutput: "output",
-    it.CustomToolCallOutput: "output",
-    it.ComputerCallOutput: "output",
-}
 
 
 def caller_program_id(item: Item) -> str | None:

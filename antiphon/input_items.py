@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from msgspec import UNSET
 from msgspec.structs import replace
@@ -75,18 +75,6 @@ def _answering(item: it.Item, known: Iterable[it.Item], ids: Ids) -> it.Item:
     return item
 
 
-#: Output type → the type of the call it answers, and what errors call it.
-_ANSWERS: Mapping[type[it.ItemBase], tuple[type[it.ItemBase], str]] = {
-    it.FunctionCallOutput: (it.FunctionCall, "function call"),
-    it.CustomToolCallOutput: (it.CustomToolCall, "custom tool call"),
-    it.ComputerCallOutput: (it.ComputerCall, "computer call"),
-    it.LocalShellCallOutput: (it.LocalShellCall, "local shell call"),
-    it.ShellCallOutput: (it.ShellCall, "shell call"),
-    it.ApplyPatchCallOutput: (it.ApplyPatchCall, "apply patch call"),
-}
-_CALLS = dict(_ANSWERS.values())
-
-
 def check_call_outputs(items: Iterable[it.Item], *, waiting: bool = False) -> None:
     """Every output has its call and, unless calls may be ``waiting``, every call its output, in
     whatever order they come. Calls of a program that is over need none.
@@ -103,12 +91,13 @@ def check_call_outputs(items: Iterable[it.Item], *, waiting: bool = False) -> No
         if not call_id or getattr(item, "status", None) == "incomplete":
             continue  # a call that a limit cut was never handed out to be run
         program = caller_program_id(item)
-        if (name := _CALLS.get(type(item))) is not None:
-            calls[call_id] = name
+        kind = KINDS[type(item)]
+        if kind.call_name:
+            calls[call_id] = kind.call_name
             if program is not None and program not in going:
                 over.add(call_id)
-        elif (answer := _ANSWERS.get(type(item))) is not None:
-            outputs[call_id] = answer[1]
+        elif kind.answers is not None and (name := KINDS[kind.answers].call_name):
+            outputs[call_id] = name
     for call_id, name in outputs.items():
         if call_id not in calls:
             raise InvalidRequest(

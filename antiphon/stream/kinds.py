@@ -1,12 +1,12 @@
-"""How each kind of item streams: the one table the writer and the fold are driven by.
+"""The table of item kinds: how each one streams, who writes it, who runs it, how it fails.
 
-A row says which id prefix a kind has, where its text goes, and which progress it can report. The
-grammar states the legal order on its own; a test compares the two.
+Everything in the package that depends on the kind of an item reads it from the row in ``KINDS``.
+Only ``event_grammar`` states the legal order of events on its own; a test compares the two.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from msgspec import Struct
@@ -16,12 +16,24 @@ from antiphon.wire import items as it
 
 from .deltas import Channel
 
-__all__ = ["KINDS", "OPEN_RESPONSES_KINDS", "Kind", "TextChannel", "kinds_for"]
+__all__ = [
+    "KINDS",
+    "OPEN_RESPONSES_KINDS",
+    "ErrorField",
+    "Kind",
+    "TextChannel",
+    "error_fields",
+    "kinds_for",
+]
 
 
 class TextChannel(Struct, frozen=True, kw_only=True):
-    """A text that streams. ``field`` is where the whole stands, in the ``done`` event and in the
-    part or item. With ``part``, the text lies in a part of its own, listed under ``listed``."""
+    """Where the text deltas of one channel go, and the events that report them.
+
+    ``field`` holds the whole text, in the ``done`` event and in the part or the item. If ``part``
+    is set, each text is a part of that class in the item's list ``listed``. ``index`` names the
+    events' field with the position of the part in that list.
+    """
 
     delta: type[ev.Event]
     done: type[ev.Event]
@@ -34,18 +46,50 @@ class TextChannel(Struct, frozen=True, kw_only=True):
     carries_logprobs: bool = False
 
 
-class Kind(Struct, frozen=True, kw_only=True):
-    """A row: id prefix, texts by channel, progress events by name. ``unfinished``: fields of an
-    item that did not complete, for kinds that have no status ``incomplete``. ``begins``: it may
-    have a status while it is open. ``gathered``: events that bring more of a field of the item,
-    with its name."""
+class ErrorField(Struct, frozen=True):
+    """The field in which an item reports its error. ``value`` makes its new value from the item
+    and the error message."""
 
+    name: str
+    value: Callable[[Any, str], Any]
+
+
+class Kind(Struct, frozen=True, kw_only=True):
+    """All facts about one kind of item. Booleans are false, and mappings empty, for most kinds."""
+
+    #: Prefix of the item's id.
     prefix: str
+    #: The texts that stream into the item.
     stems: Mapping[Channel, TextChannel] = {}
+    #: Progress events, by the name that deltas use.
     progress: Mapping[str, type[ev.Event]] = {}
+    #: Fields of an item that did not complete, for kinds without the status ``incomplete``.
     unfinished: Mapping[str, Any] = {}
+    #: The item has the status ``in_progress`` while it is open.
     begins: bool = True
+    #: Events that append to a list of the item, and the name of that field.
     gathered: Mapping[type[ev.Event], str] = {}
+    #: The model writes the item from beginning to end; it is not the work of a tool.
+    written_by_model: bool = False
+    #: A tool that runs in this server makes the item (a ``shell_call`` may also run at the client).
+    runs_here: bool = False
+    #: A call that counts against ``max_tool_calls``.
+    counts_as_call: bool = False
+    #: ``failed`` is a legal status.
+    can_fail: bool = False
+    #: Where the item reports an error; None if it cannot.
+    error: ErrorField | None = None
+    #: Programs may make the call, but its ``caller`` is left out if the model made it: OpenAI's
+    #: items of this kind have no such field.
+    omits_direct_caller: bool = False
+    #: The kind of the call that this output answers; both carry the same ``call_id``.
+    answers: type[it.ItemBase] | None = None
+    #: What OpenAI's error messages call this kind of call; "" if its output is not demanded.
+    call_name: str = ""
+    #: The field that may hold parts: a list of them, one part, or a text; "" if there is none.
+    parts_field: str = ""
+    #: It applies to the whole conversation, wherever it stands, and is never summarised.
+    persistent: bool = False
 
 
 _ANSWER = TextChannel(
@@ -77,7 +121,7 @@ _SUMMARY = TextChannel(
 )
 
 
-def _thinking(delta: type[ev.Event], done: type[ev.Event]) -> Kind:
+def _reasoning(delta: type[ev.Event], done: type[ev.Event]) -> Kind:
     text = TextChannel(
         delta=delta,
         done=done,
@@ -86,52 +130,100 @@ def _thinking(delta: type[ev.Event], done: type[ev.Event]) -> Kind:
         part_added=ev.ContentPartAdded,
         part_done=ev.ContentPartDone,
     )
-    return Kind(prefix="rs", stems={"text": text, "summary": _SUMMARY})
+    return Kind(prefix="rs", stems={"text": text, "summary": _SUMMARY}, written_by_model=True)
 
 
-def _said(
-    prefix: str,
-    delta: type[ev.Event],
-    done: type[ev.Event],
-    field: str,
-    progress: Mapping[str, type[ev.Event]] | None = None,
-) -> Kind:
-    stems: Mapping[Channel, TextChannel] = {
-        "text": TextChannel(delta=delta, done=done, field=field)
-    }
-    return Kind(prefix=prefix, stems=stems, progress=progress or {})
+def _whole_text(
+    delta: type[ev.Event], done: type[ev.Event], field: str
+) -> Mapping[Channel, TextChannel]:
+    """The one text of a kind without parts: the arguments, input or code of a call."""
+    return {"text": TextChannel(delta=delta, done=done, field=field)}
+
+
+#: The code of an internal error in JSON-RPC.
+_JSON_RPC_INTERNAL_ERROR = -32603
+
+
+def _mcp_error(item: it.McpCall, message: str) -> dict[str, Any]:
+    return {"type": "mcp_protocol_error", "code": _JSON_RPC_INTERNAL_ERROR, "message": message}
+
+
+def _image_error(item: it.ImageGenerationCall, message: str) -> dict[str, Any]:
+    code = "image_generation_failed"
+    return {"type": "server_error", "code": code, "message": message, "param": None}
+
+
+def _shell_error(item: it.ShellCallOutput, message: str) -> tuple[Any, ...]:
+    """The outputs so far and one more, of a command that failed."""
+    outcome = {"type": "exit", "exit_code": 1}
+    return (*item.output, {"stdout": "", "stderr": message, "outcome": outcome})
+
+
+def _list_tools_error(item: it.McpListTools, message: str) -> str:
+    return message
 
 
 KINDS: Mapping[type[it.ItemBase], Kind] = {
-    it.Message: Kind(prefix="msg", stems={"text": _ANSWER, "refusal": _REFUSAL}),
-    it.Reasoning: _thinking(ev.ReasoningTextDelta, ev.ReasoningTextDone),
-    it.FunctionCall: _said(
-        "fc", ev.FunctionCallArgumentsDelta, ev.FunctionCallArgumentsDone, "arguments"
+    it.Message: Kind(
+        prefix="msg",
+        stems={"text": _ANSWER, "refusal": _REFUSAL},
+        written_by_model=True,
+        parts_field="content",
     ),
-    it.CustomToolCall: _said(
-        "ctc", ev.CustomToolCallInputDelta, ev.CustomToolCallInputDone, "input"
+    it.Reasoning: _reasoning(ev.ReasoningTextDelta, ev.ReasoningTextDone),
+    it.FunctionCall: Kind(
+        prefix="fc",
+        stems=_whole_text(ev.FunctionCallArgumentsDelta, ev.FunctionCallArgumentsDone, "arguments"),
+        written_by_model=True,
+        call_name="function call",
     ),
-    it.McpCall: _said(
-        "mcp",
-        ev.McpCallArgumentsDelta,
-        ev.McpCallArgumentsDone,
-        "arguments",
-        {
+    it.FunctionCallOutput: Kind(prefix="fco", answers=it.FunctionCall, parts_field="output"),
+    it.CustomToolCall: Kind(
+        prefix="ctc",
+        stems=_whole_text(ev.CustomToolCallInputDelta, ev.CustomToolCallInputDone, "input"),
+        written_by_model=True,
+        call_name="custom tool call",
+    ),
+    it.CustomToolCallOutput: Kind(prefix="ctco", answers=it.CustomToolCall, parts_field="output"),
+    it.McpListTools: Kind(
+        prefix="mcpl",
+        progress={
+            "in_progress": ev.McpListToolsInProgress,
+            "completed": ev.McpListToolsCompleted,
+            "failed": ev.McpListToolsFailed,
+        },
+        runs_here=True,
+        error=ErrorField("error", _list_tools_error),
+        persistent=True,
+    ),
+    it.McpCall: Kind(
+        prefix="mcp",
+        stems=_whole_text(ev.McpCallArgumentsDelta, ev.McpCallArgumentsDone, "arguments"),
+        progress={
             "in_progress": ev.McpCallInProgress,
             "completed": ev.McpCallCompleted,
             "failed": ev.McpCallFailed,
         },
+        runs_here=True,
+        counts_as_call=True,
+        can_fail=True,
+        error=ErrorField("error", _mcp_error),
+        omits_direct_caller=True,
     ),
-    it.CodeInterpreterCall: _said(
-        "ci",
-        ev.CodeInterpreterCallCodeDelta,
-        ev.CodeInterpreterCallCodeDone,
-        "code",
-        {
+    it.McpApprovalRequest: Kind(prefix="mcpr", omits_direct_caller=True),
+    it.McpApprovalResponse: Kind(prefix="mcpa"),
+    it.CodeInterpreterCall: Kind(
+        prefix="ci",
+        stems=_whole_text(ev.CodeInterpreterCallCodeDelta, ev.CodeInterpreterCallCodeDone, "code"),
+        progress={
             "in_progress": ev.CodeInterpreterCallInProgress,
             "interpreting": ev.CodeInterpreterCallInterpreting,
             "completed": ev.CodeInterpreterCallCompleted,
         },
+        runs_here=True,
+        counts_as_call=True,
+        can_fail=True,
+        omits_direct_caller=True,
     ),
     it.WebSearchCall: Kind(
         prefix="ws",
@@ -140,6 +232,9 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
             "searching": ev.WebSearchCallSearching,
             "completed": ev.WebSearchCallCompleted,
         },
+        runs_here=True,
+        counts_as_call=True,
+        can_fail=True,
     ),
     it.FileSearchCall: Kind(
         prefix="fs",
@@ -148,6 +243,9 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
             "searching": ev.FileSearchCallSearching,
             "completed": ev.FileSearchCallCompleted,
         },
+        runs_here=True,
+        counts_as_call=True,
+        can_fail=True,
     ),
     it.ImageGenerationCall: Kind(
         prefix="ig",
@@ -159,16 +257,11 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
         },
         # null in ``result`` ends the AI SDK's stream
         unfinished={"status": "failed", "result": ""},
+        runs_here=True,
+        counts_as_call=True,
+        can_fail=True,
+        error=ErrorField("error", _image_error),
     ),
-    it.McpListTools: Kind(
-        prefix="mcpl",
-        progress={
-            "in_progress": ev.McpListToolsInProgress,
-            "completed": ev.McpListToolsCompleted,
-            "failed": ev.McpListToolsFailed,
-        },
-    ),
-    it.Compaction: Kind(prefix="cmp", progress={"compacting": ev.CompactionCompacting}),
     it.ShellCall: Kind(
         prefix="sh",
         progress={
@@ -176,6 +269,9 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
             "command.delta": ev.ShellCallCommandDelta,
             "command.done": ev.ShellCallCommandDone,
         },
+        runs_here=True,
+        counts_as_call=True,
+        call_name="shell call",
     ),
     it.ShellCallOutput: Kind(
         prefix="sho",
@@ -184,35 +280,47 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
             "output.done": ev.ShellCallOutputContentDone,
         },
         gathered={ev.ShellCallOutputContentDone: "output"},
+        runs_here=True,
+        error=ErrorField("output", _shell_error),
+        answers=it.ShellCall,
     ),
-    it.FunctionCallOutput: Kind(prefix="fco"),
-    it.CustomToolCallOutput: Kind(prefix="ctco"),
-    it.ComputerCall: Kind(prefix="cu"),
-    it.ComputerCallOutput: Kind(prefix="cuo"),
-    it.LocalShellCall: Kind(prefix="lsh"),
-    it.LocalShellCallOutput: Kind(prefix="lsho"),
-    it.ApplyPatchCall: Kind(prefix="apc"),
-    it.ApplyPatchCallOutput: Kind(prefix="apco"),
-    it.McpApprovalRequest: Kind(prefix="mcpr"),
-    it.McpApprovalResponse: Kind(prefix="mcpa"),
-    it.ToolSearchCall: Kind(prefix="tsc"),
-    it.ToolSearchOutput: Kind(prefix="tso"),
-    it.AdditionalTools: Kind(prefix="adt"),
+    it.ComputerCall: Kind(prefix="cu", call_name="computer call"),
+    it.ComputerCallOutput: Kind(
+        prefix="cuo", can_fail=True, answers=it.ComputerCall, parts_field="output"
+    ),
+    it.LocalShellCall: Kind(prefix="lsh", call_name="local shell call"),
+    it.LocalShellCallOutput: Kind(prefix="lsho", answers=it.LocalShellCall),
+    it.ApplyPatchCall: Kind(prefix="apc", call_name="apply patch call"),
+    it.ApplyPatchCallOutput: Kind(prefix="apco", can_fail=True, answers=it.ApplyPatchCall),
+    it.ToolSearchCall: Kind(prefix="tsc", runs_here=True, counts_as_call=True),
+    it.ToolSearchOutput: Kind(
+        prefix="tso", runs_here=True, answers=it.ToolSearchCall, persistent=True
+    ),
+    it.AdditionalTools: Kind(prefix="adt", persistent=True),
     it.Program: Kind(prefix="prg"),
-    it.ProgramOutput: Kind(prefix="prgo", begins=False),
-    # Only ever sent by clients; the prefix serves the ids they are stored under.
+    it.ProgramOutput: Kind(prefix="prgo", begins=False, runs_here=True, answers=it.Program),
+    it.Compaction: Kind(
+        prefix="cmp", progress={"compacting": ev.CompactionCompacting}, written_by_model=True
+    ),
+    # Only clients send these three; the prefix is for the ids they are stored under.
     it.CompactionTrigger: Kind(prefix="cmpt"),
-    it.ConfigurationUpdate: Kind(prefix="cfgu"),
+    it.ConfigurationUpdate: Kind(prefix="cfgu", persistent=True),
     it.ItemReference: Kind(prefix="ref"),
 }
 
-#: The same with raw reasoning under the event names that Open Responses gives it.
+#: The same table, with the event names of Open Responses for raw reasoning.
 OPEN_RESPONSES_KINDS: Mapping[type[it.ItemBase], Kind] = {
     **KINDS,
-    it.Reasoning: _thinking(ev.ReasoningDelta, ev.ReasoningDone),
+    it.Reasoning: _reasoning(ev.ReasoningDelta, ev.ReasoningDone),
 }
 
 
 def kinds_for(reasoning_events: str) -> Mapping[type[it.ItemBase], Kind]:
-    """The table for a setting: ``openai`` or ``open_responses`` names for raw reasoning."""
+    """Return the table for a value of the setting: ``openai`` or ``open_responses``."""
     return OPEN_RESPONSES_KINDS if reasoning_events == "open_responses" else KINDS
+
+
+def error_fields(item: it.Item, message: str) -> Mapping[str, Any]:
+    """Return the field with which an item reports an error; empty if its kind has none."""
+    error = KINDS[type(item)].error
+    return {} if error is None else {error.name: error.value(item, message)}

@@ -9,8 +9,9 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.conversation import PARTS, Conversation
+from antiphon.conversation import Conversation
 from antiphon.engines.common.pillow_images import as_png
+from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
 
 __all__ = ["convert_images"]
@@ -31,7 +32,7 @@ def _rewritten(conversation: Conversation, heads: tuple[str, ...]) -> Conversati
     items = list(conversation.items)
     for index, item in enumerate(items):
         if parts := [_readable(part, heads) for part in _parts(item)]:
-            field = PARTS[type(item)]
+            field = KINDS[type(item)].parts_field
             is_one = not isinstance(getattr(item, field), tuple)
             items[index] = replace(item, **{field: parts[0] if is_one else tuple(parts)})
     return replace(conversation, items=tuple(items))
@@ -39,7 +40,7 @@ def _rewritten(conversation: Conversation, heads: tuple[str, ...]) -> Conversati
 
 def _parts(item: it.Item) -> Iterator[Any]:
     """What the item's field holds, a text among it."""
-    if (field := PARTS.get(type(item))) is not None:
+    if field := KINDS[type(item)].parts_field:
         held = getattr(item, field)
         yield from held if isinstance(held, tuple) else (held,)
 

@@ -25,26 +25,15 @@ from antiphon.stream.deltas import (
     SampledTokens,
     Text,
 )
+from antiphon.stream.kinds import KINDS
 from antiphon.stream.writer import ItemWriter, ResponseWriter
-from antiphon.wire.items import (
-    Compaction,
-    CustomToolCall,
-    FunctionCall,
-    Item,
-    ItemBase,
-    Message,
-    Reasoning,
-)
+from antiphon.wire.items import CustomToolCall, FunctionCall, Item, ItemBase
 from antiphon.wire.response import Usage
 
 from .token_log import append_prompt
 from .tool_usage import summed
 
 __all__ = ["ExtraFields", "Recorder"]
-
-
-#: Items that the model itself writes, from beginning to end.
-_WRITTEN = (Message, Reasoning, FunctionCall, CustomToolCall, Compaction)
 
 #: Fields that an item gets when it is closed, besides what was said; they replace what a backend
 #: gave in the same place.
@@ -83,7 +72,9 @@ class Recorder:
         self._item: ItemWriter | _Unheard | None = next(iter(out.open_items), None)
         #: Calls of tools that run here, by their keys: those of an interruption by their ids.
         self._calls: dict[str, ItemWriter] = {
-            item.value.id: item for item in out.open_items if not isinstance(item.value, _WRITTEN)
+            item.value.id: item
+            for item in out.open_items
+            if not KINDS[type(item.value)].written_by_model
         }
         if hides and sampled and self._item is None:
             self._item = _Unheard()  # for all we know, it was interrupted in one of those

@@ -17,6 +17,7 @@ from msgspec.structs import replace
 from antiphon.conversation import caller_program_id, open_programs
 from antiphon.errors import InvalidRequest
 from antiphon.security.encryption import SealBroken
+from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
 from antiphon.wire.response import InputTransformation
 
@@ -32,9 +33,6 @@ _SUMMARY = (
 )
 _NO_SUMMARY = "(No summary could be written.)"
 _CUT = "\n[…]\n"
-
-#: Items that hold for what comes after them, wherever they stand.
-_HOLDS = (it.AdditionalTools, it.ConfigurationUpdate, it.McpListTools, it.ToolSearchOutput)
 
 #: What a picture or a file is taken to weigh, and how many bytes of text are taken for a token.
 _PART_TOKENS = 1000
@@ -195,7 +193,7 @@ def _not_ours(item: it.Item, index: int) -> InvalidRequest:
 
 
 def _is_output(item: it.Item) -> bool:
-    return str(item.__struct_config__.tag).endswith("_output")
+    return KINDS[type(item)].answers is not None
 
 
 def _awaited(item: it.Item) -> str | None:
@@ -279,7 +277,7 @@ def _words(item: it.Item) -> bytes | None:
 
 def is_persistent(item: it.Item) -> bool:
     """It says how the whole conversation is to go, and is never summarised."""
-    return isinstance(item, _HOLDS) or (
+    return KINDS[type(item)].persistent or (
         isinstance(item, it.Message) and item.role in ("system", "developer")
     )
 

@@ -19,9 +19,10 @@ from antiphon.attachments.documents import Documents, Unreadable
 from antiphon.attachments.fetch import Failed, Fetched, Fetcher, check
 from antiphon.attachments.image_header import MIMES, Broken, sniff
 from antiphon.backends.base import Backend, Reply
-from antiphon.conversation import PARTS, Conversation, Options
+from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError, UnreadableImage
 from antiphon.resources.files import Files
+from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
 
 from .attachment_sources import Bad, Given, given_in, url_of
@@ -243,8 +244,8 @@ _IMAGES = (it.InputImage, it.ComputerScreenshot)
 
 def _parts(item: it.Item) -> tuple[str, tuple[it.Part, ...] | list[it.Part]] | None:
     """The field and its parts; a list where the field holds one part and no array."""
-    field = PARTS.get(type(item))
-    if field is None:
+    field = KINDS[type(item)].parts_field
+    if not field:
         return None
     value = getattr(item, field)
     if isinstance(value, str):
@@ -253,7 +254,7 @@ def _parts(item: it.Item) -> tuple[str, tuple[it.Part, ...] | list[it.Part]] | N
 
 
 def _with(item: it.Item, number: int, part: it.Part) -> it.Item:
-    field = PARTS[type(item)]
+    field = KINDS[type(item)].parts_field
     value = getattr(item, field)
     if isinstance(value, tuple):
         return replace(item, **{field: (*value[:number], part, *value[number + 1 :])})

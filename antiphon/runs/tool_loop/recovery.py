@@ -8,51 +8,18 @@ from msgspec.structs import replace
 
 from antiphon.conversation import ResumePoint, caller_program_id, open_programs
 from antiphon.stream.deltas import Close, Delta
+from antiphon.stream.kinds import KINDS, error_fields
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
-
-from .executor import error_fields
 
 __all__ = ["calls_of", "fail_open_items", "interrupted_in_tools", "turns_of"]
 
 _INTERRUPTED = "The server was interrupted while this ran. It may or may not have been done."
 
-#: Items of tools that run here.
-_RUN_HERE = (
-    it.McpListTools,
-    it.McpCall,
-    it.WebSearchCall,
-    it.FileSearchCall,
-    it.CodeInterpreterCall,
-    it.ImageGenerationCall,
-    it.ShellCall,
-    it.ShellCallOutput,
-    it.ToolSearchCall,
-    it.ToolSearchOutput,
-    it.ProgramOutput,
-)
-#: Those of them that count as calls.
-_CALLS = (
-    it.McpCall,
-    it.WebSearchCall,
-    it.FileSearchCall,
-    it.CodeInterpreterCall,
-    it.ImageGenerationCall,
-    it.ShellCall,
-    it.ToolSearchCall,
-)
-_CAN_FAIL = (
-    it.McpCall,
-    it.WebSearchCall,
-    it.FileSearchCall,
-    it.CodeInterpreterCall,
-    it.ImageGenerationCall,
-)
-
 
 def calls_of(begun: ResumePoint) -> int:
     """Calls of tools that run here."""
-    return sum(isinstance(item, _CALLS) for item in (*begun.items, *begun.open))
+    return sum(KINDS[type(item)].counts_as_call for item in (*begun.items, *begun.open))
 
 
 def turns_of(begun: ResumePoint) -> list[Usage]:
@@ -67,7 +34,7 @@ def turns_of(begun: ResumePoint) -> list[Usage]:
 def interrupted_in_tools(begun: ResumePoint) -> bool:
     """Interrupted while tools ran, or before the model heard of it."""
     last = begun.open or begun.items[-1:]
-    if any(isinstance(item, _RUN_HERE) or caller_program_id(item) is not None for item in last):
+    if any(KINDS[type(item)].runs_here or caller_program_id(item) is not None for item in last):
         return True
     return bool(open_programs(begun.items))
 
@@ -78,7 +45,7 @@ def fail_open_items(begun: ResumePoint) -> tuple[tuple[Delta, ...], tuple[it.Ite
     items: list[it.Item] = []
     for item in begun.open:
         told = error_fields(item, _INTERRUPTED)
-        status = "failed" if isinstance(item, _CAN_FAIL) else "incomplete"
+        status = "failed" if KINDS[type(item)].can_fail else "incomplete"
         out.append(Close(told, item.id, status))
         if "status" in item.__struct_fields__:
             told = {**told, "status": status}

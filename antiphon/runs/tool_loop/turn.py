@@ -18,9 +18,9 @@ from antiphon.tools.base import (
     ArgumentObserver,
     CallContext,
     PendingCall,
-    Result,
-    Step,
     ToolFunction,
+    ToolProgress,
+    ToolResult,
 )
 from antiphon.tools.citations import Citations
 from antiphon.wire import items as it
@@ -28,12 +28,8 @@ from antiphon.wire import tools as tl
 
 __all__ = ["ToolCall", "Turn", "conversation_items"]
 
-#: What clients run: a turn with one of these ends the response.
+#: Calls that the client runs unless a tool here does: a turn with one of these ends the response.
 _CLIENTS = (it.FunctionCall, it.CustomToolCall)
-
-
-#: Items that tell who made the call only where a program did: OpenAI's have no such field.
-_UNTOLD = (it.McpCall, it.McpApprovalRequest, it.CodeInterpreterCall)
 
 
 class ToolCall:
@@ -58,11 +54,11 @@ class ToolCall:
         #: It is in the conversation already.
         self.stands = False
         self.refused = bool(refused)
-        self.result: Result | None = Result(text=refused, failed=True) if refused else None
+        self.result: ToolResult | None = ToolResult(text=refused, failed=True) if refused else None
         #: The item that its output has become.
         self.following: it.Item | None = None
         #: What tells of it as it is written.
-        self.writing = offer.writing() if offer.writing is not None else None
+        self.writing = offer.argument_observer() if offer.argument_observer is not None else None
         self._shell = shell
         self._text: list[str] = []
 
@@ -86,7 +82,7 @@ class ToolCall:
     @classmethod
     def first(cls, first: PendingCall, ids: Callable[[str], str]) -> ToolCall:
         """One that is run before the model is asked."""
-        call = cls.made(first.offer, first.arguments, first.call_id or ids("call"))
+        call = cls.made(first.function, first.arguments, first.call_id or ids("call"))
         call.stands = first.call_id is not None
         return call
 
@@ -94,7 +90,7 @@ class ToolCall:
         """All of it at once; nothing of one that has been said."""
         if self.stands:
             return ()
-        text = (Text(self.arguments),) if self.offer.streamed and self.arguments else ()
+        text = (Text(self.arguments),) if self.offer.streams_text and self.arguments else ()
         return (*self.open_deltas(), *text, *self.close_deltas())
 
     def open_deltas(self) -> tuple[Delta, ...]:
@@ -113,7 +109,7 @@ class ToolCall:
         """The item, with who made the call."""
         if self.caller is None or "caller" not in item.__struct_fields__:
             return item
-        if isinstance(self.caller, it.DirectCaller) and isinstance(item, _UNTOLD):
+        if isinstance(self.caller, it.DirectCaller) and KINDS[type(item)].omits_direct_caller:
             return item
         return replace(item, caller=self.caller)
 
@@ -121,15 +117,15 @@ class ToolCall:
         """All of it has been said. One that runs here goes on as an item, unless what comes of it
         is another one."""
         offer = self.offer
-        steps = self.steps(lambda writing: writing.end(self.arguments))
-        if offer.call is not None and offer.apart is None:
+        steps = self.steps(lambda writing: writing.finish(self.arguments))
+        if offer.handler is not None and offer.failed_output is None:
             return (*steps, Close())
-        return (*steps, Close(offer.read(self.arguments), self.key))
+        return (*steps, Close(offer.parse_fields(self.arguments), self.key))
 
     @property
     def shown(self) -> it.Item:
         """Its item as it begins."""
-        shell = self.offer.shell
+        shell = self.offer.initial_item
         if "call_id" in shell.__struct_fields__:
             shell = replace(shell, call_id=self.call_id)
         return self.named(shell)
@@ -139,7 +135,7 @@ class ToolCall:
         """Its item as it ended, and those that follow it; a client's as it was said."""
         result = self.result
         if result is None:
-            return (replace(self.shown, **self.offer.read(self.arguments)),)
+            return (replace(self.shown, **self.offer.parse_fields(self.arguments)),)
         if self.following is not None:
             return (self.shown, replace(self.following, **result.fields))
         return (replace(self.shown, **result.fields, status=self.status), *result.items)
@@ -147,19 +143,21 @@ class ToolCall:
     @property
     def waits(self) -> bool:
         """It goes on when the client has answered."""
-        return self.result is not None and self.result.waiting
+        return self.result is not None and self.result.awaits_client
 
     @property
     def status(self) -> str:
         """How the item ended that tells of it now."""
         if self.result is None or not self.result.failed:
             return "completed"
-        return self.offer.failure if self.following is None else "incomplete"
+        return self.offer.failed_status if self.following is None else "incomplete"
 
     def write(self, delta: Text) -> None:
         self._text.append(delta.text)
 
-    def steps(self, tell: Callable[[ArgumentObserver], Iterable[Step]]) -> tuple[Delta, ...]:
+    def steps(
+        self, tell: Callable[[ArgumentObserver], Iterable[ToolProgress]]
+    ) -> tuple[Delta, ...]:
         """What is told of its being written."""
         if self.writing is None or self.ignored:
             return ()
@@ -183,7 +181,9 @@ class ToolCall:
         return kind(call_id=self.call_id, output=text)
 
 
-async def _never(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+async def _never(
+    arguments: str, context: CallContext
+) -> AsyncGenerator[ToolProgress | ToolResult, None]:
     return
     yield
 
@@ -191,8 +191,8 @@ async def _never(arguments: str, context: CallContext) -> AsyncGenerator[Step | 
 #: Of what is called and is not there.
 _NOBODY = ToolFunction(
     tool=tl.Function(name=""),
-    shell=it.McpCall(server_label="", name="", arguments=""),
-    call=_never,
+    initial_item=it.McpCall(server_label="", name="", arguments=""),
+    handler=_never,
 )
 
 
@@ -280,7 +280,7 @@ class Turn:
     @property
     def calls(self) -> list[ToolCall]:
         """The calls that are to run here."""
-        return [each for each in self._called if each.offer.call is not None]
+        return [each for each in self._called if each.offer.handler is not None]
 
     @property
     def _called(self) -> list[ToolCall]:
@@ -323,7 +323,7 @@ class Turn:
         """What is to be said of the item that the end found open."""
         if isinstance(self._open, ToolCall):
             call = self._open
-            return call.steps(lambda w: w.cut() if is_cut else w.end(call.arguments))
+            return call.steps(lambda w: w.abort() if is_cut else w.finish(call.arguments))
         return self._open.end() if self._open is not None else ()
 
     def _written(self, delta: Text) -> Iterable[Delta]:
@@ -333,7 +333,7 @@ class Turn:
         now.write(delta)
         if isinstance(now, _Spoken):
             return now.said(delta)
-        if now.ignored or not now.offer.streamed:
+        if now.ignored or not now.offer.streams_text:
             return now.steps(lambda writing: writing.feed(delta.text))
         return (delta,)
 
@@ -356,8 +356,8 @@ class Turn:
             if self._caller is not None and isinstance(item, _CLIENTS):
                 return (replace(delta, item=replace(item, caller=self._caller)),)
             return (delta,)
-        ignored = offer.call is not None and self._allowed == 0
-        if offer.call is not None and self._allowed:
+        ignored = offer.handler is not None and self._allowed == 0
+        if offer.handler is not None and self._allowed:
             self._allowed -= 1
         call_id = self._ids("call")
         self._open = call = ToolCall(offer, item, call_id, ignored=ignored, caller=self._caller)
@@ -373,5 +373,5 @@ class Turn:
             return now.end()
         if now is None or now.ignored:
             return ()
-        self.awaits_client |= now.offer.call is None
+        self.awaits_client |= now.offer.handler is None
         return now.close_deltas()

@@ -23,14 +23,15 @@ from antiphon.conversation import caller_program_id, open_programs
 from antiphon.errors import InvalidRequest
 from antiphon.sandbox.javascript import Answer, Asked, JavaScript
 from antiphon.security.encryption import Seal, SealBroken
+from antiphon.stream.kinds import KINDS
 from antiphon.tools.base import (
     CallContext,
     NestedCall,
     PendingCall,
     ResponseContext,
-    Result,
-    Step,
     ToolFunction,
+    ToolProgress,
+    ToolResult,
     Toolset,
 )
 from antiphon.tools.truncate import truncate_middle
@@ -57,12 +58,9 @@ _MANY = "It made too many calls: {most} are possible."
 _NO_MORE = "No more calls of tools are possible in this response."
 _OBJECT = "The argument must be one object."
 
-
-_OUTPUTS = (
-    it.FunctionCallOutput,
-    it.CustomToolCallOutput,
-    it.ShellCallOutput,
-    it.ApplyPatchCallOutput,
+#: Outputs of calls that programs make.
+_OUTPUTS: tuple[type[Any], ...] = tuple(
+    cls for cls, kind in KINDS.items() if kind.answers in ANSWERED
 )
 
 
@@ -120,7 +118,7 @@ class Programs:
         opening: ResponseContext,
         allowed: Mapping[str, PendingCall] = {},
     ) -> Toolset:
-        callable_ = {_path(each): each for each in offers if type(each.shell) in ANSWERED}
+        callable_ = {_path(each): each for each in offers if type(each.initial_item) in ANSWERED}
         taken = {each.tool.name for each in offers if each.namespace is None}
         name = NAME
         while name in taken:
@@ -129,14 +127,17 @@ class Programs:
         work = _Work(self._javascript, callable_, allowed, self._most_calls)
         offer = ToolFunction(
             tool=tl.Custom(name=name, description=_described(callable_)),
-            shell=it.Program(call_id="", code="", fingerprint=""),
-            call=partial(work.run, (), at),
-            read=lambda code: {"code": code, "fingerprint": self._print(code, at, opening.tenant)},
-            apart=_failed,
+            initial_item=it.Program(call_id="", code="", fingerprint=""),
+            handler=partial(work.run, (), at),
+            parse_fields=lambda code: {
+                "code": code,
+                "fingerprint": self._print(code, at, opening.tenant),
+            },
+            failed_output=_failed,
         )
         first = tuple(
             PendingCall(
-                offer=replace(
+                function=replace(
                     offer,
                     call=partial(
                         work.run,
@@ -149,7 +150,7 @@ class Programs:
             )
             for program in open_programs(opening.items)
         )
-        return Toolset(offers=(offer,), first=first)
+        return Toolset(functions=(offer,), pending_calls=first)
 
     def _print(self, code: str, at: int, tenant: str) -> str:
         mark = msgspec.msgpack.encode(_Mark(_digest(code), at))
@@ -189,7 +190,7 @@ class _Work:
 
     async def run(
         self, before: Sequence[tuple[it.Item, ...]], at: int, code: str, context: CallContext
-    ) -> AsyncGenerator[Step | Result, None]:
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         """One program. ``before``: its calls so far. All calls that it waits for are answered at
         once, in their order: what it does next must not hang on which of them was quicker."""
         known = _Known(before)
@@ -203,7 +204,7 @@ class _Work:
                 break
             more = await self._answered(stage.asked, known, context)
             if more is None:
-                yield Result(waiting=True)
+                yield ToolResult(awaits_client=True)
                 return
             answers += more
         lines = [stage.said] if stage.said else []
@@ -211,10 +212,10 @@ class _Work:
             lines.append(f"The program failed. {stage.error}")
         output = it.ProgramOutput(
             call_id=context.call_id,
-            result=truncate_middle("\n".join(lines), context.room),
+            result=truncate_middle("\n".join(lines), context.max_result_bytes),
             status="incomplete" if stage.error is not None else "completed",
         )
-        yield Result(text=output.result, failed=stage.error is not None, items=(output,))
+        yield ToolResult(text=output.result, failed=stage.error is not None, items=(output,))
 
     async def _answered(
         self, asked: Sequence[Asked], known: _Known, context: CallContext
@@ -228,18 +229,18 @@ class _Work:
             arguments = None if offer is None else _arguments(offer, each.argument)
             if offer is None or arguments is None:
                 answers[place] = Answer(json.dumps(_OBJECT), failed=True)
-            elif (call := known.take(offer.shell)) is not None:
+            elif (call := known.take(offer.initial_item)) is not None:
                 if (first := self._allowed.get(call[0].id)) is not None:
-                    wanted[place] = NestedCall(first.offer, first.arguments)
+                    wanted[place] = NestedCall(first.function, first.arguments)
                     continue
                 answers[place] = call_result(call, offer.tool)
                 waiting |= answers[place] is None
             else:
                 wanted[place] = NestedCall(offer, arguments)
         if wanted:
-            done = await context.ask(tuple(wanted.values()))
+            done = await context.run_nested_calls(tuple(wanted.values()))
             for (place, each_wanted), call in zip(wanted.items(), done, strict=True):
-                found = call_result(call, each_wanted.offer.tool) if call else _refused()
+                found = call_result(call, each_wanted.function.tool) if call else _refused()
                 answers[place] = found
                 waiting |= found is None
         return None if waiting else [each for each in answers if each is not None]
@@ -304,7 +305,9 @@ def _described(callable_: Mapping[tuple[str, ...], ToolFunction]) -> str:
     """What can be called, as TypeScript has it. What a search would have to find first is not
     told."""
     told = [
-        declared(path, _about(offer.tool), _taken(offer.tool), returned(offer.shell, offer.tool))
+        declared(
+            path, _about(offer.tool), _taken(offer.tool), returned(offer.initial_item, offer.tool)
+        )
         for path, offer in callable_.items()
         if not (offer.tool.defer_loading is True and "direct" in (offer.tool.allowed_callers or ()))
     ]

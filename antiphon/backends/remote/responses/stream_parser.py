@@ -17,7 +17,7 @@ from antiphon.backends.remote.delta_builder import DeltaBuilder
 from antiphon.dialects.parser.tool_call import Call, ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Annotate, Channel, Delta, Finish, Progress, Reason
-from antiphon.stream.kinds import KINDS
+from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
 from antiphon.upstream.errors import complaint, refused
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
@@ -42,15 +42,10 @@ _CALLS = ("function_call", "custom_tool_call")
 _SAID = ("message", "reasoning")
 #: Event → the kind of item it writes into, and into which of its texts.
 _TEXTS: Mapping[str, tuple[str, Channel]] = {
-    "response.output_text.delta": ("message", "text"),
-    "response.refusal.delta": ("message", "refusal"),
-    "response.reasoning_text.delta": ("reasoning", "text"),
-    "response.reasoning.delta": ("reasoning", "text"),
-    "response.reasoning_summary_text.delta": ("reasoning", "summary"),
-    "response.function_call_arguments.delta": ("function_call", "text"),
-    "response.custom_tool_call_input.delta": ("custom_tool_call", "text"),
-    "response.code_interpreter_call_code.delta": ("code_interpreter_call", "text"),
-    "response.mcp_call_arguments.delta": ("mcp_call", "text"),
+    str(text.delta.__struct_config__.tag): (str(cls.__struct_config__.tag), channel)
+    for table in (KINDS, OPEN_RESPONSES_KINDS)
+    for cls, kind in table.items()
+    for channel, text in kind.stems.items()
 }
 #: What a preview of an image tells besides.
 _OF_PREVIEWS = ("size", "quality", "background", "output_format")
