@@ -34,7 +34,12 @@ from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.history.visible_history import recall
 from antiphon.runs.replies.compaction import ReplyRequest, compact, prepare_reply
 from antiphon.runs.replies.raw_messages import RawMessagesReply
-from antiphon.runs.replies.reasoning_summary import interrupted_in_summary
+from antiphon.runs.replies.reasoning_summary import (
+    Summariser,
+    SummarizedReply,
+    interrupted_in_summary,
+    level,
+)
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.runs.request.options import (
@@ -44,6 +49,7 @@ from antiphon.runs.request.options import (
     options,
     select_tools,
 )
+from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.runs.tool_loop.recovery import interrupted_in_tools
 from antiphon.runs.tool_loop.toolsets import check_access
 from antiphon.security.encryption import Seal
@@ -52,12 +58,12 @@ from antiphon.store.records import Batch, Claim, Job, StoredResponse, WebhookEve
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
+from antiphon.tools.allowed_callers import by_the_model
 from antiphon.tools.base import ResponseContext, ToolProvider
 from antiphon.wire.items import InputText, Item, ItemBase, Message
 from antiphon.wire.request import CreateResponse, InputTokens
 from antiphon.wire.response import Response
 
-from .layers import Layers
 from .policy import Policy
 
 __all__ = ["Prepared", "Preparer"]
@@ -116,7 +122,6 @@ class Preparer:
         self._prompts = prompts
         self._attachments = attachments
         self._providers = providers
-        self._layers = Layers(models=models, policy=policy, ids=ids, clock=clock)
         self._chains = ChainCache(store)
         self._kinds = kinds
         self._clock = clock
@@ -153,15 +158,7 @@ class Preparer:
             else await prepare_reply(question, sealed, request.context_management or ())
         )
         if not context.recalled.triggered:
-            reply = self._layers.around(
-                reply,
-                meant,
-                question,
-                model,
-                tools=tools,
-                tenant=tenant,
-                response_id=response_id,
-            )
+            reply = self._wrapped(reply, meant, question, model, tools, tenant, response_id)
         response = initial_response(
             request,
             id=response_id,
@@ -185,6 +182,58 @@ class Preparer:
             response=response,
             ignored_tools=tools.ignored,
         )
+
+    def _wrapped(
+        self,
+        reply: Reply,
+        request: CreateResponse,
+        question: ReplyRequest,
+        model: CatalogModel,
+        tools: ToolSelection,
+        tenant: str,
+        response_id: str,
+    ) -> Reply:
+        """Wrap the reply in what the request needs: the tool loop, reasoning summaries, raw
+        messages. Raises ``InvalidRequest``."""
+        timed = bool(request.return_metrics)
+        tool_loop: ToolLoop | None = None
+        if tools.offers or tools.hosted:
+            reply = tool_loop = ToolLoop(
+                reply,
+                ToolLoopSpec(
+                    conversation=question.context.conversation,
+                    options=replace(question.options, tool_choice=request.tool_choice or "auto"),
+                    offers=tools.offers,
+                    hosted=tools.hosted,
+                    declared=by_the_model(request.tools),
+                    programs=tools.programs,
+                    include=frozenset(request.include or ()),
+                    ask=question.backend.prepare,
+                    bounds=replace(self._policy.bounds, calls=request.max_tool_calls),
+                    ids=self._ids,
+                    tenant=tenant,
+                    response_id=response_id,
+                    context_size=model.backend.context_size,
+                ),
+            )
+        summary_level = None if request.include_reasoning is False else level(request.reasoning)
+        if summary_level is not None:
+            reply = SummarizedReply(reply, self._summariser(model, summary_level))
+        if request.enable_response_messages or timed:
+            reply = RawMessagesReply(
+                reply,
+                model.backend,
+                spelled=bool(request.enable_response_messages),
+                timed=timed,
+                clock=self._clock,
+                turns=tool_loop.used if tool_loop is not None else [],
+            )
+        return reply
+
+    def _summariser(self, model: CatalogModel, summary_level: str) -> Summariser:
+        name = self._policy.summary_model
+        by = self._models.find(name) if name is not None else model
+        return Summariser(backend=by.backend, level=summary_level, defaults=by.defaults)
 
     async def count(self, tenant: str, request: InputTokens) -> int:
         """How many tokens the model would see: the same rendering."""
