@@ -31,9 +31,19 @@ from antiphon.wire.items import CustomToolCall, FunctionCall, Item, ItemBase
 from antiphon.wire.response import Usage
 
 from .token_log import append_prompt
-from .tool_usage import summed
 
 __all__ = ["ExtraFields", "Recorder"]
+
+#: OpenAI reports a family of tools that was not used with zeros (``Response.tool_usage``).
+_NO_TOOL_USAGE: Mapping[str, Any] = {
+    "image_gen": {
+        "input_tokens": 0,
+        "input_tokens_details": {"image_tokens": 0, "text_tokens": 0},
+        "output_tokens": 0,
+        "total_tokens": 0,
+    },
+    "web_search": {"num_requests": 0},
+}
 
 #: Fields that an item gets when it is closed, besides what was said; they replace what a backend
 #: gave in the same place.
@@ -146,7 +156,7 @@ class Recorder:
         if not delta.key:
             return self._close(**delta.result)
         if delta.used:
-            self.tool_usage = summed(self.tool_usage, delta.used)
+            self.tool_usage = _sum_numbers(self.tool_usage or _NO_TOOL_USAGE, delta.used)
         item = self._calls.pop(delta.key)
         self._item = None if self._item is item else self._item
         self._last = item.close(delta.status, **delta.result)
@@ -160,3 +170,15 @@ class Recorder:
         elif isinstance(item, ItemWriter):
             value = replace(item.value, **result) if result else item.value
             self._last = item.close(status, **{**result, **self._besides(value)})
+
+
+def _sum_numbers(one: Mapping[str, Any], other: Mapping[str, Any]) -> dict[str, Any]:
+    """Add two nested mappings, number by number. Values that are no numbers are left out."""
+    total = dict(one)
+    for name, value in other.items():
+        if isinstance(value, Mapping):
+            nested = total.get(name)
+            total[name] = _sum_numbers(nested if isinstance(nested, Mapping) else {}, value)
+        elif isinstance(value, int):
+            total[name] = total.get(name, 0) + value
+    return total

@@ -84,3 +84,31 @@ def test_an_item_that_is_open_at_the_end_is_closed_as_it_ended(
 def test_nothing_can_be_said_outside_an_item(delta: Delta) -> None:
     with pytest.raises(BackendError):
         recorded(delta)
+
+
+def test_tool_usage_is_summed_and_unused_families_are_zero() -> None:
+    details = {"image_tokens": 3, "text_tokens": 4}
+    image = {"input_tokens": 7, "input_tokens_details": details, "output_tokens": 2}
+    call = it.WebSearchCall(status="in_progress")
+
+    def close(key: str, used: dict[str, object]) -> tuple[Delta, Delta]:
+        return Open(call, key), Close({}, key, used=used)
+
+    first = close("1", {"image_gen": {**image, "total_tokens": 9}})
+    recorder, _ = recorded(*first)
+    assert recorder.tool_usage["web_search"] == {"num_requests": 0}
+    recorder, _ = recorded(
+        *first,
+        *close("2", {"image_gen": {**image, "total_tokens": 9, "cached_tokens": 1}}),
+        *close("3", {"web_search": {"num_requests": 1}, "image_gen": {"model": "x"}}),
+    )
+    assert recorder.tool_usage == {
+        "image_gen": {
+            "input_tokens": 14,
+            "input_tokens_details": {"image_tokens": 6, "text_tokens": 8},
+            "output_tokens": 4,
+            "total_tokens": 18,
+            "cached_tokens": 1,
+        },
+        "web_search": {"num_requests": 1},
+    }
