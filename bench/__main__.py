@@ -207,11 +207,12 @@ class _Direct:
 async def _direct(streams: int) -> _Direct:
     from antiphon.conversation import Conversation, Options
     from antiphon.dialects.chat.dialect import Dialect
+    from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load as load_engine
     from antiphon.testing.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)
-    engine = await load_engine(path, threads=1, parallel=streams, context_size=CONTEXT)
+    engine = await load_engine(path, LoadOptions(threads=1, parallel=streams, context_size=CONTEXT))
     said = Message(role="user", content=(InputText(text="Tell me a long story about the sea."),))
     rendered = Dialect(engine.card, engine.tokenizer).render(Conversation(items=(said,)), Options())
     return _Direct(engine, rendered.prompt, streams)

@@ -42,10 +42,13 @@ def constraints() -> Iterator[Line]:
 
 async def _measured() -> dict[str, list[float]]:
     """Seconds a token, by grammar, the ways taken in turns."""
+    from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load
     from antiphon.testing.embedded_model import smollm2
 
-    engine = await load(await asyncio.to_thread(smollm2), threads=1, parallel=1, context_size=1024)
+    engine = await load(
+        await asyncio.to_thread(smollm2), LoadOptions(threads=1, parallel=1, context_size=1024)
+    )
     took: dict[str, list[float]] = {"free": [], **{name: [] for name in _GRAMMARS}}
     try:
         for name in took:

@@ -132,10 +132,11 @@ def _reason(refusal: str) -> str:
 async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
     from antiphon.backends.local.backend import Local
     from antiphon.dialects.chat.dialect import Dialect
+    from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load
     from antiphon.testing.embedded_model import smollm2
 
-    engine = await load(await asyncio.to_thread(smollm2), threads=1, context_size=4096)
+    engine = await load(await asyncio.to_thread(smollm2), LoadOptions(threads=1, context_size=4096))
     backend = Local(engine, Dialect(engine.card, engine.tokenizer))
     try:
         return await asyncio.gather(*(answer(backend, schema) for schema in every))

@@ -175,13 +175,14 @@ async def _ids(url: str) -> None:
 async def _model(parallel: int) -> None:
     from antiphon.backends.local.backend import Local
     from antiphon.dialects.chat.dialect import Dialect
+    from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
     from antiphon.testing.embedded_model import smollm2
 
     path = await asyncio.to_thread(smollm2)
-    engine = await load(path, threads=1, parallel=parallel, context_size=CONTEXT)
+    engine = await load(path, LoadOptions(threads=1, parallel=parallel, context_size=CONTEXT))
     backend = Local(engine, Dialect(engine.card, engine.tokenizer))
     models = Catalog((ServedModel(name="model", backend=backend, created=0),))
     with tempfile.TemporaryDirectory() as folder:

@@ -189,6 +189,7 @@ async def backend(kind: str) -> Backend:
     from antiphon.backends.local.backend import Local
     from antiphon.backends.scripted import Scripted
     from antiphon.dialects.chat.dialect import Dialect
+    from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load
     from antiphon.testing.embedded_model import smollm2
 
@@ -198,5 +199,5 @@ async def backend(kind: str) -> Backend:
         path = await asyncio.to_thread(smollm2)
     else:
         return Scripted(_calling(TURNS))
-    engine = await load(path, threads=1, parallel=1, context_size=2048)
+    engine = await load(path, LoadOptions(threads=1, parallel=1, context_size=2048))
     return Local(engine, Dialect(engine.card, engine.tokenizer))

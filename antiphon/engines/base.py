@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Callable, Mapping
+from pathlib import Path
 from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
 from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt, Tokenizer
 
-__all__ = ["Capabilities", "Engine", "MeasuresImages", "Sampling"]
+__all__ = [
+    "DEFAULT_LOAD_OPTIONS",
+    "Capabilities",
+    "Engine",
+    "LoadOptions",
+    "MeasuresImages",
+    "Sampling",
+]
 
 
 class Sampling(Struct, frozen=True, kw_only=True):
@@ -46,6 +54,34 @@ class Sampling(Struct, frozen=True, kw_only=True):
     #: W3C trace context of the request (``traceparent``, ``tracestate``).
     trace: Mapping[str, str] = {}
     extra: Mapping[str, Any] = {}
+
+
+class LoadOptions(Struct, frozen=True, kw_only=True):
+    """How an engine loads a model. An engine ignores the fields that it does not support.
+
+    ``name``: the model's name on its card, by default that of its file or folder.
+    ``threads``: CPU threads. ``context_size``: tokens of one generation, prompt and output
+    together; at most and by default what the model was trained for, if the engine has no lower
+    default. ``parallel``: the largest number of generations in one batch. ``gpu_layers``: layers
+    computed on the GPU, -1 for all. ``projector``: the GGUF file of the model's image encoder.
+    ``adapters``: name of a LoRA adapter → its file or folder, or the upstream's name for it.
+    ``engine_options``: the engine's own options by their own names; they override the other fields.
+    ``progress``: called with a name, the bytes read so far and, if known, the bytes in all; from
+    any thread.
+    """
+
+    name: str | None = None
+    threads: int | None = None
+    context_size: int | None = None
+    parallel: int = 4
+    gpu_layers: int = -1
+    projector: Path | None = None
+    adapters: Mapping[str, str] = {}
+    engine_options: Mapping[str, Any] = {}
+    progress: Callable[[str, int, int | None], None] | None = None
+
+
+DEFAULT_LOAD_OPTIONS = LoadOptions()
 
 
 class Capabilities(Struct, frozen=True, kw_only=True):

@@ -14,7 +14,7 @@ from collections.abc import AsyncGenerator, Mapping
 from pathlib import Path
 from typing import Any
 
-from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.async_requests import AsyncRequests, EngineOutput, told_token
 from antiphon.engines.common.request_checks import check_request, sampling_values, stops_of
 from antiphon.engines.common.stop_conditions import StopConditions
@@ -32,29 +32,26 @@ MAX_LOGPROBS = 20
 _OWN = frozenset({"bad_token_ids", "min_tokens", "no_repeat_ngram_size"})
 
 
-async def load(
-    folder: Path,
-    *,
-    name: str | None = None,
-    context_size: int | None = None,
-    parallel: int = 4,
-    options: Mapping[str, Any] | None = None,
-) -> TensorrtEngine:
-    """Load the model in ``folder``. ``context_size``: at most and by default what the model was
-    made for. ``parallel``: the most generations of a batch. ``options``: arguments of ``LLM`` by
-    its own names, over those that are set here.
+async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> TensorrtEngine:
+    """Load the model in ``folder``.
+
+    ``options.context_size``: at most and by default what the model was trained for.
+    ``options.engine_options``: arguments of ``LLM`` by its own names; they override those that are
+    set here.
 
     Raises ``SetupError``: the package is not installed, or it cannot load the model.
     """
     if importlib.util.find_spec("tensorrt_llm") is None:
         raise SetupError(f'TensorRT-LLM is not installed: pip install "antiphon[{EXTRA}]"')
-    described = await asyncio.to_thread(read_folder, folder, name=name, context_size=context_size)
+    described = await asyncio.to_thread(
+        read_folder, folder, name=options.name, context_size=options.context_size
+    )
     arguments: dict[str, Any] = {
         "model": str(folder),
         "max_seq_len": described.card.context_size,
-        "max_batch_size": parallel,
+        "max_batch_size": options.parallel,
         "guided_decoding_backend": "llguidance",
-        **(options or {}),
+        **options.engine_options,
     }
     llm = await asyncio.to_thread(_llm, folder, arguments)
     return TensorrtEngine(llm, described.tokenizer, described.card)

@@ -14,7 +14,7 @@ from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
-from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.async_requests import AsyncRequests, EngineOutput, told_token
 from antiphon.engines.common.image_token_cache import ImageSizes
 from antiphon.engines.common.pillow_images import open_images
@@ -40,28 +40,25 @@ MAX_LOGPROBS = 20
 _OWN = frozenset({"allowed_token_ids", "bad_words", "min_tokens"})
 
 
-async def load(
-    folder: Path,
-    *,
-    name: str | None = None,
-    context_size: int | None = None,
-    parallel: int = 4,
-    adapters: Mapping[str, str] | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> VllmEngine:
-    """Load the model in ``folder``. ``context_size``: by default what vLLM makes of the model's.
-    ``parallel``: the most generations of a batch. ``adapters``: name → folder of a LoRA adapter.
-    ``options``: arguments of vLLM's engine by its own names, over those that are set here.
+async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> VllmEngine:
+    """Load the model in ``folder``.
+
+    ``options.context_size``: by default what vLLM derives from the model's configuration.
+    ``options.adapters``: name → folder of a LoRA adapter. ``options.engine_options``: arguments of
+    vLLM's engine by its own names; they override those that are set here.
 
     Raises ``SetupError``: the extra is not installed, or vLLM cannot load the model.
     """
     if importlib.util.find_spec("vllm") is None:
         raise SetupError(f'vLLM is not installed: pip install "antiphon[{EXTRA}]"')
-    described = await asyncio.to_thread(read_folder, folder, name=name, context_size=context_size)
+    described = await asyncio.to_thread(
+        read_folder, folder, name=options.name, context_size=options.context_size
+    )
+    adapters = options.adapters
     arguments: dict[str, Any] = {
         "model": str(folder),
-        "max_model_len": context_size,
-        "max_num_seqs": parallel,
+        "max_model_len": options.context_size,
+        "max_num_seqs": options.parallel,
         "max_logprobs": MAX_LOGPROBS,
         "enable_prefix_caching": True,
         # Those of the same priority keep their order.
@@ -69,14 +66,14 @@ async def load(
         "structured_outputs_config": {"backend": "guidance"},
         "enable_log_requests": False,
         **({"enable_lora": True, "max_loras": len(adapters)} if adapters else {}),
-        **(options or {}),
+        **options.engine_options,
     }
     engine = await asyncio.to_thread(_engine, folder, arguments)
     size = getattr(engine.model_config, "max_model_len", None) or described.card.context_size
     card = described.card
     if size < card.context_size:
-        card = read_folder(folder, name=name, context_size=size).card
-    return VllmEngine(engine, described.tokenizer, card, adapters or {})
+        card = read_folder(folder, name=options.name, context_size=size).card
+    return VllmEngine(engine, described.tokenizer, card, adapters)
 
 
 def _engine(folder: Path, arguments: Mapping[str, Any]) -> Any:

@@ -17,7 +17,8 @@ from antiphon.backends.base import Backend, Status
 from antiphon.backends.embedding import Embedding, LazyEmbedding
 from antiphon.backends.lora import LoraBackend
 from antiphon.backends.on_demand import OnDemandBackend
-from antiphon.config.settings import Model, Settings
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.errors import NotFound
 
 from .download import DEFAULT, DEFAULT_SAMPLING, Progress
@@ -54,22 +55,11 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     @property
     def status(self) -> Status:
         """Whether it can answer at once."""
-        lazy = self._lazy
-        return Status(value="loaded") if lazy is None else lazy.status
+        return self.backend.status
 
     async def ready(self) -> None:
         """Load it where it is not, which may go on behind this. Raises ``Overloaded``."""
-        if (lazy := self._lazy) is not None:
-            await lazy.ready()
-
-    @property
-    def _lazy(self) -> OnDemandBackend | None:
-        backend = self.backend
-        if isinstance(backend, LoraBackend):
-            backend = backend.inner
-        if isinstance(backend, LazyEmbedding):
-            return backend.lazy
-        return backend if isinstance(backend, OnDemandBackend) else None
+        await self.backend.ready()
 
     @property
     def embedding(self) -> Embedding | LazyEmbedding | None:

@@ -9,12 +9,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 from antiphon.backends.base import Backend
-from antiphon.config.settings import Model, Settings
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.embeddings.base import Prefixes
 from antiphon.errors import SetupError
 
-from .download import Progress
-from .sources import gguf_file
+from .download import Progress, gguf_file
 
 __all__ = ["EMBEDDERS"]
 

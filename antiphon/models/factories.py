@@ -11,19 +11,20 @@ from collections.abc import Awaitable, Callable, Mapping
 from importlib.metadata import entry_points
 from pathlib import Path
 
+from msgspec.structs import replace
+
 from antiphon.backends.base import Backend
-from antiphon.config.load import untracked, variable
+from antiphon.config.load import disable_usage_statistics, environment_variable
 from antiphon.config.model import Model
-from antiphon.config.options import nearest
+from antiphon.config.options import did_you_mean
 from antiphon.config.settings import Settings
 from antiphon.dialects.base import Dialect
 from antiphon.dialects.formats.registry import Formats
-from antiphon.engines.base import Engine
+from antiphon.engines.base import Engine, LoadOptions
 from antiphon.errors import SetupError
 
-from .download import Progress, pull_folder
+from .download import Progress, gguf_file, pull_folder
 from .embedding_factories import EMBEDDERS
-from .sources import gguf_file
 
 __all__ = ["ENGINES", "Factory", "factory"]
 
@@ -33,38 +34,25 @@ Factory = Callable[[str, Model, Settings, Progress | None], Awaitable[Backend]]
 
 
 async def _llama(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """llama.cpp in this process, spoken to through the model's chat template."""
-    from antiphon.engines.llama.engine import load as load_engine
+    """llama.cpp in this process, prompted through the model's chat template."""
+    from antiphon.engines.llama.engine import load
 
-    engine = await load_engine(
-        await gguf_file(model.source, settings.cache_dir, progress),
-        name=name,
-        threads=model.threads or settings.threads,
-        context_size=model.context_size,
-        parallel=model.parallel,
-        gpu_layers=model.gpu_layers,
-        projector=_projector(model),
-        adapters={name: Path(file).expanduser() for name, file in model.adapters.items()},
-    )
-    return await _local(engine, model, settings)
+    path = await gguf_file(model.source, settings.cache_dir, progress)
+    options = replace(_load_options(name, model, settings), projector=_projector(model))
+    return await _local(await load(path, options), model, settings)
 
 
 async def _openvino(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """OpenVINO GenAI in a child process, for its own folders and for some GGUF files."""
-    from antiphon.engines.openvino.engine import load as load_engine
+    """OpenVINO GenAI in a child process, for its own model folders and for some GGUF files."""
+    from antiphon.engines.openvino.engine import load
 
     _refuse(name, model, "adapters", "projector")
-    source = Path(model.source).expanduser()
-    engine = await load_engine(
-        source if source.is_dir() else await gguf_file(model.source, settings.cache_dir, progress),
-        name=name,
-        threads=model.threads or settings.threads,
-        context_size=model.context_size,
-        parallel=model.parallel,
-        options=model.engine_options,
-    )
+    path = Path(model.source).expanduser()
+    if not path.is_dir():
+        path = await gguf_file(model.source, settings.cache_dir, progress)
+    engine = await load(path, _load_options(name, model, settings))
     return await _local(engine, model, settings)
 
 
@@ -72,54 +60,36 @@ async def _transformers(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
     """Hugging Face transformers in this process, for folders of weights."""
-    from antiphon.engines.transformers.engine import load as load_engine
+    from antiphon.engines.transformers.engine import load
 
     _refuse(name, model, "adapters", "projector")
-    untracked()
-    engine = await load_engine(
-        await pull_folder(model.source, settings.cache_dir, progress),
-        name=name,
-        threads=model.threads or settings.threads,
-        context_size=model.context_size,
-        parallel=model.parallel,
-        options=model.engine_options,
-        progress=progress,
-    )
-    return await _local(engine, model, settings)
+    disable_usage_statistics()
+    folder = await pull_folder(model.source, settings.cache_dir, progress)
+    options = replace(_load_options(name, model, settings), progress=progress)
+    return await _local(await load(folder, options), model, settings)
 
 
 async def _vllm(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
-    """vLLM, fronted by this process, for folders of weights."""
-    from antiphon.engines.vllm import load as load_engine
+    """vLLM with its front end in this process, for folders of weights."""
+    from antiphon.engines.vllm import load
 
     _refuse(name, model, "projector")
-    untracked()
-    engine = await load_engine(
-        await pull_folder(model.source, settings.cache_dir, progress),
-        name=name,
-        context_size=model.context_size,
-        parallel=model.parallel,
-        adapters=model.adapters,
-        options=model.engine_options,
-    )
+    disable_usage_statistics()
+    folder = await pull_folder(model.source, settings.cache_dir, progress)
+    engine = await load(folder, _load_options(name, model, settings))
     return await _local(engine, model, settings)
 
 
 async def _tensorrt_llm(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    """TensorRT-LLM, fronted by this process, for folders of weights."""
-    from antiphon.engines.tensorrt_llm import load as load_engine
+    """TensorRT-LLM with its front end in this process, for folders of weights."""
+    from antiphon.engines.tensorrt_llm import load
 
     _refuse(name, model, "adapters", "projector")
-    untracked()
-    engine = await load_engine(
-        await pull_folder(model.source, settings.cache_dir, progress),
-        name=name,
-        context_size=model.context_size,
-        parallel=model.parallel,
-        options=model.engine_options,
-    )
+    disable_usage_statistics()
+    folder = await pull_folder(model.source, settings.cache_dir, progress)
+    engine = await load(folder, _load_options(name, model, settings))
     return await _local(engine, model, settings)
 
 
@@ -175,17 +145,10 @@ async def _completions(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
     """A server that continues token ids, spoken to as a model in this process is."""
-    from antiphon.engines.completions.engine import load as load_engine
+    from antiphon.engines.completions.engine import load
 
-    engine = await load_engine(
-        name,
-        model.source,
-        key=model.api_key,
-        model=model.upstream_model,
-        context_size=model.context_size,
-        adapters=model.adapters,
-        options=model.engine_options,
-    )
+    options = _load_options(name, model, settings)
+    engine = await load(model.source, options, key=model.api_key, model=model.upstream_model)
     return await _local(engine, model, settings)
 
 
@@ -218,11 +181,24 @@ def factory(name: str, model: Model) -> Factory:
     if kind not in installed.names:
         known = (*ENGINES, *installed.names)
         raise SetupError(
-            f"model {name}: there is no engine {kind!r}{nearest(kind, known)}"
+            f"model {name}: there is no engine {kind!r}{did_you_mean(kind, known)}"
             f" (there are: {', '.join(known)})"
         )
     found: Factory = installed[kind].load()
     return found
+
+
+def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
+    """Collect what the settings say about loading this model."""
+    return LoadOptions(
+        name=name,
+        threads=model.threads or settings.threads,
+        context_size=model.context_size,
+        parallel=model.parallel,
+        gpu_layers=model.gpu_layers,
+        adapters=model.adapters,
+        engine_options=model.engine_options,
+    )
 
 
 async def _local(engine: Engine, model: Model, settings: Settings) -> Backend:
@@ -231,7 +207,7 @@ async def _local(engine: Engine, model: Model, settings: Settings) -> Backend:
 
     try:
         dialect = await asyncio.to_thread(_dialect, engine, model, settings)
-        return Local(engine, dialect, sees_images=getattr(dialect, "sees_images", False))
+        return Local(engine, dialect)
     except BaseException:
         await engine.close()
         raise
@@ -284,7 +260,7 @@ def _harmony(engine: Engine, model: Model, cache: Path) -> Dialect:
     return Harmony(
         engine.card,
         engine.tokenizer,
-        load_vocabulary(model.vocabulary, cache, variable),
+        load_vocabulary(model.vocabulary, cache, environment_variable),
         settings=model.template_kwargs,
         unreadable=model.images,
     )

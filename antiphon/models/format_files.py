@@ -14,7 +14,7 @@ from typing import Any, TypeVar, get_args, get_type_hints
 import msgspec
 from msgspec import Struct
 
-from antiphon.config.options import nearest, read_file
+from antiphon.config.options import did_you_mean, read_file
 from antiphon.dialects.format_check import round_trip_failure
 from antiphon.dialects.formats.registry import SHIPPED, Formats
 from antiphon.dialects.formats.types import START, THINKING, Reads, ReasoningFormat, ToolFormat
@@ -47,7 +47,7 @@ def load(folder: Path) -> Formats:
     for path in sorted(folder.glob("*.toml")):
         for kind, table in read_file(path).items():
             if kind not in _KINDS:
-                raise SetupError(f"{path}: {kind} is unknown{nearest(kind, _KINDS)}")
+                raise SetupError(f"{path}: {kind} is unknown{did_you_mean(kind, _KINDS)}")
             if not isinstance(table, dict):
                 raise SetupError(f"{path}: {kind} must be a table")
             for name, value in table.items():
@@ -97,7 +97,7 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
     if (missing := _MISSING.fullmatch(said)) is not None:
         return f"{where}.{missing[1]} is missing"
     if names[-1:] == ["reads"] and isinstance(inner, str):
-        return f"{where}: {inner!r} is nothing to read{nearest(inner, get_args(Reads))}"
+        return f"{where}: {inner!r} is nothing to read{did_you_mean(inner, get_args(Reads))}"
     return f"{where}: {said.replace('`object`', 'a table').replace('`', '')}"
 
 
@@ -156,7 +156,9 @@ def _tool(row: ToolFormat, where: str) -> ToolFormat:
         leads.append((f"states.{name}.then", state.then))
     for key, to in leads:
         if to not in row.states and to not in ends:
-            raise SetupError(f"{where}.{key}: there is no state {to!r}{nearest(to, row.states)}")
+            raise SetupError(
+                f"{where}.{key}: there is no state {to!r}{did_you_mean(to, row.states)}"
+            )
     for name in row.states:
         if name not in {to for _, to in leads} or name in ends:
             raise SetupError(f"{where}.states.{name}: nothing leads there")

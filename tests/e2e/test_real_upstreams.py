@@ -25,8 +25,9 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Backend
 from antiphon.backends.remote.factory import chat_completions, responses
-from antiphon.config.settings import Model, Settings
-from antiphon.engines.base import Sampling
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
+from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.completions.engine import Completions, load
 from antiphon.engines.transformers.engine import load as load_transformers
 from antiphon.errors import InvalidRequest
@@ -125,7 +126,9 @@ def _options(upstream: Upstream, engine: str) -> dict[str, Any]:
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def ids(upstream: Upstream) -> AsyncIterator[Completions]:
     options = _options(upstream, spoken(upstream, "completions"))
-    loaded = await load("elsewhere", upstream.url, model=upstream.model, options=options)
+    loaded = await load(
+        upstream.url, LoadOptions(name="elsewhere", engine_options=options), model=upstream.model
+    )
     yield loaded
     await loaded.close()
 
@@ -415,7 +418,10 @@ async def test_what_vllm_sees_is_what_transformers_sees() -> None:
     expected = [await collect(here, prompt, greedy) for prompt in asked]
     try:
         with serving(seeing_vllm(tiny_eyes.FOLDER)) as url:
-            there = await load("elsewhere", url, options={"tokenizer": str(tiny_eyes.FOLDER)})
+            there = await load(
+                url,
+                LoadOptions(name="elsewhere", engine_options={"tokenizer": str(tiny_eyes.FOLDER)}),
+            )
             assert there.capabilities.images == "template"
             for prompt, right in zip(asked, expected, strict=True):
                 found = await collect(there, prompt, greedy)

@@ -19,10 +19,11 @@ from antiphon.backends.base import flatten
 from antiphon.backends.local.backend import Local
 from antiphon.backends.remote.factory import chat_completions, responses
 from antiphon.backends.remote.responses.servers import FLAVOURS
-from antiphon.config.settings import Model, Settings
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import Dialect
-from antiphon.engines.base import Sampling
+from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.completions.engine import Completions, load
 from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
@@ -51,7 +52,7 @@ def upstream() -> Iterator[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine(upstream: str) -> AsyncIterator[Completions]:
-    loaded = await load("tiny", upstream)
+    loaded = await load(upstream, LoadOptions(name="tiny"))
     yield loaded
     await loaded.close()
 
@@ -71,7 +72,7 @@ async def test_the_engine_keeps_its_contract(engine: Completions, check: Check) 
 
 
 async def test_closing_it_ends_what_runs(upstream: str) -> None:
-    await check_closed(await load("tiny", upstream))
+    await check_closed(await load(upstream, LoadOptions(name="tiny")))
 
 
 @pytest.mark.parametrize("name", ["counts_what_it_used", "refuses_what_is_too_long"])
@@ -94,7 +95,7 @@ def eyes() -> Iterator[str]:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def seeing(eyes: str) -> AsyncIterator[Completions]:
-    loaded = await load("eyes", eyes)
+    loaded = await load(eyes, LoadOptions(name="eyes"))
     yield loaded
     await loaded.close()
 

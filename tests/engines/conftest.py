@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from antiphon.engines.base import LoadOptions
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.testing.embedded_model import smollm2
 
@@ -19,6 +20,6 @@ def smollm2_path() -> Path:
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def llama(smollm2_path: Path) -> AsyncIterator[LlamaEngine]:
-    engine = await load(smollm2_path, threads=1, context_size=1024, parallel=4)
+    engine = await load(smollm2_path, LoadOptions(threads=1, context_size=1024, parallel=4))
     yield engine
     await engine.close()

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.engines.base import Sampling
+from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.tensorrt_llm import TensorrtEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, check_engine, collect
@@ -28,7 +28,7 @@ def double() -> Iterator[pytest.MonkeyPatch]:
 
 @pytest.fixture
 async def engine(double: pytest.MonkeyPatch) -> AsyncIterator[TensorrtEngine]:
-    loaded = await load(FOLDER, context_size=256)
+    loaded = await load(FOLDER, LoadOptions(context_size=256))
     working = inner(loaded).working
     yield loaded
     await loaded.close()
@@ -80,7 +80,7 @@ async def test_priorities_salt_and_trace_reach_it(engine: TensorrtEngine) -> Non
 
 async def test_versions_without_them_say_so(double: pytest.MonkeyPatch) -> None:
     fake_tensorrt.install(double, fake_tensorrt.OldLLM)
-    engine = await load(FOLDER, context_size=256)
+    engine = await load(FOLDER, LoadOptions(context_size=256))
     assert not (engine.capabilities.priority or engine.capabilities.cache_salt)
     sampling = greedy(trace={"traceparent": "00-1-2-01"})
     assert len((await collect(engine, prompt(engine, "Hi"), sampling)).ids) == 4
@@ -120,7 +120,7 @@ async def test_its_failure_fails_the_run(engine: TensorrtEngine) -> None:
 
 async def test_what_cannot_be_loaded_is_one_line(double: pytest.MonkeyPatch) -> None:
     with pytest.raises(SetupError, match="Only 1 GPUs") as raised:
-        await load(FOLDER, options={"tensor_parallel_size": 2})
+        await load(FOLDER, LoadOptions(engine_options={"tensor_parallel_size": 2}))
     assert "\n" not in str(raised.value)
 
 
@@ -128,7 +128,7 @@ async def test_what_cannot_be_loaded_is_one_line(double: pytest.MonkeyPatch) -> 
 @pytest.mark.engines
 async def test_the_real_one_keeps_the_contract() -> None:
     pytest.importorskip("tensorrt_llm")
-    engine = await load(Path(FOLDER), context_size=1024)
+    engine = await load(Path(FOLDER), LoadOptions(context_size=1024))
     await check_engine(engine)
     await calls_a_tool_and_answers(engine)
     await engine.close()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.engines.base import Sampling
+from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.vllm import VllmEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
@@ -29,7 +29,7 @@ def double() -> Iterator[None]:
 
 @pytest.fixture
 async def engine() -> AsyncIterator[VllmEngine]:
-    loaded = await load(FOLDER, context_size=256, adapters={"poet": "/adapters/poet"})
+    loaded = await load(FOLDER, LoadOptions(context_size=256, adapters={"poet": "/adapters/poet"}))
     yield loaded
     await loaded.close()
 
@@ -95,7 +95,7 @@ async def test_its_own_fields_reach_it_by_name(engine: VllmEngine) -> None:
 @pytest.mark.requirement("HF-6")
 async def test_images_reach_it_opened(engine: VllmEngine) -> None:
     pytest.importorskip("PIL")
-    seeing = await load(FOLDER, options={"limit_mm_per_prompt": {"image": 2}})
+    seeing = await load(FOLDER, LoadOptions(engine_options={"limit_mm_per_prompt": {"image": 2}}))
     assert seeing.capabilities.images and not engine.capabilities.images
     ids = prompt(engine, "Look: ").ids
     words = (ids[1:2], ids[2:3])
@@ -135,7 +135,9 @@ async def test_its_death_fails_what_runs_and_what_comes(engine: VllmEngine) -> N
 
 
 async def test_operators_arguments_stand_over_ours() -> None:
-    engine = await load(FOLDER, parallel=9, options={"scheduling_policy": "fcfs"})
+    engine = await load(
+        FOLDER, LoadOptions(parallel=9, engine_options={"scheduling_policy": "fcfs"})
+    )
     arguments = inner(engine).arguments
     assert (arguments.scheduling_policy, arguments.max_num_seqs) == ("fcfs", 9)
     assert engine.card.context_size == 4096
@@ -144,5 +146,5 @@ async def test_operators_arguments_stand_over_ours() -> None:
 
 async def test_what_cannot_be_loaded_is_one_line() -> None:
     with pytest.raises(SetupError, match="World size") as raised:
-        await load(FOLDER, options={"tensor_parallel_size": 2})
+        await load(FOLDER, LoadOptions(engine_options={"tensor_parallel_size": 2}))
     assert "\n" not in str(raised.value)

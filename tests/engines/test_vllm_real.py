@@ -7,8 +7,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from antiphon.config.load import untracked
-from antiphon.engines.base import Sampling
+from antiphon.config.load import disable_usage_statistics
+from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.vllm import load
 from antiphon.testing.engine_check import check_closed, check_engine, collect
 from tests.engines import tiny_eyes
@@ -31,8 +31,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 async def test_keeps_the_contract() -> None:
     pytest.importorskip("vllm")
-    untracked()
-    engine = await load(FOLDER, context_size=1024, options=OPTIONS)
+    disable_usage_statistics()
+    engine = await load(FOLDER, LoadOptions(context_size=1024, engine_options=OPTIONS))
     await check_engine(engine)
     await calls_a_tool_and_answers(engine)
     await check_closed(engine)
@@ -45,8 +45,8 @@ async def test_it_sees_and_measures() -> None:
         import torchvision  # noqa: F401
     except (ImportError, RuntimeError):  # of another PyTorch
         pytest.skip("vLLM's models that see need torchvision")
-    untracked()
-    engine = await load(tiny_eyes.FOLDER, context_size=1024, options=OPTIONS)
+    disable_usage_statistics()
+    engine = await load(tiny_eyes.FOLDER, LoadOptions(context_size=1024, engine_options=OPTIONS))
     greedy = Sampling(max_tokens=12, temperature=0)
     before, after = "<|im_start|>user\nWhat do you see?\n", "<|im_end|>\n<|im_start|>assistant\n"
     for colour, shape in (("red", "circle"), ("blue", "square")):

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from antiphon.backends.scripted import Scripted
-from antiphon.config.settings import Model, Settings
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import NotFound, SetupError
 from antiphon.models import factories as module

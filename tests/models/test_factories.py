@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.config.settings import Model, Settings
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.dialects.chat.dialect import Dialect as Chat
 from antiphon.dialects.harmony.dialect import Dialect as Harmony
 from antiphon.engines.base import Capabilities

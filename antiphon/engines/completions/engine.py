@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
-from antiphon.engines.base import Sampling
+from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, LoadOptions, Sampling
 from antiphon.engines.common.image_token_cache import ImageSizes
 from antiphon.engines.common.request_checks import cannot_see, check_request
 from antiphon.engines.common.stop_conditions import StopConditions
@@ -39,25 +39,25 @@ _encode = msgspec.json.Encoder().encode
 
 
 async def load(
-    name: str,
     url: str,
+    options: LoadOptions = DEFAULT_LOAD_OPTIONS,
     *,
     key: str | None = None,
     model: str | None = None,
-    context_size: int | None = None,
-    adapters: Mapping[str, str] | None = None,
-    options: Mapping[str, Any] | None = None,
 ) -> Completions:
-    """The model that the server at ``url`` calls ``model``, or its first one. ``name``: what it is
-    called here. ``context_size``: tokens, where the server does not tell. ``adapters``: what they
-    are called here → what there. ``options``: see
-    ``Reach``; ``tokenizer`` is a Hugging Face folder, a ``tokenizer.json`` or a GGUF file, and may
-    be left out where the server names one that is on this machine.
+    """Connect to the model that the server at ``url`` calls ``model``, or to its first one.
 
-    Raises ``SetupError``: the server does not answer or is none of the known ones, its tokenizer is
-    not here, or the extra is not installed.
+    ``options.name``: the name of the model here, by default ``url``. ``options.context_size``:
+    tokens, if the server does not report them. ``options.adapters``: name here → name on the
+    server. ``options.engine_options``: see ``EndpointOptions``; ``tokenizer`` is a Hugging Face
+    folder, a ``tokenizer.json`` or a GGUF file, and is optional if the server names one that is on
+    this machine. ``key``: the API key of the server.
+
+    Raises ``SetupError``: the server does not answer or is of an unknown kind, its tokenizer is not
+    on this machine, or the extra is not installed.
     """
-    upstream, told = reach(name, url, key, options or {})
+    name, adapters = options.name or url, options.adapters
+    upstream, told = reach(name, url, key, options.engine_options)
     try:
         listed = await listing(upstream)
         kind, flavour = _flavour(name, upstream, told.flavour, listed)
@@ -72,14 +72,14 @@ async def load(
                 f"model {name}: the tokenizer of {called} is not on this machine: set"
                 f" models.{name}.engine_options.tokenizer to its Hugging Face folder or GGUF file"
             )
-        size = context_size or _context_of(entry, facts)
+        size = options.context_size or _context_of(entry, facts)
         tokenizer, card = await asyncio.to_thread(_described, Path(source), name, size)
         eyes = await eyes_of(kind, upstream, called, tokenizer, facts)
         can = replace(
             flavour.can,
             images=None if eyes is None else eyes.told,
             seed=flavour.can.seed or facts.get("enable_deterministic_inference") is True,
-            adapters=_adapters(flavour, listed) | frozenset(adapters or {}),
+            adapters=_adapters(flavour, listed) | frozenset(adapters),
         )
         flavour = replace(flavour, can=can)
         made = partial(Completions, upstream, called, flavour, tokenizer, card, body=told.body)

@@ -21,7 +21,7 @@ from typing import Any
 
 import msgspec
 
-from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.image_token_cache import ImageSizes
 from antiphon.engines.common.request_checks import cannot_see, check_request
 from antiphon.engines.gguf.model_card import gguf_card
@@ -60,57 +60,52 @@ FIELDS: Mapping[str, str] = {
 
 async def load(
     path: Path,
+    options: LoadOptions = DEFAULT_LOAD_OPTIONS,
     *,
-    name: str | None = None,
-    threads: int | None = None,
-    context_size: int | None = None,
-    parallel: int = 4,
-    gpu_layers: int = -1,
     batch: int = 256,
     prompt_cache_mib: int = 512,
-    projector: Path | None = None,
-    adapters: Mapping[str, Path] | None = None,
 ) -> LlamaEngine:
     """Load the GGUF file at ``path``.
 
-    ``threads``: by default all cores but one, since ggml's threads spin and collapse when they
-    have to share a core. ``context_size``: tokens of each of the ``parallel`` generations, at most
-    and by default what the model was trained for, but no more than 8192 unless asked for; memory
-    for all of them is taken at once. ``gpu_layers``: -1 for all, where the binding has a GPU build.
-    ``batch``: prompt tokens computed in one go, which is how long other generations wait, and an
-    abort; GPUs like more. ``prompt_cache_mib``: main memory for copies of prompts' states that
-    another conversation displaced. ``projector``: the GGUF file of the model's picture encoder.
-    ``adapters``: names of LoRA adapters → their GGUF files; all are loaded, each is used where a
-    generation names it.
+    ``options.threads``: by default all cores but one, because ggml's threads spin and collapse when
+    they have to share a core. ``options.context_size``: tokens of each of the ``parallel``
+    generations, at most and by default what the model was trained for, but no more than 8192 unless
+    it is set; the memory for all of them is allocated at once. ``options.gpu_layers``: -1 for all,
+    if the binding has a GPU build. ``options.adapters``: name of a LoRA adapter → its GGUF file;
+    all are loaded, each is used by the generations that name it. ``batch``: prompt tokens computed
+    in one step; other generations and an abort wait that long; GPUs run faster with more.
+    ``prompt_cache_mib``: main memory for copies of the states of prompts that another conversation
+    displaced.
 
     Raises ``SetupError``: the extra is not installed, or a file is missing or unusable.
     """
     require()
     head = await asyncio.to_thread(read_gguf, path)
     tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
-    adapters = adapters or {}
+    projector, parallel = options.projector, options.parallel
+    adapters = {name: Path(file).expanduser() for name, file in options.adapters.items()}
     for file in (projector, *adapters.values()):
         if file is not None:
             await asyncio.to_thread(read_gguf, file)
-    asked = context_size or DEFAULT_CONTEXT
-    context = min(asked, int(head.of_architecture("context_length") or asked))
+    wanted = options.context_size or DEFAULT_CONTEXT
+    context = min(wanted, int(head.of_architecture("context_length") or wanted))
     fields = {
         "n_ctx": context * parallel,
         "n_parallel": parallel,
         "n_batch": batch,
         "n_ubatch": batch,
-        "n_gpu_layers": gpu_layers,
+        "n_gpu_layers": options.gpu_layers,
         # its copies are told apart by their ids alone, and an adapter makes other states of these
         "cache_ram_mib": 0 if adapters else prompt_cache_mib,
     }
-    if not gpu_layers:
+    if not options.gpu_layers:
         # On a CPU ggml's plain attention is twice as quick over a long context as its fused one.
         fields["flash_attn_type"] = 0
-    threads = threads or max(1, (os.cpu_count() or 2) - 1)
+    threads = options.threads or max(1, (os.cpu_count() or 2) - 1)
     server = await asyncio.to_thread(
         serve, path, threads, fields, projector, list(adapters.values())
     )
-    card = gguf_card(name or path.stem, context, head, tokenizer)
+    card = gguf_card(options.name or path.stem, context, head, tokenizer)
     return LlamaEngine(server, tokenizer, card, parallel, tuple(adapters))
 
 

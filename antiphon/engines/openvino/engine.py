@@ -11,7 +11,7 @@ import importlib.util
 import itertools
 import math
 import secrets
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +19,7 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.dialects.grammar.json_schema import keywords_of
-from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.request_checks import check_request, sampling_values
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.thread_channel import ThreadChannel
@@ -53,44 +53,37 @@ class _Described(Struct, frozen=True):
     card: ModelCard
 
 
-async def load(
-    source: Path,
-    *,
-    name: str | None = None,
-    context_size: int | None = None,
-    parallel: int = 4,
-    threads: int | None = None,
-    options: Mapping[str, Any] | None = None,
-) -> OpenvinoEngine:
+async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> OpenvinoEngine:
     """Load a GGUF file, or a folder with ``openvino_model.xml`` and ``tokenizer.json``.
 
-    ``context_size``: tokens of each of the ``parallel`` generations, at most and by default what
-    the model was made for, but no more than 8192 unless asked for. ``options``: ``device``
-    (``CPU``), ``scheduler`` (attributes of ``SchedulerConfig``), and properties of the device.
+    ``options.context_size``: tokens of each of the ``parallel`` generations, at most and by default
+    what the model was trained for, but no more than 8192 unless it is set.
+    ``options.engine_options``: ``device`` (default ``CPU``), ``scheduler`` (attributes of
+    ``SchedulerConfig``), and properties of the device.
 
     Raises ``SetupError``: the extra is not installed, or the model cannot be loaded.
     """
     if importlib.util.find_spec("openvino_genai") is None:
         raise SetupError('openvino-genai is not installed: pip install "antiphon[openvino]"')
-    properties = dict(options or {})
+    properties = dict(options.engine_options)
     device = str(properties.pop("device", "CPU"))
     given = dict(properties.pop("scheduler", {}))
-    context = context_size or DEFAULT_CONTEXT
-    described = await asyncio.to_thread(_described, source.expanduser(), name, context)
-    blocks = (math.ceil(described.card.context_size / BLOCK) + 1) * parallel
+    context = options.context_size or DEFAULT_CONTEXT
+    described = await asyncio.to_thread(_described, source.expanduser(), options.name, context)
+    blocks = (math.ceil(described.card.context_size / BLOCK) + 1) * options.parallel
     scheduler = {
         "num_kv_blocks": blocks,
-        "max_num_seqs": parallel,
+        "max_num_seqs": options.parallel,
         # Prompt tokens computed in one go, which is how long other generations wait.
         "max_num_batched_tokens": 256,
         "enable_prefix_caching": True,
         **given,
     }
-    if threads and device == "CPU":
-        properties.setdefault("INFERENCE_NUM_THREADS", threads)
+    if options.threads and device == "CPU":
+        properties.setdefault("INFERENCE_NUM_THREADS", options.threads)
     child = Child(Setup(str(source.expanduser()), device, scheduler, properties))
     await child.start()
-    return OpenvinoEngine(child, described.tokenizer, described.card, parallel)
+    return OpenvinoEngine(child, described.tokenizer, described.card, options.parallel)
 
 
 def _described(source: Path, name: str | None, context: int) -> _Described:

@@ -9,13 +9,13 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-from collections.abc import AsyncGenerator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable
 from pathlib import Path
 from typing import Any
 
 import msgspec
 
-from antiphon.engines.base import Capabilities, Sampling
+from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
 from antiphon.engines.common.pillow_images import require
 from antiphon.engines.common.request_checks import cannot_see, check_request, too_long
 from antiphon.engines.common.stop_conditions import StopConditions
@@ -39,47 +39,39 @@ DEFAULT_CONTEXT = 8192
 MAX_LOGPROBS = 20
 
 
-async def load(
-    folder: Path,
-    *,
-    name: str | None = None,
-    context_size: int | None = None,
-    parallel: int = 4,
-    threads: int | None = None,
-    options: Mapping[str, Any] | None = None,
-    progress: Callable[[str, int, int | None], None] | None = None,
-) -> TransformersEngine:
+async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> TransformersEngine:
     """Load the model in ``folder`` (``config.json``, ``tokenizer.json``, safetensors).
 
-    ``context_size``: tokens of each of the ``parallel`` generations, at most and by default what
-    the model was made for, but no more than 8192 unless asked for. ``threads``: of PyTorch, for the
-    whole process. ``options``: ``device`` (``cuda``, ``cpu``; by default the accelerator there is),
-    ``batching`` (``paged``, ``single``; by default paged where that is possible), and whatever else
-    ``from_pretrained`` takes (``dtype``, ``attn_implementation``, ``quantization_config`` …).
-    ``progress`` is told by a thread, by the name ``weights``, how many bytes of how many are read.
+    ``options.context_size``: tokens of each of the ``parallel`` generations, at most and by default
+    what the model was trained for, but no more than 8192 unless it is set. ``options.threads``:
+    PyTorch's, for the whole process. ``options.engine_options``: ``device`` (``cuda``, ``cpu``; by
+    default the accelerator of this machine), ``batching`` (``paged``, ``single``; by default paged
+    where that is possible), and any other argument of ``from_pretrained`` (``dtype``,
+    ``attn_implementation``, ``quantization_config`` …). ``options.progress`` is called in a thread
+    with the name ``weights``.
 
     Raises ``SetupError``: the extra is not installed, or the model cannot be loaded.
     """
     _require()
-    options = dict(options or {})
-    device, batching = options.pop("device", None), options.pop("batching", None)
+    arguments = dict(options.engine_options)
+    device, batching = arguments.pop("device", None), arguments.pop("batching", None)
     if batching not in (None, "paged", "single"):
         raise SetupError(f'engine_options.batching is "paged" or "single", not {batching!r}')
     described = await asyncio.to_thread(
-        read_folder, folder, name=name, context_size=context_size or DEFAULT_CONTEXT
+        read_folder, folder, name=options.name, context_size=options.context_size or DEFAULT_CONTEXT
     )
     card = described.card
     sees = await asyncio.to_thread(_sees, folder)
-    with telling(folder, progress):
-        model = await asyncio.to_thread(_model, folder, device, threads, options, sees)
+    with telling(folder, options.progress):
+        model = await asyncio.to_thread(_model, folder, device, options.threads, arguments, sees)
     eyes = await asyncio.to_thread(_eyes, folder, described.tokenizer) if sees else None
     paged = None
     # Models that see keep state between two steps, which others' steps must not come between.
     if batching == "paged" or (batching is None and not sees):
-        paged = await asyncio.to_thread(_paged, model, card, parallel, batching == "paged")
+        paged = await asyncio.to_thread(_paged, model, card, options.parallel, batching == "paged")
     grammars = await asyncio.to_thread(_grammars, folder, model, described.tokenizer)
     return TransformersEngine(
-        model, described.tokenizer, card, paged, grammars, parallel=parallel, eyes=eyes
+        model, described.tokenizer, card, paged, grammars, parallel=options.parallel, eyes=eyes
     )
 
 

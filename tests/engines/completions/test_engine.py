@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.engines.base import Sampling
+from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.completions.constraints import WORDS, ConstraintEncoder
 from antiphon.engines.completions.engine import Completions, load
 from antiphon.engines.completions.servers import FLAVOURS
@@ -349,7 +349,7 @@ async def test_finds_out_who_it_is(flavour: str, folder: Path) -> None:
     more = [{"id": "lora", "parent": "m"}, {"parent": "m", "owned_by": [{}]}]
     scripted = ScriptedEngine()
     async with serving(SHAPES[flavour], scripted, root=str(folder), more=more) as (url, _):
-        engine = await load("tiny", url)
+        engine = await load(url, LoadOptions(name="tiny"))
         assert engine.card.chat_template == hf_files.TEMPLATE
         assert (engine.card.name, engine.card.context_size) == ("tiny", 4096)
         adapts = flavour in ("vllm", "sglang")
@@ -364,7 +364,7 @@ async def test_sglang_says_what_it_can(is_deterministic: bool, folder: Path) -> 
     facts = {"enable_deterministic_inference": is_deterministic}
     said = json_answer({**facts, "model_path": "m", "tokenizer_path": str(folder)})
     async with fake(v1__models=json_answer(listed), server_info=said) as playing:
-        engine = await load("tiny", playing.url)
+        engine = await load(playing.url, LoadOptions(name="tiny"))
         assert engine.capabilities.seed is is_deterministic
         assert engine.card.context_size == 300
         await engine.close()
@@ -380,7 +380,7 @@ async def test_in_what_words_it_takes_constraints_is_found_by_asking(
         takes = (kind, bytes(ids).decode())
         engines = serving(SHAPES[flavour], ScriptedEngine(), root=str(folder), takes=takes)
         async with engines as (url, _):
-            engine = await load("tiny", url)
+            engine = await load(url, LoadOptions(name="tiny"))
         can, known = engine.capabilities, {words.kind for words in WORDS[flavour]}
         assert can.constraints is (kind == "lark" and kind in known)
         assert (can.grammars is not None) is (kind == "ebnf" and kind in known)
@@ -394,7 +394,9 @@ async def test_the_server_knows_its_context(folder: Path) -> None:
     async with serving(SHAPES["vllm"], ScriptedEngine(), max_model_len=300) as (url, bodies):
         options = {"tokenizer": str(folder), "body": {"x": 1}}
         adapters = {"poet": "poet-v2", "clerk": ""}
-        engine = await load("tiny", url, adapters=adapters, options=options)
+        engine = await load(
+            url, LoadOptions(name="tiny", adapters=adapters, engine_options=options)
+        )
         assert engine.capabilities.adapters == {"poet", "clerk"}
         for name, there in (("poet", "poet-v2"), ("clerk", "clerk")):
             asked = Sampling(max_tokens=1, ignore_eos=True, adapter=name)
@@ -404,7 +406,9 @@ async def test_the_server_knows_its_context(folder: Path) -> None:
         await collect(engine, Prompt((5, 6)), Sampling(max_tokens=2, ignore_eos=True))
         assert bodies[-1]["x"] == 1
         await engine.close()
-        smaller = await load("tiny", url, context_size=200, options=options)
+        smaller = await load(
+            url, LoadOptions(name="tiny", context_size=200, engine_options=options)
+        )
         assert smaller.card.context_size == 200
         await smaller.close()
 
@@ -425,18 +429,18 @@ async def test_what_is_missing_is_said(
 ) -> None:
     async with serving(SHAPES["vllm"], ScriptedEngine(), **facts) as (url, _):
         with pytest.raises(SetupError, match=says):
-            await load("tiny", url, options=options)
+            await load(url, LoadOptions(name="tiny", engine_options=options))
 
 
 @pytest.mark.parametrize("flavour", ["tensorrt-llm", "llama-server"])
 async def test_who_has_no_adapters_by_name_says_so(flavour: str, folder: Path) -> None:
     async with serving(SHAPES[flavour], ScriptedEngine(), root=str(folder)) as (url, _):
         with pytest.raises(SetupError, match="takes no adapters"):
-            await load("tiny", url, adapters={"poet": "poet-v2"})
+            await load(url, LoadOptions(name="tiny", adapters={"poet": "poet-v2"}))
 
 
 async def test_nobody_answers() -> None:
     async with fake() as playing:
         pass
     with pytest.raises(SetupError, match="does not answer"):
-        await load("tiny", playing.url)
+        await load(playing.url, LoadOptions(name="tiny"))

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.backends.local.backend import Local
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import Dialect
-from antiphon.engines.base import MeasuresImages, Sampling
+from antiphon.engines.base import LoadOptions, MeasuresImages, Sampling
 from antiphon.engines.completions.constraints import WORDS
 from antiphon.engines.completions.engine import Completions, load
 from antiphon.engines.completions.images import eyes_of
@@ -259,7 +259,7 @@ async def test_what_goes_wrong_where_one_is_measured(
 async def test_finds_out_whether_it_sees(kind: str, sees: bool, tmp_path: Path) -> None:
     folder = hf_files.folder(tmp_path / "model", hf_files.byte_level(), chat_template=TEMPLATE)
     async with serving(SHAPES[kind], ScriptedEngine(), sees=sees, root=str(folder)) as (url, _):
-        engine = await load("tiny", url)
+        engine = await load(url, LoadOptions(name="tiny"))
         told = {"vllm": "template", "sglang": "template", "llama-server": "apart"}
         assert engine.capabilities.images == (told.get(kind) if sees else None)
         if engine.capabilities.images is None:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from antiphon.engines.base import Sampling
+from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.errors import InvalidRequest, SetupError
 from antiphon.tokens import Prompt
@@ -24,10 +24,12 @@ async def adapted(
 ) -> AsyncIterator[LlamaEngine]:
     folder = tmp_path_factory.mktemp("adapters")
     adapters = {
-        name: write_adapter(folder / f"{name}.gguf", 576, 30, seed=seed)
+        name: str(write_adapter(folder / f"{name}.gguf", 576, 30, seed=seed))
         for seed, name in enumerate(("one", "two"))
     }
-    engine = await load(smollm2_path, threads=1, context_size=256, parallel=2, adapters=adapters)
+    engine = await load(
+        smollm2_path, LoadOptions(threads=1, context_size=256, parallel=2, adapters=adapters)
+    )
     yield engine
     await engine.close()
 
@@ -63,4 +65,6 @@ async def test_a_file_that_is_no_adapter_is_named(smollm2_path: Path, tmp_path: 
         if broken.name == "broken.gguf":
             broken.write_bytes(b"nothing")
         with pytest.raises(SetupError, match=broken.name):
-            await load(smollm2_path, threads=1, context_size=256, adapters={"x": broken})
+            await load(
+                smollm2_path, LoadOptions(threads=1, context_size=256, adapters={"x": str(broken)})
+            )

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.engines.base import LoadOptions
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.testing.engine_check import CHECKS, Check, check_closed
 
@@ -18,4 +19,6 @@ async def test_keeps_the_contract(llama: LlamaEngine, check: Check) -> None:
 
 
 async def test_is_closed_for_good(smollm2_path: Path) -> None:
-    await check_closed(await load(smollm2_path, threads=1, context_size=256, parallel=2))
+    await check_closed(
+        await load(smollm2_path, LoadOptions(threads=1, context_size=256, parallel=2))
+    )

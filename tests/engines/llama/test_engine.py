@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.engines.base import Sampling
+from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
@@ -155,7 +155,7 @@ async def test_loads_without_a_word_and_leaves_nothing(
     smollm2_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     before = {thread for thread in threading.enumerate() if thread.name.startswith("llama")}
-    engine = await load(smollm2_path, threads=1, context_size=256, parallel=1)
+    engine = await load(smollm2_path, LoadOptions(threads=1, context_size=256, parallel=1))
     await collect(engine, prompt(engine, "Hi"), greedy(2))
     await engine.close()
     await engine.close()
@@ -178,7 +178,7 @@ async def test_nobody_can_reach_it(smollm2_path: Path) -> None:
         return ""
 
     before = listening()
-    engine = await load(smollm2_path, threads=1, context_size=256, parallel=1)
+    engine = await load(smollm2_path, LoadOptions(threads=1, context_size=256, parallel=1))
     try:
         assert listening() == before, "a port was opened"
         mine = {socket_of(fd) for fd in Path("/proc/self/fd").iterdir()}

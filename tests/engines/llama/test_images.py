@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from antiphon.backends.local.backend import Local
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.chat.dialect import Dialect
-from antiphon.engines.base import MeasuresImages, Sampling
+from antiphon.engines.base import LoadOptions, MeasuresImages, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.engines.llama.images import Speller, readable
 from antiphon.errors import BackendError, InvalidRequest
@@ -35,7 +35,9 @@ pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def seeing() -> AsyncIterator[LlamaEngine]:
-    engine = await load(GGUF, threads=1, context_size=1024, parallel=2, projector=PROJECTOR)
+    engine = await load(
+        GGUF, LoadOptions(threads=1, context_size=1024, parallel=2, projector=PROJECTOR)
+    )
     yield engine
     await engine.close()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from antiphon.engines.base import Sampling
+from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.openvino.engine import OpenvinoEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.testing.engine_check import CHECKS, Check, check_closed, collect
@@ -29,7 +29,7 @@ def installed() -> None:
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine() -> AsyncIterator[OpenvinoEngine]:
-    loaded = await load(GGUF, threads=1, context_size=1024)
+    loaded = await load(GGUF, LoadOptions(threads=1, context_size=1024))
     yield loaded
     await loaded.close()
 
@@ -44,7 +44,7 @@ async def test_keeps_the_contract(engine: OpenvinoEngine, check: Check) -> None:
 
 
 async def test_is_closed_for_good() -> None:
-    await check_closed(await load(GGUF, threads=1, context_size=512))
+    await check_closed(await load(GGUF, LoadOptions(threads=1, context_size=512)))
 
 
 async def test_a_tool_is_called_and_answered(engine: OpenvinoEngine) -> None:
@@ -92,7 +92,7 @@ async def test_schemas_of_known_keywords_do_not_break_it(engine: OpenvinoEngine)
 
 @pytest.mark.skipif(sys.platform == "win32", reason="sends a signal")
 async def test_what_runs_when_the_process_dies_fails_and_what_comes_runs() -> None:
-    engine = await load(GGUF, threads=1, context_size=1024)
+    engine = await load(GGUF, LoadOptions(threads=1, context_size=1024))
     try:
         asked = prompt(engine, "Once upon a time")
         running = [engine.generate(asked, greedy(900)) for _ in range(2)]
@@ -114,7 +114,7 @@ async def test_what_runs_when_the_process_dies_fails_and_what_comes_runs() -> No
 
 
 async def test_the_child_goes_with_its_engine() -> None:
-    engine = await load(GGUF, threads=1, context_size=512)
+    engine = await load(GGUF, LoadOptions(threads=1, context_size=512))
     pid = engine._child.pid
     assert pid is not None
     await engine.close()
@@ -132,4 +132,4 @@ async def test_what_cannot_be_loaded_is_one_line(tmp_path: Path) -> None:
         await load(tmp_path)
     assert "\n" not in str(raised.value)
     with pytest.raises(SetupError, match="OpenVINO cannot load"):
-        await load(GGUF, options={"scheduler": {"no_such_attribute": 1}})
+        await load(GGUF, LoadOptions(engine_options={"scheduler": {"no_such_attribute": 1}}))

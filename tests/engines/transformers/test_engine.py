@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from antiphon.engines.base import Sampling
+from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.transformers import engine as module
 from antiphon.engines.transformers.engine import TransformersEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
@@ -32,7 +32,7 @@ def installed() -> None:
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=["paged", "single"])
 async def engine(request: pytest.FixtureRequest) -> AsyncIterator[TransformersEngine]:
     options = {"batching": request.param}
-    loaded = await load(FOLDER, threads=1, context_size=1024, options=options)
+    loaded = await load(FOLDER, LoadOptions(threads=1, context_size=1024, engine_options=options))
     yield loaded
     await loaded.close()
 
@@ -44,12 +44,14 @@ async def test_keeps_the_contract(engine: TransformersEngine, check: Check) -> N
 
 @pytest.mark.parametrize("batching", ["paged", "single"])
 async def test_is_closed_for_good(batching: str) -> None:
-    await check_closed(await load(FOLDER, threads=1, options={"batching": batching}))
+    await check_closed(
+        await load(FOLDER, LoadOptions(threads=1, engine_options={"batching": batching}))
+    )
 
 
 async def test_tells_how_far_it_is_with_the_weights() -> None:
     heard: list[tuple[str, int, int | None]] = []
-    engine = await load(FOLDER, threads=1, progress=lambda *told: heard.append(told))
+    engine = await load(FOLDER, LoadOptions(threads=1, progress=lambda *told: heard.append(told)))
     await engine.close()
     size = sum(file.stat().st_size for file in FOLDER.glob("*.safetensors"))
     assert heard[0] == ("weights", 0, size) and heard[-1] == ("weights", size, size)
@@ -136,8 +138,8 @@ async def test_what_a_folder_recommends_is_heeded_once(batching: str, tmp_path: 
     config |= {"repetition_penalty": 1.8, "suppress_tokens": list(range(1, 900))}
     (tmp_path / "generation_config.json").write_text(json.dumps(config))
     options = {"batching": batching}
-    plain = await load(FOLDER, threads=1, options=options)
-    advised = await load(tmp_path, threads=1, options=options)
+    plain = await load(FOLDER, LoadOptions(threads=1, engine_options=options))
+    advised = await load(tmp_path, LoadOptions(threads=1, engine_options=options))
     asked = prompt(plain, "Tell me a story.")
     for given, meant in ((None, 1.8), (1.0, 1.0)):
         told = await collect(advised, asked, hot(temperature=0, repetition_penalty=given))
@@ -153,7 +155,7 @@ async def test_an_empty_prompt_is_refused(engine: TransformersEngine) -> None:
 
 
 async def test_loads_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
-    engine = await load(FOLDER, threads=1)
+    engine = await load(FOLDER, LoadOptions(threads=1))
     await collect(engine, prompt(engine, "Hi"), Sampling(max_tokens=2))
     await engine.close()
     assert capfd.readouterr() == ("", "")
@@ -166,7 +168,7 @@ async def test_a_folder_without_weights_is_one_line(tmp_path: Any) -> None:
         await load(tmp_path)
     assert "\n" not in str(raised.value)
     with pytest.raises(SetupError, match="batching"):
-        await load(FOLDER, options={"batching": "often"})
+        await load(FOLDER, LoadOptions(engine_options={"batching": "often"}))
 
 
 async def test_what_cannot_be_paged_runs_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -174,9 +176,9 @@ async def test_what_cannot_be_paged_runs_one_by_one(monkeypatch: pytest.MonkeyPa
         raise ValueError("a state that is no cache")
 
     monkeypatch.setattr(module, "Paged", refuse)
-    engine = await load(FOLDER, threads=1)
+    engine = await load(FOLDER, LoadOptions(threads=1))
     assert not engine.capabilities.cached_tokens
     assert len((await collect(engine, prompt(engine, "Hi"), hot())).ids) == 30
     await engine.close()
     with pytest.raises(SetupError, match="a state that is no cache"):
-        await load(FOLDER, threads=1, options={"batching": "paged"})
+        await load(FOLDER, LoadOptions(threads=1, engine_options={"batching": "paged"}))

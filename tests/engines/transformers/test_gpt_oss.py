@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 import pytest_asyncio
 
-from antiphon.config.settings import Model, Settings
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.models.catalog import Catalog, load
 from antiphon.testing.delta_reader import Reading, Said

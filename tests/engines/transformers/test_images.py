@@ -9,9 +9,10 @@ import pytest
 import pytest_asyncio
 
 from antiphon.backends.base import flatten
-from antiphon.config.settings import Model, Settings
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options
-from antiphon.engines.base import MeasuresImages, Sampling
+from antiphon.engines.base import LoadOptions, MeasuresImages, Sampling
 from antiphon.engines.transformers.engine import TransformersEngine, load
 from antiphon.errors import InvalidRequest
 from antiphon.models.catalog import load as load_catalog
@@ -32,7 +33,7 @@ GREEDY = Sampling(max_tokens=12, temperature=0, ignore_eos=True)
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def engine() -> AsyncIterator[TransformersEngine]:
     pytest.importorskip("transformers")
-    loaded = await load(FOLDER, threads=1, context_size=1024)
+    loaded = await load(FOLDER, LoadOptions(threads=1, context_size=1024))
     yield loaded
     await loaded.close()
 
