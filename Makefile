@@ -63,10 +63,10 @@ vllm: $(VLLM) $(ENGINES) ## the tests against vLLM on the CPU: in this process, 
 sglang: $(SGLANG) $(ENGINES) ## the tests against SGLang's server on the CPU
 	$(HEAVY)/bin/pytest -m engines tests/e2e/test_real_upstreams.py -k sglang $(ARGS)
 
-models: $(ENGINES) ## train the tiny models of tests/models again, half an hour
-	$(HEAVY)/bin/python -m scripts.train_tiny tests/models/tiny-tools --steps 2200
-	$(HEAVY)/bin/python -m scripts.train_tiny tests/models/tiny-tools --go-on --steps 1500 --rate 2e-3 --seed 77
-	$(HEAVY)/bin/python -m scripts.train_eyes tests/models/tiny-eyes
+models: $(ENGINES) ## train the tiny models of tests/tiny_models again, half an hour
+	$(HEAVY)/bin/python -m scripts.train_tiny tests/tiny_models/tiny-tools --steps 2200
+	$(HEAVY)/bin/python -m scripts.train_tiny tests/tiny_models/tiny-tools --go-on --steps 1500 --rate 2e-3 --seed 77
+	$(HEAVY)/bin/python -m scripts.train_eyes tests/tiny_models/tiny-eyes
 
 clients: $(DEV) $(CLIENTS) ## real clients against the real server, apart from check
 	$(BIN)/pytest tests/clients $(ARGS)

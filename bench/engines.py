@@ -19,7 +19,7 @@ from .table import Line, median
 
 __all__ = ["SOURCES", "engines", "installed"]
 
-_FOLDER = Path(__file__).parents[1] / "tests" / "models" / "tiny-tools"
+_FOLDER = Path(__file__).parents[1] / "tests" / "tiny_models" / "tiny-tools"
 #: Engine → its package, and the model in its form.
 SOURCES = {
     "llama": ("xllamacpp", _FOLDER / "tiny-tools.gguf"),

@@ -36,7 +36,7 @@ TOOL: Any = {"type": "mcp", "server_label": "w", "server_url": "http://localhost
 #: What the bare tool takes: nothing, or as long as a quick search does.
 TOOL_S = (0.0, 0.05)
 _CITIES = ("Rome", "Oslo", "Lima", "Cairo", "Tokyo")
-_MODELS = Path(__file__).parents[1] / "tests" / "models"
+_MODELS = Path(__file__).parents[1] / "tests" / "tiny_models"
 _FUNCTION = Function(
     name="get_weather",
     description="Get the weather in a city.",

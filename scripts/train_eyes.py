@@ -3,7 +3,7 @@
 Writes a Hugging Face folder and, of the same weights, two GGUF files: the model and its picture
 encoder. What the model knows is told by ``tiny_pictures``.
 
-    python -m scripts.train_eyes tests/models/tiny-eyes
+    python -m scripts.train_eyes tests/tiny_models/tiny-eyes
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ Writes a Hugging Face folder and, of the same weights, a GGUF file. Needs ``torc
 ``transformers``, ``tokenizers`` and ``gguf``; a quarter of an hour on two cores. What the model
 knows is told by ``tiny_dialogues``.
 
-    python -m scripts.train_tiny tests/models/tiny-tools
+    python -m scripts.train_tiny tests/tiny_models/tiny-tools
 """
 
 from __future__ import annotations

@@ -10,7 +10,7 @@ import pytest
 from openai import BadRequestError, OpenAI
 
 from tests.e2e.server import Server, serving
-from tests.models.unpacked import tiny_gpt_oss
+from tests.tiny_models.unpacked import tiny_gpt_oss
 
 pytestmark = pytest.mark.model
 

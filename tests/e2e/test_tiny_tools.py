@@ -18,7 +18,7 @@ from tests.e2e.server import Server, serving
 
 pytestmark = pytest.mark.model
 
-MODEL = Path(__file__).parents[1] / "models" / "tiny-tools" / "tiny-tools.gguf"
+MODEL = Path(__file__).parents[1] / "tiny_models" / "tiny-tools" / "tiny-tools.gguf"
 
 
 def _tool(name: str, description: str, **properties: str) -> Any:

@@ -8,7 +8,7 @@ from antiphon.dialects.harmony.dialect import Dialect
 from antiphon.engines.llama.tokenizer import LlamaTokenizer
 from antiphon.testing.dialect_check import check_dialect
 from tests.dialects import gpt_oss
-from tests.models.unpacked import tiny_gpt_oss
+from tests.tiny_models.unpacked import tiny_gpt_oss
 
 pytestmark = pytest.mark.model
 

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from antiphon.engines.llama.long_words import pieces
 from antiphon.engines.llama.tokenizer import LlamaTokenizer
-from tests.models.unpacked import tiny_gpt_oss
 from tests.searching import examples
+from tests.tiny_models.unpacked import tiny_gpt_oss
 
 LITERALS = {"<|end|>": 1, "!!": 2}
 RUNS = st.lists(
