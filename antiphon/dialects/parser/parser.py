@@ -25,7 +25,6 @@ from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 
 from .delta_builder import Sink
 from .lexer import QUOTE, Lexer, is_special, without_marks
-from .markup import Markup
 from .state_readers import Reader, reader_for
 from .tool_call import Call, ToolShape
 
@@ -39,6 +38,28 @@ _BLANK = " \t\r\n"
 #: What may stand between calls and says nothing.
 _SEPARATORS = _BLANK + "]),;}`"
 _BETWEEN = _SEPARATORS + "[{("
+
+
+class _Markup:
+    """A stretch of markup: where it began, and the text of it that is no call yet; ``words``: that
+    without its terminals."""
+
+    def __init__(self, origin: str, position: int, *, is_bare: bool) -> None:
+        self.origin = origin
+        self.position = position
+        self.is_bare = is_bare
+        self.text: list[str] = []
+        self.words: list[str] = []
+        self.calls = 0
+
+    def add(self, text: str) -> None:
+        """What stands between terminals."""
+        self.text.append(text)
+        self.words.append(text)
+
+    def clear(self) -> None:
+        """It is a call's."""
+        self.text, self.words = [], []
 
 
 class Parser:
@@ -87,7 +108,7 @@ class Parser:
         self._state = THINKING if thinking and reasoning is not None and not kept else START
         self._reader: Reader | None = None
         self._call: Call | None = None
-        self._markup = Markup(self._state, 0, is_bare=False)
+        self._markup = _Markup(self._state, 0, is_bare=False)
         self.reasoning_tokens = 0
         self.done = False
         if tools is not None and tools.begins and self._state == START:
@@ -214,7 +235,7 @@ class Parser:
         """An answer begins with this, unless its first word may be a call's."""
         tools = self._tools
         if tools is not None and tools.bare_state and not tools.bare and char.isidentifier():
-            self._markup = Markup(START, self._position, is_bare=True)
+            self._markup = _Markup(START, self._position, is_bare=True)
             self._enter(tools.bare_state)
         else:
             self._state = TEXT
@@ -264,7 +285,7 @@ class Parser:
             self._state = to
         else:
             is_bare = is_left or (self._tools is not None and self._tools.doubtful)
-            self._markup = Markup(self._state, self._position, is_bare=is_bare)
+            self._markup = _Markup(self._state, self._position, is_bare=is_bare)
             if not is_left:
                 self._markup.text.append(self._advance(len(terminal)))
             self._enter(to)
