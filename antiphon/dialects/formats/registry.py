@@ -71,12 +71,9 @@ def _named(
     return table[name]
 
 
-def _row_of(table: Mapping[str, _Row], name: str) -> str | None:
-    """The row that has this name, or that others call so."""
-    for row in table.values():
-        if name in (row.name, *row.aliases):
-            return row.name
-    return None
+def _row_of(table: Mapping[str, ToolFormat | ReasoningFormat], name: str) -> str | None:
+    """The name of the row that has this name or alias."""
+    return next((row.name for row in table.values() if name in (row.name, *row.aliases)), None)
 
 
 def _first(table: Mapping[str, _Row], texts: tuple[str, ...]) -> str | None:

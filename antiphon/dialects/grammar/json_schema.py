@@ -9,11 +9,11 @@ import json
 import re
 from collections.abc import Mapping, Sequence
 from importlib.util import find_spec
-from re import _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from antiphon.errors import InvalidRequest
 
+from .regex_syntax import RegexSyntaxError, parse_regex
 from .user_regex import LONGEST, weight
 
 __all__ = [
@@ -153,8 +153,8 @@ def pointed(whole: Schema, reference: str) -> Any:
 
 def _spelled(pattern: str) -> int:
     try:
-        return weight(_parser.parse(pattern))
-    except (re.error, RecursionError, OverflowError):
+        return weight(parse_regex(pattern))
+    except RegexSyntaxError:
         return 0  # llguidance says what is wrong with it
 
 

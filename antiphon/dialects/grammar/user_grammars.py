@@ -14,7 +14,8 @@ from antiphon.wire.extensions import Guide
 
 from .json_schema import grammar_fault
 from .lark import LarkRules
-from .user_regex import PLAIN, Escapes, Unwritable, lark_rules, regex_rule
+from .user_lark import lark_rules
+from .user_regex import PLAIN, Escapes, Unwritable, regex_rule
 
 __all__ = ["guide_lark", "guide_rule", "input_lark", "tool_input_rule"]
 

@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.grammar.user_regex import JSON, PLAIN, Unwritable, lark_rules, regex_rule
+from antiphon.dialects.grammar.user_lark import lark_rules
+from antiphon.dialects.grammar.user_regex import JSON, PLAIN, Unwritable, regex_rule
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Constraint
 from tests.dialects.grammars import Held

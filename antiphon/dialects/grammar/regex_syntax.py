@@ -1,0 +1,30 @@
+"""Parse regular expressions with Python's own parser.
+
+Only this module uses ``re._parser`` and ``re._constants``. They are private: the standard library
+has no public syntax tree of a regex, and a second parser could disagree with ``re`` about what a
+pattern means.
+"""
+
+from __future__ import annotations
+
+import re
+from re import _constants as opcodes  # type: ignore[attr-defined]
+from re import _parser  # type: ignore[attr-defined]
+from typing import Any
+
+__all__ = ["RegexSyntaxError", "opcodes", "parse_regex"]
+
+
+class RegexSyntaxError(ValueError):
+    """The pattern is not a regular expression that Python can parse; the text says why."""
+
+
+def parse_regex(pattern: str, flags: int = 0) -> Any:
+    """Return the syntax tree of a pattern: ``(opcode, argument)`` pairs, as ``re`` builds them.
+
+    Raises ``RegexSyntaxError``.
+    """
+    try:
+        return _parser.parse(pattern, flags)
+    except (re.error, RecursionError, OverflowError) as error:
+        raise RegexSyntaxError(str(error)) from None

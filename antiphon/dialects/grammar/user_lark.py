@@ -1,0 +1,186 @@
+"""A user's Lark grammar, rewritten to stand among the rules of a reply."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+
+from .user_regex import Escapes, RegexRewriter, Unwritable, class_member, regex_rule
+
+__all__ = ["lark_rules"]
+
+#: Lark's ``common`` terminals, as regexes.
+_COMMON: Mapping[str, str] = {
+    "DIGIT": "[0-9]",
+    "HEXDIGIT": "[0-9a-fA-F]",
+    "INT": "[0-9]+",
+    "SIGNED_INT": "[+-]?[0-9]+",
+    "DECIMAL": r"[0-9]+\.[0-9]*|\.[0-9]+",
+    "FLOAT": r"(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?|[0-9]+[eE][+-]?[0-9]+",
+    "SIGNED_FLOAT": r"[+-]?(?:(?:[0-9]+\.[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?"
+    r"|[0-9]+[eE][+-]?[0-9]+)",
+    "NUMBER": r"(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?",
+    "SIGNED_NUMBER": r"[+-]?(?:[0-9]+(?:\.[0-9]*)?|\.[0-9]+)(?:[eE][+-]?[0-9]+)?",
+    "ESCAPED_STRING": r'"(?:[^"\\\n]|\\.)*"',
+    "LCASE_LETTER": "[a-z]",
+    "UCASE_LETTER": "[A-Z]",
+    "LETTER": "[a-zA-Z]",
+    "WORD": "[a-zA-Z]+",
+    "CNAME": "[_a-zA-Z][_a-zA-Z0-9]*",
+    "WS_INLINE": "[ \t]+",
+    "WS": "[ \t\f\r\n]+",
+    "CR": "\r",
+    "LF": "\n",
+    "NEWLINE": "(?:\r?\n)+",
+    "SH_COMMENT": r"#[^\n]*",
+    "CPP_COMMENT": r"//[^\n]*",
+}
+
+_TOKEN = re.compile(
+    r"""(?P<comment>//[^\n]*|\#[^\n]*)
+    |(?P<string>"(?:\\.|[^"\\\n])*")(?P<any_case>i?)
+    |(?P<regex>/(?:\\.|[^/\\\n])+/)(?P<flags>[imslux]*)
+    |(?P<directive>%[a-z]+[^\n]*)
+    |(?P<alias>->\s*\w+)
+    |(?P<times>~\s*\d+(?:\s*\.\.\s*\d+)?)
+    |(?P<range>\.\.)
+    |(?P<name>[A-Za-z_][A-Za-z0-9_]*)
+    |(?P<other>[^\S\n]+|\n|[:|()\[\]*+?!.,\d]+)
+    |(?P<unknown>.)""",
+    re.VERBOSE,
+)
+_HEAD = re.compile(r"^[ \t]*[?!]*(?P<name>[A-Za-z_]\w*)(?:\.-?\d+)?[ \t]*:", re.MULTILINE)
+_IMPORT = re.compile(r"%import\s+common\.(\w+)(?:\s*->\s*(\w+))?\s*$")
+_IMPORTS = re.compile(r"%import\s+common\s*\(([^)]*)\)\s*$")
+
+
+def lark_rules(definition: str, prefix: str, escapes: Escapes) -> tuple[str, str]:
+    """The rules of a Lark grammar, with names that begin with ``prefix``, and the name of its
+    start. Raises ``Unwritable``."""
+    return _LarkRewriter(prefix, escapes).rules(definition)
+
+
+class _LarkRewriter:
+    def __init__(self, prefix: str, escapes: Escapes) -> None:
+        self._prefix = prefix
+        self._escapes = escapes
+        self._regex = RegexRewriter(escapes)
+        self._ignored: list[str] = []
+        self._imported: dict[str, str] = {}
+
+    def rules(self, definition: str) -> tuple[str, str]:
+        text = self._directives(definition)
+        heads = list(_HEAD.finditer(text))
+        if text[: heads[0].start() if heads else None].strip():
+            raise Unwritable("a grammar is made of rules: 'name: …'")
+        out = []
+        for head, after in zip(heads, [*heads[1:], None], strict=True):
+            body = text[head.end() : after.start() if after else None]
+            name = head["name"]
+            out.append(f"{self._name(name)}: {self._body(body, _is_terminal(name))}")
+        out += [
+            f"{self._name(n)}: {regex_rule(p, self._escapes)}" for n, p in self._imported.items()
+        ]
+        if not any(head["name"] == "start" for head in heads):
+            raise Unwritable("the grammar has no rule 'start'")
+        start = self._name("start")
+        if not self._ignored:
+            return "\n".join(out), start
+        skipped = " | ".join(self._body(each, True) for each in self._ignored)
+        out += [f"{self._prefix}_skip: ({skipped})*", f"{self._prefix}_all: {self._skip} {start}"]
+        return "\n".join(out), f"{self._prefix}_all"
+
+    @property
+    def _skip(self) -> str:
+        return f"{self._prefix}_skip"
+
+    def _directives(self, definition: str) -> str:
+        """The grammar without comments and directives, which are noted."""
+        kept: list[str] = []
+        for token in _TOKEN.finditer(definition):
+            if token["directive"] is not None:
+                self._directive(token["directive"].partition("//")[0].strip())
+            elif token["comment"] is None and token["alias"] is None:
+                kept.append(token.group())
+        return "".join(kept)
+
+    def _directive(self, said: str) -> None:
+        if said.startswith("%ignore"):
+            self._ignored.append(said.removeprefix("%ignore").strip())
+            return
+        one, several = _IMPORT.match(said), _IMPORTS.match(said)
+        if one is not None:
+            self._import(one[1], one[2] or one[1])
+        elif several is not None:
+            for name in several[1].split(","):
+                self._import(name.strip(), name.strip())
+        else:
+            raise Unwritable(f"'{said}' cannot be enforced")
+
+    def _import(self, name: str, alias: str) -> None:
+        if name not in _COMMON:
+            raise Unwritable(f"there is no terminal 'common.{name}'")
+        self._imported[alias] = _COMMON[name]
+
+    def _body(self, body: str, terminal: bool) -> str:
+        """What stands behind the colon. In rules, what is ignored may follow every terminal."""
+        weave = "" if terminal or not self._ignored else f" {self._skip}"
+        out: list[str] = []
+        tokens = list(_TOKEN.finditer(body.strip()))
+        at = 0
+        while at < len(tokens):
+            token = tokens[at]
+            following = [t for t in tokens[at + 1 : at + 5] if t.group().strip()]
+            if token["string"] is not None and following and following[0]["range"] is not None:
+                last = following[1]
+                out.append(f"({self._range(token['string'], last['string'])}{weave})")
+                at = tokens.index(last) + 1
+                continue
+            out.append(self._said(token, weave))
+            at += 1
+        return "".join(out)
+
+    def _said(self, token: re.Match[str], weave: str) -> str:
+        if token["string"] is not None:
+            return f"({self._string(token['string'], bool(token['any_case']))}{weave})"
+        if token["regex"] is not None:
+            pattern = token["regex"][1:-1].replace("\\/", "/")
+            return f"({regex_rule(pattern, self._escapes, token['flags'])}{weave})"
+        if token["name"] is not None:
+            name = self._name(token["name"])
+            return f"({name}{weave})" if weave and _is_terminal(token["name"]) else name
+        if token["unknown"] is not None or token["range"] is not None:
+            raise Unwritable(f"'{token.group()}' cannot be enforced")
+        return token.group().replace("!", "")
+
+    def _string(self, quoted: str, any_case: bool) -> str:
+        text = _unquoted(quoted)
+        if not any_case:
+            return self._regex.literal(text)
+        return regex_rule(re.escape(text), self._escapes, "i")
+
+    def _range(self, low: str, high: str | None) -> str:
+        if high is None:
+            raise Unwritable("a range stands between two strings")
+        first, last = _unquoted(low), _unquoted(high)
+        if len(first) != 1 or len(last) != 1:
+            raise Unwritable("a range stands between two characters")
+        return self._regex.chars(
+            f"{class_member(ord(first))}-{class_member(ord(last))}", False, False
+        )
+
+    def _name(self, name: str) -> str:
+        kind = "t" if _is_terminal(name) else "r"
+        return f"{self._prefix}_{kind}_{name.lower()}"
+
+
+def _is_terminal(name: str) -> bool:
+    return name.lstrip("_")[:1].isupper()
+
+
+def _unquoted(quoted: str) -> str:
+    try:
+        return str(json.loads(quoted))
+    except ValueError:
+        raise Unwritable(f"the string {quoted} cannot be read") from None
