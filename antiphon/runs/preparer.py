@@ -14,7 +14,7 @@ import structlog
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply, tools_of
+from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.conversation import PromptTokens
 from antiphon.errors import CannotContinue, RequestError, RunError
@@ -41,14 +41,10 @@ from antiphon.runs.replies.reasoning_summary import (
     level,
 )
 from antiphon.runs.request.attachments import Attachments
+from antiphon.runs.request.initial_response import initial_response
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
-from antiphon.runs.request.options import (
-    ToolSelection,
-    hidden_item_types,
-    initial_response,
-    options,
-    select_tools,
-)
+from antiphon.runs.request.options import build_options, hidden_item_types
+from antiphon.runs.request.tool_selection import ToolSelection, select_tools
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.runs.tool_loop.recovery import interrupted_in_tools
 from antiphon.runs.tool_loop.toolsets import check_access
@@ -147,7 +143,7 @@ class Preparer:
         )
         await check_access(tools.hosted, tools.tools, opening)
         backend = self._attachments.ahead_of(model.backend, tenant, len(lead))
-        asked = options(meant, tools.tools)
+        asked = build_options(meant, tools.tools)
         if tools.hosted:  # what there is to choose is known once they are open
             asked = replace(asked, tool_choice="auto")
         question = ReplyRequest(context=context, backend=backend, options=asked)
@@ -244,13 +240,13 @@ class Preparer:
         asked, tools = self._meant(asked, model)
         context = await self._context(tenant, asked, model)
         backend = self._attachments.ahead_of(model.backend, tenant)
-        reply = await backend.prepare(context.conversation, options(asked, tools.tools))
+        reply = await backend.prepare(context.conversation, build_options(asked, tools.tools))
         return reply.input_tokens
 
     def _meant(
         self, asked: CreateResponse, model: CatalogModel
     ) -> tuple[CreateResponse, ToolSelection]:
-        policy, upstream = self._policy, tools_of(model.backend)
+        policy, upstream = self._policy, model.backend.capabilities.hosted_tools
         meant = replace_mcp_labels(asked, policy.mcp_labels)
         return meant, select_tools(meant, policy.unavailable_tools, self._providers, upstream)
 
@@ -404,7 +400,6 @@ class Preparer:
             patience_s=self._policy.patience_s,
             timeout_s=self._policy.timeout_s,
             release=release,
-            fields=reply.fields if isinstance(reply, RawMessagesReply) else lambda sampled: {},
             reraise=self._policy.reraise,
         )
 

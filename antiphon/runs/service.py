@@ -15,9 +15,8 @@ from msgspec.structs import replace
 
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
-from antiphon.backends.base import TextCompletion
+from antiphon.backends.base import text_completion_unsupported
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
-from antiphon.backends.local.text_completion import cannot_continue
 from antiphon.errors import InvalidRequest, NotFound, RunError
 from antiphon.pagination import Cut, page
 from antiphon.resources.containers import Containers
@@ -38,7 +37,7 @@ from antiphon.runs.history.session_chains import SessionChains
 from antiphon.runs.replies.compaction import compacted
 from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
-from antiphon.runs.request.options import apply_defaults, options
+from antiphon.runs.request.options import apply_defaults, build_options
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store
 from antiphon.store.records import Batch, Claim, StoredResponse
@@ -219,10 +218,10 @@ class Service:
         self._supervisor.admit()
         model = self._models.find(request.model)
         await model.ready()
-        if not isinstance(model.backend, TextCompletion):
-            raise cannot_continue(model.name)
+        if not model.backend.capabilities.completes_text:
+            raise text_completion_unsupported(model.name)
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
-        reply = await model.backend.complete(prompt, options(request, ()))
+        reply = await model.backend.complete(prompt, build_options(request, ()))
         return self._preparer.bare_run(request, model, reply, self._ids("resp"))
 
     async def compact(self, tenant: str, request: Compact) -> Compaction:

@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidRequest
-from antiphon.runs.request.options import apply_defaults, initial_response, options, select_tools
+from antiphon.runs.request.initial_response import initial_response
+from antiphon.runs.request.options import apply_defaults, build_options
+from antiphon.runs.request.tool_selection import select_tools
 from antiphon.wire.parsing.requests import create_response
 from antiphon.wire.request import CreateResponse
 
@@ -48,9 +50,9 @@ def test_a_choice_that_forces_a_hosted_tool_is_always_refused() -> None:
 
 def test_logprobs_need_the_include() -> None:
     include = ["message.output_text.logprobs"]
-    assert options(asked(top_logprobs=3), ()).logprobs is None
-    assert options(asked(include=include), ()).logprobs == 0
-    assert options(asked(include=include, top_logprobs=3), ()).logprobs == 3
+    assert build_options(asked(top_logprobs=3), ()).logprobs is None
+    assert build_options(asked(include=include), ()).logprobs == 0
+    assert build_options(asked(include=include, top_logprobs=3), ()).logprobs == 3
 
 
 @pytest.mark.requirement("VN-2")
@@ -58,7 +60,7 @@ def test_the_echo_is_what_is_done() -> None:
     request = apply_defaults(asked(top_p=0.5), {"temperature": 0.2, "top_p": 0.9})
     response = initial_response(request, id="resp_1", model="m", created_at=1)
     assert (response.temperature, response.top_p) == (0.2, 0.5)
-    assert (options(request, ()).temperature, options(request, ()).top_p) == (0.2, 0.5)
+    assert (build_options(request, ()).temperature, build_options(request, ()).top_p) == (0.2, 0.5)
 
 
 def test_neither_request_nor_model_says_anything() -> None:
