@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
@@ -19,13 +19,12 @@ from antiphon.attachments.documents import Documents, Unreadable
 from antiphon.attachments.fetch import Failed, Fetched, Fetcher, check
 from antiphon.attachments.image_header import MIMES, Broken, sniff
 from antiphon.backends.base import Backend, Reply
+from antiphon.backends.wrapper import BackendWrapper
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound, RequestError, UnreadableImage
 from antiphon.resources.files import Files
 from antiphon.stream.kinds import KINDS
 from antiphon.wire import items as it
-
-from .attachment_sources import Bad, Given, given_in, url_of
 
 __all__ = ["Attachments"]
 
@@ -54,42 +53,27 @@ class Attachments:
         return _Resolving(self, backend, tenant, lead)
 
 
-class _Resolving:
+class _Resolving(BackendWrapper):
     """``Backend`` that resolves, then asks. Of one request: what was found once stays found."""
 
     def __init__(self, around: Attachments, backend: Backend, tenant: str, lead: int) -> None:
+        super().__init__(backend)
         self._around = around
-        self._backend = backend
         self._tenant = tenant
         self._lead = lead
         self._found: dict[tuple[type[Any], Given], it.Part | Bad | Failed | Unreadable] = {}
         self._bytes = 0
-
-    @property
-    def context_size(self) -> int | None:
-        return self._backend.context_size
-
-    @property
-    def recommended(self) -> Mapping[str, Any]:
-        return self._backend.recommended
-
-    @property
-    def sees_images(self) -> bool:
-        return self._backend.sees_images
-
-    async def close(self) -> None:
-        """Whoever made the backend closes it."""
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Raises ``RequestError`` with the path of the part for what the request brought and cannot
         be had; in the place of what was there before stands a note."""
         spots = list(self._spots(conversation))
         if not spots:
-            return await self._backend.prepare(conversation, options)
+            return await self._inner.prepare(conversation, options)
         while True:
             filled = replace(conversation, items=await self._filled(conversation, spots))
             try:
-                return await self._backend.prepare(filled, options)
+                return await self._inner.prepare(filled, options)
             except UnreadableImage as error:
                 if not self._blamed(error):
                     raise
@@ -110,7 +94,7 @@ class _Resolving:
             field, found = parts
             for number, part in enumerate(found):
                 if isinstance(part, it.InputFile) or (
-                    isinstance(part, _IMAGES) and self._backend.sees_images
+                    isinstance(part, _IMAGES) and self._inner.capabilities.images
                 ):
                     place = f"{field}[{number}]" if isinstance(found, tuple) else field
                     path = self._path(index - conversation.past, index, place)
@@ -268,6 +252,58 @@ def _detailed(found: it.Part, part: _Named) -> it.Part:
     if isinstance(found, it.InputImage) and part.detail is not UNSET:
         return replace(found, detail=part.detail)
     return found
+
+
+# --- where the bytes of a part come from ---------------------------------------------------------
+
+Why = Literal["none", "base64", "unknown", "empty", "large", "pixels", "format", "broken"]
+
+
+class Bad(Exception):
+    """What a part gives cannot be used. ``why``: one word; the message says more."""
+
+    def __init__(self, why: Why, message: str) -> None:
+        super().__init__(message)
+        self.why: Why = why
+
+
+class Given(Struct, frozen=True, kw_only=True):
+    """One of three, and how the file is called, if it is told."""
+
+    url: str | None = None
+    inline: str | None = None
+    file_id: str | None = None
+    name: str = ""
+
+
+def given_in(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> Given:
+    """What a part gives. Raises ``Bad`` if it gives nothing."""
+    if part.file_id is not UNSET and part.file_id:
+        return Given(file_id=part.file_id, name=_filename(part))
+    if isinstance(part, it.InputFile):
+        if part.file_data is not UNSET and part.file_data:
+            return Given(inline=part.file_data, name=_filename(part))
+        url = part.file_url
+    else:
+        url = part.image_url
+    if url is UNSET or not url:
+        raise Bad("none", "it gives neither bytes nor a URL nor a file_id")
+    if url[:5].lower() == "data:":
+        return Given(inline=url, name=_filename(part))
+    return Given(url=url, name=_filename(part))
+
+
+def url_of(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> str | None:
+    """The URL that is to be fetched, if there is one."""
+    try:
+        return given_in(part).url
+    except Bad:
+        return None
+
+
+def _filename(part: it.InputImage | it.InputFile | it.ComputerScreenshot) -> str:
+    name = part.filename if isinstance(part, it.InputFile) else UNSET
+    return "" if name is UNSET else name
 
 
 # --- what is refused -----------------------------------------------------------------------------
