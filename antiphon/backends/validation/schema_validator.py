@@ -20,7 +20,7 @@ from antiphon.errors import InvalidRequest
 
 __all__ = ["SchemaValidator", "grammar_fault"]
 
-_WORKER = Path(__file__).with_name("judge_worker.py")
+_WORKER = Path(__file__).with_name("validator_worker.py")
 _SECONDS = 10.0
 _SLOW = "it takes too long to check."
 
