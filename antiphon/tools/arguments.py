@@ -1,4 +1,7 @@
-"""The arguments of a call as a model wrote them, read. It knows no tool."""
+"""Read the arguments of a tool call as a model wrote them.
+
+Models write lone surrogates, which no UTF-8 encoder accepts: both readers replace them.
+"""
 
 from __future__ import annotations
 
@@ -6,18 +9,43 @@ import json
 from typing import Any
 
 from antiphon.errors import ToolError
+from antiphon.text import replace_lone_surrogates_in_json
 
-__all__ = ["parse_arguments"]
+__all__ = ["non_negative_int", "parse_arguments", "parse_lenient"]
 
 
 def parse_arguments(arguments: str) -> dict[str, Any]:
-    """The object that they are. Models write halves of surrogate pairs, which no wire takes: they
-    are replaced. Raises ``ToolError``, in words for the model."""
+    """Parse the arguments of a tool that runs here; nothing at all is the empty object.
+
+    Raises ``ToolError``, with a message for the model, unless they are a JSON object.
+    """
     try:
-        said = json.dumps(json.loads(arguments or "{}"), ensure_ascii=False)
-        asked = json.loads(said.encode("utf-8", "replace"))
+        parsed = replace_lone_surrogates_in_json(json.loads(arguments or "{}"))
     except (ValueError, RecursionError):
-        asked = None
-    if not isinstance(asked, dict):
+        parsed = None
+    if not isinstance(parsed, dict):
         raise ToolError("The arguments are not a JSON object.")
-    return asked
+    return parsed
+
+
+def parse_lenient(arguments: str, default_name: str) -> dict[str, Any]:
+    """Parse the arguments of a tool that the client runs. Never raises.
+
+    A value that is no object, or text that is no JSON, becomes the argument ``default_name``.
+    """
+    parsed: Any
+    try:
+        parsed = json.loads(arguments or "{}")
+    except (ValueError, RecursionError):
+        parsed = arguments
+    parsed = replace_lone_surrogates_in_json(parsed)
+    return parsed if isinstance(parsed, dict) else {default_name: parsed}
+
+
+def non_negative_int(value: Any) -> int | None:
+    """Return a number from 0 to 2**31 - 1 as an integer, None for anything else.
+
+    Clients in languages with 32-bit integers cannot hold larger ones.
+    """
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return int(value) if is_number and 0 <= value < 2**31 else None

@@ -11,9 +11,10 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 from antiphon.conversation import PromptTokens
+from antiphon.text import replace_lone_surrogates
 from antiphon.tokens import Tokenizer
 
-__all__ = ["Encoder", "clean"]
+__all__ = ["Encoder"]
 
 #: Stands before one more character of the last plane, which says what is hidden. Users may write
 #: it: then it is hidden itself.
@@ -62,7 +63,7 @@ class Encoder:
         """Ids that spell ``shown(masked)``. Where it begins with what ``kept`` stands for, these
         ids are extended, so that an engine finds them in its cache; where it only shares a
         beginning, up to the last control token of that."""
-        masked = clean(masked)
+        masked = replace_lone_surrogates(masked)
         if kept is None or kept.fingerprint != self._fingerprint:
             return tuple(self._encode(masked))
         taken = at = 0
@@ -80,7 +81,7 @@ class Encoder:
         (control tokens and all) is written in its place. Text on both sides is encoded apart."""
         ids: list[int] = []
         places: list[int] = []
-        first, *others = clean(masked).split(mark)
+        first, *others = replace_lone_surrogates(masked).split(mark)
         ids += self._encode(first)
         for text in others:
             places.append(len(ids))
@@ -127,15 +128,6 @@ class Encoder:
             yield text
             if self._adds_blank and text.startswith(" ") and text != " ":
                 yield text[1:]
-
-
-def clean(text: str) -> str:
-    """``text`` with half surrogate pairs replaced: no token stands for these."""
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
-    return text
 
 
 def _any_of(literals: Collection[str]) -> str:

@@ -18,13 +18,14 @@ from antiphon.dialects.instructions import LEVELS, format_instructions
 from antiphon.dialects.messages import Unreadable
 from antiphon.dialects.tools import PromptTool, PromptTools, shown_tools
 from antiphon.errors import InvalidRequest, SetupError
+from antiphon.text import replace_lone_surrogates, replace_lone_surrogates_in_json
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .grammar import Grammarian
 from .messages import BROWSER, PYTHON, Talk, natives, talk_of
 from .parser import CONTROLS, Codes, Kind, Parser
-from .prompt import Encoder, clean
+from .prompt import Encoder
 from .schemas import plain_schema
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ class Dialect:
     ``unreadable``: what becomes of images. ``today`` tells the date. Raises ``SetupError`` for
     models with another vocabulary, and for other settings.
     """
+
+    #: The format has no images.
+    sees_images = False
 
     def __init__(
         self,
@@ -141,7 +145,7 @@ class Dialect:
             reasoning_effort=ReasoningEffort(LEVELS.get(effort, effort).capitalize()),
         )
         for name in said.keys() - {"reasoning_effort"}:
-            setattr(content, name, clean(said[name]))
+            setattr(content, name, replace_lone_surrogates(said[name]))
         for namespace in _own(tools):
             content.with_tools(namespace)
         return Message.from_role_and_content(Role.SYSTEM, content)
@@ -187,12 +191,12 @@ def _developer(
     if told or tools:
         content = DeveloperContent()
         if told:
-            content.with_instructions(clean("\n\n".join(told)))
+            content.with_instructions(replace_lone_surrogates("\n\n".join(told)))
         if tools:
             content.with_function_tools([_described(tool, tool.name) for tool in tools])
         parts.append(content)
     if form := _form(options):
-        parts.append(TextContent(text=clean(f"\n\n{form}" if parts else form)))
+        parts.append(TextContent(text=replace_lone_surrogates(f"\n\n{form}" if parts else form)))
     return Message.from_role_and_contents(Role.DEVELOPER, parts) if parts else None
 
 
@@ -203,7 +207,8 @@ def _own(tools: Sequence[PromptTool]) -> Iterator[ToolNamespaceConfig]:
     browser = [tool for tool in tools if tool.shape.namespace == BROWSER]
     for tool in tools:
         if tool not in browser:
-            yield ToolNamespaceConfig(name=PYTHON, description=clean(tool.description), tools=[])
+            description = replace_lone_surrogates(tool.description)
+            yield ToolNamespaceConfig(name=PYTHON, description=description, tools=[])
     if browser:
         described = [_described(tool, tool.shape.wire_name) for tool in browser]
         yield ToolNamespaceConfig(name=BROWSER, description=None, tools=described)
@@ -214,8 +219,8 @@ def _described(tool: PromptTool, name: str) -> ToolDescription:
 
     schema = plain_schema(tool.schema)
     if schema is not None:
-        schema = json.loads(clean(json.dumps(schema, ensure_ascii=False)))
-    return ToolDescription.new(name, clean(tool.description), schema)
+        schema = replace_lone_surrogates_in_json(schema)
+    return ToolDescription.new(name, replace_lone_surrogates(tool.description), schema)
 
 
 def _form(options: Options) -> str:

@@ -10,8 +10,8 @@ from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING
 
 from antiphon.conversation import PromptTokens
-from antiphon.dialects.chat.prompt import clean
 from antiphon.dialects.json_stream import load
+from antiphon.text import replace_lone_surrogates
 from antiphon.tokens import Tokenizer
 
 from .header import CHANNEL, CONSTRAIN, read_header
@@ -21,7 +21,7 @@ from .parser import CONTROLS, Codes
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding, Message
 
-__all__ = ["Encoder", "clean"]
+__all__ = ["Encoder"]
 
 _ENDS = ("end", "return", "call")
 _JSON = CONTROLS["constrain"] + "json"
@@ -119,7 +119,7 @@ class Encoder:
 
     def _says(self, content: Sequence[int], said: Said) -> bool:
         text = b"".join(map(self._piece, content))
-        if text == clean(said.text).encode():
+        if text == replace_lone_surrogates(said.text).encode():
             return True
         if said.author != ASSISTANT or said.recipient is None:
             return False
@@ -153,7 +153,7 @@ def _message(said: Said) -> Message:
         author = Author(role=Role(said.author))
     else:
         author = Author.new(Role.TOOL, said.author)
-    message = Message.from_author_and_content(author, clean(said.text))
+    message = Message.from_author_and_content(author, replace_lone_surrogates(said.text))
     if said.channel is not None:
         message.with_channel(said.channel)
     if said.recipient is not None:

@@ -18,6 +18,7 @@ from antiphon.conversation import caller_program_id, open_programs
 from antiphon.errors import InvalidRequest
 from antiphon.security.encryption import SealBroken
 from antiphon.stream.kinds import KINDS
+from antiphon.text import truncate_middle
 from antiphon.wire import items as it
 from antiphon.wire.response import InputTransformation
 
@@ -32,7 +33,6 @@ _SUMMARY = (
     "carry on from:]\n\n"
 )
 _NO_SUMMARY = "(No summary could be written.)"
-_CUT = "\n[…]\n"
 
 #: What a picture or a file is taken to weigh, and how many bytes of text are taken for a token.
 _PART_TOKENS = 1000
@@ -318,12 +318,7 @@ def _shortened(message: it.Message, most: int) -> it.Message:
     left = most * _TOKEN_BYTES
     for part in message.content:
         if isinstance(part, it.InputText):
-            text = part.text if len(part.text) <= left else _cut(part.text, left)
+            text = truncate_middle(part.text, left, unit="characters")
             left = max(0, left - len(text))
             parts.append(it.InputText(text=text))
     return replace(message, content=tuple(parts))
-
-
-def _cut(text: str, length: int) -> str:
-    half = max(1, length // 2)
-    return f"{text[:half]}{_CUT}{text[-half:]}"

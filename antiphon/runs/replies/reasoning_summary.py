@@ -19,6 +19,7 @@ from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import InvalidRequest, RequestError, RunError
 from antiphon.stream.deltas import Delta, Open, SampledTokens, Text
+from antiphon.text import truncate_middle
 from antiphon.wire.items import InputText, Item, Message, Reasoning
 from antiphon.wire.response import ReasoningConfig
 
@@ -45,7 +46,6 @@ notes.
 </notes>"""
 #: Of a thought that would fill the context, its beginning and end are shown: as many characters
 #: as there are tokens in the context, which leaves room in every script.
-_LEFT_OUT = "\n[…]\n"
 
 
 def level(reasoning: ReasoningConfig | None) -> str | None:
@@ -97,9 +97,7 @@ class Summariser(Struct, frozen=True, kw_only=True):
 
     def _shown(self, thought: str) -> str:
         room = (self.backend.context_size or ASSUMED_CONTEXT_SIZE) // 2
-        if len(thought) <= 2 * room:
-            return thought
-        return thought[:room] + _LEFT_OUT + thought[-room:]
+        return truncate_middle(thought, 2 * room, unit="characters")
 
 
 class SummarizedReply(ReplyWrapper):

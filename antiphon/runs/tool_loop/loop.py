@@ -22,9 +22,9 @@ from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.stream.deltas import Close, Delta, Finish, NewPrompt, Open, Progress, Reason
+from antiphon.text import truncate_middle
 from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
-from antiphon.tools.citations import Citations
-from antiphon.tools.truncate import truncate_middle
+from antiphon.tools.citations import CitationReader
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage
@@ -88,7 +88,7 @@ class ToolLoop(ReplyWrapper):
         self._options = work.options
         self._budget = Budget(work.bounds.calls)
         self._begun: ResumePoint | None = None
-        self._reader: Callable[[], Citations] | None = None
+        self._reader: Callable[[], CitationReader] | None = None
         #: Why the reply ended before the model was asked.
         self._ended: Reason | None = None
         self._began = 0.0
@@ -193,7 +193,7 @@ class ToolLoop(ReplyWrapper):
         """Open the tools. Those that lead the output are told of, unless they have been."""
         work, opening = self._work, self._opening()
         for hosted in work.hosted:
-            lead = hosted.provider.lead(hosted.tool, opening) if anew else None
+            lead = hosted.provider.leading_item(hosted.tool, opening) if anew else None
             key = work.ids("lead") if lead is not None else ""
             if lead is not None:
                 yield (Open(lead, key), Progress("in_progress", key))
@@ -213,7 +213,7 @@ class ToolLoop(ReplyWrapper):
             tenant=self._work.tenant,
             response_id=self._work.response_id,
             items=self._work.conversation.items,
-            begun=self._conversation.items[len(self._work.conversation.items) :],
+            interrupted_items=self._conversation.items[len(self._work.conversation.items) :],
             include=self._work.include,
         )
 
@@ -229,7 +229,7 @@ class ToolLoop(ReplyWrapper):
         toolsets = assign_program_tools(
             self._work.hosted, toolsets, self._work.programs or (), opening
         )
-        offered = tuple(offer for toolset in toolsets for offer in toolset.offers)
+        offered = tuple(offer for toolset in toolsets for offer in toolset.functions)
         self._offers.update({(o.tool.name, o.namespace): o for o in offered})
         self._reader = reader_of(toolsets)
         self._options = with_tools(self._options, self._work.hosted, toolsets)
@@ -238,7 +238,7 @@ class ToolLoop(ReplyWrapper):
                 self._now = await self._work.ask(self._work.conversation, self._options)
             self._now = self._now.resumed(begun)
             return
-        first = [each for toolset in toolsets for each in toolset.first]
+        first = [each for toolset in toolsets for each in toolset.pending_calls]
         going = [each for each in first if each.call_id is not None]
         calls = [
             ToolCall.first(each, self._work.ids) for each in (first if begun is None else going)
@@ -365,7 +365,7 @@ class ToolLoop(ReplyWrapper):
         inner = tool.tools[0] if isinstance(tool, tl.Namespace) else tool
         namespace = tool.name if isinstance(tool, tl.Namespace) else None
         offer = self._offers.get((getattr(inner, "name", ""), namespace))
-        return offer is not None and offer.call is not None
+        return offer is not None and offer.handler is not None
 
     def _told(self, call: ToolCall, room: int) -> Sequence[it.Item]:
         """What the model is told of a call, in so many bytes."""

@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-__all__ = ["ACTION", "actions_of"]
+__all__ = ["ACTION", "computer_actions"]
 
 Json = dict[str, Any]
 
@@ -18,10 +18,10 @@ _LOOK: Json = {"type": "screenshot"}
 _FAR = 2**31
 
 
-def actions_of(asked: Mapping[str, Any]) -> list[Json]:
+def computer_actions(arguments: Mapping[str, Any]) -> list[Json]:
     """The actions of a call: ``actions``, or one ``action``, or that the arguments are. One that is
     not whole is a look at the screen, by which the model sees that nothing came of it."""
-    given = asked.get("actions", asked.get("action", asked))
+    given = arguments.get("actions", arguments.get("action", arguments))
     each = given if isinstance(given, list) else [given]
     return [_action(one) or dict(_LOOK) for one in each] or [dict(_LOOK)]
 

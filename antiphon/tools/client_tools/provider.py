@@ -11,61 +11,66 @@ from typing import Any
 from msgspec import Struct
 from msgspec.structs import replace
 
+from antiphon.tools.arguments import non_negative_int, parse_lenient
 from antiphon.tools.base import ArgumentObserver, ResponseContext, ToolFunction, Toolset
-from antiphon.tools.written import parse_lenient, whole
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-from .computer_actions import ACTION, actions_of
-from .shell_arguments import Commands, commands_of
+from .computer_actions import ACTION, computer_actions
+from .shell_arguments import CommandObserver, shell_action
 
-__all__ = ["CLIENT_TOOLS", "ClientTool", "shell_function"]
+__all__ = ["CLIENT_TOOLS", "ClientToolProvider", "shell_function"]
 
 _TEXT = {"type": "string"}
 _WHOLE = {"type": "integer"}
 _TEXTS = {"type": "array", "items": _TEXT}
 
 
-class _Row(Struct, frozen=True, kw_only=True):
+class _ClientToolSpec(Struct, frozen=True, kw_only=True):
     """One tool: the function, how its call begins, and what its item is of what was written."""
 
     function: tl.Function
-    shell: it.Item
-    read: Callable[[str], Mapping[str, Any]]
-    writing: Callable[[], ArgumentObserver] | None = None
+    initial_item: it.Item
+    parse_fields: Callable[[str], Mapping[str, Any]]
+    argument_observer: Callable[[], ArgumentObserver] | None = None
     #: What is said to the model of the request's tool besides.
-    about: Callable[[Any], str] = lambda tool: ""
+    extra_description: Callable[[Any], str] = lambda tool: ""
 
 
-class ClientTool:
+class ClientToolProvider:
     """``Provider`` of one of them."""
 
-    def __init__(self, row: _Row) -> None:
-        self._row = row
+    def __init__(self, spec: _ClientToolSpec) -> None:
+        self._row = spec
 
     def check(self, tool: Any, path: str) -> None:
         """There is nothing that a client could not do."""
 
-    def lead(self, tool: Any, opening: ResponseContext) -> it.Item | None:
+    def leading_item(self, tool: Any, opening: ResponseContext) -> it.Item | None:
         return None
 
     @asynccontextmanager
     async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         row = self._row
-        about = f"{row.function.description}{row.about(tool)}"
+        about = f"{row.function.description}{row.extra_description(tool)}"
         function = replace(row.function, description=about)
         yield Toolset(
-            offers=(
-                ToolFunction(tool=function, shell=row.shell, read=row.read, writing=row.writing),
+            functions=(
+                ToolFunction(
+                    tool=function,
+                    initial_item=row.initial_item,
+                    parse_fields=row.parse_fields,
+                    argument_observer=row.argument_observer,
+                ),
             )
         )
 
 
-def shell_function(about: str) -> tl.Function:
+def shell_function(description: str) -> tl.Function:
     """The shell as the model sees it."""
-    return _function(
+    return _build_function(
         "shell",
-        about,
+        description,
         ("commands",),
         commands=_TEXTS,
         timeout_ms=_WHOLE,
@@ -73,8 +78,8 @@ def shell_function(about: str) -> tl.Function:
     )
 
 
-def _local_shell(written: str) -> Mapping[str, Any]:
-    asked = parse_lenient(written, "command")
+def _local_shell_fields(arguments: str) -> Mapping[str, Any]:
+    asked = parse_lenient(arguments, "command")
     command = asked.get("command", [])
     if isinstance(command, str):
         command = ["bash", "-lc", command]
@@ -86,7 +91,7 @@ def _local_shell(written: str) -> Mapping[str, Any]:
         else [],
         "env": environment if isinstance(environment, dict) else {},
     }
-    if (wait := whole(asked.get("timeout_ms"))) is not None:
+    if (wait := non_negative_int(asked.get("timeout_ms"))) is not None:
         action["timeout_ms"] = wait
     for name in ("working_directory", "user"):
         if isinstance(asked.get(name), str):
@@ -94,8 +99,8 @@ def _local_shell(written: str) -> Mapping[str, Any]:
     return {"action": action}
 
 
-def _apply_patch(written: str) -> Mapping[str, Any]:
-    asked = parse_lenient(written, "diff")
+def _apply_patch_fields(arguments: str) -> Mapping[str, Any]:
+    asked = parse_lenient(arguments, "diff")
     kind = asked.get("type")
     operation = {
         "type": kind if kind in _OPERATIONS else "update_file",
@@ -106,24 +111,26 @@ def _apply_patch(written: str) -> Mapping[str, Any]:
     return {"operation": operation}
 
 
-def _computer(written: str) -> Mapping[str, Any]:
-    return {"actions": tuple(actions_of(parse_lenient(written, "action")))}
+def _computer_fields(arguments: str) -> Mapping[str, Any]:
+    return {"actions": tuple(computer_actions(parse_lenient(arguments, "action")))}
 
 
-def _computer_preview(written: str) -> Mapping[str, Any]:
+def _computer_preview_fields(arguments: str) -> Mapping[str, Any]:
     """The older tool knows one action a call."""
-    return {"action": actions_of(parse_lenient(written, "action"))[0]}
+    return {"action": computer_actions(parse_lenient(arguments, "action"))[0]}
 
 
-def _display(tool: Any) -> str:
+def _display_description(tool: Any) -> str:
     size = f"{tool.display_width} x {tool.display_height}"
     return f" The screen ({tool.environment}) has {size} pixels; x and y count from its top left."
 
 
-def _function(name: str, about: str, required: tuple[str, ...], **properties: Any) -> tl.Function:
+def _build_function(
+    name: str, description: str, required: tuple[str, ...], **properties: Any
+) -> tl.Function:
     return tl.Function(
         name=name,
-        description=about,
+        description=description,
         parameters={
             "type": "object",
             "properties": properties,
@@ -133,37 +140,37 @@ def _function(name: str, about: str, required: tuple[str, ...], **properties: An
 
 
 _OPERATIONS = ("create_file", "update_file", "delete_file")
-_SHELL = _Row(
+_SHELL = _ClientToolSpec(
     function=shell_function("Runs shell commands on the user's machine."),
-    shell=it.ShellCall(
+    initial_item=it.ShellCall(
         call_id="",
         action={"commands": [], "timeout_ms": None, "max_output_length": None},
         environment={"type": "local"},
     ),
-    read=lambda written: {"action": commands_of(written)},
-    writing=Commands,
+    parse_fields=lambda written: {"action": shell_action(written)},
+    argument_observer=CommandObserver,
 )
 _LOOK = {"type": "screenshot"}
 _SCREEN = "Does something on the user's screen, and shows what it looks like afterwards."
-_COMPUTER = _Row(
-    function=_function(
+_COMPUTER = _ClientToolSpec(
+    function=_build_function(
         "computer", _SCREEN, ("actions",), actions={"type": "array", "items": ACTION}
     ),
-    shell=it.ComputerCall(call_id="", actions=(_LOOK,)),
-    read=_computer,
+    initial_item=it.ComputerCall(call_id="", actions=(_LOOK,)),
+    parse_fields=_computer_fields,
 )
-_COMPUTER_PREVIEW = _Row(
-    function=_function("computer", _SCREEN, ("action",), action=ACTION),
-    shell=it.ComputerCall(call_id="", action=_LOOK),
-    read=_computer_preview,
-    about=_display,
+_COMPUTER_PREVIEW = _ClientToolSpec(
+    function=_build_function("computer", _SCREEN, ("action",), action=ACTION),
+    initial_item=it.ComputerCall(call_id="", action=_LOOK),
+    parse_fields=_computer_preview_fields,
+    extra_description=_display_description,
 )
 
 #: Type of a tool → who brings it.
-CLIENT_TOOLS: Mapping[str, ClientTool] = {
-    "local_shell": ClientTool(
-        _Row(
-            function=_function(
+CLIENT_TOOLS: Mapping[str, ClientToolProvider] = {
+    "local_shell": ClientToolProvider(
+        _ClientToolSpec(
+            function=_build_function(
                 "local_shell",
                 "Runs a command on the user's machine, without a shell around it.",
                 ("command",),
@@ -172,14 +179,16 @@ CLIENT_TOOLS: Mapping[str, ClientTool] = {
                 timeout_ms=_WHOLE,
                 working_directory=_TEXT,
             ),
-            shell=it.LocalShellCall(call_id="", action={"type": "exec", "command": [], "env": {}}),
-            read=_local_shell,
+            initial_item=it.LocalShellCall(
+                call_id="", action={"type": "exec", "command": [], "env": {}}
+            ),
+            parse_fields=_local_shell_fields,
         )
     ),
-    "shell": ClientTool(_SHELL),
-    "apply_patch": ClientTool(
-        _Row(
-            function=_function(
+    "shell": ClientToolProvider(_SHELL),
+    "apply_patch": ClientToolProvider(
+        _ClientToolSpec(
+            function=_build_function(
                 "apply_patch",
                 "Makes, changes or deletes one file of the user's. `diff` has the lines of the"
                 " change after @@, each with a leading space, - or +; of a new file all with +.",
@@ -188,12 +197,12 @@ CLIENT_TOOLS: Mapping[str, ClientTool] = {
                 path=_TEXT,
                 diff=_TEXT,
             ),
-            shell=it.ApplyPatchCall(
+            initial_item=it.ApplyPatchCall(
                 call_id="", operation={"type": "update_file", "path": "", "diff": ""}
             ),
-            read=_apply_patch,
+            parse_fields=_apply_patch_fields,
         )
     ),
-    "computer": ClientTool(_COMPUTER),
-    "computer_use_preview": ClientTool(_COMPUTER_PREVIEW),
+    "computer": ClientToolProvider(_COMPUTER),
+    "computer_use_preview": ClientToolProvider(_COMPUTER_PREVIEW),
 }

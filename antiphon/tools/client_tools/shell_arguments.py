@@ -7,10 +7,10 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from antiphon.dialects.json_stream import StringText
-from antiphon.tools.base import Step
-from antiphon.tools.written import parse_lenient, whole
+from antiphon.tools.arguments import non_negative_int, parse_lenient
+from antiphon.tools.base import ToolProgress
 
-__all__ = ["Commands", "commands_of"]
+__all__ = ["CommandObserver", "shell_action"]
 
 #: Up to the first command, as nearly all models write; what that may begin with, and between two.
 _HEAD = re.compile(r'\s*\{\s*"commands?"\s*:\s*(\[?)\s*"')
@@ -20,9 +20,9 @@ _BETWEEN = re.compile(r"\s*(,?)\s*\Z")
 _LONGEST_HEAD = 128
 
 
-def commands_of(written: str) -> Mapping[str, Any]:
+def shell_action(arguments: str) -> Mapping[str, Any]:
     """The action of a shell call; what is no JSON is one command."""
-    asked = parse_lenient(written, "commands")
+    asked = parse_lenient(arguments, "commands")
     commands = asked.get("commands", asked.get("command"))
     if isinstance(commands, str):
         commands = [commands]
@@ -30,12 +30,12 @@ def commands_of(written: str) -> Mapping[str, Any]:
         commands = []
     return {
         "commands": [each for each in commands if isinstance(each, str)],
-        "timeout_ms": whole(asked.get("timeout_ms")),
-        "max_output_length": whole(asked.get("max_output_length")),
+        "timeout_ms": non_negative_int(asked.get("timeout_ms")),
+        "max_output_length": non_negative_int(asked.get("max_output_length")),
     }
 
 
-class Commands:
+class CommandObserver:
     """``Writing`` of a shell call. What is written otherwise than expected is told at its end."""
 
     def __init__(self) -> None:
@@ -46,7 +46,7 @@ class Commands:
         self._count = 0
         self._is_list = self._is_over = False
 
-    def feed(self, text: str) -> Iterator[Step]:
+    def feed(self, text: str) -> Iterator[ToolProgress]:
         if self._is_over:
             return
         self._rest += text
@@ -62,18 +62,18 @@ class Commands:
             yield from self._more(said)
             if not string.over:
                 return
-            yield from self.cut()
+            yield from self.abort()
             self._is_over = not self._is_list
 
-    def end(self, written: str) -> Iterator[Step]:
-        yield from self.cut()
-        for command in commands_of(written)["commands"][self._count :]:
+    def finish(self, arguments: str) -> Iterator[ToolProgress]:
+        yield from self.abort()
+        for command in shell_action(arguments)["commands"][self._count :]:
             self._string = StringText()
             yield self._step("added", command="")
             yield from self._more(command)
-            yield from self.cut()
+            yield from self.abort()
 
-    def cut(self) -> Iterator[Step]:
+    def abort(self) -> Iterator[ToolProgress]:
         if self._string is not None:
             yield from self._more(self._string.finish())
             yield self._step("done", command="".join(self._said))
@@ -96,10 +96,10 @@ class Commands:
             self._is_over = True
         return False
 
-    def _more(self, text: str) -> Iterator[Step]:
+    def _more(self, text: str) -> Iterator[ToolProgress]:
         if text:
             self._said.append(text)
             yield self._step("delta", delta=text)
 
-    def _step(self, name: str, **fields: str) -> Step:
-        return Step(f"command.{name}", {"command_index": self._count, **fields})
+    def _step(self, name: str, **fields: str) -> ToolProgress:
+        return ToolProgress(f"command.{name}", {"command_index": self._count, **fields})

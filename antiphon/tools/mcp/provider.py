@@ -19,17 +19,17 @@ from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.security.ssrf import Network
+from antiphon.text import truncate_middle
 from antiphon.tools.base import (
-    Call,
     CallContext,
+    CallHandler,
     PendingCall,
     ResponseContext,
-    Result,
-    Step,
     ToolFunction,
+    ToolProgress,
+    ToolResult,
     Toolset,
 )
-from antiphon.tools.truncate import truncate_middle
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp
 
@@ -70,7 +70,7 @@ class Servers:
         wishes(tool, path)
         self._server(tool, path)
 
-    def lead(self, tool: Mcp, opening: ResponseContext) -> it.Item | None:
+    def leading_item(self, tool: Mcp, opening: ResponseContext) -> it.Item | None:
         if known(tool.server_label, opening.items) is not None:
             return None
         return it.McpListTools(server_label=tool.server_label, tools=())
@@ -86,8 +86,8 @@ class Servers:
         tools = tuple(each for each in tools if wished.wanted(each))
         allowed = answered(label, opening.items)
         yield Toolset(
-            offers=tuple(self._offer(label, server, each, wished) for each in tools),
-            first=tuple(self._first(label, server, tools, request) for request in allowed),
+            functions=tuple(self._offer(label, server, each, wished) for each in tools),
+            pending_calls=tuple(self._first(label, server, tools, request) for request in allowed),
             fields={"tools": tuple(to_builtins(each) for each in tools)},
         )
 
@@ -143,8 +143,10 @@ class Servers:
         if wished.asks(tool):
             return ToolFunction(
                 tool=function_of(tool),
-                shell=it.McpApprovalRequest(server_label=label, name=tool.name, arguments=""),
-                read=lambda arguments: {"arguments": arguments},
+                initial_item=it.McpApprovalRequest(
+                    server_label=label, name=tool.name, arguments=""
+                ),
+                parse_fields=lambda arguments: {"arguments": arguments},
                 namespace=label,
             )
         return self._calling(label, server, tool)
@@ -152,11 +154,11 @@ class Servers:
     def _calling(self, label: str, server: Server, tool: Listed, **more: Any) -> ToolFunction:
         return ToolFunction(
             tool=function_of(tool),
-            shell=it.McpCall(
+            initial_item=it.McpCall(
                 server_label=label, name=tool.name, arguments="", status="in_progress", **more
             ),
-            call=self._call(server, tool.name),
-            streamed=True,
+            handler=self._call(server, tool.name),
+            streams_text=True,
             namespace=label,
         )
 
@@ -170,10 +172,14 @@ class Servers:
         )
         if tool is None:
             offer = replace(offer, call=_absent)
-        return PendingCall(offer=offer, arguments=request.arguments, request=request.id)
+        return PendingCall(
+            function=offer, arguments=request.arguments, approval_request_id=request.id
+        )
 
-    def _call(self, server: Server, name: str) -> Call:
-        async def call(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+    def _call(self, server: Server, name: str) -> CallHandler:
+        async def call(
+            arguments: str, context: CallContext
+        ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
             given = _object(arguments)
             if given is None:
                 yield _failed(_INVALID)
@@ -188,10 +194,12 @@ class Servers:
                 yield _failed(error.fault.error)
                 return
             if result.is_error:
-                yield _failed(refused_by_tool(result, context.room))
+                yield _failed(refused_by_tool(result, context.max_result_bytes))
                 return
-            text = truncate_middle(text_of(result), context.room)  # later turns are shown the item
-            yield Result(text=text, fields={"output": text})
+            text = truncate_middle(
+                text_of(result), context.max_result_bytes
+            )  # later turns are shown the item
+            yield ToolResult(text=text, fields={"output": text})
 
         return call
 
@@ -208,14 +216,16 @@ _ABSENT = {
 }
 
 
-async def _absent(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+async def _absent(
+    arguments: str, context: CallContext
+) -> AsyncGenerator[ToolProgress | ToolResult, None]:
     yield _failed(_ABSENT)
 
 
-def _failed(error: dict[str, Any]) -> Result:
+def _failed(error: dict[str, Any]) -> ToolResult:
     """The model is told the same now and whenever the call is shown to it again."""
     text = f"Error: {json.dumps(error, ensure_ascii=False)}"
-    return Result(text=text, fields={"error": error}, failed=True)
+    return ToolResult(text=text, fields={"error": error}, failed=True)
 
 
 def _object(arguments: str) -> dict[str, Any] | None:

@@ -14,7 +14,7 @@ from mcp import MCPError
 from msgspec import Struct
 from pydantic import ValidationError
 
-from antiphon.tools.truncate import truncate_middle
+from antiphon.text import truncate_middle
 
 from .transport import REFUSED, Seen
 

@@ -21,9 +21,10 @@ from msgspec.structs import replace
 
 from antiphon.conversation import caller_program_id, open_programs
 from antiphon.errors import InvalidRequest
-from antiphon.sandbox.javascript import Answer, Asked, JavaScript
+from antiphon.sandbox.javascript import CallOutcome, ProgramCall, JavaScript
 from antiphon.security.encryption import Seal, SealBroken
 from antiphon.stream.kinds import KINDS
+from antiphon.text import truncate_middle
 from antiphon.tools.base import (
     CallContext,
     NestedCall,
@@ -34,7 +35,6 @@ from antiphon.tools.base import (
     ToolResult,
     Toolset,
 )
-from antiphon.tools.truncate import truncate_middle
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
@@ -94,14 +94,14 @@ class Programs:
     def check(self, tool: Any, path: str) -> None:
         """It has no fields."""
 
-    def lead(self, tool: Any, opening: ResponseContext) -> it.Item | None:
+    def leading_item(self, tool: Any, opening: ResponseContext) -> it.Item | None:
         return None
 
     @asynccontextmanager
     async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
         yield Toolset()  # until it is known what there is to call
 
-    async def admit(self, tool: Any, opening: ResponseContext, path: str) -> None:
+    async def check_access(self, tool: Any, opening: ResponseContext, path: str) -> None:
         """Raises ``InvalidRequest`` for a program that should go on and cannot."""
         for program in open_programs(opening.items):
             self._opened(program, opening.tenant)
@@ -194,7 +194,7 @@ class _Work:
         """One program. ``before``: its calls so far. All calls that it waits for are answered at
         once, in their order: what it does next must not hang on which of them was quicker."""
         known = _Known(before)
-        answers: list[Answer] = []
+        answers: list[CallOutcome] = []
         while True:
             stage = await self._javascript.advance(code, tuple(self._callable), answers, at=at)
             if not stage.asked:
@@ -218,17 +218,17 @@ class _Work:
         yield ToolResult(text=output.result, failed=stage.error is not None, items=(output,))
 
     async def _answered(
-        self, asked: Sequence[Asked], known: _Known, context: CallContext
-    ) -> list[Answer] | None:
+        self, asked: Sequence[ProgramCall], known: _Known, context: CallContext
+    ) -> list[CallOutcome] | None:
         """None: the client has to answer some of them."""
-        answers: list[Answer | None] = [None] * len(asked)
+        answers: list[CallOutcome | None] = [None] * len(asked)
         waiting = False
         wanted: dict[int, NestedCall] = {}
         for place, each in enumerate(asked):
             offer = self._callable.get(each.path)
             arguments = None if offer is None else _arguments(offer, each.argument)
             if offer is None or arguments is None:
-                answers[place] = Answer(json.dumps(_OBJECT), failed=True)
+                answers[place] = CallOutcome(json.dumps(_OBJECT), failed=True)
             elif (call := known.take(offer.initial_item)) is not None:
                 if (first := self._allowed.get(call[0].id)) is not None:
                     wanted[place] = NestedCall(first.function, first.arguments)
@@ -332,8 +332,8 @@ def _failed(call_id: str, why: str) -> it.Item:
     )
 
 
-def _refused() -> Answer:
-    return Answer(json.dumps(_NO_MORE), failed=True)
+def _refused() -> CallOutcome:
+    return CallOutcome(json.dumps(_NO_MORE), failed=True)
 
 
 def _digest(code: str) -> bytes:

@@ -10,13 +10,13 @@ import msgspec
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
+from antiphon.text import replace_lone_surrogates
 
 from .errors import kind_of
 
 __all__ = ["DEFAULT_LIMITS", "Limits", "parse"]
 
 _SURROGATE = re.compile(rb"\\u[dD][89a-fA-F]")
-_HALF = re.compile("[\ud800-\udfff]")
 
 
 class Limits(Struct, frozen=True, kw_only=True):
@@ -71,7 +71,7 @@ def _mended(body: bytes, limits: Limits) -> Any:
     middle of one. No engine can read them: they become replacement characters."""
     try:
         raw = json.loads(body.decode(), parse_constant=_no_constant)
-        return msgspec.json.decode(_HALF.sub("\ufffd", json.dumps(raw, ensure_ascii=False)))
+        return msgspec.json.decode(replace_lone_surrogates(json.dumps(raw, ensure_ascii=False)))
     except RecursionError:
         raise _too_deep(limits.nesting) from None
     except (ValueError, msgspec.DecodeError):

@@ -1,0 +1,49 @@
+"""Operations on text that many layers share: truncation, and removal of lone surrogates."""
+
+from __future__ import annotations
+
+import json
+from typing import Any, Literal
+
+__all__ = ["replace_lone_surrogates", "replace_lone_surrogates_in_json", "truncate_middle"]
+
+
+def replace_lone_surrogates(text: str) -> str:
+    """Return ``text`` in a form that UTF-8 can encode.
+
+    Models and clients cut text in the middle of a surrogate pair, and JSON can express the halves.
+    Each half without its counterpart becomes U+FFFD; two adjacent halves become their character.
+    """
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+    return text
+
+
+def replace_lone_surrogates_in_json(value: Any) -> Any:
+    """Do the same in all strings and keys of a JSON value. Raises ``RecursionError``."""
+    text = json.dumps(value, ensure_ascii=False)
+    clean = replace_lone_surrogates(text)
+    return value if clean is text else json.loads(clean)
+
+
+def truncate_middle(
+    text: str, limit: int, *, unit: Literal["bytes", "characters"] = "bytes"
+) -> str:
+    """Return the beginning and the end of a text longer than ``limit``, with a mark between them.
+
+    The mark says how many characters are missing, and does not count against the limit. At least
+    one character remains on each side. The default unit is bytes of UTF-8: in all scripts they
+    predict the number of tokens better than characters do.
+    """
+    size = len(text)
+    if unit == "bytes" and not text.isascii():
+        size = len(text.encode("utf-8", "replace"))
+    if size <= limit:
+        return text
+    kept = max(1, limit * len(text) // size // 2)
+    missing = len(text) - 2 * kept
+    if missing <= 0:
+        return text
+    return f"{text[:kept]}\n[… {missing} characters left out …]\n{text[-kept:]}"
