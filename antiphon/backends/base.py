@@ -1,72 +1,111 @@
-"""The contract of a backend: a conversation in, deltas out. It knows no events and no HTTP."""
+"""The contract of a backend: a conversation in, deltas out."""
 
 from __future__ import annotations
 
+from array import array
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol
 
 from msgspec import Struct
 
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.dialects.base import ReasoningRetention
+from antiphon.errors import BackendError, InvalidRequest
 from antiphon.stream.deltas import Delta
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
 __all__ = [
     "ASSUMED_CONTEXT_SIZE",
     "Backend",
-    "Detokenizes",
-    "Equipped",
-    "Refusable",
+    "BackendCapabilities",
     "Reply",
     "Status",
-    "TextCompletion",
     "add_usage",
     "flatten",
-    "may_be_refused",
-    "recall_of",
-    "spells",
-    "tools_of",
+    "text_completion_unsupported",
     "upstream_usage",
 ]
 
-#: More tokens than anybody has.
-_MOST = 2**40
-#: Context size in tokens that is assumed for a backend that does not know its own.
+#: The context size in tokens that is assumed where ``Backend.context_size`` is None.
 ASSUMED_CONTEXT_SIZE = 32_768
+#: Upper bound for token counts reported by an upstream.
+_MAX_TOKENS = 2**40
+
+
+class BackendCapabilities(Struct, frozen=True, kw_only=True):
+    """What a backend can do.
+
+    ``images``: it accepts images. Otherwise images stay as the client sent them, and the backend
+    puts a note in their place or rejects the request.
+    ``hosted_tools``: types of the tools that the upstream itself runs, as requests name them
+    (``web_search`` …). Their items come with the reply.
+    ``completes_text``: ``Backend.complete`` works.
+    ``detokenizes``: ``Backend.detokenize`` works.
+    ``reasoning_retention``: which reasoning of earlier turns the model would see again with these
+    options; None if the backend does not know.
+    """
+
+    images: bool = False
+    hosted_tools: frozenset[str] = frozenset()
+    completes_text: bool = False
+    detokenizes: bool = False
+    reasoning_retention: Callable[[Options], ReasoningRetention] | None = None
 
 
 class Reply(Protocol):
-    """One model call, checked and ready: nothing has been generated yet."""
+    """One model call, checked and rendered. Nothing is generated yet.
+
+    Replies may subclass this protocol to inherit its defaults.
+    """
 
     @property
     def input_tokens(self) -> int:
-        """How many tokens the model will see; without ``kept`` it may be an estimate, where only an
-        upstream counts them."""
+        """Tokens of the prompt. An estimate if ``kept`` is None: then only an upstream counts
+        them."""
 
     @property
     def kept(self) -> PromptTokens | None:
-        """The prompt as token ids, if there is one: with what is sampled, the next turn's start."""
+        """The prompt as token ids, if they are known. Together with the sampled ids they are the
+        beginning of the next turn's prompt."""
+        return None
 
     @property
     def dropped(self) -> tuple[str, ...]:
         """Ids of the items that truncation left out."""
+        return ()
+
+    @property
+    def may_fail_early(self) -> bool:
+        """Generation may be rejected before its first delta, and the rejection should reach the
+        client as an HTTP error."""
+        return False
 
     def resumed(self, begun: ResumePoint) -> Reply:
-        """This reply, to be continued where it was interrupted: its deltas are those behind the
-        tokens still to be sampled, its usage that of the whole. Raises ``CannotContinue``."""
+        """This reply, continued where it was interrupted: its deltas are those behind the tokens
+        still to be sampled, its usage that of the whole. Raises ``CannotContinue``."""
 
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """Generate. The deltas that become known at one time come together, the ids sampled behind
-        them first; they are recorded, kept and sent as one. Closing the iterator stops the model
-        within one token. Raises ``RunError``."""
+        """Generate.
+
+        Deltas that become known at one time come as one tuple, the ids sampled for them first; they
+        are recorded, stored and sent together. Closing the iterator stops the model within one
+        token. Raises ``RunError``.
+        """
+
+    def final_fields(self, sampled: array[int]) -> Mapping[str, Any]:
+        """Further fields of the response at its end. ``sampled``: the token ids of its output.
+        Raises ``RunError`` if a requested field cannot be given."""
+        return {}
 
 
 class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """Whether a model can answer at once. ``value``: ``loaded``, ``loading``, ``unloaded`` or,
-    after a load that failed, ``failed``. While it loads: what is fetched or read, how many bytes of
-    it are there, and how many there are, where that is known."""
+    """Whether a model can answer at once. Sent to clients.
+
+    ``value``: ``loaded``, ``loading``, ``unloaded`` or, after a failed load, ``failed``. While it
+    loads, ``stage`` names what is fetched or read, ``bytes`` is the part that is done, and
+    ``total_bytes`` the whole, if that is known.
+    """
 
     value: str
     stage: str = ""
@@ -75,7 +114,10 @@ class Status(Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 class Backend(Protocol):
-    """Answers conversations. One a served model."""
+    """Answers conversations. Each served model has one.
+
+    Backends may subclass this protocol to inherit its defaults.
+    """
 
     @property
     def context_size(self) -> int | None:
@@ -86,80 +128,52 @@ class Backend(Protocol):
         """Sampling values that the model's makers recommend, by the names of ``Options``."""
 
     @property
-    def sees_images(self) -> bool:
-        """It can be shown images. Otherwise they are left as the client sent them, and what takes
-        their place is up to the backend: a note, or a refusal."""
+    def capabilities(self) -> BackendCapabilities:
+        """What it can do. May change when the model is loaded or unloaded."""
+        return BackendCapabilities()
+
+    @property
+    def status(self) -> Status:
+        """Whether it can answer at once."""
+        return Status(value="loaded")
+
+    async def ready(self) -> bool:
+        """Start loading if necessary and wait for a short time. Returns whether the model is
+        loaded. Raises ``Overloaded`` if it cannot be loaded."""
+        return True
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
-        """Check and render. Raises ``InvalidRequest`` with the path of the field for whatever
-        cannot be honoured, ``context_length_exceeded`` among it."""
-
-    async def close(self) -> None: ...
-
-
-@runtime_checkable
-class TextCompletion(Protocol):
-    """A backend that can also go on with a text that is no conversation."""
+        """Check and render. Raises ``InvalidRequest`` with the path of the field for everything
+        that cannot be honoured, including ``context_length_exceeded``."""
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
-        """Check ``prompt``, a text or its token ids; the reply is one message. Of the options none
-        that is about conversations has a meaning. Raises ``InvalidRequest``, with the param
-        ``input`` for the prompt."""
+        """Check a text or its token ids, to be continued without a chat template. The reply is one
+        message. Options that concern conversations are ignored. Raises ``InvalidRequest``, with the
+        param ``input`` for the prompt."""
+        raise text_completion_unsupported()
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        """The text of token ids, control tokens as their literals. Raises ``BackendError``."""
+        raise BackendError("The tokens of this model are not known here.")
+
+    async def close(self) -> None:
+        """Free the model. Does nothing by default."""
+        return
 
 
-@runtime_checkable
-class Detokenizes(Protocol):
-    """A backend that knows the tokens of its model."""
-
-    def spell(self, ids: Sequence[int]) -> str:
-        """What the ids stand for, control tokens by their literals."""
-
-
-class Refusable(Protocol):
-    """A reply that whoever generates it may yet refuse: only when it is asked it is known."""
-
-    @property
-    def may_be_refused(self) -> bool:
-        """Its first deltas may be a refusal, which a client had better hear as such."""
-
-
-class Equipped(Protocol):
-    """A backend whose upstream runs tools itself: their items come with the reply."""
-
-    @property
-    def tool_types(self) -> frozenset[str]:
-        """Of tools, as requests name them: ``web_search`` …"""
-
-
-def spells(backend: Backend) -> TypeGuard[Detokenizes]:
-    """Whether the backend knows its tokens. One around another (``spells``) may have to look."""
-    return isinstance(backend, Detokenizes) and getattr(backend, "spells", True)
-
-
-def tools_of(backend: Backend) -> frozenset[str]:
-    """The types of the tools that the upstream of a backend runs, if there is one that does."""
-    # asked for every request: to check a protocol would cost as much as to read a short one
-    types: frozenset[str] = getattr(backend, "tool_types", frozenset())
-    return types
-
-
-def recall_of(backend: Backend, options: Options) -> ReasoningRetention | None:
-    """Which thinking the model is shown again, where a backend knows it (``recalls``)."""
-    recalls: Callable[[Options], ReasoningRetention | None] | None = getattr(
-        backend, "reasoning_retention", None
+def text_completion_unsupported(name: str | None = None) -> InvalidRequest:
+    """The error for a text completion with a model that only answers conversations. ``name``: the
+    model."""
+    model = "This model" if name is None else f"The model '{name}'"
+    return InvalidRequest(
+        f"{model} does not continue texts: ask it at /v1/responses or /v1/chat/completions.",
+        param="model",
+        code="unsupported_model",
     )
-    return None if recalls is None else recalls(options)
-
-
-def may_be_refused(reply: Reply) -> bool:
-    """Whether the reply may fail before it begins because of what is asked (``Refusable``)."""
-    refusable: bool = getattr(reply, "may_be_refused", False)
-    return refusable
 
 
 async def flatten(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGenerator[Delta, None]:
-    """The deltas of a reply one by one, for who does not care what came together. Whoever closes
-    this closes the reply."""
+    """Yield the deltas of a reply one by one. Closing this generator closes ``deltas``."""
     async with aclosing(deltas):
         async for known in deltas:
             for delta in known:
@@ -167,8 +181,14 @@ async def flatten(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGener
 
 
 def upstream_usage(given: int, said: int, *, cached: int = 0, thought: int = 0) -> Usage:
-    """What an upstream says it used, brought into bounds: it may say anything."""
-    given, said, cached, thought = (max(0, min(n, _MOST)) for n in (given, said, cached, thought))
+    """Token usage reported by an upstream, clamped to sane values.
+
+    ``given``: input tokens, ``cached`` of them from a cache. ``said``: output tokens, ``thought``
+    of them reasoning.
+    """
+    given, said, cached, thought = (
+        max(0, min(n, _MAX_TOKENS)) for n in (given, said, cached, thought)
+    )
     return Usage(
         input_tokens=given,
         input_tokens_details=InputTokensDetails(cached_tokens=min(cached, given)),
@@ -179,7 +199,7 @@ def upstream_usage(given: int, said: int, *, cached: int = 0, thought: int = 0) 
 
 
 def add_usage(one: Usage, other: Usage) -> Usage:
-    """What two calls of a model used together: what was asked again is input again."""
+    """The sum of two model calls. A prompt that is sent twice counts as input twice."""
     first, second = one.input_tokens_details, other.input_tokens_details
     return Usage(
         input_tokens=one.input_tokens + other.input_tokens,

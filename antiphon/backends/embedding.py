@@ -10,18 +10,17 @@ from antiphon.conversation import Conversation, Options
 from antiphon.embeddings.base import Embedder
 from antiphon.errors import BackendError, InvalidRequest
 
-from .base import Reply
+from .base import Backend, Reply, Status
 from .on_demand import OnDemandBackend
 
 __all__ = ["Embedding", "LazyEmbedding"]
 
 
-class _Silent:
+class _Silent(Backend):
     """Answers nothing."""
 
     context_size: int | None = None
     recommended: Mapping[str, Any] = {}
-    sees_images = False
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -56,16 +55,23 @@ class LazyEmbedding(_Silent):
 
     def __init__(self, name: str, lazy: OnDemandBackend) -> None:
         super().__init__(name)
-        self.lazy = lazy
+        self._lazy = lazy
+
+    @property
+    def status(self) -> Status:
+        return self._lazy.status
+
+    async def ready(self) -> bool:
+        return await self._lazy.ready()
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Embedder]:
         """It stays loaded within. Raises ``BackendError`` where it cannot be loaded."""
-        async with self.lazy.use() as backend:
+        async with self._lazy.use() as backend:
             if not isinstance(backend, Embedding):
                 raise BackendError(f"The model '{self._name}' makes no embeddings.")
             async with backend.use() as embedder:
                 yield embedder
 
     async def close(self) -> None:
-        await self.lazy.close()
+        await self._lazy.close()

@@ -7,27 +7,23 @@ refused before its run; beyond that its run begins, and whoever reads it hears t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import aclosing, asynccontextmanager
 from functools import partial
 from typing import Any
 
 import structlog
+from msgspec.structs import replace
 
 from antiphon.backends.base import (
     Backend,
-    Detokenizes,
+    BackendCapabilities,
     Reply,
     Status,
-    TextCompletion,
-    may_be_refused,
-    recall_of,
-    spells,
-    tools_of,
+    text_completion_unsupported,
 )
-from antiphon.backends.local.text_completion import cannot_continue
-from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
-from antiphon.dialects.base import ReasoningRetention
+from antiphon.backends.wrapper import BackendWrapper, ReplyWrapper
+from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import BackendError, Overloaded, RequestError, SetupError
 from antiphon.stream.deltas import Delta
 
@@ -49,13 +45,44 @@ Progress = Callable[[str, int, int | None], None]
 Prepare = Callable[[Backend], Awaitable[Reply]]
 
 
-class OnDemandBackend:
-    """``Backend`` over the one that ``make`` makes, again and again.
+class _Unloaded(Backend):
+    """Stands in for the inner backend while none is loaded. It describes the model as far as that
+    is known; nobody may prepare a reply with it."""
 
-    ``idle_s``: seconds without a request after which it is closed; 0 for never. ``context_size`` is
-    what is told while nothing was ever loaded. Concurrent requests load it once; a load that fails
-    is tried again by the next request. Belongs to the event loop that uses it first.
+    context_size: int | None = None
+    recommended: Mapping[str, Any] = {}
+    #: Until the first load everything is assumed to work: a request is rejected only for what is
+    #: known to fail, and images are checked in vain rather than not at all.
+    capabilities = BackendCapabilities(images=True, completes_text=True, detokenizes=True)
+
+    def __init__(self, context_size: int | None) -> None:
+        self.context_size = context_size
+
+    @classmethod
+    def after(cls, backend: Backend) -> _Unloaded:
+        """What is still known of ``backend`` after it was unloaded. Its functions are dropped: they
+        would keep the model in memory."""
+        unloaded = cls(backend.context_size)
+        unloaded.recommended = backend.recommended
+        unloaded.capabilities = replace(backend.capabilities, reasoning_retention=None)
+        return unloaded
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
+        raise BackendError("The model is not loaded.")
+
+
+class OnDemandBackend(BackendWrapper):
+    """``Backend`` that loads its inner backend at the first request, with ``make``, and unloads it
+    when idle.
+
+    ``idle_s``: seconds without a request after which it is unloaded; 0 for never. ``context_size``
+    is reported until the first load. ``patience_s``: seconds that ``ready`` and ``prepare`` wait
+    for a load. Concurrent requests share one load; after a failed load the next request tries
+    again. Use it from one event loop only.
     """
+
+    #: The state of the load.
+    status = Status(value="unloaded")
 
     def __init__(
         self,
@@ -66,46 +93,28 @@ class OnDemandBackend:
         context_size: int | None = None,
         patience_s: float = PATIENCE_S,
     ) -> None:
+        super().__init__(_Unloaded(context_size))
         self._name = name
         self._make = make
         self._idle_s = idle_s
         self._patience_s = patience_s
-        self._context_size = context_size
-        self._recommended: Mapping[str, Any] = {}
-        #: Until it is known: what is checked in vain costs less than what is not.
-        self.sees_images = True
-        self.tool_types: frozenset[str] = frozenset()
-        #: How far the load is, and whether there is one to wait for.
-        self.status = Status(value="unloaded")
-        self._told = 0.0
-        self._backend: Backend | None = None
+        #: When the progress of the load was last logged, by the clock of the event loop.
+        self._logged_at = 0.0
         self._loading: asyncio.Task[Backend] | None = None
         self._closing: asyncio.Task[None] | None = None
         self._timer: asyncio.TimerHandle | None = None
         self._users = 0
         self._closed = False
 
-    @property
-    def context_size(self) -> int | None:
-        return self._context_size
-
-    @property
-    def recommended(self) -> Mapping[str, Any]:
-        return self._recommended
-
-    def reasoning_retention(self, options: Options) -> ReasoningRetention | None:
-        """Not known before it is loaded."""
-        return None if self._backend is None else recall_of(self._backend, options)
-
     async def load(self) -> None:
-        """Load it now. Raises ``SetupError``."""
-        async with self._used():
+        """Load now. Raises ``SetupError``."""
+        async with self._in_use():
             await self._load()
 
     async def ready(self) -> bool:
-        """Begin to load and wait a little; whether it is there. Raises ``Overloaded`` where it
-        cannot be loaded."""
-        async with self._used():
+        """Start loading and wait for ``patience_s``. Returns whether the model is loaded. Raises
+        ``Overloaded`` if it cannot be loaded."""
+        async with self._in_use():
             try:
                 async with asyncio.timeout(self._patience_s):
                     await self._load()
@@ -121,33 +130,21 @@ class OnDemandBackend:
         return True
 
     async def prepare(self, conversation: Conversation, options: Options) -> OnDemandReply:
-        """Check and render, where it is there in time. A request that cannot be honoured is refused
-        before its run then, and fails in its run otherwise."""
-        async with self._used():
+        """Check and render if the model is loaded in time. Otherwise a request that cannot be
+        honoured fails in its run instead of being rejected before it."""
+        async with self._in_use():
             return await self._reply(lambda backend: backend.prepare(conversation, options))
 
     async def complete(self, prompt: str | tuple[int, ...], options: Options) -> OnDemandReply:
-        """Go on with a text, likewise. Raises ``InvalidRequest`` where the model cannot."""
+        """Likewise for a text completion. Raises ``InvalidRequest`` if the model cannot do it."""
 
         async def prepare(backend: Backend) -> Reply:
-            if not isinstance(backend, TextCompletion):
-                raise cannot_continue(self._name)
+            if not backend.capabilities.completes_text:
+                raise text_completion_unsupported(self._name)
             return await backend.complete(prompt, options)
 
-        async with self._used():
+        async with self._in_use():
             return await self._reply(prepare)
-
-    @property
-    def spells(self) -> bool:
-        """Until it is known: yes."""
-        return self._backend is None or spells(self._backend)
-
-    def spell(self, ids: Sequence[int]) -> str:
-        """``Spelling``, of a reply that has just been read. Raises ``BackendError`` where its
-        tokens are not known."""
-        if not isinstance(self._backend, Detokenizes):
-            raise BackendError("The tokens of this model are not known here.")
-        return self._backend.spell(ids)
 
     async def _reply(self, prepare: Prepare) -> OnDemandReply:
         if not await self.ready():
@@ -157,8 +154,9 @@ class OnDemandBackend:
 
     @asynccontextmanager
     async def use(self) -> AsyncIterator[Backend]:
-        """It stays loaded within. Raises ``BackendError`` where it cannot be loaded."""
-        async with self._used():
+        """Keep the model loaded within the block. Raises ``BackendError`` if it cannot be
+        loaded."""
+        async with self._in_use():
             try:
                 backend = await self._load()
             except SetupError:
@@ -180,8 +178,8 @@ class OnDemandBackend:
     async def _load(self) -> Backend:
         if self._closed:
             raise BackendError("The model is closed.")
-        if self._backend is not None:
-            return self._backend
+        if not isinstance(self._inner, _Unloaded):
+            return self._inner
         if self._loading is None:
             self._loading = asyncio.create_task(self._loaded())
             self._loading.add_done_callback(_heard)
@@ -202,7 +200,7 @@ class OnDemandBackend:
                 await asyncio.shield(self._closing)
             _log.info("model is being loaded", model=self._name)
             self.status = Status(value="loading")
-            self._told = loop.time()
+            self._logged_at = loop.time()
             backend = await self._make(partial(self._progress, loop.time))
         except SetupError as error:
             self.status = Status(value="failed")
@@ -215,27 +213,23 @@ class OnDemandBackend:
         finally:
             self._loading = None
         _log.info("model is ready", model=self._name, seconds=round(loop.time() - begun, 2))
-        self._backend = backend
+        self._inner = backend
         self.status = Status(value="loaded")
-        self._context_size = backend.context_size
-        self._recommended = backend.recommended
-        self.sees_images = backend.sees_images
-        self.tool_types = tools_of(backend)
         return backend
 
     def _progress(
         self, clock: Callable[[], float], stage: str, there: int, total: int | None
     ) -> None:
         self.status = Status(value="loading", stage=stage, bytes=there, total_bytes=total)
-        if (now := clock()) >= self._told + _LOG_S:
-            self._told = now
+        if (now := clock()) >= self._logged_at + _LOG_S:
+            self._logged_at = now
             share = f"{100 * there // total} %" if total else f"{there >> 20} MiB"
             _log.info("model is being loaded", model=self._name, stage=stage, there=share)
 
     # --- unloading -------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _used(self) -> AsyncIterator[None]:
+    async def _in_use(self) -> AsyncIterator[None]:
         self._users += 1
         self._stop_timer()
         try:
@@ -252,8 +246,9 @@ class OnDemandBackend:
             self._timer = None
 
     def _unload(self) -> None:
-        backend, self._backend = self._backend, None
-        if backend is not None:
+        backend = self._inner
+        if not isinstance(backend, _Unloaded):
+            self._inner = _Unloaded.after(backend)
             self.status = Status(value="unloaded")
             self._closing = asyncio.create_task(self._close(backend))
 
@@ -266,63 +261,60 @@ class OnDemandBackend:
         self._closing = None
 
 
-class OnDemandReply:
-    """``Reply`` of a backend that may not be there yet, or no more by the time it is wanted."""
+class _UnpreparedReply(Reply):
+    """Stands in for the inner reply until the model is loaded."""
 
-    dropped: tuple[str, ...] = ()
+    input_tokens = 0
+
+    def resumed(self, begun: ResumePoint) -> Reply:
+        return self
+
+    def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        raise BackendError("The model is not loaded.")
+
+
+class OnDemandReply(ReplyWrapper):
+    """``Reply`` of a backend that may not be loaded yet, or may be unloaded again before the reply
+    is generated. Until the model is loaded, ``input_tokens`` is 0 and ``may_fail_early`` is False:
+    clients should not wait silently while a model loads."""
 
     def __init__(
         self,
-        lazy: OnDemandBackend,
+        on_demand: OnDemandBackend,
         prepare: Prepare,
         backend: Backend | None = None,
         reply: Reply | None = None,
     ) -> None:
-        self._lazy = lazy
+        super().__init__(_UnpreparedReply() if reply is None else reply)
+        self._on_demand = on_demand
         self._prepare = prepare
+        #: The backend that prepared the inner reply.
         self._backend = backend
-        self._reply = reply
-        self._begun: ResumePoint | None = None
-        if reply is not None:
-            self.dropped = reply.dropped
-
-    @property
-    def input_tokens(self) -> int:
-        """0 until it is known."""
-        return 0 if self._reply is None else self._reply.input_tokens
-
-    @property
-    def kept(self) -> PromptTokens | None:
-        return None if self._reply is None else self._reply.kept
-
-    @property
-    def may_be_refused(self) -> bool:
-        """Not while it is being loaded: that takes its time."""
-        return self._reply is not None and may_be_refused(self._reply)
+        self._resume_point: ResumePoint | None = None
 
     def resumed(self, begun: ResumePoint) -> OnDemandReply:
-        reply = None if self._reply is None else self._reply.resumed(begun)
-        again = OnDemandReply(self._lazy, self._prepare, self._backend, reply)
-        again._begun = begun
+        reply = self._reply.resumed(begun)
+        again = OnDemandReply(self._on_demand, self._prepare, self._backend, reply)
+        again._resume_point = begun
         return again
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        async with self._lazy.use() as backend:
-            reply = await self._on(backend)
+        async with self._on_demand.use() as backend:
+            reply = await self._prepared_by(backend)
             async with aclosing(reply.deltas()) as deltas:
                 async for known in deltas:
                     yield known
 
-    async def _on(self, backend: Backend) -> Reply:
-        """The reply, made by the backend that is there now."""
-        if self._reply is not None and self._backend is backend:
+    async def _prepared_by(self, backend: Backend) -> Reply:
+        """The inner reply, prepared again unless ``backend`` prepared it."""
+        if self._backend is backend:
             return self._reply
         try:
             reply = await self._prepare(backend)
-        except RequestError as error:  # it comes too late to be refused
+        except RequestError as error:  # too late for an HTTP error: the run has begun
             raise BackendError(error.message, code="invalid_prompt") from None
-        if self._begun is not None:
-            reply = reply.resumed(self._begun)
+        if self._resume_point is not None:
+            reply = reply.resumed(self._resume_point)
         self._backend, self._reply = backend, reply
         return reply
 

@@ -8,6 +8,7 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from antiphon.backends.base import Backend, BackendCapabilities, Reply
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import CannotContinue, RequestError, RunError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
@@ -32,7 +33,7 @@ _REMEMBERED = 1000
 _WORD = re.compile(r"\s*\S+|\s+\Z")
 
 
-class Scripted:
+class Scripted(Backend):
     """``Backend`` that plays ``scripts``, one a request, beginning again after the last; or what a
     function makes of the request.
 
@@ -40,6 +41,10 @@ class Scripted:
     ``tokens``: give every delta a token id of its own, its place, from which an interrupted reply
     can be continued.
     """
+
+    context_size: int | None = None
+    recommended: Mapping[str, Any] = {}
+    capabilities = BackendCapabilities(images=True)
 
     def __init__(
         self,
@@ -53,7 +58,6 @@ class Scripted:
         self._tokens = tokens
         #: What is played for each script, made once.
         self._played: dict[int, _Played] = {}
-        self.recommended: Mapping[str, Any] = {}
         self._scripts = scripts
         self._wait_s = wait_s
         self._count = 0
@@ -62,8 +66,6 @@ class Scripted:
         #: Replies that were closed before their end.
         self.aborted = 0
         self.closed = False
-
-    sees_images = True
 
     async def prepare(self, conversation: Conversation, options: Options) -> ScriptedReply:
         self.requests.append((conversation, options))
@@ -95,11 +97,10 @@ class Scripted:
         self.closed = True
 
 
-class ScriptedReply:
+class ScriptedReply(Reply):
     """``Reply`` of a script, step by step."""
 
-    kept = None
-    dropped: tuple[str, ...] = ()
+    input_tokens = 0
 
     def __init__(
         self,

@@ -1,16 +1,60 @@
-"""A reply around another: it looks like what it holds, where it does not say more."""
+"""Base classes of what wraps a backend or a reply: they delegate everything."""
 
 from __future__ import annotations
 
-from antiphon.conversation import PromptTokens
+from array import array
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from typing import Any
 
-from .base import Reply, may_be_refused
+from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
+from antiphon.stream.deltas import Delta
 
-__all__ = ["ReplyWrapper"]
+from .base import Backend, BackendCapabilities, Reply, Status
+
+__all__ = ["BackendWrapper", "ReplyWrapper"]
 
 
-class ReplyWrapper:
-    """What a ``Reply`` tells of itself, as ``reply`` tells it."""
+class BackendWrapper(Backend):
+    """``Backend`` that delegates everything to ``inner``, except closing: the owner of ``inner``
+    closes it."""
+
+    def __init__(self, inner: Backend) -> None:
+        self._inner = inner
+
+    @property
+    def context_size(self) -> int | None:
+        return self._inner.context_size
+
+    @property
+    def recommended(self) -> Mapping[str, Any]:
+        return self._inner.recommended
+
+    @property
+    def capabilities(self) -> BackendCapabilities:
+        return self._inner.capabilities
+
+    @property
+    def status(self) -> Status:
+        return self._inner.status
+
+    async def ready(self) -> bool:
+        return await self._inner.ready()
+
+    async def prepare(self, conversation: Conversation, options: Options) -> Reply:
+        return await self._inner.prepare(conversation, options)
+
+    async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Reply:
+        return await self._inner.complete(prompt, options)
+
+    def detokenize(self, ids: Sequence[int]) -> str:
+        return self._inner.detokenize(ids)
+
+    async def close(self) -> None:
+        """Nothing: the owner of ``inner`` closes it."""
+
+
+class ReplyWrapper(Reply):
+    """``Reply`` that delegates everything to ``reply``."""
 
     def __init__(self, reply: Reply) -> None:
         self._reply = reply
@@ -24,9 +68,18 @@ class ReplyWrapper:
         return self._reply.kept
 
     @property
-    def may_be_refused(self) -> bool:
-        return may_be_refused(self._reply)
-
-    @property
     def dropped(self) -> tuple[str, ...]:
         return self._reply.dropped
+
+    @property
+    def may_fail_early(self) -> bool:
+        return self._reply.may_fail_early
+
+    def resumed(self, begun: ResumePoint) -> Reply:
+        return self._reply.resumed(begun)
+
+    def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
+        return self._reply.deltas()
+
+    def final_fields(self, sampled: array[int]) -> Mapping[str, Any]:
+        return self._reply.final_fields(sampled)

@@ -71,6 +71,10 @@ class Rendered(Struct, frozen=True, kw_only=True):
 class Dialect(Protocol):
     """One model's way of writing, made from its files."""
 
+    @property
+    def sees_images(self) -> bool:
+        """The prompt can contain images."""
+
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         """The prompt for the next turn. ``conversation.kept`` is extended where the rendering
         begins with it. Raises ``InvalidRequest`` for what this model cannot be asked."""

@@ -152,7 +152,7 @@ async def takes_an_image_or_says_that_it_cannot(backend: Backend) -> None:
     try:
         reply = await _prepared(backend, Conversation(items=(shown,)))
     except InvalidRequest as refused:
-        assert not backend.sees_images, "an image was refused by a backend that sees"
+        assert not backend.capabilities.images, "an image was refused by a backend that sees"
         assert refused.param == "input[0].content[1]", "the part is named"
         return
     try:

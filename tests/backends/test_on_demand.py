@@ -11,11 +11,12 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.backends.base import Backend, Reply, Status
+from antiphon.backends.base import Backend, BackendCapabilities, Reply, Status
 from antiphon.backends.lora import LoraBackend
 from antiphon.backends.on_demand import OnDemandBackend, OnDemandReply, Progress
 from antiphon.backends.scripted import Scripted
-from antiphon.config.settings import Model, Settings
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import BackendError, InvalidRequest, Overloaded, SetupError
 from antiphon.models import factories
@@ -276,11 +277,13 @@ async def test_a_stream_is_kept_alive_while_its_model_loads() -> None:
 
 async def test_what_the_backend_can_besides() -> None:
     class Able(Scripted):
+        capabilities = BackendCapabilities(completes_text=True, detokenizes=True)
+
         async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Any:
             asked.append((prompt, options.adapter))
             return await self.prepare(TALK, options)
 
-        def spell(self, ids: Sequence[int]) -> str:
+        def detokenize(self, ids: Sequence[int]) -> str:
             return f"{len(ids)} tokens"
 
     async def able(progress: Progress) -> Scripted:
@@ -289,15 +292,15 @@ async def test_what_the_backend_can_besides() -> None:
     asked: list[Any] = []
     lazy = OnDemandBackend("m", able)
     for backend in (lazy, LoraBackend(lazy, "poet")):
-        assert await said(await backend.complete("Once", OPTIONS)) == STORY  # type: ignore[arg-type]
-        assert backend.spell((1, 2)) == "2 tokens"
+        assert await said(await backend.complete("Once", OPTIONS)) == STORY
+        assert backend.detokenize((1, 2)) == "2 tokens"
     assert asked == [("Once", None), ("Once", "poet")]
     plain = OnDemandBackend("m", Maker())
     for unable in (plain, LoraBackend(plain, "poet"), LoraBackend(Scripted((STORY,)), "poet")):
         with pytest.raises(InvalidRequest):
             await unable.complete("Once", OPTIONS)
         with pytest.raises(BackendError, match="not known here"):
-            unable.spell((1,))
+            unable.detokenize((1,))
 
 
 @pytest.mark.parametrize("patience_s", [0, 5])

@@ -6,21 +6,20 @@ import asyncio
 from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Any
 
-from antiphon.conversation import Conversation, Options, PromptTokens
+from antiphon.backends.base import Backend, Reply
+from antiphon.conversation import Conversation, Options
 from antiphon.stream.deltas import Delta
 
 __all__ = ["Breaking"]
 
 
-class Breaking:
+class Breaking(Backend, Reply):
     """``Backend`` and its own only ``Reply``: deltas are said, exceptions raised, events waited
     for. ``left`` is set when the reply is over, however it ended; ``said`` counts deltas."""
 
     context_size: int | None = None
     recommended: Mapping[str, Any] = {}
     input_tokens = 3
-    kept: PromptTokens | None = None
-    dropped: tuple[str, ...] = ()
 
     def __init__(self, steps: Sequence[Delta | Exception | asyncio.Event]) -> None:
         self._steps = steps

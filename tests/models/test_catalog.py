@@ -85,7 +85,7 @@ async def test_an_adapter_is_a_model_of_its_own_name(monkeypatch: pytest.MonkeyP
     base, poet = loaded.all()
     assert (base.name, poet.name, loaded.find("b")) == ("base", "poet", base)
     await poet.ready()
-    assert (poet.context_size, poet.defaults, poet.backend.sees_images) == (
+    assert (poet.context_size, poet.defaults, poet.backend.capabilities.images) == (
         77,
         {"top_p": 0.5},
         True,

@@ -14,14 +14,14 @@ from typing import Any
 
 from msgspec.structs import replace
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import Backend, BackendCapabilities, Reply
 from antiphon.backends.truncation import shortened
 from antiphon.backends.validation.answer_format import answer_format, enforced_form
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.retry import ValidationPlan, validated
 from antiphon.backends.validation.tool_calls import tool_call_rules
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
-from antiphon.dialects.base import Dialect, ReasoningRetention, Rendered
+from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.tools import restrict_tools, shown_tools
 from antiphon.engines.base import Engine, MeasuresImages, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
@@ -36,14 +36,22 @@ from .text_completion import as_text, continuing
 __all__ = ["Local", "LocalReply"]
 
 
-class Local:
-    """``Backend`` over one engine, which it owns. ``sees_images``: engine and dialect both can."""
+class Local(Backend):
+    """``Backend`` of one engine, which it owns."""
 
-    def __init__(self, engine: Engine, dialect: Dialect, *, sees_images: bool = False) -> None:
+    def __init__(self, engine: Engine, dialect: Dialect) -> None:
         self._engine = engine
-        self.sees_images = sees_images
         self._dialect = dialect
         self._grammars = GrammarCache()
+
+    @property
+    def capabilities(self) -> BackendCapabilities:
+        return BackendCapabilities(
+            images=self._dialect.sees_images,
+            completes_text=True,
+            detokenizes=True,
+            reasoning_retention=self._dialect.reasoning_retention,
+        )
 
     @property
     def context_size(self) -> int:
@@ -52,10 +60,6 @@ class Local:
     @property
     def recommended(self) -> Mapping[str, Any]:
         return recommended(self._engine.card.generation)
-
-    def reasoning_retention(self, options: Options) -> ReasoningRetention:
-        """Which thinking the model is shown again."""
-        return self._dialect.reasoning_retention(options)
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the
@@ -181,7 +185,7 @@ class Local:
         asked = options.max_output_tokens
         return sampling_of(options, rendered, rest if asked is None else min(asked, rest))
 
-    def spell(self, ids: Sequence[int]) -> str:
+    def detokenize(self, ids: Sequence[int]) -> str:
         """What the ids stand for, control tokens by their literals."""
         return b"".join(map(self._engine.tokenizer.piece, ids)).decode("utf-8", "replace")
 
@@ -189,8 +193,10 @@ class Local:
         await self._engine.close()
 
 
-class LocalReply:
+class LocalReply(Reply):
     """``Reply`` of a local model: rendered and checked, nothing generated yet."""
+
+    dropped: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -215,7 +221,7 @@ class LocalReply:
         self.dropped = dropped
 
     @property
-    def may_be_refused(self) -> bool:
+    def may_fail_early(self) -> bool:
         return self._engine.capabilities.may_refuse
 
     @property

@@ -8,17 +8,7 @@ from antiphon.engines.base import Engine
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Prompt, Tokenizer
 
-__all__ = ["as_text", "cannot_continue", "continuing"]
-
-
-def cannot_continue(name: str) -> InvalidRequest:
-    """A model that is only spoken to in conversations."""
-    return InvalidRequest(
-        f"The model '{name}' does not continue texts: ask it at /v1/responses or"
-        " /v1/chat/completions.",
-        param="model",
-        code="unsupported_model",
-    )
+__all__ = ["as_text", "continuing"]
 
 
 def continuing(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:

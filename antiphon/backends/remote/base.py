@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol
 
 from msgspec.structs import replace
 
-from antiphon.backends.base import Reply
+from antiphon.backends.base import Backend, BackendCapabilities, Reply
 from antiphon.backends.truncation import shortened
 from antiphon.backends.validation.answer_format import answer_format, trusted_form
 from antiphon.backends.validation.grammar_matcher import GrammarCache
@@ -64,7 +64,7 @@ class StreamParser(Protocol):
         """The stream is over; ``done``: it said so. Raises ``BackendError`` for half an answer."""
 
 
-class RemoteBackend(ABC):
+class RemoteBackend(Backend, ABC):
     """``Backend`` over one model of an upstream, which it owns. ``body``: fields that every request
     gets besides, over ours. ``template``: arguments of the chat template."""
 
@@ -72,6 +72,10 @@ class RemoteBackend(ABC):
     path: ClassVar[str]
     #: Formats of images that this kind of server cannot read.
     unread: Collection[str] = ()
+    context_size: int | None = None
+    recommended: Mapping[str, Any] = {}
+    #: Only the upstream knows whether its model sees images; it rejects them itself.
+    capabilities = BackendCapabilities(images=True)
 
     def __init__(
         self,
@@ -85,9 +89,6 @@ class RemoteBackend(ABC):
         self.upstream = upstream
         self.url = f"{upstream.versioned}/{self.path}"
         self.context_size = context_size
-        self.recommended: Mapping[str, Any] = {}
-        #: Only the upstream knows; it refuses them itself.
-        self.sees_images = True
         self._model = model
         self._body = body or {}
         self._template = template or {}
@@ -144,11 +145,12 @@ class RemoteBackend(ABC):
         await self.upstream.close()
 
 
-class UpstreamReply:
+class UpstreamReply(Reply):
     """``Reply`` of an upstream: nothing has been asked yet."""
 
-    kept = None
-    may_be_refused = True
+    input_tokens = 0
+    dropped: tuple[str, ...] = ()
+    may_fail_early = True
 
     def __init__(
         self,
@@ -163,7 +165,6 @@ class UpstreamReply:
         self._shown = shown
         self._body = backend.encode_request(conversation, options, shown)
         self.input_tokens = _weight(self._body)
-        self.dropped: tuple[str, ...] = ()
 
     def resumed(self, begun: ResumePoint) -> UpstreamReply:
         if begun.sampled:

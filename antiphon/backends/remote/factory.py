@@ -80,7 +80,7 @@ async def responses(
         context_size=context_size,
         body=told.body,
         template=template,
-        tool_types=frozenset(told.tools),
+        hosted_tools=frozenset(told.tools),
     )
 
 

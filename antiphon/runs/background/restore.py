@@ -6,6 +6,8 @@ from __future__ import annotations
 from array import array
 from collections.abc import AsyncGenerator, Mapping
 
+from msgspec import Struct
+
 from antiphon.backends.base import Reply
 from antiphon.conversation import ResumePoint
 from antiphon.errors import RunError
@@ -14,46 +16,53 @@ from antiphon.store.records import Batch, Job
 from antiphon.stream.deltas import Delta
 from antiphon.stream.fold import Fold
 from antiphon.stream.kinds import Kind
+from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.wire.items import ItemBase
 
 from .event_codec import decoded
 
-__all__ = ["FailedReply", "prompt_ids", "restored", "resume_point"]
+__all__ = ["FailedReply", "RestoredRun"]
 
 
-def restored(
-    batches: tuple[Batch, ...], kinds: Mapping[type[ItemBase], Kind]
-) -> tuple[Fold, array[int], int]:
-    """What a log amounts to, the token ids behind it, and the number of the next event."""
-    log, tokens = Fold(kinds), array("I")
-    for event in decoded(batches):
-        log.feed(event)
-    for batch in batches:
-        tokens.frombytes(batch.tokens)
-    return log, tokens, batches[-1].last + 1
+class RestoredRun(Struct, frozen=True):
+    """The stored state of an interrupted run: its event log folded to a response, the token ids
+    sampled so far, the ids of its first prompt, and the sequence number of its next event."""
+
+    log: Fold
+    tokens: array[int]
+    prompt: array[int]
+    next_event: int
+
+    @classmethod
+    def load(
+        cls, job: Job, batches: tuple[Batch, ...], kinds: Mapping[type[ItemBase], Kind]
+    ) -> RestoredRun:
+        """Read the state from all stored batches of the run."""
+        log, tokens, prompt = Fold(kinds), array("I"), array("I")
+        for event in decoded(batches):
+            log.feed(event)
+        for batch in batches:
+            tokens.frombytes(batch.tokens)
+        prompt.frombytes(job.prompt)
+        return cls(log, tokens, prompt, batches[-1].last + 1)
+
+    def writer(self, *, ids: Ids, kinds: Mapping[type[ItemBase], Kind]) -> ResponseWriter:
+        """Create a writer that continues the event log."""
+        return ResponseWriter.restored(self.log, ids=ids, kinds=kinds, number=self.next_event)
+
+    def resume_point(self) -> ResumePoint:
+        """Return where the run was interrupted."""
+        prompt, sampled = last_turn(self.prompt, self.tokens)
+        log = self.log
+        done = tuple(log.items[index] for index in sorted(log.items))
+        still_open = tuple(log.open[index].item("in_progress") for index in sorted(log.open))
+        turns = turn_counts(self.prompt, self.tokens)
+        return ResumePoint(tuple(prompt), tuple(sampled), done, still_open, turns)
 
 
-def resume_point(job: Job, tokens: array[int], log: Fold) -> ResumePoint:
-    """Where the run was interrupted."""
-    prompt, sampled = last_turn(prompt_ids(job), tokens)
-    done = tuple(log.items[at] for at in sorted(log.items))
-    still = tuple(log.open[at].item("in_progress") for at in sorted(log.open))
-    turns = turn_counts(prompt_ids(job), tokens)
-    return ResumePoint(tuple(prompt), tuple(sampled), done, still, turns)
-
-
-def prompt_ids(job: Job) -> array[int]:
-    """The prompt a background run began with."""
-    prompt = array("I")
-    prompt.frombytes(job.prompt)
-    return prompt
-
-
-class FailedReply:
+class FailedReply(Reply):
     """``Reply`` of a run that cannot go on."""
 
-    kept = None
-    dropped: tuple[str, ...] = ()
     input_tokens = 0
 
     def __init__(self, error: RunError) -> None:

@@ -16,7 +16,7 @@ from typing import Any
 import structlog
 from msgspec import Struct
 
-from antiphon.backends.base import Reply, may_be_refused
+from antiphon.backends.base import Reply
 from antiphon.conversation import PromptTokens
 from antiphon.errors import BackendError, RequestError, RunError, Timeout
 from antiphon.store.records import StoredResponse, TurnTokens
@@ -87,7 +87,6 @@ class RunSpec(Struct, frozen=True, kw_only=True):
     timeout_s: float | None
     release: Callable[[], Awaitable[None]]
     patience_s: float = 0
-    fields: Callable[[array[int]], Mapping[str, Any]] = lambda sampled: {}
     reraise: bool = False
 
 
@@ -222,7 +221,7 @@ class Run:
         work = self._work
         if self._writer.number == 0:
             self._writer.create()
-            self._refusable = work.patience_s > 0 and may_be_refused(work.reply)
+            self._refusable = work.patience_s > 0 and work.reply.may_fail_early
             if self._refusable and self._is_heard:
                 loop = asyncio.get_running_loop()
                 self._patience = loop.call_later(work.patience_s, self._announce)
@@ -272,7 +271,7 @@ class Run:
             usage=self.recorder.usage,
             reason=reason,
             **self._tool_usage(),
-            **self._work.fields(self.recorder.sampled),
+            **self._work.reply.final_fields(self.recorder.sampled),
         )
         stored = StoredResponse(response=response, input=self._work.input, tokens=self._tokens())
         if self._work.save is not None:

@@ -208,10 +208,8 @@ def _plainly(options: Options, tokens: int) -> Options:
     )
 
 
-class Compacting:
+class Compacting(Reply):
     """``Reply`` with a compaction item, and where ``answered`` with the answer behind it."""
-
-    dropped: tuple[str, ...] = ()
 
     def __init__(
         self,

@@ -9,7 +9,7 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from antiphon.backends.base import Backend, Detokenizes, Reply, spells
+from antiphon.backends.base import Backend, Reply
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import ResumePoint
 from antiphon.errors import InvalidRequest, RunError
@@ -42,9 +42,9 @@ class RawMessagesReply(ReplyWrapper):
         turns: Sequence[Usage] = (),
     ) -> None:
         super().__init__(reply)
-        self._spelling: Detokenizes | None = None
+        self._spelling: Backend | None = None
         if spelled:
-            if not spells(backend):
+            if not backend.capabilities.detokenizes:
                 raise InvalidRequest(_UNKNOWN, param=_FIELD, code="unsupported_parameter")
             self._spelling = backend
         self._timed = timed
@@ -65,7 +65,7 @@ class RawMessagesReply(ReplyWrapper):
                 yield known
         self._times.append(self._clock())
 
-    def fields(self, sampled: array[int]) -> Mapping[str, Any]:
+    def final_fields(self, sampled: array[int]) -> Mapping[str, Any]:
         """Fields of the response, once the reply is over. ``sampled``: the ids of its output.
         Raises ``RunError`` where messages cannot be told after all."""
         said: dict[str, Any] = {}
@@ -103,5 +103,5 @@ def _per_turn(turns: Sequence[Usage]) -> dict[str, list[int]]:
     }
 
 
-def _message(spelling: Detokenizes, ids: Sequence[int]) -> dict[str, Any]:
-    return {"type": "raw_message_tokens", "message": spelling.spell(ids), "tokens": list(ids)}
+def _message(spelling: Backend, ids: Sequence[int]) -> dict[str, Any]:
+    return {"type": "raw_message_tokens", "message": spelling.detokenize(ids), "tokens": list(ids)}

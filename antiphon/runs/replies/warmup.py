@@ -6,10 +6,13 @@ comes next begins from there.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator
+from array import array
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from typing import Any
 
-from antiphon.backends.base import Reply, may_be_refused
+from antiphon.backends.base import Reply
+from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import ResumePoint
 from antiphon.errors import CannotContinue
 from antiphon.stream.deltas import Delta, Finish
@@ -18,17 +21,11 @@ from antiphon.wire.response import Usage
 __all__ = ["WarmupReply"]
 
 
-class WarmupReply:
+class WarmupReply(ReplyWrapper):
     """``Reply`` in place of the one that it warms up for."""
 
     #: The prompt ends in an invitation to answer, which is no part of what comes next.
     kept = None
-
-    def __init__(self, reply: Reply) -> None:
-        self._reply = reply
-        self.input_tokens = reply.input_tokens
-        self.dropped = reply.dropped
-        self.may_be_refused = may_be_refused(reply)
 
     def resumed(self, begun: ResumePoint) -> Reply:
         raise CannotContinue("it was a warm-up")
@@ -38,3 +35,6 @@ class WarmupReply:
             await anext(deltas, None)
         usage = Usage(input_tokens=self.input_tokens, total_tokens=self.input_tokens)
         yield (Finish("stop", usage),)
+
+    def final_fields(self, sampled: array[int]) -> Mapping[str, Any]:
+        return {}

@@ -455,7 +455,7 @@ async def test_no_room_for_an_answer_behind_the_thinking_is_a_cut() -> None:
 async def test_what_was_interrupted_sees_its_images_where_they_stood() -> None:
     seeing = engine("Hello!", capabilities=Capabilities(images="apart"))
     dialect = Dialect(seeing.card, seeing.tokenizer, images="apart")
-    backend = Local(seeing, dialect, sees_images=True)
+    backend = Local(seeing, dialect)
     parts = (InputText(text="See: "), InputImage(image_url=data_url(png())))
     conversation = Conversation((Message(id="m", role="user", content=parts),))
     reply = await backend.prepare(conversation, Options())

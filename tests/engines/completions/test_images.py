@@ -113,7 +113,7 @@ async def test_an_image_is_measured_once(kind: str) -> None:
 async def test_as_a_backend_it_takes_images(kind: str) -> None:
     async with connected(kind) as (engine, _):
         dialect = Dialect(CARD, TOKENIZER, images=engine.capabilities.images)
-        backend = Local(engine, dialect, sees_images=dialect.sees_images)
+        backend = Local(engine, dialect)
         await BACKEND_CHECKS["takes_an_image_or_says_that_it_cannot"](backend)
         parts = (InputText(text="What is it?"), InputImage(image_url=data_url(RED)))
         message = Message(role="user", content=parts)

@@ -187,8 +187,8 @@ async def test_the_socket_is_nobody_elses(seeing: LlamaEngine) -> None:
 
 async def test_as_a_backend_it_takes_images(seeing: LlamaEngine) -> None:
     dialect = Dialect(seeing.card, seeing.tokenizer, images="apart")
-    backend = Local(seeing, dialect, sees_images=dialect.sees_images)
-    assert backend.sees_images
+    backend = Local(seeing, dialect)
+    assert backend.capabilities.images
     await takes_an_image_or_says_that_it_cannot(backend)
     image = InputImage(image_url=data_url(RED))
     question = Message(role="user", content=(InputText(text="What is it?"), image))

@@ -69,7 +69,7 @@ async def test_a_conversation_about_images() -> None:
     model = Model(source=str(FOLDER), engine="transformers", threads=1, context_size=1024)
     catalog = await load_catalog(Settings(models={"eyes": model}))
     backend = catalog.find("eyes").backend
-    assert backend.sees_images
+    assert backend.capabilities.images
 
     async def asked(*images: bytes) -> tuple[int, str]:
         parts = [InputImage(image_url=data_url(image)) for image in images]

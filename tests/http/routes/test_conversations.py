@@ -10,6 +10,7 @@ from typing import Any
 import httpx
 import pytest
 
+from antiphon.backends.base import Backend, Reply
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options
 from antiphon.http.app import create_app
@@ -179,13 +180,11 @@ async def test_unknown_and_foreign_conversations_are_404(ask: Asked) -> None:
         assert ask.status == 404, path
 
 
-class Waiting:
+class Waiting(Backend, Reply):
     """A backend that says nothing until it may."""
 
     context_size = None
     recommended: Mapping[str, Any] = {}
-    kept = None
-    dropped: tuple[str, ...] = ()
     input_tokens = 1
 
     def __init__(self) -> None:

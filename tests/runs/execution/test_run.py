@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from antiphon.backends.base import Backend, Reply
 from antiphon.backends.scripted import Scripted
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.errors import BackendError, RunError
@@ -30,14 +31,13 @@ from tests.runs.served import Heard, create, events_of, service
 ANSWER = Open(Message(role="assistant", content=()))
 
 
-class Gated:
+class Gated(Backend, Reply):
     """A backend that says a word, waits for the gate, and says another. One reply."""
 
     context_size = None
     recommended: Mapping[str, Any] = {}
     input_tokens = 3
     kept: PromptTokens | None = PromptTokens(ids=(1, 2, 3), fingerprint="f")
-    dropped: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()

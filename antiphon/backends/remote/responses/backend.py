@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
+from antiphon.backends.base import BackendCapabilities
 from antiphon.backends.local.capability_checks import field_of_extra
 from antiphon.backends.remote.base import (
     RemoteBackend,
@@ -68,8 +69,8 @@ _NAMED = (it.Message, it.Reasoning, it.McpCall, it.McpApprovalRequest, it.WebSea
 
 
 class Responses(RemoteBackend):
-    """``Backend`` of a server of the Responses API. ``tool_types``: hosted tools that the upstream
-    runs."""
+    """``Backend`` of a server of the Responses API. ``hosted_tools``: types of the tools that the
+    upstream runs."""
 
     path = "responses"
 
@@ -82,12 +83,12 @@ class Responses(RemoteBackend):
         context_size: int | None = None,
         body: Mapping[str, Any] | None = None,
         template: Mapping[str, Any] | None = None,
-        tool_types: frozenset[str] = frozenset(),
+        hosted_tools: frozenset[str] = frozenset(),
     ) -> None:
         super().__init__(upstream, model, context_size=context_size, body=body, template=template)
         self.flavour = flavour
         self.unread = flavour.unread
-        self.tool_types = tool_types
+        self.capabilities = BackendCapabilities(images=True, hosted_tools=hosted_tools)
 
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
         _check(options, self.flavour)
@@ -140,12 +141,12 @@ class Responses(RemoteBackend):
         return _encode({**body, **self._body})
 
     def _items(self, conversation: Conversation, shown: PromptTools) -> Iterator[dict[str, Any]]:
-        items = conversation.items
-        for item in items if _PROGRAMS in self.tool_types else _without_programs(items):
+        items, hosted = conversation.items, self.capabilities.hosted_tools
+        for item in items if _PROGRAMS in hosted else _without_programs(items):
             runs = _HOSTED.get(type(item))
             if isinstance(item, it.Reasoning):
                 yield from _reasoning(item, self.flavour, self.upstream.root)
-            elif runs is not None and runs not in self.tool_types:
+            elif runs is not None and runs not in hosted:
                 yield from map(_plain, _in_words(item, shown))
             elif self.flavour.native:
                 yield _plain(item)
