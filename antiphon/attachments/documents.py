@@ -25,7 +25,7 @@ __all__ = ["WORKER", "Documents", "Reader", "Unreadable", "plain_text"]
 Why = Literal["unsupported", "missing", "encrypted", "bomb", "broken", "slow", "long"]
 
 #: The program that reads one document.
-WORKER = Path(__file__).with_name("worker.py")
+WORKER = Path(__file__).with_name("document_worker.py")
 #: Characters of a text; OpenAI's limit of one that is sent as text.
 _MOST_TEXT = 10_485_760
 _SECONDS = 30.0
