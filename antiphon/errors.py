@@ -22,6 +22,7 @@ AntiphonError
 from __future__ import annotations
 
 __all__ = [
+    "CONTEXT_LENGTH_EXCEEDED",
     "AntiphonError",
     "BackendError",
     "CannotContinue",
@@ -39,10 +40,12 @@ __all__ = [
     "ToolError",
     "Unauthorized",
     "UnreadableImage",
+    "context_length_exceeded",
     "first_line",
 ]
 
-
+#: OpenAI's code for a conversation that does not fit the model's context.
+CONTEXT_LENGTH_EXCEEDED = "context_length_exceeded"
 #: Characters of a refusal: it may repeat what a client sent, which may be megabytes.
 _LONGEST = 1_000
 
@@ -185,6 +188,19 @@ class Timeout(RunError):
 
 class GrammarError(AntiphonError):
     """An event came where the grammar forbids it: a bug of ours, loud in tests."""
+
+
+def context_length_exceeded(detail: str = "") -> InvalidRequest:
+    """The error for a conversation that does not fit the model's context, in OpenAI's words.
+
+    ``detail`` continues the first half of the sentence.
+    """
+    return InvalidRequest(
+        f"Your input exceeds the context window of this model{detail}. Please adjust your input and"
+        " try again.",
+        param="input",
+        code=CONTEXT_LENGTH_EXCEEDED,
+    )
 
 
 def first_line(error: BaseException) -> str:

@@ -11,7 +11,7 @@ from typing import Any
 from antiphon.engines.gguf.reader import GgufHeader, read_gguf
 from antiphon.engines.llama.engine import serve
 from antiphon.engines.llama.tokenizer import require
-from antiphon.errors import BackendError, InvalidRequest, SetupError
+from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest, SetupError
 
 from .base import Prefixes, Role, Vector
 from .thread_worker import Threaded
@@ -90,7 +90,7 @@ def _read(answer: Any, context: int) -> tuple[list[Vector], int]:
             raise InvalidRequest(
                 f"A text of the input is longer than the {context} tokens this model reads.",
                 param="input",
-                code="context_length_exceeded",
+                code=CONTEXT_LENGTH_EXCEEDED,
             )
         raise BackendError(f"The engine failed: {error.get('message', 'it does not say why')}")
     vectors = [array("f", entry["embedding"]) for entry in answer["data"]]

@@ -13,7 +13,7 @@ from typing import Literal
 
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.engines.common.stop_strings import StopStrings
-from antiphon.errors import BackendError, InvalidRequest
+from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest
 from antiphon.tokens import Alternative, Chunk, ModelCard, Prompt, TokenLogprob
 
 from .tokenizer import END, ByteTokenizer
@@ -102,7 +102,7 @@ class ScriptedEngine:
             raise InvalidRequest("The script cannot see images.", param="input")
         if len(prompt.ids) >= self.card.context_size:
             raise InvalidRequest(
-                "The prompt is too long.", param="input", code="context_length_exceeded"
+                "The prompt is too long.", param="input", code=CONTEXT_LENGTH_EXCEEDED
             )
 
     def _reply(self, prompt: Prompt, number: int) -> Reply:
@@ -127,8 +127,8 @@ class ScriptedEngine:
             released = stops.feed(self.tokenizer.piece(id) if id < 256 else b"")
             ready += pending[:released]
             del pending[:released]
-            if stops.found:
-                last = Chunk(finish="stop", stop_text=stops.found, tail=stops.tail)
+            if stops.matched_stop:
+                last = Chunk(finish="stop", stop_text=stops.matched_stop, tail=stops.tail)
                 yield self._said(ready, sampling, last)
                 return
             if finish is not None:

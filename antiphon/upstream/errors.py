@@ -13,18 +13,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.errors import BackendError
+from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, context_length_exceeded
 
-__all__ = ["GIVEN_UP", "TOO_LONG", "complaint", "refusal", "refused"]
+__all__ = ["GIVEN_UP", "complaint", "refusal", "refused"]
 
 #: Why an answer ended, where its server gave it up (vLLM, SGLang, TensorRT-LLM, OpenRouter,
 #: DeepSeek): it is not whole, whatever was said.
 GIVEN_UP = frozenset({"abort", "cancelled", "error", "insufficient_system_resource", "timeout"})
 
-TOO_LONG = "context_length_exceeded"
-_TOO_LONG_TEXT = (
-    "Your input exceeds the context window of this model. Please adjust your input and try again."
-)
 #: How servers say that the context is too small (llama-server, vLLM, SGLang, TensorRT-LLM, hosted).
 _LONG = re.compile(
     r"context[ _](length|window|size)|max_model_len|max_position_embeddings|prompt is too long"
@@ -126,7 +122,12 @@ def refused(status: int, said: _Said) -> BackendError:
     """The error for a status and what was said with it."""
     path = _path(said.param)
     if _is_too_long(status, said) and path != "max_output_tokens":
-        return BackendError(_TOO_LONG_TEXT, code=TOO_LONG, param="input", lasting=True)
+        return BackendError(
+            context_length_exceeded().message,
+            code=CONTEXT_LENGTH_EXCEEDED,
+            param="input",
+            lasting=True,
+        )
     status = _CODES.get(said.code or "", status)
     if status == 500 and path is not None:  # SGLang's stream of a response calls it its own
         status = 400
@@ -150,7 +151,7 @@ def refused(status: int, said: _Said) -> BackendError:
 
 
 def _is_too_long(status: int, said: _Said) -> bool:
-    if said.code == TOO_LONG:
+    if said.code == CONTEXT_LENGTH_EXCEEDED:
         return True
     return status in (400, 413, 422, 500) and _LONG.search(said.message) is not None
 
@@ -177,7 +178,7 @@ def complaint(value: Any) -> _Said:
     message = next((value[key] for key in ("message", "detail", "reason") if value.get(key)), "")
     code = next((value[key] for key in ("code", "type") if isinstance(value.get(key), str)), None)
     if code == "exceed_context_size_error":  # llama-server
-        code = TOO_LONG
+        code = CONTEXT_LENGTH_EXCEEDED
     param = value.get("param")
     return _Said(
         message=message if isinstance(message, str) else _text(message),

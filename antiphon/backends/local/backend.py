@@ -24,7 +24,7 @@ from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoi
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.tools import restrict_tools, shown_tools
 from antiphon.engines.base import Engine, MeasuresImages, Sampling
-from antiphon.errors import BackendError, CannotContinue, InvalidRequest
+from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
 from antiphon.stream.deltas import Delta, Finish, Reason
 from antiphon.tokens import Chunk, Constraint, Prompt
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
@@ -167,12 +167,7 @@ class Local(Backend):
             )
             if found is not None:
                 return found
-        raise InvalidRequest(
-            "Your input exceeds the context window of this model. Please adjust your input and try"
-            " again.",
-            param="input",
-            code="context_length_exceeded",
-        )
+        raise context_length_exceeded()
 
     def _answer_room(self, options: Options) -> int:
         """Tokens that truncation leaves for the answer: what is asked for, but no more than a

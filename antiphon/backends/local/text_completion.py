@@ -5,7 +5,7 @@ from __future__ import annotations
 from antiphon.dialects.base import Rendered
 from antiphon.dialects.parser.parser import Parser
 from antiphon.engines.base import Engine
-from antiphon.errors import InvalidRequest
+from antiphon.errors import InvalidRequest, context_length_exceeded
 from antiphon.tokens import Prompt, Tokenizer
 
 __all__ = ["as_text", "continuing"]
@@ -32,12 +32,7 @@ def continuing(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
     if not ids:
         raise InvalidRequest("Invalid 'input': it is empty.", param="input", code="invalid_value")
     if len(ids) >= card.context_size:
-        raise InvalidRequest(
-            "Your input exceeds the context window of this model. Please adjust your input and try"
-            " again.",
-            param="input",
-            code="context_length_exceeded",
-        )
+        raise context_length_exceeded()
     return Rendered(prompt=Prompt(ids), parser=as_text(tokenizer))
 
 

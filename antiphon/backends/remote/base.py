@@ -7,7 +7,7 @@ Tokens are the upstream's own affair: counts before the answer are estimates.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, Collection, Container, Mapping, Sequence
+from collections.abc import AsyncGenerator, Collection, Container, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any, ClassVar, Protocol
 
@@ -21,10 +21,9 @@ from antiphon.backends.validation.retry import ValidationPlan, validated
 from antiphon.backends.validation.tool_calls import tool_call_rules
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.dialects.tools import PromptTools
-from antiphon.errors import BackendError, CannotContinue, InvalidRequest
+from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Delta, Finish, Open, Text
 from antiphon.upstream.client import Upstream
-from antiphon.upstream.errors import TOO_LONG
 from antiphon.upstream.sse import MOST
 from antiphon.wire.items import CustomToolCall, FunctionCall
 
@@ -184,7 +183,7 @@ class UpstreamReply(Reply):
                         yield known if first is None else first.of(known)
                 return
             except BackendError as error:
-                if error.code != TOO_LONG or not may_be_cut or not self._shorten():
+                if error.code != CONTEXT_LENGTH_EXCEEDED or not may_be_cut or not self._shorten():
                     raise
 
     async def _answered(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -255,12 +254,13 @@ class _FirstCall:
 
 
 def check_server_options(
-    options: Options, idle: Mapping[str, tuple[Any, ...]], known: Container[str]
+    options: Options, particular: Iterable[str], known: Container[str]
 ) -> None:
-    """Raises ``InvalidRequest`` for an option that asks for something and is not ``known``.
-    ``idle``: options that only some servers know → the values that ask for nothing."""
-    for option, values in idle.items():
-        if getattr(options, option) not in values and option not in known:
+    """Raise ``InvalidRequest`` for an option that the server does not know and that has an effect.
+    ``particular``: options that only some servers of the API know, ``known``: those that this one
+    knows."""
+    for option in particular:
+        if option not in known and options.requests(option):
             raise unsupported(_FIELDS.get(option, option))
 
 

@@ -6,12 +6,12 @@ from __future__ import annotations
 from typing import Any
 
 from antiphon.engines.base import Sampling
-from antiphon.errors import BackendError, InvalidRequest
+from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest
 from antiphon.tokens import ModelCard, Prompt, Tokenizer
 
-__all__ = ["cannot_see", "check_request", "sampling_values", "stops_of", "too_long"]
+__all__ = ["check_request", "images_unsupported", "sampling_values", "stop_token_ids", "too_long"]
 
-_VALUES = (
+_SAMPLING_FIELDS = (
     "temperature",
     "top_p",
     "top_k",
@@ -28,7 +28,7 @@ def check_request(
     card: ModelCard,
     tokenizer: Tokenizer,
     *,
-    sees: bool = False,
+    accepts_images: bool = False,
 ) -> None:
     """Raises ``InvalidRequest`` for what cannot be continued, images where the engine does not see
     among it, ``BackendError`` for ids that are of another vocabulary."""
@@ -38,13 +38,13 @@ def check_request(
         raise InvalidRequest("At least one token must be asked for.", param="max_output_tokens")
     if len(prompt.ids) >= card.context_size:
         raise too_long(len(prompt.ids), card)
-    if prompt.images and not sees:
-        raise cannot_see()
+    if prompt.images and not accepts_images:
+        raise images_unsupported()
     if min(prompt.ids) < 0 or max(prompt.ids) >= tokenizer.size:
         raise BackendError("The prompt has invalid tokens: ids of another vocabulary.")
 
 
-def cannot_see() -> InvalidRequest:
+def images_unsupported() -> InvalidRequest:
     return InvalidRequest("This model cannot see images.", param="input")
 
 
@@ -53,18 +53,18 @@ def too_long(tokens: int, card: ModelCard) -> InvalidRequest:
         f"The input has {tokens} tokens; the context of this model holds {card.context_size}, the"
         " answer included.",
         param="input",
-        code="context_length_exceeded",
+        code=CONTEXT_LENGTH_EXCEEDED,
     )
 
 
 def sampling_values(sampling: Sampling, card: ModelCard) -> dict[str, Any]:
     """The sampling values that are given, by the request or else by the model's files."""
-    asked = {name: getattr(sampling, name) for name in _VALUES}
+    asked = {name: getattr(sampling, name) for name in _SAMPLING_FIELDS}
     values = {name: card.generation.get(name) if v is None else v for name, v in asked.items()}
     return {name: value for name, value in values.items() if value is not None}
 
 
-def stops_of(sampling: Sampling, tokenizer: Tokenizer) -> list[int]:
+def stop_token_ids(sampling: Sampling, tokenizer: Tokenizer) -> list[int]:
     """The ids that end it, in order."""
     ends = frozenset() if sampling.ignore_eos else tokenizer.end_ids
     return sorted({*sampling.stop_ids, *ends})

@@ -15,7 +15,13 @@ from msgspec.structs import replace
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply, add_usage, flatten
 from antiphon.backends.truncation import droppable
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
-from antiphon.errors import CannotContinue, InvalidRequest, RunError
+from antiphon.errors import (
+    CONTEXT_LENGTH_EXCEEDED,
+    CannotContinue,
+    InvalidRequest,
+    RunError,
+    context_length_exceeded,
+)
 from antiphon.runs.history.context import Context
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.history.visible_history import VisibleHistory, is_persistent, is_user
@@ -32,7 +38,6 @@ from antiphon.wire.response import (
 
 __all__ = ["Compacting", "ReplyRequest", "compact", "compacted", "prepare_reply"]
 
-_TOO_LONG = "context_length_exceeded"
 
 #: The part of the context that a summary may fill, and what stays as it was at its end; and the
 #: most tokens of a summary, whatever the context holds.
@@ -137,7 +142,7 @@ async def _prepared(backend: Backend, conversation: Conversation, options: Optio
     try:
         return await backend.prepare(conversation, options)
     except InvalidRequest as error:
-        if error.code != _TOO_LONG:
+        if error.code != CONTEXT_LENGTH_EXCEEDED:
             raise
         return None
 
@@ -183,12 +188,7 @@ async def _summarising(question: ReplyRequest, items: tuple[it.Item, ...], token
         best = found or best
         low, high = (low, count - 1) if found is not None else (count + 1, high)
     if best is None:
-        raise InvalidRequest(
-            "Your input exceeds the context window of this model, and its instructions alone leave "
-            "no room for a summary. Please adjust your input and try again.",
-            param="input",
-            code=_TOO_LONG,
-        )
+        raise context_length_exceeded(", and its instructions alone leave no room for a summary")
     return best
 
 

@@ -20,7 +20,7 @@ from msgspec.structs import replace
 from antiphon.backends.base import Reply, add_usage
 from antiphon.backends.wrapper import ReplyWrapper
 from antiphon.conversation import Conversation, Options, ResumePoint
-from antiphon.errors import InvalidRequest, ToolError
+from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, ToolError
 from antiphon.stream.deltas import Close, Delta, Finish, NewPrompt, Open, Progress, Reason
 from antiphon.text import truncate_middle
 from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
@@ -52,7 +52,6 @@ Items = Callable[[Callable[[ToolCall], Sequence[it.Item]]], tuple[it.Item, ...]]
 
 #: Of the room for what tools say, as often as it does not fit.
 _SHARES = (1, 4, 16)
-_TOO_LONG = "context_length_exceeded"
 _ENOUGH = "No more calls are possible now. Answer with what you have."
 
 
@@ -293,7 +292,7 @@ class ToolLoop(ReplyWrapper):
                 self._now = await self._work.ask(self._conversation, self._options)
                 break
             except InvalidRequest as refused:
-                if refused.code == _TOO_LONG and share != _SHARES[-1]:
+                if refused.code == CONTEXT_LENGTH_EXCEEDED and share != _SHARES[-1]:
                     continue
                 _log.info("no more turns", response=self._work.response_id, why=refused.message)
                 return None
@@ -319,7 +318,7 @@ class ToolLoop(ReplyWrapper):
             changed |= {"tool_choice": self._clients(choice), "strays": True}
         return replace(options, **changed)
 
-    def _clients(self, choice: tl.ToolChoice) -> tl.ToolChoice:
+    def _clients(self, choice: tl.ToolChoiceParam) -> tl.ToolChoiceParam:
         """What the choice leaves of the tools that the client runs. All are shown as before: a
         prompt that begins otherwise would be read anew."""
         tools = [tool for tool in self._declared() if not self._runs_here(tool)]
