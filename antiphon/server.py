@@ -35,14 +35,14 @@ from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.retrieval.vector_search import check_numbers
 from antiphon.runs.background.worker import LeaseConfig
-from antiphon.runs.service import Policy, Service
+from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.security.encryption import Key, Seal
 from antiphon.security.ssrf import network
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
-from antiphon.tools.base import Provider
-from antiphon.tools.containers.registry import Containers
+from antiphon.tools.base import ToolProvider
+from antiphon.tools.containers.registry import ContainerRegistry
 from antiphon.webhooks.deliver import Deliveries, Sender
 from antiphon.wire.parsing.json_body import Limits as BodyLimits
 
@@ -89,17 +89,21 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
         documents = Documents(await stack.enter_async_context(open_reader(settings, log)))
         containers, providers = await _tools(stack, settings, store, seal, fetcher, documents, log)
         service = Service(
-            models,
-            store,
-            policy=_policy(settings),
-            seal=seal,
-            prompts=prompts,
-            fetcher=fetcher,
-            documents=documents,
-            providers=providers,
-            containers=containers,
-            clock=_clock,
-            ids=_new_id,
+            RunDependencies(
+                models=models,
+                store=store,
+                clock=_clock,
+                ids=_new_id,
+                policy=_policy(settings),
+                seal=seal,
+            ),
+            OptionalFeatures(
+                prompts=prompts,
+                fetcher=fetcher,
+                documents=documents,
+                providers=providers,
+                containers=containers,
+            ),
         )
         await stack.enter_async_context(_Sweeper(store, _retention(settings), log))
         if sender is not None:
@@ -150,7 +154,7 @@ async def _tools(
     fetcher: Fetcher | None,
     documents: Documents,
     log: Any,
-) -> tuple[Containers | None, Mapping[str, Provider]]:
+) -> tuple[ContainerRegistry | None, Mapping[str, ToolProvider]]:
     """Where code is run, and all tools that run here."""
     uploads = _Uploads(Files(store, clock=_clock, ids=_new_id))
     library = Skills(store, clock=_clock, ids=_new_id)
@@ -222,11 +226,11 @@ def _is_loopback(host: str) -> bool:
 def _policy(settings: Settings) -> Policy:
     return Policy(
         keepalive_s=settings.keepalive_s,
-        patience_s=settings.upstream_patience_s,
+        patience_s=settings.upstream_start_wait_s,
         timeout_s=settings.timeout_s or None,
         unavailable_tools=settings.unavailable_tools,
         reasoning_events=settings.reasoning_events,
-        broken_seals=settings.broken_seals,
+        undecryptable_items=settings.undecryptable_items,
         summary_model=settings.summary_model,
         webhooks=settings.webhook_url is not None,
         max_files_bytes=settings.max_files_bytes or None,
@@ -237,17 +241,17 @@ def _policy(settings: Settings) -> Policy:
         },
         bounds=ToolLimits(
             turns=settings.max_turns,
-            seconds=settings.max_tools_s or None,
+            seconds=settings.max_tool_time_s or None,
             call_s=settings.tool_timeout_s,
-            at_end=settings.out_of_turns,
+            at_end=settings.on_tool_limit,
         ),
-        lease=LeaseConfig(lease_s=settings.lease_s, places=settings.max_background),
+        lease=LeaseConfig(lease_s=settings.lease_s, places=settings.max_background_runs),
     )
 
 
 async def _seal(settings: Settings, store: Store) -> Seal:
     """The operator's keys, or the one that all who use this store share."""
-    keys = [Key.parse(text) for text in settings.seal_keys]
+    keys = [Key.parse(text) for text in settings.encryption_keys]
     return Seal(keys or [Key.of(await store.secret("seal", Key.fresh().secret))])
 
 
@@ -261,7 +265,9 @@ def _sender(settings: Settings) -> Sender | None:
 
 def open_fetcher(settings: Settings, log: Any = None) -> Fetcher | None:
     """What fetches URLs; None: nothing does. Fetching is on by default, its extra is not."""
-    networks = tuple(network(text, "fetch_networks") for text in settings.fetch_networks)
+    networks = tuple(
+        network(text, "fetch_allowed_networks") for text in settings.fetch_allowed_networks
+    )
     if not settings.fetch_urls:
         return None
     if find_spec("aiohttp") is None and not networks:
@@ -284,8 +290,8 @@ def _access(settings: Settings) -> guard.AuthConfig:
     return guard.AuthConfig(
         keys=keys,
         metrics=settings.metrics,
-        hosts=settings.hosts,
-        prompt_writers=settings.prompt_writers,
+        hosts=settings.allowed_hosts,
+        prompt_editors=settings.prompt_editors,
     )
 
 
@@ -293,8 +299,8 @@ def _limits(settings: Settings) -> guard.Limits:
     return guard.Limits(
         max_body_bytes=settings.max_body_bytes,
         max_file_bytes=settings.max_file_bytes,
-        max_running=settings.max_running,
-        max_waiting=settings.max_waiting,
+        max_concurrent_requests=settings.max_concurrent_requests,
+        max_queued_requests=settings.max_queued_requests,
         requests_per_minute=settings.requests_per_minute or None,
         body=BodyLimits(
             items=settings.max_items, tools=settings.max_tools, nesting=settings.max_nesting

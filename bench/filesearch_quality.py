@@ -25,7 +25,7 @@ from antiphon.backends.embedding import Embedding
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.files import Upload
 from antiphon.resources.vector_stores import VectorStores
-from antiphon.runs.service import Policy, Service
+from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store import open_store
 from antiphon.wire.parsing.vector_stores import AddFile, CreateVectorStore, Ranking, Search
 from antiphon.wire.vector_stores import StaticChunking
@@ -141,11 +141,13 @@ async def _searched(collection: _Collection) -> AsyncIterator[tuple[VectorStores
         embedder = await load(threads=1)
         model = ServedModel(name="e5", backend=Embedding("e5", embedder), created=1)
         service = Service(
-            Catalog((model,)),
-            await open_store(f"sqlite:{folder}/bench.db"),
-            policy=Policy(file_search_embeddings="e5"),
-            clock=time.time,
-            ids=lambda prefix: f"{prefix}_{next(numbers)}",
+            RunDependencies(
+                models=Catalog((model,)),
+                store=await open_store(f"sqlite:{folder}/bench.db"),
+                clock=time.time,
+                ids=lambda prefix: f"{prefix}_{next(numbers)}",
+                policy=Policy(file_search_embeddings="e5"),
+            )
         )
         service.start()
         shelves = service.vector_stores

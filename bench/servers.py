@@ -82,7 +82,7 @@ async def _serve(
     from antiphon.http.middleware.auth import Limits
     from antiphon.http.uvicorn_server import bind, serve
     from antiphon.logs import open_log
-    from antiphon.runs.service import Policy, Service
+    from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 
     numbers = itertools.count()
 
@@ -91,7 +91,8 @@ async def _serve(
 
     policy = Policy() if lease is None else Policy(lease=lease)
     service = Service(
-        models, store, policy=policy, providers=providers or {}, clock=time.time, ids=ids
+        RunDependencies(models=models, store=store, clock=time.time, ids=ids, policy=policy),
+        OptionalFeatures(providers=providers or {}),
     )
     service.start()
     log = open_log(open(os.devnull, "w"))

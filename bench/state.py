@@ -94,18 +94,20 @@ async def _turns(url: str) -> tuple[list[float], list[int]]:
 
     from antiphon.backends.scripted import Scripted
     from antiphon.models.catalog import Catalog, ServedModel
-    from antiphon.runs.service import Policy, Service
+    from antiphon.runs.service import Policy, RunDependencies, Service
     from antiphon.store import open_store
     from antiphon.wire.parsing.requests import create_response
 
     store = await open_store(url)
     served = ServedModel(name="scripted", backend=Scripted(["a short answer"]), created=0)
     service = Service(
-        Catalog((served,)),
-        store,
-        policy=Policy(keepalive_s=0),
-        clock=time.time,
-        ids=lambda prefix: f"{prefix}_{secrets.token_hex(24)}",
+        RunDependencies(
+            models=Catalog((served,)),
+            store=store,
+            clock=time.time,
+            ids=lambda prefix: f"{prefix}_{secrets.token_hex(24)}",
+            policy=Policy(keepalive_s=0),
+        )
     )
     times: list[float] = []
     sizes: list[int] = []

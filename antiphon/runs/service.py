@@ -8,13 +8,11 @@ from __future__ import annotations
 
 import asyncio
 import secrets
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.attachments.documents import Documents
-from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.base import text_completion_unsupported
 from antiphon.backends.catalog import CatalogModel, ModelCatalog
 from antiphon.errors import InvalidRequest, NotFound, RunError
@@ -23,12 +21,10 @@ from antiphon.resources.containers import Containers
 from antiphon.resources.conversations import Conversations
 from antiphon.resources.embeddings import Embeddings
 from antiphon.resources.files import Files
-from antiphon.resources.prompts import Prompts
 from antiphon.resources.skills import Skills
 from antiphon.resources.vector_stores import VectorStores
-from antiphon.runs.background.event_codec import encoded
 from antiphon.runs.background.event_log_reader import EventLogReader
-from antiphon.runs.background.restore import restored
+from antiphon.runs.background.jobs import BackgroundJobs
 from antiphon.runs.background.worker import Background
 from antiphon.runs.execution.run import Run
 from antiphon.runs.execution.supervisor import Supervisor
@@ -38,13 +34,7 @@ from antiphon.runs.replies.compaction import compacted
 from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.options import apply_defaults, build_options
-from antiphon.security.encryption import Key, Seal
-from antiphon.store.base import Store
-from antiphon.store.records import Batch, Claim, StoredResponse
-from antiphon.stream.kinds import kinds_for
-from antiphon.stream.writer import Ids, ResponseWriter
-from antiphon.tools.base import ToolProvider
-from antiphon.tools.containers.registry import Containers as HeldContainers
+from antiphon.store.records import StoredResponse
 from antiphon.tools.file_search.provider import FileSearch
 from antiphon.wire.compaction import Compact, CompactedResponse
 from antiphon.wire.items import Item
@@ -52,10 +42,21 @@ from antiphon.wire.pagination import Page
 from antiphon.wire.request import CreateResponse, InputTokens, refuse_unsupported
 from antiphon.wire.response import Response
 
+from .dependencies import OptionalFeatures, RunDependencies
 from .policy import Policy
 from .preparer import Prepared, Preparer
+from .run_factory import RunFactory
 
-__all__ = ["CatalogModel", "Compaction", "EnqueuedRun", "ModelCatalog", "Policy", "Service"]
+__all__ = [
+    "CatalogModel",
+    "Compaction",
+    "EnqueuedRun",
+    "ModelCatalog",
+    "OptionalFeatures",
+    "Policy",
+    "RunDependencies",
+    "Service",
+]
 
 _ACTIVE = ("queued", "in_progress")
 
@@ -82,90 +83,58 @@ class EnqueuedRun(Struct, frozen=True):
 
 
 class Service:
-    """One a server process; ``clock`` gives unix seconds, ``ids`` fresh ids by prefix. Background
-    runs are worked on between ``start`` and ``drain``. Without a ``seal``, what clients carry can
-    be read by this service alone; without a ``fetcher``, URLs in requests are refused.
-    ``providers``: the tools that run here, by their types; ``containers``: where code is run."""
+    """The Responses API of one server process. Background runs are executed between ``start`` and
+    ``drain``."""
 
     def __init__(
-        self,
-        models: ModelCatalog,
-        store: Store,
-        *,
-        policy: Policy,
-        seal: Seal | None = None,
-        prompts: Prompts | None = None,
-        fetcher: Fetcher | None = None,
-        documents: Documents | None = None,
-        providers: Mapping[str, ToolProvider] | None = None,
-        containers: HeldContainers | None = None,
-        clock: Callable[[], float],
-        ids: Ids,
+        self, dependencies: RunDependencies, features: OptionalFeatures | None = None
     ) -> None:
-        self._models = models
-        self._store = store
-        self._clock = clock
-        self._ids = ids
-        #: Seconds of silence on a stream after which it is filled.
-        self.keepalive_s = policy.keepalive_s
-        self._kinds = kinds_for(policy.reasoning_events)
-        #: The events of runs that are kept.
-        self.kept = EventLogReader(store, self._kinds)
+        features = features or OptionalFeatures()
+        self._dependencies = dependencies
+        policy, clock, ids = dependencies.policy, dependencies.clock, dependencies.ids
+        self._models = models = dependencies.models
+        self._store = store = dependencies.store
         self._supervisor = Supervisor()
-        self._owner = secrets.token_hex(8)
-        #: What can be asked about conversations.
+        owner = secrets.token_hex(8)
+        #: Seconds without an event after which a stream gets a keepalive.
+        self.keepalive_s = policy.keepalive_s
+        #: Reads the event logs of background runs.
+        self.kept = EventLogReader(store, dependencies.kinds)
         self.conversations = Conversations(
-            store, clock=clock, ids=ids, owner=self._owner, lease_s=policy.lease.lease_s
+            store, clock=clock, ids=ids, owner=owner, lease_s=policy.lease.lease_s
         )
-        #: What clients keep here to be named in requests.
         self.files = Files(store, clock=clock, ids=ids, most=policy.max_files_bytes)
-        #: What clients keep here for their containers.
         self.skills = Skills(store, clock=clock, ids=ids, most=policy.max_files_bytes)
-        #: Where code is run.
-        self.containers = Containers(containers)
-        #: Stored prompts that requests may refer to.
-        self.prompts = prompts or Prompts()
-        #: Vectors of texts.
+        self.containers = Containers(features.containers)
+        self.prompts = features.prompts
         self.embeddings = Embeddings(models)
-        documents = documents or Documents()
-        #: Files that are kept to be searched.
-        self.vector_stores = stores = self._vector_stores(policy, documents)
-        if policy.file_search:
-            providers = {"file_search": FileSearch(stores), **(providers or {})}
-        self._preparer = Preparer(
-            models,
+        self.vector_stores = VectorStores(
             store,
-            self.conversations,
-            self._supervisor,
-            policy=policy,
-            seal=seal or Seal((Key.fresh(),)),
-            prompts=self.prompts,
-            attachments=Attachments(self.files, fetcher=fetcher, documents=documents),
-            providers=providers or {},
-            kinds=self._kinds,
+            self.files,
+            features.documents,
+            self.embeddings,
+            model=policy.file_search_embeddings,
             clock=clock,
             ids=ids,
         )
-        self._background = self._begun_elsewhere(policy)
-
-    def _begun_elsewhere(self, policy: Policy) -> Background:
-        return Background(
-            self._store.runs,
-            [model.name for model in self._models.all()],
-            self._preparer.resume_claimed,
-            owner=self._owner,
-            lease=policy.lease,
+        providers = features.providers
+        if policy.file_search:
+            providers = {"file_search": FileSearch(self.vector_stores), **providers}
+        self._preparer = Preparer(
+            dependencies,
+            Attachments(self.files, fetcher=features.fetcher, documents=features.documents),
+            providers,
         )
-
-    def _vector_stores(self, policy: Policy, documents: Documents) -> VectorStores:
-        return VectorStores(
-            self._store,
-            self.files,
-            documents,
-            self.embeddings,
-            model=policy.file_search_embeddings,
-            clock=self._clock,
-            ids=self._ids,
+        self._runs = RunFactory(dependencies, self._supervisor)
+        self._jobs = BackgroundJobs(
+            dependencies, self._preparer, self._runs, self.conversations, self.prompts
+        )
+        self._background = Background(
+            store.runs,
+            [model.name for model in models.all()],
+            self._jobs.resume,
+            owner=owner,
+            lease=policy.lease,
         )
 
     @property
@@ -210,7 +179,7 @@ class Service:
         prepared, release = await self._prepared(tenant, request, recent)
         if not generate:
             prepared = replace(prepared, reply=WarmupReply(prepared.reply))
-        return self._preparer.run(tenant, prepared, release)
+        return self._runs.foreground_run(tenant, prepared, release)
 
     async def complete(self, request: CreateResponse, prompt: str | tuple[int, ...]) -> Run:
         """A run for the caller to drive that goes on with a text, and of which nothing is stored;
@@ -222,12 +191,12 @@ class Service:
             raise text_completion_unsupported(model.name)
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
         reply = await model.backend.complete(prompt, build_options(request, ()))
-        return self._preparer.bare_run(request, model, reply, self._ids("resp"))
+        return self._runs.completion_run(request, model, reply, self._dependencies.ids("resp"))
 
     async def compact(self, tenant: str, request: Compact) -> Compaction:
         """A run for the caller to drive, of which nothing is stored. Raises ``RequestError``."""
         prepared, release = await self._prepared(tenant, request.as_create())
-        return Compaction(self._preparer.run(tenant, prepared, release), prepared.context)
+        return Compaction(self._runs.foreground_run(tenant, prepared, release), prepared.context)
 
     async def enqueue(
         self, tenant: str, request: CreateResponse, response_id: str | None = None
@@ -238,8 +207,7 @@ class Service:
             return first
         prepared, release = await self._prepared(tenant, request, response_id=response_id)
         try:
-            job, stored, batch = self._preparer.job(tenant, prepared)
-            await self._store.runs.begin(job, stored, batch)
+            response = await self._jobs.enqueue(tenant, prepared)
         except RunError:  # somebody else may have begun it in between
             await release()
             if (first := await self._begun(tenant, response_id)) is None:
@@ -249,7 +217,7 @@ class Service:
             await release()
             raise
         self._background.queued()
-        return EnqueuedRun(stored.response, prepared.ignored_tools)
+        return EnqueuedRun(response, prepared.ignored_tools)
 
     async def _begun(self, tenant: str, response_id: str | None) -> EnqueuedRun | None:
         stored = None if response_id is None else await self._store.load(tenant, response_id)
@@ -276,24 +244,8 @@ class Service:
             claim = await self._store.runs.take_over(tenant, response_id)
             if claim is not None:
                 self._background.lost(response_id, claim.epoch)
-                await self._end_cancelled(claim, stored)
+                await self._jobs.end_cancelled(claim, stored)
         return (await self._loaded(tenant, response_id)).response
-
-    async def _end_cancelled(self, claim: Claim, stored: StoredResponse) -> None:
-        """Whoever cancels writes the end: a late completion finds that the run is not its own."""
-        runs = self._store.runs
-        log, _, number = restored(await runs.history(claim), self._kinds)
-        writer = ResponseWriter.restored(log, ids=self._ids, kinds=self._kinds, number=number)
-        response = writer.finalize("cancelled", at=int(self._clock()), usage=None)
-        writer.emit_terminal()
-        events = writer.take()
-        await runs.end(
-            claim,
-            StoredResponse(response=response, input=stored.input),
-            Batch(first=number, count=len(events), lines=encoded(events)),
-            expires_at=self._preparer.expiry(response)(),
-            letter=self._preparer.letter(response),
-        )
 
     async def _prepared(
         self,
@@ -311,7 +263,7 @@ class Service:
         refuse_unsupported(request)
         await model.ready()
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
-        response_id = response_id or self._ids("resp")
+        response_id = response_id or self._dependencies.ids("resp")
         release = await self.conversations.lock(tenant, request.conversation, response_id)
         try:
             prepared = await self._preparer.prepare(
@@ -326,6 +278,8 @@ class Service:
 
     async def count(self, tenant: str, request: InputTokens) -> int:
         """How many tokens the model would see: the same rendering as ``create``."""
+        if request.conversation is not None:
+            await self.conversations.retrieve(tenant, request.conversation.id, param="conversation")
         return await self._preparer.count(tenant, request)
 
     async def retrieve(self, tenant: str, response_id: str) -> Response:

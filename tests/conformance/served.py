@@ -24,13 +24,13 @@ from antiphon.http.streaming import sse
 from antiphon.logs import open_log
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.prompts import Prompts
-from antiphon.runs.service import Policy, Service
-from antiphon.security.encryption import Seal
+from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
+from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store
 from antiphon.testing.engine import ScriptedEngine
 from antiphon.tokens import ModelCard
-from antiphon.tools.base import Provider
-from antiphon.tools.containers.registry import Containers
+from antiphon.tools.base import ToolProvider
+from antiphon.tools.containers.registry import ContainerRegistry
 from tests.conformance import oracle
 from tests.conformance.line import Wire
 from tests.golden.models import MODELS
@@ -87,8 +87,8 @@ class Server:
         seal: Seal | None = None,
         prompts: Prompts | None = None,
         thinking_budgets: Mapping[str, int] = {},
-        providers: Mapping[str, Provider] = {},
-        containers: Containers | None = None,
+        providers: Mapping[str, ToolProvider] = {},
+        containers: ContainerRegistry | None = None,
         **policy: Any,
     ) -> None:
         numbers = itertools.count(1)
@@ -107,15 +107,17 @@ class Server:
             thinking_budgets=thinking_budgets,
         )
         self.service = Service(
-            Catalog((model,)),
-            store,
-            policy=Policy(**{"keepalive_s": 0, **policy}),
-            seal=seal,
-            prompts=prompts,
-            providers=providers,
-            containers=containers,
-            clock=lambda: NOW,
-            ids=ids,
+            RunDependencies(
+                models=Catalog((model,)),
+                store=store,
+                clock=lambda: NOW,
+                ids=ids,
+                policy=Policy(**{"keepalive_s": 0, **policy}),
+                seal=seal or Seal((Key.fresh(),)),
+            ),
+            OptionalFeatures(
+                prompts=prompts or Prompts(), providers=providers, containers=containers
+            ),
         )
         self.service.start()
         self.app = create_app(self.service, ids=ids, log=open_log(self.log, level="debug"))

@@ -277,7 +277,7 @@ async def test_another_process_reads_what_a_background_run_names(
 ) -> None:
     server = serve(on=stores)
     name = await uploaded(server, b"text", "a.txt")
-    server.service._preparer._waiting = _Forgetful()
+    server.service._jobs._waiting = _Forgetful()
     queued = (await server.post(input=message(file(file_id=name)), background=True)).json()
     async with asyncio.timeout(20):
         while queued["status"] in ("queued", "in_progress"):

@@ -15,7 +15,7 @@ from antiphon.backends.scripted import Scripted
 from antiphon.http.app import create_app
 from antiphon.http.middleware.auth import AuthConfig, Key
 from antiphon.logs import open_log
-from antiphon.runs.service import Policy, Service
+from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.base import Store
 from tests.conformance.line import Wire
 from tests.conformance.test_skills import manifest
@@ -50,11 +50,13 @@ class Served:
             return f"{prefix}_{next(numbers)}"
 
         self.service = Service(
-            OneModel(Scripted(["one"])),
-            store,
-            policy=Policy(keepalive_s=0),
-            clock=lambda: 1_700_000_000,
-            ids=ids,
+            RunDependencies(
+                models=OneModel(Scripted(["one"])),
+                store=store,
+                clock=lambda: 1_700_000_000,
+                ids=ids,
+                policy=Policy(keepalive_s=0),
+            )
         )
         self.service.start()
         self.app = create_app(

@@ -29,7 +29,7 @@ from antiphon.errors import InvalidRequest
 from antiphon.http.app import create_app
 from antiphon.logs import open_log
 from antiphon.models.catalog import load as load_catalog
-from antiphon.runs.service import Policy, Service
+from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Text
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
@@ -189,7 +189,9 @@ async def client(upstream: str) -> AsyncIterator[openai.AsyncOpenAI]:
     }
     catalog = await load_catalog(Settings(models=models))
     store = MemoryStore()
-    service = Service(catalog, store, policy=Policy(), clock=lambda: 0.0, ids=_ids())
+    service = Service(
+        RunDependencies(models=catalog, store=store, clock=lambda: 0.0, ids=_ids(), policy=Policy())
+    )
     service.start()
     app = create_app(service, ids=_ids(), log=open_log(io.StringIO()))
     transport = httpx.ASGITransport(app)

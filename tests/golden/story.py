@@ -21,14 +21,14 @@ from typing import Any
 import msgspec
 from msgspec import Struct
 
-from antiphon.runs.service import Policy, Service
+from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.runs.tool_loop.executor import ToolLimits
-from antiphon.sandbox.base import Limits, Outcome, Told
+from antiphon.sandbox.base import ExecutionResult, Limits, OutputCallback
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.event_grammar import check
 from antiphon.testing.sandbox import FakeBox, FakeSandbox
-from antiphon.tools.code_interpreter import CodeInterpreter
-from antiphon.tools.shell import Shell
+from antiphon.tools.code_interpreter import CodeInterpreterProvider
+from antiphon.tools.shell import ShellProvider
 from antiphon.wire import events as ev
 from antiphon.wire.parsing.requests import create_response
 from antiphon.wire.response import Response
@@ -100,19 +100,23 @@ async def play(story: Story, turns: Sequence[Sequence[str]]) -> Played:
     held, painter, words = containers(_Leaving()), Painter(), Words()
     model, _, late = story.model.partition(" ")
     service = Service(
-        Served(backend(model, turns)),
-        MemoryStore(),
-        policy=Policy(keepalive_s=0, bounds=ToolLimits(call_s=0.05 if late else 60)),
-        providers={
-            "code_interpreter": CodeInterpreter(held),
-            "shell": Shell(held),
-            "image_generation": provider(painter),
-            **programs(),
-            **words.providers(),
-        },
-        containers=held,
-        clock=lambda: 1000.0,
-        ids=lambda prefix: f"{prefix}_{next(numbers)}",
+        RunDependencies(
+            models=Served(backend(model, turns)),
+            store=MemoryStore(),
+            clock=lambda: 1000.0,
+            ids=lambda prefix: f"{prefix}_{next(numbers)}",
+            policy=Policy(keepalive_s=0, bounds=ToolLimits(call_s=0.05 if late else 60)),
+        ),
+        OptionalFeatures(
+            providers={
+                "code_interpreter": CodeInterpreterProvider(held),
+                "shell": ShellProvider(held),
+                "image_generation": provider(painter),
+                **programs(),
+                **words.providers(),
+            },
+            containers=held,
+        ),
     )
     request = create_response(
         json.dumps({"model": "scripted", **json.loads(story.request)}).encode()
@@ -132,15 +136,15 @@ class _Box(FakeBox):
         super().__init__(line, Limits())
         self._leave = leave
 
-    async def python(self, code: str, *, timeout_s: float, most: int) -> Outcome:
+    async def python(self, code: str, *, timeout_s: float, most: int) -> ExecutionResult:
         await self._wait(code)
-        return await super().python(code, timeout_s=timeout_s, most=most)
+        return await super().python(code, timeout_s=timeout_s, max_chars=most)
 
     async def command(
-        self, command: str, *, timeout_s: float, most: int, told: Told | None = None
-    ) -> Outcome:
+        self, command: str, *, timeout_s: float, most: int, told: OutputCallback | None = None
+    ) -> ExecutionResult:
         await self._wait(command)
-        return await super().command(command, timeout_s=timeout_s, most=most, told=told)
+        return await super().command(command, timeout_s=timeout_s, max_chars=most, on_output=told)
 
     async def _wait(self, text: str) -> None:
         if text == "wait":

@@ -360,7 +360,7 @@ async def test_a_background_run_keeps_the_version_it_began_with(tmp_path: Path) 
     body = json.dumps({"input": "hi", "background": True, "prompt": {"id": "p"}}).encode()
     queued = await asked.service.enqueue("t", create_response(body))
     await made(prompts, id="p", template={"instructions": "two"})
-    asked.service._preparer._waiting.clear()  # as in another process
+    asked.service._jobs._waiting.clear()  # as in another process
     asked.service.start()
     try:
         async with asyncio.timeout(10):

@@ -13,7 +13,7 @@ from antiphon.errors import BackendError
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.pagination import Cut
 from antiphon.resources.files import Upload
-from antiphon.runs.service import Policy, Service
+from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store.memory.store import MemoryStore
 from antiphon.testing.embedder import WordEmbedder
 from antiphon.wire.filters import Comparison
@@ -31,11 +31,13 @@ class Shelf:
         self.embedder = WordEmbedder(256)
         model = ServedModel(name="e", backend=Embedding("e", self.embedder), created=1)
         self.service = Service(
-            Catalog((model,)),
-            MemoryStore(),
-            policy=Policy(file_search_embeddings="e"),
-            clock=lambda: 1_000,
-            ids=lambda prefix: f"{prefix}_{next(numbers)}",
+            RunDependencies(
+                models=Catalog((model,)),
+                store=MemoryStore(),
+                clock=lambda: 1_000,
+                ids=lambda prefix: f"{prefix}_{next(numbers)}",
+                policy=Policy(file_search_embeddings="e"),
+            )
         )
         self.stores = self.service.vector_stores
 

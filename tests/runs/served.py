@@ -13,11 +13,11 @@ from antiphon.backends.base import Backend
 from antiphon.errors import NotFound
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.execution.run import EventSink, Run
-from antiphon.runs.service import Policy, Service
-from antiphon.security.encryption import Seal
+from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
+from antiphon.security.encryption import Key, Seal
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
-from antiphon.tools.base import Provider
+from antiphon.tools.base import ToolProvider
 from antiphon.wire.events import Event
 from antiphon.wire.parsing.requests import create_response
 
@@ -54,19 +54,20 @@ def service(
     *,
     seal: Seal | None = None,
     prompts: Prompts | None = None,
-    providers: Mapping[str, Provider] = {},
+    providers: Mapping[str, ToolProvider] = {},
     **policy: Any,
 ) -> Service:
     numbers = itertools.count(1)
     return Service(
-        OneModel(backend),
-        store if store is not None else MemoryStore(),
-        policy=Policy(**{"keepalive_s": 0, **policy}),
-        seal=seal,
-        prompts=prompts,
-        providers=providers,
-        clock=lambda: NOW,
-        ids=lambda prefix: f"{prefix}_{next(numbers)}",
+        RunDependencies(
+            models=OneModel(backend),
+            store=store if store is not None else MemoryStore(),
+            clock=lambda: NOW,
+            ids=lambda prefix: f"{prefix}_{next(numbers)}",
+            policy=Policy(**{"keepalive_s": 0, **policy}),
+            seal=seal or Seal((Key.fresh(),)),
+        ),
+        OptionalFeatures(prompts=prompts or Prompts(), providers=providers),
     )
 
 

@@ -22,7 +22,7 @@ from antiphon.conversation import Conversation, Options
 from antiphon.errors import RequestError
 from antiphon.pagination import Cut
 from antiphon.runs.background.worker import LeaseConfig
-from antiphon.runs.service import Policy, Service
+from antiphon.runs.service import Policy, RunDependencies, Service
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.stream.deltas import Delta
@@ -61,11 +61,13 @@ class World:
         self.now = NOW
         backend = Stuck(lambda conversation, _: f"answer {len(conversation.items)}")
         self.service = Service(
-            OneModel(backend),
-            store,
-            policy=Policy(keepalive_s=0, lease=LeaseConfig(flush_s=0, lease_s=2)),
-            clock=lambda: self.now,
-            ids=lambda prefix: f"{prefix}_{next(numbers)}",
+            RunDependencies(
+                models=OneModel(backend),
+                store=store,
+                clock=lambda: self.now,
+                ids=lambda prefix: f"{prefix}_{next(numbers)}",
+                policy=Policy(keepalive_s=0, lease=LeaseConfig(flush_s=0, lease_s=2)),
+            )
         )
         self.service.start()
 

@@ -24,7 +24,7 @@ from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
 from antiphon.testing.postgres import Postgres
-from antiphon.tools.base import CallContext, Result, Step
+from antiphon.tools.base import CallContext, ToolProgress, ToolResult
 from antiphon.wire.events import EVENTS, Event
 from antiphon.wire.items import McpCall, McpListTools, Message
 from antiphon.wire.parsing.requests import create_response
@@ -249,7 +249,7 @@ async def test_a_zombie_is_fenced(store: Store) -> None:
         queued = await enqueue(zombie)
         await until(zombie, queued.id, lambda response: bool(response.output))
         store.runs.listen(_Deaf())
-        await store.runs.release(zombie._owner)
+        await store.runs.release(zombie._background.owner)
         other = service(Scripted([TEXT], tokens=True), store, lease=LEASE)
         other.start()
         try:
@@ -333,7 +333,7 @@ class Slow(Dice):
 
     async def roll(
         self, arguments: str, context: CallContext
-    ) -> AsyncGenerator[Step | Result, None]:
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         self.rolling.set()
         await self.landed.wait()
         async for step in super().roll(arguments, context):

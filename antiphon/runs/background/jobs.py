@@ -1,0 +1,195 @@
+"""Background jobs: created from prepared requests, resumed as runs, ended when they are cancelled.
+
+A claimed run starts from its first token or continues behind its stored events and token ids. What
+cannot be continued becomes a run that fails.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Callable
+
+import msgspec
+import structlog
+from msgspec.structs import replace
+
+from antiphon.backends.base import Reply
+from antiphon.conversation import PromptTokens
+from antiphon.errors import CannotContinue, RequestError, RunError
+from antiphon.resources.conversations import Conversations
+from antiphon.resources.prompts import Prompts
+from antiphon.runs.dependencies import RunDependencies
+from antiphon.runs.execution.run import ReaderGone
+from antiphon.runs.preparer import Prepared, Preparer
+from antiphon.runs.replies.reasoning_summary import interrupted_in_summary
+from antiphon.runs.run_factory import RunFactory
+from antiphon.runs.tool_loop.recovery import interrupted_in_tools
+from antiphon.store.records import Batch, Claim, Job, StoredResponse, WebhookEvent
+from antiphon.stream.writer import ResponseWriter
+from antiphon.wire.request import CreateResponse
+from antiphon.wire.response import Response
+
+from .event_codec import encoded
+from .event_log_writer import EventLogWriter, LogSink
+from .restore import FailedReply, RestoredRun
+from .worker import Ready
+
+__all__ = ["BackgroundJobs"]
+
+_log = structlog.get_logger(__name__)
+
+_decode_request = msgspec.json.Decoder(CreateResponse).decode
+_encode = msgspec.json.Encoder().encode
+
+#: Claims of a run without a new event after which it fails: its request may crash every server.
+_MAX_ATTEMPTS = 10
+#: Prepared requests kept in memory until their job is claimed, most often by this process.
+_MAX_WAITING = 256
+
+
+class BackgroundJobs:
+    """The background jobs of one service."""
+
+    def __init__(
+        self,
+        dependencies: RunDependencies,
+        preparer: Preparer,
+        runs: RunFactory,
+        conversations: Conversations,
+        prompts: Prompts,
+    ) -> None:
+        self._dependencies = dependencies
+        self._preparer = preparer
+        self._runs = runs
+        self._conversations = conversations
+        self._prompts = prompts
+        #: By response id, oldest first.
+        self._waiting: dict[str, Prepared] = {}
+
+    async def enqueue(self, tenant: str, prepared: Prepared) -> Response:
+        """Store a job with its first events. Returns the queued response. Raises ``RunError`` if
+        a response of this id is stored already."""
+        dependencies = self._dependencies
+        response = replace(prepared.response, status="queued")
+        writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
+        writer.create()
+        events = writer.take()
+        kept = prepared.reply.kept
+        job = Job(
+            tenant=tenant,
+            id=response.id,
+            model=prepared.model.name,
+            request=_encode(replace(prepared.request, input=None, tools=response.tools)),
+            prompt=array("I", kept.ids).tobytes() if kept is not None else b"",
+        )
+        self._waiting[response.id] = prepared
+        if len(self._waiting) > _MAX_WAITING:
+            del self._waiting[next(iter(self._waiting))]
+        await dependencies.store.runs.begin(
+            job,
+            StoredResponse(response=response, input=prepared.context.input),
+            Batch(first=0, count=len(events), lines=encoded(events)),
+        )
+        return response
+
+    async def resume(self, claim: Claim, log_writer: EventLogWriter) -> Ready:
+        """Create the run of a claim and its event sink. Raises ``ReaderGone`` if the response was
+        deleted."""
+        job = claim.job
+        store = self._dependencies.store
+        stored = await store.load(job.tenant, job.id)
+        if stored is None:
+            raise ReaderGone
+        request = replace(_decode_request(job.request), input=stored.input)
+        restored = await self._restored(claim)
+        parent: PromptTokens | None = None
+        reply: Reply
+        try:
+            await self._conversations.resume(job.tenant, request.conversation, job.id)
+            if interrupted_in_summary(restored.log.open):
+                raise CannotContinue("its thinking was being summarised")
+            reply, parent = await self._resumed_reply(claim, request, restored)
+        except (RequestError, RunError) as error:
+            reply = FailedReply(RunError(error.message))
+        except Exception:
+            _log.exception("a run could not be prepared", response=job.id)
+            reply = FailedReply(RunError("The server had an error while processing your request."))
+        run = self._runs.background_run(job.tenant, request, reply, parent, restored)
+        sink = LogSink(
+            log_writer,
+            store.runs,
+            claim,
+            run.recorder.sampled,
+            conversation=request.conversation.id if request.conversation else None,
+            expires_at=self._expires_at(stored.response),
+            letter=self._webhook,
+        )
+        return Ready(run, sink)
+
+    async def end_cancelled(self, claim: Claim, stored: StoredResponse) -> None:
+        """Write the end of a cancelled run. The former owner's later events are refused, because
+        ``claim`` has a higher epoch."""
+        dependencies = self._dependencies
+        restored = await self._restored(claim)
+        writer = restored.writer(ids=dependencies.ids, kinds=dependencies.kinds)
+        response = writer.finalize("cancelled", at=int(dependencies.clock()), usage=None)
+        writer.emit_terminal()
+        events = writer.take()
+        await dependencies.store.runs.end(
+            claim,
+            StoredResponse(response=response, input=stored.input),
+            Batch(first=restored.next_event, count=len(events), lines=encoded(events)),
+            expires_at=self._expires_at(response)(),
+            letter=self._webhook(response),
+        )
+
+    async def _restored(self, claim: Claim) -> RestoredRun:
+        dependencies = self._dependencies
+        batches = await dependencies.store.runs.history(claim)
+        return RestoredRun.load(claim.job, batches, dependencies.kinds)
+
+    async def _resumed_reply(
+        self, claim: Claim, request: CreateResponse, restored: RestoredRun
+    ) -> tuple[Reply, PromptTokens | None]:
+        """The reply that continues the run, and the tokens of the conversation before it."""
+        job, log, tokens = claim.job, restored.log, restored.tokens
+        started = bool(log.items or log.open)
+        waiting = self._waiting.pop(job.id, None)
+        if waiting is not None and not tokens:
+            return waiting.reply, waiting.context.kept
+        if claim.attempts > _MAX_ATTEMPTS:
+            raise CannotContinue("it was interrupted too often")
+        model = self._dependencies.models.find(job.model)
+        resolved = await self._prompts.resolve(request)
+        prepared = await self._preparer.prepare(
+            job.tenant, resolved.request, model, job.id, lead=resolved.lead
+        )
+        reply = prepared.reply
+        if job.prompt or tokens or started:
+            point = restored.resume_point()
+            reply = reply.resumed(point)
+            if started and not tokens and not interrupted_in_tools(point):
+                raise CannotContinue("this model does not tell its tokens")
+        return reply, prepared.context.kept
+
+    def _expires_at(self, response: Response) -> Callable[[], int | None]:
+        """When to delete a response with ``store: false``, as a function called at its end."""
+        if response.store:
+            return lambda: None
+        dependencies = self._dependencies
+        return lambda: int(dependencies.clock() + dependencies.policy.unstored_s)
+
+    def _webhook(self, response: Response) -> WebhookEvent | None:
+        """The webhook of the end of a response, in OpenAI's format; None if webhooks are off."""
+        dependencies = self._dependencies
+        if not dependencies.policy.webhooks:
+            return None
+        id, now = dependencies.ids("evt"), dependencies.clock()
+        body = {
+            "id": id,
+            "object": "event",
+            "created_at": int(now),
+            "type": f"response.{response.status}",
+            "data": {"id": response.id},
+        }
+        return WebhookEvent(id, _encode(body), now)

@@ -1,0 +1,62 @@
+"""What the run layer is built from: the shared dependencies and the optional features."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from msgspec import Struct, field
+
+from antiphon.attachments.documents import Documents
+from antiphon.attachments.fetch import Fetcher
+from antiphon.backends.catalog import ModelCatalog
+from antiphon.resources.prompts import Prompts
+from antiphon.security.encryption import Key, Seal
+from antiphon.store.base import Store
+from antiphon.stream.kinds import Kind, kinds_for
+from antiphon.stream.writer import Ids
+from antiphon.tools.base import ToolProvider
+from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.wire.items import ItemBase
+
+from .policy import Policy
+
+__all__ = ["OptionalFeatures", "RunDependencies"]
+
+
+def _random_seal() -> Seal:
+    return Seal((Key.fresh(),))
+
+
+class RunDependencies(Struct, frozen=True, kw_only=True):
+    """What request preparation, runs and background jobs share. One instance a server process.
+
+    ``clock`` returns unix seconds, ``ids`` a fresh id for a prefix. The default ``seal`` has a
+    random key: only this process can decrypt the items that clients were given under it.
+    """
+
+    models: ModelCatalog
+    store: Store
+    clock: Callable[[], float]
+    ids: Ids
+    policy: Policy = Policy()
+    seal: Seal = field(default_factory=_random_seal)
+
+    @property
+    def kinds(self) -> Mapping[type[ItemBase], Kind]:
+        """The table of item kinds, as the policy wants reasoning events."""
+        return kinds_for(self.policy.reasoning_events)
+
+
+class OptionalFeatures(Struct, frozen=True, kw_only=True):
+    """Parts that a server may lack.
+
+    ``fetcher``: without one, URLs in requests are refused. ``documents`` reads files as text.
+    ``providers``: the server-side tools by tool type. ``containers``: without a registry there are
+    no containers.
+    """
+
+    prompts: Prompts = field(default_factory=Prompts)
+    fetcher: Fetcher | None = None
+    documents: Documents = field(default_factory=Documents)
+    providers: Mapping[str, ToolProvider] = {}
+    containers: ContainerRegistry | None = None

@@ -1,0 +1,146 @@
+"""Creates runs from prepared requests: where each is stored, what is encrypted in it, how long it
+may take."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+from msgspec.structs import replace
+
+from antiphon.backends.base import Reply
+from antiphon.backends.catalog import CatalogModel
+from antiphon.conversation import PromptTokens
+from antiphon.runs.background.restore import RestoredRun
+from antiphon.runs.execution.recorder import ExtraFields, Recorder
+from antiphon.runs.execution.run import Run, RunSpec
+from antiphon.runs.execution.supervisor import Supervisor
+from antiphon.runs.history.context import history
+from antiphon.runs.history.encrypted_items import TenantSealer
+from antiphon.store.records import StoredResponse
+from antiphon.stream.writer import ResponseWriter
+from antiphon.wire.items import Item
+from antiphon.wire.request import CreateResponse
+
+from .dependencies import RunDependencies
+from .preparer import Prepared
+from .request.initial_response import initial_response
+from .request.options import hidden_item_types
+
+__all__ = ["RunFactory"]
+
+_ENCRYPTED_REASONING = "reasoning.encrypted_content"
+
+
+class RunFactory:
+    """Creates runs. ``supervisor`` waits for the foreground runs when the server stops."""
+
+    def __init__(self, dependencies: RunDependencies, supervisor: Supervisor) -> None:
+        self._dependencies = dependencies
+        self._supervisor = supervisor
+        #: Background runs are released when the server stops, not failed: nobody drains this one.
+        self._background_supervisor = Supervisor()
+
+    def foreground_run(
+        self, tenant: str, prepared: Prepared, release: Callable[[], Awaitable[None]]
+    ) -> Run:
+        """Create a run for the caller to drive. ``release`` unlocks the conversation at its end."""
+        request, response, context = prepared.request, prepared.response, prepared.context
+        past, kept, input = context.chain, context.kept, context.input
+        if response.store and not all(stored.response.store for stored in past):
+            # It continues a response that is not stored, so its history is stored as its input.
+            past, kept, input = (), None, (*history(past), *input)
+        spec = self._spec(prepared.reply, input, release)
+        save = self._save(tenant, request) if response.store else None
+        writer = ResponseWriter(
+            response, ids=self._dependencies.ids, kinds=self._dependencies.kinds
+        )
+        return Run(
+            writer,
+            replace(spec, parent=kept, save=save),
+            self._supervisor,
+            recorder=Recorder(
+                writer,
+                besides=self._extra_fields(tenant, request),
+                hides=hidden_item_types(request),
+                prompt=spec.reply.kept.ids if spec.reply.kept is not None else (),
+            ),
+            past=past,
+            ignored_tools=prepared.ignored_tools,
+        )
+
+    def completion_run(
+        self, request: CreateResponse, model: CatalogModel, reply: Reply, response_id: str
+    ) -> Run:
+        """Create a run that continues raw text. Nothing of it is stored."""
+        dependencies = self._dependencies
+        name, now = request.model or model.name, int(dependencies.clock())
+        response = initial_response(request, id=response_id, model=name, created_at=now)
+        writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
+        return Run(writer, self._spec(reply, (), _release_nothing), self._supervisor)
+
+    def background_run(
+        self,
+        tenant: str,
+        request: CreateResponse,
+        reply: Reply,
+        parent: PromptTokens | None,
+        restored: RestoredRun,
+    ) -> Run:
+        """Create a run that continues a background run behind its stored events. Its event sink
+        stores the response."""
+        dependencies = self._dependencies
+        writer = restored.writer(ids=dependencies.ids, kinds=dependencies.kinds)
+        recorder = Recorder(
+            writer,
+            restored.tokens,
+            besides=self._extra_fields(tenant, request),
+            hides=hidden_item_types(request),
+            prompt=restored.prompt,
+        )
+        spec = self._spec(reply, request.input or (), _release_nothing)
+        spec = replace(spec, parent=parent, keepalive_s=0)
+        return Run(writer, spec, self._background_supervisor, recorder=recorder)
+
+    def _spec(
+        self, reply: Reply, input: tuple[Item, ...], release: Callable[[], Awaitable[None]]
+    ) -> RunSpec:
+        policy = self._dependencies.policy
+        return RunSpec(
+            reply=reply,
+            input=input,
+            parent=None,
+            save=None,
+            clock=self._dependencies.clock,
+            keepalive_s=policy.keepalive_s,
+            patience_s=policy.patience_s,
+            timeout_s=policy.timeout_s,
+            release=release,
+            reraise=policy.reraise,
+        )
+
+    def _save(
+        self, tenant: str, request: CreateResponse
+    ) -> Callable[[StoredResponse], Awaitable[None]]:
+        """Return the function that stores the response. A failed response is stored, but is not
+        added to its conversation."""
+        conversation = request.conversation.id if request.conversation is not None else None
+
+        def save(stored: StoredResponse) -> Awaitable[None]:
+            succeeded = stored.response.status in ("completed", "incomplete")
+            return self._dependencies.store.save(
+                tenant, stored, conversation=conversation if succeeded else None
+            )
+
+        return save
+
+    def _extra_fields(self, tenant: str, request: CreateResponse) -> ExtraFields:
+        """Encrypt reasoning if the client asked for it or ``store`` is false. Reasoning that an
+        upstream encrypted is always encrypted again, so that the client can send it back."""
+        encrypt = TenantSealer(self._dependencies.seal, tenant).besides
+        if request.store is not False and _ENCRYPTED_REASONING not in (request.include or ()):
+            return lambda item: encrypt(item) if getattr(item, "encrypted_content", None) else {}
+        return encrypt
+
+
+async def _release_nothing() -> None:
+    """The store itself unlocks the conversation of a background run, in the step that ends it."""
