@@ -121,4 +121,4 @@ def _called(form: ToolFormat) -> str:
         said = f"{parameter.before}text{parameter.json}{json.dumps(_TEXT)}{parameter.json_end}"
     else:
         said = f"{parameter.before}text{parameter.text}{_TEXT}{parameter.text_end}"
-    return how.calls([("store", said)])
+    return how.render_calls([("store", said)])

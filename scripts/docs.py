@@ -174,7 +174,7 @@ def _format_row(name: str, row: ToolFormat | ReasoningFormat, looks: str) -> str
 def _example_call(form: ToolFormat) -> str:
     """A call of one argument, as this format writes it."""
     how = form.written
-    return how.calls([("weather", how.arguments({"city": "Oslo"}))])
+    return how.render_calls([("weather", how.render_arguments({"city": "Oslo"}))])
 
 
 #: Page → what it should hold.

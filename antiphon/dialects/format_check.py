@@ -42,7 +42,7 @@ def round_trip_failure(form: ToolFormat) -> str | None:
     """Calls as the row writes them, if it does not read them so; None if it does, or if the prompt
     begins its replies, which only control tokens tell."""
     how = form.written
-    text = how.calls((_NAME, how.arguments(call)) for call in _CALLS)
+    text = how.render_calls((_NAME, how.render_arguments(call)) for call in _CALLS)
     tokenizer, shape = _Bytes(), ToolShape(wire_name=_NAME, schema=_SCHEMA)
     parser = Parser(tokenizer, reasoning=None, tools=form, shapes={_NAME: shape}, thinking=False)
     ids = tokenizer.encode(text, special=False)

@@ -249,13 +249,13 @@ def _formats(settings: Settings) -> Formats:
 
 
 def _harmony(engine: Engine, model: Model, cache: Path) -> Dialect:
-    from antiphon.dialects.formats.registry import HARMONY
+    from antiphon.dialects.formats.registry import HARMONY_NAMES
     from antiphon.dialects.harmony.dialect import Dialect as Harmony
     from antiphon.dialects.harmony.vocabulary import load as load_vocabulary
 
     for option in _TEMPLATED:
         said = getattr(model, option)
-        if said and (option == "template" or said.replace("-", "_") not in HARMONY):
+        if said and (option == "template" or said.replace("-", "_") not in HARMONY_NAMES):
             raise SetupError(f"{engine.card.name} is spoken to in harmony: {option} has no meaning")
     return Harmony(
         engine.card,

@@ -17,7 +17,13 @@ from msgspec import Struct
 from antiphon.config.options import did_you_mean, read_file
 from antiphon.dialects.format_check import round_trip_failure
 from antiphon.dialects.formats.registry import SHIPPED, Formats
-from antiphon.dialects.formats.types import START, THINKING, Reads, ReasoningFormat, ToolFormat
+from antiphon.dialects.formats.types import (
+    START,
+    THINKING,
+    ContentKind,
+    ReasoningFormat,
+    ToolFormat,
+)
 from antiphon.errors import SetupError
 
 __all__ = ["load"]
@@ -97,7 +103,7 @@ def _fault(cls: type[_Row], table: dict[str, Any], error: msgspec.ValidationErro
     if (missing := _MISSING.fullmatch(said)) is not None:
         return f"{where}.{missing[1]} is missing"
     if names[-1:] == ["reads"] and isinstance(inner, str):
-        return f"{where}: {inner!r} is nothing to read{did_you_mean(inner, get_args(Reads))}"
+        return f"{where}: {inner!r} is nothing to read{did_you_mean(inner, get_args(ContentKind))}"
     return f"{where}: {said.replace('`object`', 'a table').replace('`', '')}"
 
 

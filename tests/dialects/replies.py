@@ -184,7 +184,7 @@ def _fill(item: dict[str, Any], text: str) -> None:
 def written(form: ToolFormat, calls: Sequence[tuple[str, Mapping[str, Any]]]) -> str:
     """Calls as a model writes them, by the row of its format."""
     how = form.written
-    return how.calls((name, how.arguments(values)) for name, values in calls)
+    return how.render_calls((name, how.render_arguments(values)) for name, values in calls)
 
 
 def thinking_of(name: str) -> ReasoningFormat:
@@ -209,7 +209,7 @@ def reply(form: ToolFormat, thought: str, text: str, calls: str) -> str:
         after = parts
     elif calls:
         after += header or "\n"
-    said = thinks.opening + thought + thinks.ending("") if thought else ""
+    said = thinks.opening_text + thought + thinks.closing_text("") if thought else ""
     return said + (before + text + (after if calls else "") if text else "") + calls
 
 

@@ -213,7 +213,7 @@ def test_what_the_template_writes_in_a_tool_loop_is_read(name: str) -> None:
 
 
 def ends_in_thinking(spoken: Dialect, prompt: str) -> bool:
-    return spoken.reasoning is not None and bool(spoken.reasoning.opened(prompt))
+    return spoken.reasoning is not None and bool(spoken.reasoning.closing_tag(prompt))
 
 
 @pytest.mark.requirement("FM-HELD")
@@ -238,7 +238,7 @@ def test_what_the_template_writes_may_be_written(
         ids = ids[_shared(before, ids) :]
         if rendered.parser.thinking and spoken.reasoning:  # which the template leaves out again
             ids = _behind(ids, tokenizer.encode(spoken.reasoning.close[0], special=True))
-            thought = spoken.reasoning.ending(spelled(name, user("Where?")))
+            thought = spoken.reasoning.closing_text(spelled(name, user("Where?")))
             ids = tokenizer.encode(thought, special=True) + ids
         written = b"".join(map(tokenizer.piece, held.longest(ids))).decode()
         assert written.count("Oslo now") == count, b"".join(map(tokenizer.piece, ids)).decode()

@@ -168,5 +168,5 @@ def test_names_that_others_use_are_understood() -> None:
     thinks = SHIPPED.reasoning_format("deepseek_r1")
     assert thinks is not None and thinks.name == "think"
     assert SHIPPED.reasoning_format("identity") is None is SHIPPED.tool_format("")
-    with pytest.raises(SetupError, match="there is no 'glm99'"):
+    with pytest.raises(SetupError, match="unknown format 'glm99'"):
         SHIPPED.tool_format("glm99")

@@ -14,7 +14,12 @@ from msgspec import Struct
 
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects.base import ReasoningRetention, Rendered
-from antiphon.dialects.formats.registry import FOUND, SHIPPED, Formats, respelled
+from antiphon.dialects.formats.registry import (
+    DETECTION_NAMES,
+    SHIPPED,
+    Formats,
+    with_vocabulary_suffix,
+)
 from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.images import PromptImages, Unreadable, marks
@@ -106,12 +111,12 @@ class Dialect:
             tool_source = source  # a way of calling that is not known here is not to be asked for
         thinking = formats.reasoning_format(_named(reasoning_format, thinks))
         tools = formats.tool_format(_named(tool_format, calls))
-        self.reasoning = thinking and respelled(thinking, tokenizer.special)
+        self.reasoning = thinking and with_vocabulary_suffix(thinking, tokenizer.special)
         #: The same, if it tells how thinking is written, and not only answers.
         self._thinks: ReasoningFormat | None = (
             self.reasoning if self.reasoning is not None and self.reasoning.open else None
         )
-        tools = tools and respelled(tools, tokenizer.special)
+        tools = tools and with_vocabulary_suffix(tools, tokenizer.special)
         used = terminals_of(self.reasoning, tools)
         self._plain = self._made(source, today, used)
         self._with_tools = (
@@ -200,7 +205,7 @@ class Dialect:
         """What goes on where a budget of thinking is used up."""
         if options.thinking_budget is None or self._thinks is None:
             return {}
-        end = self._thinks.ending(prompt)
+        end = self._thinks.closing_text(prompt)
         return {
             "unthink": tuple(self._tokenizer.encode(end, special=True)),
             "answer_constraint": self._grammarian.constraint(
@@ -304,25 +309,27 @@ class Dialect:
             said = form.answer[0] + said
         if form is None or not form.open:
             return said
-        opened, closing = form.opened(text), form.ending(text)
+        opened, closing = form.closing_tag(text), form.closing_text(text)
         if not thought:
             return f"{closing}{said}" if opened else said
-        begun = thought if opened else f"{form.opening}{thought}"
+        begun = thought if opened else f"{form.opening_text}{thought}"
         return f"{begun}{closing}{said}" if said else begun
 
     def _opens_thinking(self, text: str) -> bool:
-        return self._thinks is not None and bool(self._thinks.opened(text))
+        return self._thinks is not None and bool(self._thinks.closing_tag(text))
 
     def _unthinking(self, template: Template, options: Options, text: str) -> str:
         """For models that always think: where effort is none, the thinking is over already."""
         effort, form = _effort_of(options), self._thinks
         if form is None or effort != "none" or any(map(template.mentions, _SWITCHES)):
             return ""
-        over = tuple(form.opening + close for close in form.close) if form.header else form.close
+        over = (
+            tuple(form.opening_text + close for close in form.close) if form.header else form.close
+        )
         over += form.answer[:1] if form.answer[0] else ()
         if text.rstrip().removesuffix(form.header).endswith(over):
             return ""
-        return ("" if form.opened(text) else form.opening) + form.ending(text)
+        return ("" if form.closing_tag(text) else form.opening_text) + form.closing_text(text)
 
     def _think_aloud(self, messages: list[Message]) -> list[Message]:
         """For templates that know no thinking: within a tool loop it stays, as the text the model
@@ -363,7 +370,7 @@ class Dialect:
 
 def _named(name: str | None, found: str | None) -> str:
     """A format by its name, or as it was found."""
-    return (found if name is None or name in FOUND else name) or ""
+    return (found if name is None or name in DETECTION_NAMES else name) or ""
 
 
 def _effort_of(options: Options) -> str | None:

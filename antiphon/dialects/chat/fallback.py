@@ -63,7 +63,7 @@ def without_tools(messages: Sequence[Message], form: ToolFormat) -> list[Message
 
 def _written(calls: Iterable[tuple[str, str]], form: ToolFormat) -> str:
     """Calls (name, arguments as JSON) in the format's own way."""
-    return form.written.calls(calls)
+    return form.written.render_calls(calls)
 
 
 def _said(call: Mapping[str, Any]) -> tuple[str, str]:

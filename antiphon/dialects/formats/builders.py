@@ -1,4 +1,8 @@
-"""Builders of tool format rows: families of formats that differ in a few literals."""
+"""Builders of tool format rows: one for each family of formats that differ only in a few literals.
+
+``types.ToolFormat`` says what the fields mean. ``metadata`` is the row's documentation. Names that
+repeat: ``opening`` and ``closing`` are the terminals around a call, ``first`` and ``last`` those
+around all calls, ``ends`` the terminals that end whatever is being read."""
 
 from __future__ import annotations
 
@@ -8,32 +12,32 @@ from typing import Required, TypedDict, Unpack
 
 from msgspec.structs import replace
 
-from .types import START, THINKING, ParameterForm, Reads, State, ToolFormat, Written
+from .types import START, THINKING, CallSyntax, ContentKind, ParameterSyntax, State, ToolFormat
 
 __all__ = [
     "RowMetadata",
-    "addressed_tags",
-    "argument_tags",
-    "braced",
+    "braced_calls",
     "cdata_tags",
     "channel_tags",
-    "channels",
-    "deepseek",
+    "deepseek_calls",
     "element_tags",
-    "function_records",
+    "function_json_calls",
     "function_tags",
-    "inkling",
+    "harmony_template_calls",
+    "inkling_calls",
     "invoke_tags",
-    "mistral",
-    "named_records",
-    "plamo",
-    "python",
-    "recipients",
-    "record",
-    "records",
-    "section_tags",
+    "json_call_syntax",
+    "json_calls",
+    "key_value_tags",
+    "keyed_json_calls",
+    "mistral_calls",
+    "plamo_calls",
+    "python_calls",
+    "recipient_line_calls",
+    "recipient_tags",
+    "sectioned_key_value_tags",
     "shell_tags",
-    "solar",
+    "solar_calls",
     "step_tags",
     "typed_tags",
 ]
@@ -51,10 +55,10 @@ class RowMetadata(TypedDict, total=False):
 # --- Calls as JSON --------------------------------------------------------------------------------
 
 
-def records(
+def json_calls(
     name: str,
     opens: tuple[str, ...],
-    written: Written,
+    written: CallSyntax,
     *,
     closes: tuple[str, ...] = (),
     inside: tuple[str, ...] = (),
@@ -62,9 +66,13 @@ def records(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Calls are JSON objects with name and arguments, between terminals or in a list. ``inside``:
-    what else may stand before one. ``bare``: what begins one, or the list, where no terminal
-    does."""
+    """Build the row of a format whose calls are JSON objects with name and arguments.
+
+    The objects stand between the terminals ``opens`` and ``closes``, alone or in a list.
+    ``inside``:
+    texts that may stand before an object. ``bare``: the character that begins an object, or the
+    list,
+    without a terminal."""
     ends = dict.fromkeys(closes, START) | dict.fromkeys((*opens, *inside), "records")
     return ToolFormat(
         name=name,
@@ -81,14 +89,16 @@ def records(
     )
 
 
-def named_records(
+def keyed_json_calls(
     name: str,
     opening: str,
     closing: str,
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Calls are a list of JSON objects with one key, the name, and the arguments as its value."""
+    """Build the row of a format whose calls are a list of JSON objects with one key.
+
+    The key is the tool's name, its value the arguments."""
     ends = {opening: "calls", closing: START}
     return ToolFormat(
         name=name,
@@ -99,7 +109,7 @@ def named_records(
             "colon": State(reads="gap", on=ends | {":": "colon"}, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=ends, then="calls"),
         },
-        written=Written(
+        written=CallSyntax(
             first=opening + "[",
             before='{"',
             between='": ',
@@ -112,7 +122,7 @@ def named_records(
     )
 
 
-def record(
+def json_call_syntax(
     separator: str = "{line}",
     key: str = "arguments",
     *,
@@ -122,10 +132,14 @@ def record(
     first: str = "",
     last: str = "",
     ids: bool = False,
-) -> Written:
-    """A call as a JSON object; what stands around each, and around all. ``name``: the name's key,
-    and what stands before it. ``ids``: a call may have one."""
-    return Written(
+) -> CallSyntax:
+    """Return the syntax of a call that is a JSON object.
+
+    ``key``: the key of the arguments. ``name``: the key of the name, and what stands before that
+    key.
+    ``before`` and ``after`` stand around each call, ``first`` and ``last`` around all. ``ids``: the
+    object may have an id."""
+    return CallSyntax(
         first=first,
         before=f'{before}{{{name}: "',
         between=f'", "{key}": ',
@@ -136,25 +150,27 @@ def record(
     )
 
 
-def deepseek(
+def deepseek_calls(
     name: str,
     mark: str,
     *,
     typed: bool,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """V3 names the type and fences the arguments; V3.1 does neither."""
+    """Build the row of DeepSeek V3 (``typed``) or V3.1.
+
+    V3 writes the type of a call and puts its arguments into a Markdown fence. V3.1 does neither."""
     first, last = "<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"
     begin, sep, end = "<｜tool▁call▁begin｜>", "<｜tool▁sep｜>", "<｜tool▁call▁end｜>"
     head = "type" if typed else "name"
     ends = {begin: head, end: "calls", last: START}
-    named = {"```json": "arguments"} if typed else {sep: "arguments"}
+    after_name = {"```json": "arguments"} if typed else {sep: "arguments"}
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: head},
         states={
             "calls": State(reads="between", skips="`", on=ends),
-            "name": State(reads="name", on=ends | named, peek={"{": "arguments"}),
+            "name": State(reads="name", on=ends | after_name, peek={"{": "arguments"}),
             "arguments": State(reads="json", on=ends, then="calls"),
         }
         | (
@@ -162,7 +178,7 @@ def deepseek(
             if typed
             else {}
         ),
-        written=Written(
+        written=CallSyntax(
             first=first,
             before=f"{begin}function{sep}" if typed else begin,
             between="\n```json\n" if typed else sep,
@@ -175,13 +191,16 @@ def deepseek(
     )
 
 
-def mistral(
+def mistral_calls(
     name: str,
-    written: Written,
+    written: CallSyntax,
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """A list of JSON objects, or (tokenizer v11) name and arguments; both are read."""
+    """Build the row of a Mistral model.
+
+    Calls are a list of JSON objects, or a name and arguments (from tokenizer v11). Every row parses
+    both."""
     again = {"[TOOL_CALLS]": "call"}
     return ToolFormat(
         name=name,
@@ -203,25 +222,28 @@ def mistral(
     )
 
 
-def inkling(
+def inkling_calls(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Messages of several types; a call is one with the tool's name in its header, which the
-    prompt has begun."""
+    """Build the row of Inkling.
+
+    A reply is messages of several types. A call is a message with the tool's name in its header.
+    The
+    prompt opens the first header."""
     header, call, end = "<|message_model|>", "<|content_invoke_tool_json|>", "<|end_message|>"
     ends = {end: START, header: "header", call: "record"}
-    shown = {"<|content_text|>": START, "<|content_thinking|>": THINKING}
+    other_types = {"<|content_text|>": START, "<|content_thinking|>": THINKING}
     return ToolFormat(
         name=name,
         opens={header: "header", call: "record"},
         begins="header",
         states={
-            "header": State(reads="header", on=ends | shown),
+            "header": State(reads="header", on=ends | other_types),
             "record": State(reads="record", on=ends, then="rest"),
             "rest": State(reads="between", on=ends),
         },
-        written=Written(
+        written=CallSyntax(
             before="",
             between=call + '{"name": "{name}", "args": ',
             after="}" + end,
@@ -232,28 +254,30 @@ def inkling(
     )
 
 
-def solar(
+def solar_calls(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Solar Open: each call tells its id, its name and its arguments behind tokens of their own.
-    Calls are a message, whose end is the turn's."""
+    """Build the row of Solar Open.
+
+    A call's id, name and arguments each follow a token of their own. The calls are one message; its
+    end ends the turn."""
     first, last = "<|tool_calls|>", "<|calls|>"
-    begin, named, given = "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>"
+    begin, name_tag, args_tag = "<|tool_call:begin|>", "<|tool_call:name|>", "<|tool_call:args|>"
     ends = {begin: "id", "<|tool_call:end|>": "calls", last: START}
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: "id"},
         states={
             "calls": State(reads="between", on=ends),
-            "id": State(reads="id", on=ends | {named: "name"}),
-            "name": State(reads="name", on=ends | {given: "arguments"}),
+            "id": State(reads="id", on=ends | {name_tag: "name"}),
+            "name": State(reads="name", on=ends | {args_tag: "arguments"}),
             "arguments": State(reads="json", on=ends, then="calls"),
         },
-        written=Written(
+        written=CallSyntax(
             first=first,
-            before=f"{begin}{{id}}{named}",
-            between=given,
+            before=f"{begin}{{id}}{name_tag}",
+            between=args_tag,
             after="<|tool_call:end|>",
             separator="",
             last=last,
@@ -263,12 +287,13 @@ def solar(
     )
 
 
-def function_records(
+def function_json_calls(
     name: str,
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """``<function=NAME>{…}</function>``, as Llama 3.1 writes functions that are its user's own."""
+    """Build the row of ``<function=NAME>{…}</function>``, as Llama 3.1 writes calls of custom
+    functions."""
     opening, closing = "<function=", "</function>"
     ends = {opening: "name", closing: START}
     return ToolFormat(
@@ -279,19 +304,21 @@ def function_records(
             "arguments": State(reads="json", on=ends, then="rest"),
             "rest": State(reads="between", on=ends),
         },
-        written=Written(before=opening, between=">", after=closing, separator=""),
+        written=CallSyntax(before=opening, between=">", after=closing, separator=""),
         mark=mark,
         **metadata,
     )
 
 
-def recipients(
+def recipient_line_calls(
     name: str,
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """``>>>NAME`` on a line, and what it is told; an answer is told to ``all``. The prompt has
-    written the first sign."""
+    """Build the row of Functionary 3.2: a line ``>>>RECIPIENT``, then the text for the recipient.
+
+    The recipient is a tool's name, or ``all`` for an answer. The prompt writes the first ``>>>``.
+    """
     opens = {">>>": "name"}
     ends = opens | {">>>all\n": START}
     return ToolFormat(
@@ -304,24 +331,26 @@ def recipients(
             "arguments": State(reads="json", on=ends, then="rest"),
             "rest": State(reads="between", on=ends),
         },
-        written=Written(before="", between="\n", after="", separator=">>>"),
+        written=CallSyntax(before="", between="\n", after="", separator=">>>"),
         mark=mark,
         **metadata,
     )
 
 
-def channels(
+def harmony_template_calls(
     name: str,
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Messages as in harmony, written by a template: a call's names its function in its role, or
-    in its channel. A vocabulary may put a blank behind its control tokens."""
-    to, told = "to=functions.", "<|message|>"
+    """Build the row of a model that writes harmony messages through a chat template.
+
+    A message that calls a function names it in its role or in its channel. Some vocabularies put a
+    space after their control tokens."""
+    to, message = "to=functions.", "<|message|>"
     again = "<|end|><|start|>assistant"
     ends = dict.fromkeys((again, "<|end|>", "<|call|>"), START)
     opens = (f" {to}", f"<|channel|>commentary {to}", f"<|channel|> commentary {to}")
-    heads = {told: "arguments", f" json{told}": "arguments"}
+    heads = {message: "arguments", f" json{message}": "arguments"}
     heads |= dict.fromkeys(("<|channel|>", "<|constrain|>", " <|constrain|>"), "head")
     return ToolFormat(
         name=name,
@@ -329,12 +358,12 @@ def channels(
         doubtful=True,
         states={
             "name": State(reads="name", on=ends | heads),
-            "head": State(reads="filler", on=ends | {told: "arguments"}),
+            "head": State(reads="filler", on=ends | {message: "arguments"}),
             "arguments": State(reads="json", on=ends),
         },
-        written=Written(
+        written=CallSyntax(
             before=opens[0],
-            between=f"<|channel|>commentary <|constrain|> json{told}",
+            between=f"<|channel|>commentary <|constrain|> json{message}",
             after="",
             separator=again,
             last="<|call|>",
@@ -344,35 +373,35 @@ def channels(
     )
 
 
-def plamo(
+def plamo_calls(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """PLaMo: everything stands between tokens of its own."""
+    """Build the row of PLaMo: each part of a call stands between a pair of tokens of its own."""
 
     def pair(what: str) -> tuple[str, str]:
         return f"<|plamo:begin_{what}:plamo|>", f"<|plamo:end_{what}:plamo|>"
 
     first, last = pair("tool_requests")
     begin, end = pair("tool_request")
-    named, name_end = pair("tool_name")
-    given, given_end = pair("tool_arguments")
-    given += "<|plamo:constrain|>json<|plamo:msg|>"
-    ends = dict.fromkeys((first, begin, given_end, end), "calls") | {named: "name", last: START}
+    name_begin, name_end = pair("tool_name")
+    args_begin, args_end = pair("tool_arguments")
+    args_begin += "<|plamo:constrain|>json<|plamo:msg|>"
+    ends = dict.fromkeys((first, begin, args_end, end), "calls") | {name_begin: "name", last: START}
     return ToolFormat(
         name=name,
         opens={first: "calls", begin: "calls"},
         states={
             "calls": State(reads="between", on=ends),
             "name": State(reads="name", on=ends | {name_end: "named"}),
-            "named": State(reads="filler", on=ends | {given: "arguments"}),
+            "named": State(reads="filler", on=ends | {args_begin: "arguments"}),
             "arguments": State(reads="json", on=ends, then="calls"),
         },
-        written=Written(
+        written=CallSyntax(
             first=first,
-            before=begin + named,
-            between=name_end + given,
-            after=given_end + end,
+            before=begin + name_begin,
+            between=name_end + args_begin,
+            after=args_end + end,
             separator="",
             last=last,
         ),
@@ -384,39 +413,41 @@ def plamo(
 # --- Calls as in Python ---------------------------------------------------------------------------
 
 
-def python(
+def python_calls(
     name: str,
     opening: str,
     closing: str,
     mark: str,
     *,
-    listed: bool = True,
+    in_list: bool = True,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Python calls, in a list or one a line; without an ``opening``, at the start of an answer."""
+    """Build the row of a format whose calls are Python calls, in a list or one on each line.
+
+    Without an ``opening``, they can stand only at the start of an answer."""
     ends = {opening: "calls", closing: START} if opening else {}
-    left, right, line = ("[", "]", "") if listed else ("", "", "\n" if opening else "")
-    over = {"]": START} if listed else {}
+    left, right, line = ("[", "]", "") if in_list else ("", "", "\n" if opening else "")
+    list_end = {"]": START} if in_list else {}
     return ToolFormat(
         name=name,
         opens={opening: "calls"} if opening else {},
-        bare="[" if listed else "",
-        bare_state="calls" if listed or not opening else "",
+        bare="[" if in_list else "",
+        bare_state="calls" if in_list or not opening else "",
         states={
             "calls": State(
-                reads="between", skips="[,;", on=ends | over, peek={"{": "record"}, then="name"
+                reads="between", skips="[,;", on=ends | list_end, peek={"{": "record"}, then="name"
             ),
             "name": State(reads="name", on={"(": "arguments"} | ends),
             "arguments": State(reads="pairs", on=ends, then="calls"),
-            # Some write JSON all the same.
+            # Some models write JSON here nevertheless.
             "record": State(reads="record", on=ends, then="calls"),
         },
-        written=Written(
+        written=CallSyntax(
             first=opening + left + line,
             before="",
             between="(",
             after=")",
-            separator=", " if listed else "\n",
+            separator=", " if in_list else "\n",
             last=line + right + closing,
             parameter=_KEYWORDS,
         ),
@@ -425,10 +456,10 @@ def python(
     )
 
 
-_KEYWORDS = ParameterForm(before="", json="=", json_end="", separator=", ", quoted=True)
+_KEYWORDS = ParameterSyntax(before="", json="=", json_end="", separator=", ", quoted=True)
 
 
-def braced(
+def braced_calls(
     name: str,
     opening: str,
     closing: str,
@@ -437,7 +468,7 @@ def braced(
     in_order: bool = False,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """``call:NAME{key:value}``, strings between tokens made for that."""
+    """Build the row of ``call:NAME{key:value}`` with strings between special tokens (``quote``)."""
     ends = {opening: "call", closing: START}
     return ToolFormat(
         name=name,
@@ -447,12 +478,12 @@ def braced(
             "name": State(reads="name", on=ends | {"{": "arguments"}),
             "arguments": State(reads="pairs", on=ends, then="call"),
         },
-        written=Written(
+        written=CallSyntax(
             before=opening + "call:",
             between="{",
             after="}" + closing,
             separator="",
-            parameter=ParameterForm(
+            parameter=ParameterSyntax(
                 before="",
                 text=":" + quote,
                 text_end=quote,
@@ -471,42 +502,46 @@ def braced(
 # --- Calls in tags, a tag for each parameter ------------------------------------------------------
 
 
-def _tagged(
+def _tagged_calls(
     name: str,
     section: tuple[str, str],
     call: tuple[str, str, str],
     key: str,
-    values: Mapping[str, Reads],
+    values: Mapping[str, ContentKind],
     value_end: str,
-    written: Written,
+    written: CallSyntax,
     *,
     mark: str,
-    around: tuple[str, str] = ("", ""),
-    loose: bool = False,
+    outer_tags: tuple[str, str] = ("", ""),
+    lenient: bool = False,
     trims: bool = False,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """A tag a call and a tag a parameter. ``call``: what stands before the name, after it, and at
-    the call's end; ``values``: what ends a key, and what the value then is. ``around``: what
-    begins and ends a call besides, with a word of no meaning behind its beginning. ``loose``: the
-    call's tag may stand without the section's, and values may miss their end."""
+    """Build the row of a format with one tag for each call and one for each parameter.
+
+    ``section``: the tags around all calls. ``call``: the texts before the name, after the name
+    and at
+    the end of a call. ``values``: the text after a key → what the value then is. ``outer_tags``: a
+    further pair of tags around each call, with a meaningless word after the first. ``lenient``:
+    a call
+    may stand outside of the section, and a value may lack its end."""
     first, last = section
-    opening, named, closing = call
-    before, after = around
+    opening, after_name, closing = call
+    before, after = outer_tags
     outer = {before: "type", after: "calls"} if before else {}
     ends = {first: "calls", **outer, opening: "name", closing: "calls", last: START}
     value_ends = {value_end: "parameters", first: "calls", last: START, **outer}
-    if loose:
+    if lenient:
         value_ends |= {"\n" + key: "key", f"\n{closing}\n{last}": START}
     return ToolFormat(
         name=name,
         opens={first: "calls"}
-        | ({opening: "name"} if loose else {})
+        | ({opening: "name"} if lenient else {})
         | ({before: "type"} if before else {}),
         states=({"type": State(reads="gap", on=ends | {"function": "type"})} if before else {})
         | {
             "calls": State(reads="between", on=ends),
-            "name": State(reads="name", on=ends | {named: "parameters"}),
+            "name": State(reads="name", on=ends | {after_name: "parameters"}),
             "parameters": State(reads="gap", on=ends | {key: "key"}),
             "key": State(reads="key", on={**ends, **values}),
         }
@@ -526,27 +561,29 @@ def function_tags(
     lines: bool = True,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """``<function=NAME><parameter=KEY>value``; values on ``lines`` of their own."""
+    """Build the row of ``<function=NAME><parameter=KEY>value``.
+
+    ``lines``: each value stands on lines of its own."""
     first, last = f"<{section}>", f"</{section}>"
     begin, end = (">\n", "\n</parameter>{line}") if lines else (">", "</parameter>{line}")
-    return _tagged(
+    return _tagged_calls(
         name,
         (first, last),
         ("<function=", ">", "</function>"),
         "<parameter=",
         {">": "value"},
         "</parameter>",
-        Written(
+        CallSyntax(
             before=first + "{line}<function=",
             between=">{line}",
             after="</function>{line}" + last,
             separator="{line}",
-            parameter=ParameterForm(
+            parameter=ParameterSyntax(
                 before="<parameter=", text=begin, text_end=end, json=begin, json_end=end
             ),
         ),
         mark=mark,
-        loose=True,
+        lenient=True,
         trims=lines,
         **metadata,
     )
@@ -559,25 +596,27 @@ def invoke_tags(
     mark: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """``<invoke name="…"><parameter name="…">value``. ``tag`` begins every tag's name; with one,
-    a parameter says whether it is a string."""
+    """Build the row of ``<invoke name="…"><parameter name="…">value``.
+
+    ``tag``: a prefix of every tag's name. With a prefix, a parameter states whether it is a string.
+    """
     first, last = f"<{section}>", f"</{section}>"
     key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
     string, literal = '" string="true">', '" string="false">'
-    return _tagged(
+    return _tagged_calls(
         name,
         (first, last),
         (f'<{tag}invoke name="', '">', f"</{tag}invoke>"),
         key,
         {string: "string", literal: "literal", '">': "value"} if tag else {'">': "value"},
         end,
-        Written(
+        CallSyntax(
             first=first + "\n",
             before=f'<{tag}invoke name="',
             between='">\n',
             after=f"</{tag}invoke>",
             last="\n" + last,
-            parameter=ParameterForm(
+            parameter=ParameterSyntax(
                 before=key,
                 text=string if tag else '">',
                 text_end=end + "\n",
@@ -594,34 +633,35 @@ def step_tags(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Step 3: DeepSeek's sections, spelled otherwise, around tags with a namespace."""
+    """Build the row of Step 3: DeepSeek's sections in another spelling, around tags with a
+    namespace."""
     first, last = "<｜tool_calls_begin｜>", "<｜tool_calls_end｜>"
     begin, sep, end = "<｜tool_call_begin｜>", "<｜tool_sep｜>", "<｜tool_call_end｜>"
     opening, closing = '<steptml:invoke name="', "</steptml:invoke>"
     key, value_end = '<steptml:parameter name="', "</steptml:parameter>"
-    row = _tagged(
+    row = _tagged_calls(
         name,
         (first, last),
         (opening, '">', closing),
         key,
         {'">': "value"},
         value_end,
-        Written(
+        CallSyntax(
             first=first,
             before=f"{begin}function{sep}{opening}",
             between='">',
             after=closing + end,
             separator="",
             last=last,
-            parameter=ParameterForm(
+            parameter=ParameterSyntax(
                 before=key, text='">', text_end=value_end, json='">', json_end=value_end
             ),
         ),
         mark="steptml:invoke",
-        around=(begin, end),
+        outer_tags=(begin, end),
         **metadata,
     )
-    calls = row.states["calls"]  # between two calls the word's token may stand as well
+    calls = row.states["calls"]  # the separator token may also stand between two calls
     return replace(
         row, states={**row.states, "calls": replace(calls, on={**calls.on, sep: "calls"})}
     )
@@ -631,21 +671,23 @@ def cdata_tags(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """``<function name="…"><param name="…">value``; what would look like a tag stands in CDATA."""
+    """Build the row of ``<function name="…"><param name="…">value``.
+
+    A value that could be mistaken for a tag stands in CDATA."""
     opening, closing = '<function name="', "</function>"
     key, end = '<param name="', "</param>"
-    row = _tagged(
+    row = _tagged_calls(
         name,
         (opening, closing),
         (opening, '">', closing),
         key,
         {'">': "value"},
         end,
-        Written(
+        CallSyntax(
             before=opening,
             between='">',
             after=closing,
-            parameter=ParameterForm(
+            parameter=ParameterSyntax(
                 before=key,
                 text='"><![CDATA[',
                 text_end="]]>" + end,
@@ -681,7 +723,9 @@ def element_tags(
     quote: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """MiniMax M3: each tag behind a token that says it is one; keys are tags, which nest."""
+    """Build the row of MiniMax M3.
+
+    A special token (``quote``) precedes each tag. Keys are tags, and they nest."""
     first, last = f"{quote}<tool_call>", f"{quote}</tool_call>"
     opening, closing = f'{quote}<invoke name="', f"{quote}</invoke>"
     ends = {first: "calls", opening: "name", closing: "calls", last: START}
@@ -694,14 +738,14 @@ def element_tags(
             "name": State(reads="name", on=ends | {'">': "elements"}),
             "elements": State(reads="elements", on=ends),
         },
-        written=Written(
+        written=CallSyntax(
             first=first + "\n",
             before=opening,
             between='">',
             after=closing + "\n",
             separator="",
             last=last,
-            parameter=ParameterForm(
+            parameter=ParameterSyntax(
                 before=quote + "<",
                 text=">",
                 text_end=quote + "</{key}>",
@@ -718,7 +762,9 @@ def typed_tags(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Kimi K3: tags made of tokens, their attributes as in XML; each value tells its type."""
+    """Build the row of Kimi K3.
+
+    Tags are made of special tokens, with attributes as in XML. Each value states its type."""
     opening, sep, closing = "<|open|>", "<|sep|>", "<|close|>"
     first, last = f"{opening}tools{sep}", f"{closing}tools{sep}"
     begin, end = f'{opening}call tool="', f"{closing}call{sep}"
@@ -746,14 +792,14 @@ def typed_tags(
             "literal": State(reads="literal", on={value_end: "parameters", end: "calls"}),
             "json": State(reads="json", on=ends | {whole_end: "parameters"}, then="parameters"),
         },
-        written=Written(
+        written=CallSyntax(
             first=first,
             before=begin,
             between=f'" index="{{n+1}}"{sep}',
             after=end,
             separator="",
             last=last,
-            parameter=ParameterForm(
+            parameter=ParameterSyntax(
                 before=key,
                 text=f'" type="string"{sep}',
                 text_end=value_end,
@@ -766,13 +812,16 @@ def typed_tags(
     )
 
 
-def addressed_tags(
+def recipient_tags(
     name: str,
     tag: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Muse: every message names its recipient, which the prompt leaves to the reply; a call is one
-    to the tool, with tags for what it is asked."""
+    """Build the row of Muse.
+
+    Every message names its recipient, and the prompt leaves that to the reply. A call is a
+    message to
+    the tool, with tags for the arguments."""
     to, message, section = " to=", "<|message|>", f"<{tag}function_calls>"
     again = "<|start|>assistant"
     row = invoke_tags(
@@ -783,26 +832,26 @@ def addressed_tags(
         **metadata,
     )
     key, end = f'<{tag}parameter name="', f"</{tag}parameter>"
-    to_whom = {f"{to}self{message}": THINKING, f"{to}user{message}": START, to: "header"}
+    recipients = {f"{to}self{message}": THINKING, f"{to}user{message}": START, to: "header"}
     closing = f"</{tag}function_calls>"
-    inside = {
+    call_states = {
         name: replace(state, on={**state.on, closing: "rest"}) for name, state in row.states.items()
     }
     return replace(
         row,
         opens={to: "header", section: "calls"},
         states={
-            "recipient": State(reads="between", on=to_whom),
+            "recipient": State(reads="between", on=recipients),
             "header": State(reads="header", on={f"{message}{section}": "calls", message: START}),
-            **inside,
+            **call_states,
             "rest": State(reads="between", on={f"<|eom|>{again}": "recipient", "<|eot|>": START}),
         },
-        written=Written(
+        written=CallSyntax(
             before=f'{to}{{name}}{message}{section}\n<{tag}invoke name="',
             between='">\n',
             after=f"</{tag}invoke>\n{closing}",
             separator=f"<|eom|>{again}",
-            parameter=ParameterForm(
+            parameter=ParameterSyntax(
                 before=key, text='">', text_end=end + "\n", json='">', json_end=end + "\n"
             ),
         ),
@@ -814,7 +863,8 @@ def channel_tags(
     tag: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Beam: messages as in harmony, a call's in tags on lines of their own."""
+    """Build the row of Beam: harmony messages, with the arguments of a call in tags on lines of
+    their own."""
     to, message = " to=", "<|channel|>analysis <|constrain|>xml<|message|>"
     again, last = "<|end|><|start|>assistant", "<|call|>"
     key, end = f'<{tag}parameter name="', f"\n</{tag}parameter>"
@@ -831,13 +881,13 @@ def channel_tags(
                 on={end: "parameters", f"\n{key}": "key", again: START, last: START},
             ),
         },
-        written=Written(
+        written=CallSyntax(
             before=to,
             between=message,
             after="",
             separator=again,
             last=last,
-            parameter=ParameterForm(
+            parameter=ParameterSyntax(
                 before=key, text='">\n', text_end=f"{end}\n", json='">\n', json_end=f"{end}\n"
             ),
         ),
@@ -850,8 +900,9 @@ def shell_tags(
     name: str,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Code World Model: ``<tool: NAME>`` and its argument as it stands; in vLLM's reading the name
-    may stand before the argument instead."""
+    """Build the row of the Code World Model: ``<tool: NAME>``, then the argument without markup.
+
+    In vLLM's parser the tag can be ``<tool: function>``, with the name before the argument."""
     opening, label, closing = "<tool: ", "<tool: function>", "</tool>"
     ends = {label: "command", opening: "name", closing: START}
     return ToolFormat(
@@ -863,7 +914,7 @@ def shell_tags(
             "word": State(reads="name", on={" ": "body", "\n": "body", **ends}),
             "body": State(reads="body", on={closing: START}),
         },
-        written=Written(before=opening, between=">\n", after=f"\n{closing}"),
+        written=CallSyntax(before=opening, between=">\n", after=f"\n{closing}"),
         mark="<tool: ",
         **metadata,
     )
@@ -872,7 +923,7 @@ def shell_tags(
 # --- Calls in tags, a tag for each key and one for each value -------------------------------------
 
 
-def argument_tags(
+def key_value_tags(
     name: str,
     call: tuple[str, str],
     tags: tuple[str, str],
@@ -883,9 +934,12 @@ def argument_tags(
     line: str = "{line}",
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """The name, then a tag for each key and one for each value. ``tags``: how both begin, as in
-    ``<arg_key>`` and ``<arg_value>``; a key without an end of its own ends where its value
-    begins. ``line``: what parts them."""
+    """Build the row of a format with a tag for each key and a tag for each value, after the name.
+
+    ``tags``: the opening tags of keys and values, such as ``<arg_key>`` and ``<arg_value>``. A key
+    without an end tag (``key_end=""``) ends where its value begins. ``line``: the text between a
+    key
+    and its value."""
     opening, closing = call
     key, value = tags
     key_end = key.replace("<", "</") if key_end is None else key_end
@@ -897,11 +951,11 @@ def argument_tags(
         name=name,
         opens={opening: "head"},
         states={
-            # Some write JSON all the same.
+            # Some models write JSON here nevertheless.
             "head": State(reads="between", on=ends, peek={"{": "record"}, then="name"),
             "record": State(reads="record", on=ends, then="rest"),
             "rest": State(reads="between", on=ends),
-            # Ling 3 writes the line end behind its name as it stands in a source, now and then.
+            # Ling 3 sometimes writes a literal backslash and n after the name.
             "name": State(
                 reads="name", on=ends | {key: "key", "\\n": "parameters"}, peek={"{": "arguments"}
             ),
@@ -910,7 +964,7 @@ def argument_tags(
             "parameters": State(reads="gap", on=ends | {key: "key", value: "value"}),
             "value": State(reads="value", on=ends | {value_end: "parameters"}),
         },
-        written=Written(
+        written=CallSyntax(
             before=opening,
             between=line,
             after=closing,
@@ -922,38 +976,40 @@ def argument_tags(
     )
 
 
-def section_tags(
+def sectioned_key_value_tags(
     name: str,
     tag: tuple[str, str],
     mark: str,
     *,
-    named: str = "tool_sep",
+    after_name: str = "tool_sep",
     line: str = "{line}",
     lenient: bool = False,
     **metadata: Unpack[RowMetadata],
 ) -> ToolFormat:
-    """Keys and values in tags of their own behind the name, all calls in a section. ``tag``: what
-    every tag's name begins and ends with. ``named``: the tag behind the name, if there is one.
-    ``line``: what parts keys and values. ``lenient``: a call may be JSON instead, and tell what its
-    values are."""
+    """Build the row of a format like ``key_value_tags`` whose calls all stand in one section.
+
+    ``tag``: prefix and suffix of every tag's name. ``after_name``: the tag after a call's name, if
+    there is one. ``line``: the text between keys and values. ``lenient``: a call may be JSON
+    instead,
+    and may state the types of its values."""
 
     def pair(word: str) -> tuple[str, str]:
-        said = f"{tag[0]}{word}{tag[1]}"
-        return f"<{said}>", f"</{said}>"
+        tag_name = f"{tag[0]}{word}{tag[1]}"
+        return f"<{tag_name}>", f"</{tag_name}>"
 
     (first, last), (opening, closing) = pair("tool_calls"), pair("tool_call")
     (key, key_end), (value, value_end) = pair("arg_key"), pair("arg_value")
-    (kind, kind_end), behind = pair("arg_type"), pair(named)[0] if named else ""
+    (kind, kind_end), behind = pair("arg_type"), pair(after_name)[0] if after_name else ""
     head = "head" if lenient else "name"
     ends = {first: "calls", opening: head, closing: "calls", last: START}
-    after_name = {behind: "parameters"} if behind else {}
+    name_ends = {behind: "parameters"} if behind else {}
     between = f"{key_end}{line}{value}"
     return ToolFormat(
         name=name,
         opens={first: "calls", opening: head},
         states={
             "calls": State(reads="between", on=ends),
-            "name": State(reads="name", on=ends | after_name | {key: "key"}),
+            "name": State(reads="name", on=ends | name_ends | {key: "key"}),
             "key": State(reads="key", on=ends | {key_end: "parameters"}),
             "parameters": State(
                 reads="gap",
@@ -970,7 +1026,7 @@ def section_tags(
             if lenient
             else {}
         ),
-        written=Written(
+        written=CallSyntax(
             first=first + "{line}",
             before=opening,
             between=behind + line,
@@ -984,6 +1040,6 @@ def section_tags(
     )
 
 
-def _parameter(key: str, between: str, end: str) -> ParameterForm:
-    """Texts and JSON are written alike."""
-    return ParameterForm(before=key, text=between, text_end=end, json=between, json_end=end)
+def _parameter(key: str, between: str, end: str) -> ParameterSyntax:
+    """Return the syntax of an argument that is written alike as a string and as JSON."""
+    return ParameterSyntax(before=key, text=between, text_end=end, json=between, json_end=end)

@@ -1,4 +1,4 @@
-"""The lookup of formats: by name, by the names of other servers, by a model's chat template."""
+"""Find a format by its name, by the name another server gives it, or by a model's chat template."""
 
 from __future__ import annotations
 
@@ -15,86 +15,94 @@ from .reasoning_formats import REASONING
 from .tool_formats import TOOLS
 from .types import ReasoningFormat, ToolFormat
 
-__all__ = ["FOUND", "HARMONY", "SHIPPED", "Formats", "respelled"]
+__all__ = ["DETECTION_NAMES", "HARMONY_NAMES", "SHIPPED", "Formats", "with_vocabulary_suffix"]
 
 _Row = TypeVar("_Row", ToolFormat, ReasoningFormat)
-#: What stands in the table of no format: gpt-oss is spoken to in a dialect of its own.
-HARMONY = frozenset({"harmony", "openai", "openai_gptoss", "gpt_oss"})
-#: What asks for the format that the model's template tells.
-FOUND = frozenset({"auto", "hf", "response_template"})
-#: What the tags of Hunyuan's models end in, so that nobody's text can spell them.
+#: Names of the harmony format. It has no row: gpt-oss has a dialect of its own.
+HARMONY_NAMES = frozenset({"harmony", "openai", "openai_gptoss", "gpt_oss"})
+#: Names that request detection from the model's chat template.
+DETECTION_NAMES = frozenset({"auto", "hf", "response_template"})
+#: The suffix of Hunyuan's tags. It is specific to a vocabulary, so that no user's text contains it.
 _SUFFIX = re.compile(r"<(?:tool_calls|think)(:\w+)>")
 
 
 class Formats(Struct, frozen=True, kw_only=True):
-    """The formats there are, the most telling marks first."""
+    """The known formats by name, the ones with the most specific marks first."""
 
     tools: Mapping[str, ToolFormat]
     reasoning: Mapping[str, ReasoningFormat]
 
     def detect(self, template: str, special: Collection[str] = ()) -> tuple[str | None, str | None]:
-        """The names of the reasoning format and the tool format of a model: by its chat template,
-        else by its special tokens. A template that knows neither tools nor calls has no tool
-        format."""
+        """Return the names of a model's reasoning format and tool format, None where there is none.
+
+        The chat template decides. If no mark matches it, the special tokens decide. A template that
+        mentions neither tools nor calls has no tool format."""
         texts = (template, " ".join(special))
-        knows = "tools" in template or "tool_calls" in template
-        return (_first(self.reasoning, texts), _first(self.tools, texts) if knows else None)
+        has_tools = "tools" in template or "tool_calls" in template
+        return (
+            _first_match(self.reasoning, texts),
+            _first_match(self.tools, texts) if has_tools else None,
+        )
 
     def tool_format(self, name: str) -> ToolFormat | None:
-        """The row of that name, or the one that others call so, however they spell it; None for
-        ``""``. Raises ``SetupError``."""
-        return _named(self.tools, TOOLS, name, "tool_format")
+        """Return the row with this name or alias, in any spelling; None for ``""``.
+
+        Raises ``SetupError``."""
+        return _find_row(self.tools, TOOLS, name, "tool_format")
 
     def reasoning_format(self, name: str) -> ReasoningFormat | None:
-        """The same for thinking."""
-        return _named(self.reasoning, REASONING, name, "reasoning_format")
+        """Return the row with this name or alias, in any spelling; None for ``""``.
+
+        Raises ``SetupError``."""
+        return _find_row(self.reasoning, REASONING, name, "reasoning_format")
 
 
 SHIPPED = Formats(tools=TOOLS, reasoning=REASONING)
 
-#: Names that stand for no format: all is text.
-_NONE = ("", "none", "identity")
+#: Names for the absence of a format: the whole text is the answer.
+_NO_FORMAT = ("", "none", "identity")
 
 
-def _named(
+def _find_row(
     table: Mapping[str, _Row], shipped: Mapping[str, _Row], name: str, option: str
 ) -> _Row | None:
-    if name in _NONE:
+    if name in _NO_FORMAT:
         return None
-    said = re.sub(r"[\W_]+", "_", name.lower())
+    normalized = re.sub(r"[\W_]+", "_", name.lower())
     if name not in table:
-        name = _row_of(shipped, said) or name
-    if said in HARMONY:
-        raise SetupError(f'{option}: {name} is no format but a dialect: dialect = "harmony"')
+        name = _resolve_alias(shipped, normalized) or name
+    if normalized in HARMONY_NAMES:
+        raise SetupError(f'{option}: {name} is a dialect, not a format; set dialect = "harmony"')
     if name not in table:
-        raise SetupError(f"{option}: there is no {name!r} (there are: {', '.join(sorted(table))})")
+        raise SetupError(f"{option}: unknown format {name!r} (known: {', '.join(sorted(table))})")
     return table[name]
 
 
-def _row_of(table: Mapping[str, ToolFormat | ReasoningFormat], name: str) -> str | None:
-    """The name of the row that has this name or alias."""
+def _resolve_alias(table: Mapping[str, ToolFormat | ReasoningFormat], name: str) -> str | None:
+    """Return the name of the row that has this name or alias."""
     return next((row.name for row in table.values() if name in (row.name, *row.aliases)), None)
 
 
-def _first(table: Mapping[str, _Row], texts: tuple[str, ...]) -> str | None:
-    """The first row whose mark stands in the first of the texts that has any."""
-    found = (
+def _first_match(table: Mapping[str, _Row], texts: tuple[str, ...]) -> str | None:
+    """Return the name of the first row whose mark matches. Earlier texts win over earlier rows."""
+    matches = (
         name
         for text in texts
         for name, row in table.items()
         if row.mark and re.search(row.mark, text)
     )
-    return next(found, None)
+    return next(matches, None)
 
 
-def respelled(row: _Row, special: Collection[str]) -> _Row:
-    """The row with the suffix that its tags have in this vocabulary, where they have one."""
+def with_vocabulary_suffix(row: _Row, special: Collection[str]) -> _Row:
+    """Return the row with its tags' suffix replaced by the one this vocabulary uses, if it has
+    one."""
     tags = row.opens if isinstance(row, ToolFormat) else row.open
-    own, found = (
+    row_suffix, suffix = (
         next((tag[1] for name in names if (tag := _SUFFIX.fullmatch(name))), "")
         for names in (tags, special)
     )
-    if not own or not found:
+    if not row_suffix or not suffix:
         return row
-    text = msgspec.json.encode(row).replace(own.encode(), found.encode())
+    text = msgspec.json.encode(row).replace(row_suffix.encode(), suffix.encode())
     return msgspec.json.decode(text, type=type(row))

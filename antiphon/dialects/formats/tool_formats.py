@@ -1,10 +1,8 @@
-"""How model families write tool calls: one row each, read by one scanner. The rows of thinking
-stand in ``formats_reasoning``.
+"""The table of tool formats: one row for each way in which model families write tool calls.
 
-Terminals that are special tokens of the model are matched by id, so that text which only looks
-like them stays text; the others are matched as text. Sources: the chat templates the models are
-published with, and the parsers of vLLM and SGLang.
-"""
+Terminals that are special tokens of the model are matched by token id, so that text which only
+looks like them stays text. Other terminals are matched as text. Sources: the chat templates
+published with the models, and the parsers of vLLM and SGLang."""
 
 from __future__ import annotations
 
@@ -13,32 +11,32 @@ from collections.abc import Mapping
 from msgspec.structs import replace
 
 from .builders import (
-    addressed_tags,
-    argument_tags,
-    braced,
+    braced_calls,
     cdata_tags,
     channel_tags,
-    channels,
-    deepseek,
+    deepseek_calls,
     element_tags,
-    function_records,
+    function_json_calls,
     function_tags,
-    inkling,
+    harmony_template_calls,
+    inkling_calls,
     invoke_tags,
-    mistral,
-    named_records,
-    plamo,
-    python,
-    recipients,
-    record,
-    records,
-    section_tags,
+    json_call_syntax,
+    json_calls,
+    key_value_tags,
+    keyed_json_calls,
+    mistral_calls,
+    plamo_calls,
+    python_calls,
+    recipient_line_calls,
+    recipient_tags,
+    sectioned_key_value_tags,
     shell_tags,
-    solar,
+    solar_calls,
     step_tags,
     typed_tags,
 )
-from .types import START, State, ToolFormat, Written
+from .types import START, CallSyntax, State, ToolFormat
 
 __all__ = ["TOOLS"]
 
@@ -47,12 +45,12 @@ _SGLANG = "SGLang's parser"
 _PLUGIN = "a parser for vLLM"
 _TEMPLATE = "its template"
 
-#: Llama 4 was published with a template for JSON; that for Python calls is vLLM's.
+#: Llama 4 is published with a template for JSON calls. The template for Python calls is vLLM's.
 _PYTHONIC_4 = r"(?s)\[func_name1\(.*<\|header_start\|>"
 _DSML, _GCML = "｜DSML｜", "｜GCML｜"
 _LABEL, _LABELLED = "<|tool_call_begin|>", "<|tool_call_argument_begin|>"
 _KIMI_ENDS = {_LABEL: "label", "<|tool_call_end|>": "calls", "<|tool_calls_section_end|>": START}
-_LONGCAT = argument_tags(
+_LONGCAT = key_value_tags(
     "longcat_2",
     ("<longcat_tool_call>", "</longcat_tool_call>"),
     ("<longcat_arg_key>", "<longcat_arg_value>"),
@@ -61,37 +59,37 @@ _LONGCAT = argument_tags(
     source="its makers' parser",
 )
 _CALL = r"<\|function_call\|>"
-_GIGACHAT = records(
+_GIGACHAT = json_calls(
     "gigachat3",
     (
         "<|message_sep|>\n\nfunction call<|role_sep|>\n",
         "function call<|role_sep|>\n",
         "<|function_call|>",
     ),
-    record(before="<|message_sep|>\n\nfunction call<|role_sep|>\n"),
+    json_call_syntax(before="<|message_sep|>\n\nfunction call<|role_sep|>\n"),
     mark="role_sep",
     models="GigaChat 3",
     source=_TEMPLATE,
     from_template=True,
 )
-_LLAMA = records(
+_LLAMA = json_calls(
     "llama3_json",
     ("<|python_tag|>",),
-    record("; ", "parameters"),
+    json_call_syntax("; ", "parameters"),
     closes=("<|python_end|>",),
     bare="{",
-    # Command R's lists of actions look alike, and cannot say that there is nothing to do.
+    # Command R's lists of actions look the same, but cannot express "no call": exclude them.
     mark=r'(?s)\A(?!.*Action:).*?("parameters":|<\|python_tag\|>)',
     models="Llama 3.1, 3.2, 3.3, 4",
     aliases=("llama3", "llama4_json", "llama_3_x"),
     source=_TEMPLATE,
     from_template=True,
 )
-#: Between these, Llama 4 writes what it says before a call, or nothing.
+#: Llama 4 writes the text before a call, possibly empty, between these.
 _PYTHON = {"<|python_start|>": START, "<|python_end|>": START}
-#: Its values stand between their tags without line ends, which is all that tells it from Qwen's.
+#: MiMo's values have no line ends inside their tags. Only that distinguishes it from Qwen3 Coder.
 _MIMO = "<parameter=example_parameter_1>value_1|<tool_call><function="
-#: From the most telling marks to the least.
+#: Rows with more specific marks come first: detection takes the first match.
 TOOLS: Mapping[str, ToolFormat] = {
     row.name: row
     for row in (
@@ -133,7 +131,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        deepseek(
+        deepseek_calls(
             "deepseek_v3",
             "(?s)<｜tool▁sep｜>.*```json",
             typed=True,
@@ -142,7 +140,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             source="vLLM's template",
             from_template=True,
         ),
-        deepseek(
+        deepseek_calls(
             "deepseek_v31",
             "<｜tool▁sep｜>",
             typed=False,
@@ -161,7 +159,7 @@ TOOLS: Mapping[str, ToolFormat] = {
                 ),
                 "arguments": State(reads="json", on=_KIMI_ENDS, then="calls"),
             },
-            written=Written(
+            written=CallSyntax(
                 first="<|tool_calls_section_begin|>",
                 before=_LABEL + "functions.",
                 between=":{n}" + _LABELLED,
@@ -179,7 +177,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="Step 3",
             source=_SGLANG,
         ),
-        addressed_tags(
+        recipient_tags(
             "muse",
             "atem:",
             models="Muse Glimmer",
@@ -216,7 +214,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="dots",
             source=_VLLM,
         ),
-        argument_tags(
+        key_value_tags(
             "solar_open2",
             ("<|tool_call:start|>", "<|tool_call:end|>"),
             ("<|tool_arg:start|>", "<|tool_arg:value|>"),
@@ -226,22 +224,22 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="Solar Open 2",
             source=_VLLM,
         ),
-        solar(
+        solar_calls(
             "solar_open",
             models="Solar Open",
             source=_TEMPLATE,
             from_template=True,
         ),
-        plamo(
+        plamo_calls(
             "plamo3",
             models="PLaMo 3",
             source=_VLLM,
         ),
-        section_tags(
+        sectioned_key_value_tags(
             "k2_horizon",
             ("ifm|", ""),
             mark=r"<ifm\|tool_call>",
-            named="",
+            after_name="",
             lenient=True,
             models="K2 Horizon",
             source=_TEMPLATE,
@@ -270,12 +268,14 @@ TOOLS: Mapping[str, ToolFormat] = {
         replace(
             _LONGCAT,
             name="longcat",
-            written=record("", before="<longcat_tool_call>\n", after="\n</longcat_tool_call>"),
+            written=json_call_syntax(
+                "", before="<longcat_tool_call>\n", after="\n</longcat_tool_call>"
+            ),
             mark="<longcat_tool_call>",
             models="LongCat Flash",
             source="its makers' README",
         ),
-        section_tags(
+        sectioned_key_value_tags(
             "hy_v3",
             ("", ":opensource"),
             mark=":opensource|<tool_sep:",
@@ -284,23 +284,23 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        section_tags(
+        sectioned_key_value_tags(
             "hy_v4",
             ("", ":6124c78e"),
             mark=":6124c78e|<tool_calls:",
-            named="",
+            after_name="",
             line="",
             models="Hunyuan 4",
             source=_VLLM,
         ),
-        section_tags(
+        sectioned_key_value_tags(
             "hy_v3_plain",
             ("", ""),
             mark="<tool_sep>",
             models="Hunyuan 3 without a suffix",
             source=_VLLM,
         ),
-        argument_tags(
+        key_value_tags(
             "iquest_q1",
             ("<iquest_tool_call>", "</iquest_tool_call>"),
             ("<arg_key>", "<arg_value>"),
@@ -308,7 +308,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="iQuest Q1",
             source=_SGLANG,
         ),
-        argument_tags(
+        key_value_tags(
             "glm45",
             ("<tool_call>", "</tool_call>"),
             ("<arg_key>", "<arg_value>"),
@@ -327,7 +327,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        argument_tags(
+        key_value_tags(
             "xing4",
             ("<tool_call>", "</tool_call>"),
             ("<param_key>", "<param_value>"),
@@ -337,7 +337,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             aliases=("xing4_0", "telechat4"),
             source="its makers' prompt",
         ),
-        function_records(
+        function_json_calls(
             "functionary",
             r"\{start_tag\}=\{function_name\}",
             models="Functionary 3.1, functions of Llama 3.1",
@@ -345,14 +345,14 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        recipients(
+        recipient_line_calls(
             "functionary_v3_2",
             ">>>all",
             models="Functionary 3.2",
             source=_TEMPLATE,
             from_template=True,
         ),
-        channels(
+        harmony_template_calls(
             "llm_jp",
             "chat_format=llm-jp-harmony",
             models="LLM-jp 4",
@@ -387,10 +387,10 @@ TOOLS: Mapping[str, ToolFormat] = {
             source="the template of Step 3.7",
             from_template=True,
         ),
-        records(
+        json_calls(
             "phi4_mini",
             ("functools[", "<|tool_call|>"),
-            record(", ", first="functools[", last="]"),
+            json_call_syntax(", ", first="functools[", last="]"),
             closes=("<|/tool_call|>",),
             mark=r"functools|<\|/tool\|>",
             models="Phi-4 mini, FireFunction 2",
@@ -398,43 +398,45 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        records(
+        json_calls(
             "granite",
             ("<|tool_call|>", "<tool_call>"),
-            record(first="<|tool_call|>[", separator=", ", last="]"),
+            json_call_syntax(first="<|tool_call|>[", separator=", ", last="]"),
             closes=("</tool_call>",),
             mark=r"<\|tool_call\|>",
             models="Granite 3",
             source=_TEMPLATE,
             from_template=True,
         ),
-        mistral(
+        mistral_calls(
             "mistral_v11",
-            Written(before="[TOOL_CALLS]", between="[CALL_ID]{id}[ARGS]", after="", separator=""),
+            CallSyntax(
+                before="[TOOL_CALLS]", between="[CALL_ID]{id}[ARGS]", after="", separator=""
+            ),
             r"\[CALL_ID\]",
             models="Mistral, tokenizer v11",
             source=_TEMPLATE,
             from_template=True,
         ),
-        mistral(
+        mistral_calls(
             "mistral_v13",
-            Written(before="[TOOL_CALLS]", between="[ARGS]", after="", separator=""),
+            CallSyntax(before="[TOOL_CALLS]", between="[ARGS]", after="", separator=""),
             r"\[ARGS\]",
             models="Mistral, tokenizer v13 and later",
             aliases=("magistral",),
             source=_TEMPLATE,
             from_template=True,
         ),
-        mistral(
+        mistral_calls(
             "mistral",
-            record(", ", first="[TOOL_CALLS][", last="]", ids=True),
+            json_call_syntax(", ", first="[TOOL_CALLS][", last="]", ids=True),
             r"\[TOOL_CALLS\]",
             models="Mistral, before tokenizer v11",
             aliases=("mistral_nemo",),
             source=_TEMPLATE,
             from_template=True,
         ),
-        braced(
+        braced_calls(
             "functiongemma",
             "<start_function_call>",
             "<end_function_call>",
@@ -443,7 +445,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             source="its makers' template",
             from_template=True,
         ),
-        braced(
+        braced_calls(
             "gemma4",
             "<|tool_call>",
             "<tool_call|>",
@@ -453,10 +455,10 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        records(
+        json_calls(
             "cohere",
             ("<|START_ACTION|>",),
-            record(
+            json_call_syntax(
                 ",\n    ",
                 "parameters",
                 name='"tool_call_id": "{n}", "tool_name"',
@@ -470,7 +472,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        named_records(
+        keyed_json_calls(
             "apertus",
             "<|tools_prefix|>",
             "<|tools_suffix|>",
@@ -480,7 +482,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        inkling(
+        inkling_calls(
             "inkling",
             models="Inkling",
             source=f"{_VLLM} and {_SGLANG}",
@@ -488,17 +490,17 @@ TOOLS: Mapping[str, ToolFormat] = {
         replace(
             _GIGACHAT,
             name="gigachat31",
-            written=record(before="<|function_call|>"),
+            written=json_call_syntax(before="<|function_call|>"),
             mark=_CALL,
             models="GigaChat 3.1",
             source=_TEMPLATE,
             from_template=True,
         ),
         _GIGACHAT,
-        records(
+        json_calls(
             "internlm",
             ("<|action_start|><|plugin|>", "<|action_start|> <|plugin|>"),
-            record(before="<|action_start|><|plugin|>\n", after="<|action_end|>"),
+            json_call_syntax(before="<|action_start|><|plugin|>\n", after="<|action_end|>"),
             closes=("<|action_end|>",),
             mark=r"<\|action_start\|>",
             models="InternLM 2, 3, Intern-S1",
@@ -506,10 +508,10 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        records(
+        json_calls(
             "minimax_m1",
             ("<tool_calls>",),
-            record(first="<tool_calls>\n", last="\n</tool_calls>"),
+            json_call_syntax(first="<tool_calls>\n", last="\n</tool_calls>"),
             closes=("</tool_calls>",),
             mark="provide tool-name and json-object",
             models="MiniMax M1",
@@ -517,10 +519,10 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        records(
+        json_calls(
             "hunyuan_a13b",
             ("<tool_calls>",),
-            record(", ", first="<tool_calls>[", last="]</tool_calls>", ids=True),
+            json_call_syntax(", ", first="<tool_calls>[", last="]</tool_calls>", ids=True),
             closes=("</tool_calls>",),
             mark="<tool_calls>",
             models="Hunyuan A13B, Jamba, Apriel",
@@ -528,7 +530,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        python(
+        python_calls(
             "llama4_pythonic",
             "<|python_start|>",
             "<|python_end|>",
@@ -536,7 +538,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             models="Llama 4, told to write Python",
             source=_VLLM,
         ),
-        python(
+        python_calls(
             "lfm2",
             "<|tool_call_start|>",
             "<|tool_call_end|>",
@@ -546,30 +548,30 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        python(
+        python_calls(
             "olmo3",
             "<function_calls>",
             "</function_calls>",
             "<function_calls>",
-            listed=False,
+            in_list=False,
             models="OLMo 3",
             source=_TEMPLATE,
             from_template=True,
         ),
-        records(
+        json_calls(
             "openpangu",
             ("<|tool_call_start|>", "[unused11]"),
-            record(", ", first="<|tool_call_start|>\n[", last="]\n<|tool_call_end|>"),
+            json_call_syntax(", ", first="<|tool_call_start|>\n[", last="]\n<|tool_call_end|>"),
             closes=("<|tool_call_end|>", "[unused12]"),
             mark=r"\[unused11\]",
             models="openPangu",
             aliases=("pangu", "openpangu_v2"),
             source=_PLUGIN,
         ),
-        records(
+        json_calls(
             "hyperclovax",
             (" -> tool/function_call\n",),
-            record(", ", first=" -> tool/function_call\n[", last="]<|im_end|>"),
+            json_call_syntax(", ", first=" -> tool/function_call\n[", last="]<|im_end|>"),
             closes=("<|im_end|>\n<|im_start|>assistant", "<|im_end|>"),
             mark="-> tool/function_call",
             models="HyperCLOVA X SEED Think",
@@ -577,19 +579,19 @@ TOOLS: Mapping[str, ToolFormat] = {
             source="a template for vLLM",
             from_template=True,
         ),
-        records(
+        json_calls(
             "rwkv",
             ("**Tool Call:**", "<tool_call>"),
-            record(before="**Tool Call:**\n```json\n", after="\n```"),
+            json_call_syntax(before="**Tool Call:**\n```json\n", after="\n```"),
             inside=("```json", "```"),
             mark=r"\*\*Tool Call:\*\*",
             models="RWKV 7",
             source=_PLUGIN,
         ),
-        records(
+        json_calls(
             "hermes",
             ("<tool_call>",),
-            record(before="<tool_call>{line}", after="{line}</tool_call>"),
+            json_call_syntax(before="<tool_call>{line}", after="{line}</tool_call>"),
             closes=("</tool_call>",),
             mark="<tool_call>",
             models="Hermes, Qwen 2.5, Qwen 3, Granite 4, ERNIE 4.5, EXAONE 4,"
@@ -611,10 +613,10 @@ TOOLS: Mapping[str, ToolFormat] = {
             source="the template of Qwen 3",
             from_template=True,
         ),
-        records(
+        json_calls(
             "nemotron_json",
             ("<TOOLCALL>",),
-            record(", ", first="<TOOLCALL>[", last="]</TOOLCALL>"),
+            json_call_syntax(", ", first="<TOOLCALL>[", last="]</TOOLCALL>"),
             closes=("</TOOLCALL>",),
             mark="<TOOLCALL>",
             models="Nemotron Nano v2",
@@ -622,28 +624,28 @@ TOOLS: Mapping[str, ToolFormat] = {
             source=_TEMPLATE,
             from_template=True,
         ),
-        records(
+        json_calls(
             "nemotron_mini",
             ("<toolcall>",),
-            record(" ", before="<toolcall> ", after=" </toolcall>"),
+            json_call_syntax(" ", before="<toolcall> ", after=" </toolcall>"),
             closes=("</toolcall>",),
             mark="<toolcall>|<extra_id_1>Tool",
             models="Nemotron Mini",
             source="a template for Ollama",
         ),
-        records(
+        json_calls(
             "granite_20b_fc",
             ("<function_call>",),
-            record(before="<function_call> "),
+            json_call_syntax(before="<function_call> "),
             mark="<function_call>",
             models="Granite 20B functioncalling",
             source=_TEMPLATE,
             from_template=True,
         ),
-        records(
+        json_calls(
             "xlam",
             (),
-            record(", ", first="[", last="]", ids=True),
+            json_call_syntax(", ", first="[", last="]", ids=True),
             bare="[",
             mark="calls in a single JSON array|xLAM|deep thinking subroutine",
             models="xLAM, Cogito of Llama",
@@ -651,7 +653,7 @@ TOOLS: Mapping[str, ToolFormat] = {
             from_template=True,
         ),
         replace(_LLAMA, opens={**_LLAMA.opens, **_PYTHON}),
-        python(
+        python_calls(
             "pythonic",
             "",
             "",
@@ -660,12 +662,12 @@ TOOLS: Mapping[str, ToolFormat] = {
             source="vLLM's template",
             from_template=True,
         ),
-        python(
+        python_calls(
             "granite_pythonic",
             "",
             "",
             "",
-            listed=False,
+            in_list=False,
             models="Granite 3.3 and 4, told to write Python",
             source=_PLUGIN,
         ),

@@ -1,8 +1,8 @@
-"""What a format is: the values in which the tables are written.
+"""The types in which the format tables are written.
 
-A tool format is a machine. A state says what the text in it is (``reads``) and where its terminals
-lead (``on``); a call begins when its name is known and ends when a state outside of it is entered.
-"""
+A tool format is a state machine. Each state says what its text is (``reads``) and to which state
+each terminal leads (``on``). A call begins when its name is complete. It ends when the machine
+enters a state outside of the call."""
 
 from __future__ import annotations
 
@@ -17,26 +17,34 @@ __all__ = [
     "START",
     "TEXT",
     "THINKING",
-    "ParameterForm",
-    "Reads",
+    "CallSyntax",
+    "ContentKind",
+    "ParameterSyntax",
     "ReasoningFormat",
     "State",
     "ToolFormat",
-    "Written",
 ]
 
-#: The states every reply has: before an answer's first word, in the answer, in the thinking.
+#: The states that every reply has: before the answer's first word, in the answer, in the reasoning.
 START, TEXT, THINKING = "start", "text", "thinking"
 
 
 class ReasoningFormat(Struct, frozen=True, kw_only=True):
-    """Thinking stands between an ``open`` and a ``close`` terminal. The first of each is how it is
-    written; the others are read as well, in pairs where there are as many of both. Without any, the
-    row only tells how answers are framed. ``answer``: what may stand before an answer and behind
-    it; ``leads``: what else may stand before its first word; ``header``: what begins each further
-    message, where a reply consists of several; ``frames``: what else says nothing anywhere.
-    ``kept``: the thinking stays in the answer with its tags. ``mark``: a pattern that tells a
-    template's format; none tells of ``""``."""
+    """How a model family writes its reasoning.
+
+    - ``open``, ``close``: the terminals around the reasoning. The first of each is the one
+      written by
+      ``opening_text`` and ``closing_text``. The others are only parsed; they form pairs if both
+      tuples
+      have the same length. If both are empty, the row describes only how answers are framed.
+    - ``answer``: the text that may stand before an answer and after it.
+    - ``header``: the text before each further message, for models whose reply is several messages.
+    - ``leads``: further texts that may stand before the answer's first word.
+    - ``frames``: further texts that have no meaning anywhere.
+    - ``kept``: the reasoning stays in the answer, with its tags.
+    - ``mark``: a regex. A chat template that it matches has this format; ``""`` matches none.
+    - ``models``, ``aliases``, ``source``, ``from_template``: documentation, as in ``ToolFormat``.
+    """
 
     name: str
     open: tuple[str, ...] = ()
@@ -53,34 +61,43 @@ class ReasoningFormat(Struct, frozen=True, kw_only=True):
     from_template: bool = False
 
     @property
-    def closes(self) -> tuple[str, ...]:
-        """What may end thinking, to go on with an answer."""
+    def closing_tags(self) -> tuple[str, ...]:
+        """The terminals that end the reasoning and lead to an answer."""
         return self.close if len(self.open) == len(self.close) else self.close[:1]
 
     @property
-    def opening(self) -> str:
-        """Thinking begins."""
+    def opening_text(self) -> str:
+        """The text that opens the reasoning, for a prompt."""
         return self.open[0].rstrip() + ("" if self.header else "\n")
 
-    def ending(self, prompt: str) -> str:
-        """The thinking that ``prompt`` has opened, or that was begun behind it, is over, and an
-        answer or calls may follow."""
-        close = self.opened(prompt) or self.close[0]
+    def closing_text(self, prompt: str) -> str:
+        """Return the text that closes the reasoning after ``prompt``, so that an answer or a call
+        may
+        follow."""
+        close = self.closing_tag(prompt) or self.close[0]
         return f"{close}{self.header}" if self.header else f"\n{close}\n\n"
 
-    def opened(self, prompt: str) -> str:
-        """What closes the thinking that ``prompt`` ends in; nothing if it ends in none."""
+    def closing_tag(self, prompt: str) -> str:
+        """Return the closing tag for reasoning left open at the end of ``prompt``, else ``""``."""
         end = prompt.rstrip()
         pairs = zip(self.open, self.close * len(self.open), strict=False)
         return next((close for begin, close in pairs if end.endswith(begin.rstrip())), "")
 
 
-class ParameterForm(Struct, frozen=True, kw_only=True):
-    """How one argument is written where arguments are no JSON object: before key text VALUE
-    text_end for strings, before key json VALUE json_end for the rest. ``quoted``: strings too are
-    JSON values, or Python's. ``plain``: a pattern of strings that may as well be written as the
-    rest is. ``in_order``: of the alphabet, and not of the schema. ``{key}`` stands for the key once
-    more, ``{type}`` for the JSON type of a value, ``{line}`` for a line end that may be missing."""
+class ParameterSyntax(Struct, frozen=True, kw_only=True):
+    """How a model writes one argument, in formats whose arguments are not a JSON object.
+
+    A string is ``before`` KEY ``text`` VALUE ``text_end``. Any other value is ``before`` KEY
+    ``json``
+    VALUE ``json_end``.
+
+    - ``separator``: the text between two arguments.
+    - ``quoted``: strings are also written as JSON or Python values.
+    - ``plain``: a regex. Strings that match it may also be written the way other values are.
+    - ``in_order``: arguments are written in alphabetical order, not in the schema's order.
+
+    Placeholders: ``{key}`` repeats the key, ``{type}`` is the value's JSON type, ``{line}`` is an
+    optional line end."""
 
     before: str
     json: str
@@ -92,24 +109,28 @@ class ParameterForm(Struct, frozen=True, kw_only=True):
     plain: str = ""
     in_order: bool = False
 
-    def written(self, key: str, value: Any) -> str:
-        """An argument as a model writes it."""
+    def render(self, key: str, value: Any) -> str:
+        """Write an argument the way a model does."""
         if isinstance(value, str) and not self.quoted:
-            begin, said, end = self.text, value, self.text_end
+            begin, text, end = self.text, value, self.text_end
         else:
-            begin, said, end = self.json, json.dumps(value, ensure_ascii=False), self.json_end
-        known = {"{key}": key, "{type}": _type_of(value)}
-        begin, end = (_filled(part, known) for part in (begin, end))
-        return self.before + key + begin + said + end
+            begin, text, end = self.json, json.dumps(value, ensure_ascii=False), self.json_end
+        values = {"{key}": key, "{type}": _json_type(value)}
+        begin, end = (_fill_placeholders(part, values) for part in (begin, end))
+        return self.before + key + begin + text + end
 
 
-class Written(Struct, frozen=True, kw_only=True):
-    """How calls are written: first (before name between ARGUMENTS after) separator … last.
+class CallSyntax(Struct, frozen=True, kw_only=True):
+    """How a model writes its calls.
 
-    The arguments are a JSON object, or parameters in their own form. In ``before`` and
-    ``between``, ``{n}`` is the call's number, counted from 0, ``{n+1}`` the same counted from 1,
-    ``{id}`` an id, ``{name}`` its name once more; anywhere, ``{line}`` is a line end that may be
-    missing. ``ids``: a JSON object of name and arguments may end in an id."""
+    ``first`` (``before`` NAME ``between`` ARGUMENTS ``after``) ``separator`` … ``last``
+
+    ARGUMENTS is a JSON object, or a list of arguments written as ``parameter`` says.
+
+    Placeholders: in ``before`` and ``between``, ``{n}`` is the call's number from 0, ``{n+1}`` its
+    number from 1, ``{id}`` an id and ``{name}`` the name again. ``{line}`` is an optional line
+    end and
+    may stand anywhere. ``ids``: a JSON object with name and arguments may end in an id."""
 
     before: str
     between: str
@@ -117,43 +138,45 @@ class Written(Struct, frozen=True, kw_only=True):
     first: str = ""
     separator: str = "\n"
     last: str = ""
-    parameter: ParameterForm | None = None
+    parameter: ParameterSyntax | None = None
     ids: bool = False
 
-    def calls(self, said: Iterable[tuple[str, str]]) -> str:
-        """Calls as they are written: of each its name, and its arguments as they stand."""
-        each = (
-            self.opening(name, number) + arguments + _filled(self.after, {})
-            for number, (name, arguments) in enumerate(said)
+    def render_calls(self, calls: Iterable[tuple[str, str]]) -> str:
+        """Write calls the way a model does. Each call is a name and its arguments as already
+        rendered."""
+        rendered = (
+            self.render_opening(name, number) + arguments + _fill_placeholders(self.after, {})
+            for number, (name, arguments) in enumerate(calls)
         )
         first, separator, last = (
-            _filled(part, {}) for part in (self.first, self.separator, self.last)
+            _fill_placeholders(part, {}) for part in (self.first, self.separator, self.last)
         )
-        return first + separator.join(each) + last
+        return first + separator.join(rendered) + last
 
-    def arguments(self, values: Mapping[str, Any]) -> str:
-        """Arguments as a model writes them."""
+    def render_arguments(self, values: Mapping[str, Any]) -> str:
+        """Write arguments the way a model does."""
         parameter = self.parameter
         if parameter is None:
             return json.dumps(values, ensure_ascii=False)
-        return parameter.separator.join(parameter.written(*pair) for pair in values.items())
+        return parameter.separator.join(parameter.render(*pair) for pair in values.items())
 
-    def opening(self, name: str, number: int) -> str:
-        """A call up to its arguments."""
-        known = {"{n}": str(number), "{n+1}": str(number + 1), "{name}": name}
-        known["{id}"] = f"call{number:06}"
-        return _filled(self.before, known) + name + _filled(self.between, known)
-
-
-_BLANKS = re.compile(r"\{(?:n|n\+1|id|name|key|type|line)\}")
+    def render_opening(self, name: str, number: int) -> str:
+        """Write a call up to its arguments."""
+        values = {"{n}": str(number), "{n+1}": str(number + 1), "{name}": name}
+        values["{id}"] = f"call{number:06}"
+        before, between = (_fill_placeholders(part, values) for part in (self.before, self.between))
+        return before + name + between
 
 
-def _filled(text: str, known: Mapping[str, str]) -> str:
-    known = {"{line}": "\n", **known}
-    return _BLANKS.sub(lambda blank: known.get(blank.group(), blank.group()), text)
+_PLACEHOLDER = re.compile(r"\{(?:n|n\+1|id|name|key|type|line)\}")
 
 
-_TYPES: Mapping[type, str] = {
+def _fill_placeholders(text: str, values: Mapping[str, str]) -> str:
+    values = {"{line}": "\n", **values}
+    return _PLACEHOLDER.sub(lambda match: values.get(match.group(), match.group()), text)
+
+
+_JSON_TYPES: Mapping[type, str] = {
     bool: "boolean",
     int: "number",
     float: "number",
@@ -164,18 +187,24 @@ _TYPES: Mapping[type, str] = {
 }
 
 
-def _type_of(value: Any) -> str:
-    return _TYPES.get(type(value), "object")
+def _json_type(value: Any) -> str:
+    return _JSON_TYPES.get(type(value), "object")
 
 
-#: What text can be. Outside of calls: ``between`` (skipped, if it is white space or in ``skips``;
-#: other text goes to ``then``), ``record`` (a JSON object with name and arguments). Inside:
-#: ``name``, ``label`` (a call id that holds the name), ``header`` (the name, which will be told
-#: again), ``id``, ``filler`` (of no meaning), ``gap`` (nothing), ``json`` (the
-#: arguments), ``pairs`` (the arguments, written with their separator and no tags), ``elements``
-#: (the arguments as nested tags), ``body`` (the arguments without any markup), ``key``, ``value``
-#: (by the schema), ``string`` and ``literal`` (values whose kind the model tells).
-Reads = Literal[
+#: What the text of a state is.
+#: Outside of calls:
+#: - ``between``: white space and the characters of ``skips``, which are dropped. Other text leads
+#:   to the state ``then``.
+#: - ``record``: a JSON object with the name and the arguments.
+#: Inside a call:
+#: - ``name``; ``label``: a call id that contains the name; ``header``: the name, which the call
+#:   repeats later; ``id``: a call id.
+#: - ``filler``: text without meaning; ``gap``: no text.
+#: - ``json``: the arguments as JSON; ``pairs``: the arguments with separators and without tags;
+#:   ``elements``: the arguments as nested tags; ``body``: the arguments without any markup.
+#: - ``key``: an argument's name; ``value``: its value, of the type the schema gives; ``string``
+#:   and ``literal``: its value, of the type the model states.
+ContentKind = Literal[
     "between",
     "record",
     "name",
@@ -196,10 +225,15 @@ Reads = Literal[
 
 
 class State(Struct, frozen=True, kw_only=True):
-    """``on``: terminal → the state it leads to. ``peek``: the same, but the terminal is left to be
-    read there. ``then``: where the state leads by itself, when what it reads is whole."""
+    """A state of a tool format.
 
-    reads: Reads
+    - ``reads``: what the text in this state is.
+    - ``on``: terminal → the next state.
+    - ``peek``: the same, but the next state reads the terminal again.
+    - ``then``: the next state once the text is complete.
+    - ``skips``: with ``reads="between"``, the characters to drop besides white space."""
+
+    reads: ContentKind
     on: Mapping[str, str] = {}
     peek: Mapping[str, str] = {}
     then: str = START
@@ -207,17 +241,25 @@ class State(Struct, frozen=True, kw_only=True):
 
 
 class ToolFormat(Struct, frozen=True, kw_only=True):
-    """One way of writing calls.
+    """How a model family writes tool calls.
 
-    ``opens``: the terminals that lead out of text and thinking. ``bare``: the character that does
-    so at the start of an answer only, to ``bare_state``, which reads it; without one, the answer's
-    first word does. Without any markup of its own, only a known tool's name makes that a call;
-    ``doubtful``: nor does more make one of what ``opens`` leads to.
-    ``begins``: the state a reply begins in, where the prompt has opened it already. ``quote``: what
-    readers of pairs are told of as the quote of strings, and readers of elements as the beginning
-    of a tag. ``trims``: one line end on each side of a value is not part of it. ``mark``: a pattern
-    that tells a template's format.
-    """
+    - ``opens``: terminal → state, for the terminals that lead out of answer and reasoning.
+    - ``bare``: a character that opens a call without a terminal, only at the start of an answer. It
+      leads to the state ``bare_state``. Without ``bare``, the answer's first word leads there. Text
+      that no special token marks as a call becomes one only if it names a known tool.
+    - ``doubtful``: the terminals of ``opens`` may be plain text as well, so the same rule holds for
+      them.
+    - ``begins``: the state a reply starts in, if the prompt has already opened it.
+    - ``quote``: for ``pairs`` the quote around strings, for ``elements`` the prefix of each tag.
+    - ``written``: how a call is written, for grammars and for prompts.
+    - ``mark``: a regex. A chat template that it matches has this format.
+    - ``trims``: one line end on each side of a value is not part of the value.
+
+    The rest documents the row: ``models`` that write this way; ``aliases``, the names that vLLM,
+    SGLang, TensorRT-LLM or llama.cpp give the format, where they differ in more than case and
+    punctuation (the registry resolves them); ``source``, where the format is described;
+    ``from_template``, whether that is a chat template (published with the model, or a server's for
+    it) and not only a parser."""
 
     name: str
     states: Mapping[str, State]
@@ -227,7 +269,7 @@ class ToolFormat(Struct, frozen=True, kw_only=True):
     begins: str = ""
     doubtful: bool = False
     quote: str = ""
-    written: Written
+    written: CallSyntax
     mark: str
     trims: bool = False
     models: str = ""

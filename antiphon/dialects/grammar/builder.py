@@ -109,10 +109,11 @@ class GrammarBuilder:
         if form is None or not form.open:
             return ""
         said = " | ".join(
-            self._spelling.until(rules, f"thought_{n}", end) for n, end in enumerate(form.closes)
+            self._spelling.until(rules, f"thought_{n}", end)
+            for n, end in enumerate(form.closing_tags)
         )
         said = rules.add("thought", said)
-        ends = " | ".join(map(self._literal, form.closes))
+        ends = " | ".join(map(self._literal, form.closing_tags))
         rules.add("gap", self._literal(self._header) if self._header else r"/\n{0,2}/")
         if begun:
             return f"{said} gap "
@@ -158,7 +159,7 @@ class GrammarBuilder:
         how = self._form.written
         arms: list[dict[str, Any]] = [{"$ref": "#/$defs/0"}]
         for number, tool in enumerate(shown.callable, start=1):
-            call = json.loads(f"{how.opening(tool.name, 0)}null{how.after}")
+            call = json.loads(f"{how.render_opening(tool.name, 0)}null{how.after}")
             properties = {
                 key: {"$ref": f"#/$defs/{number}"} if value is None else {"const": value}
                 for key, value in call.items()

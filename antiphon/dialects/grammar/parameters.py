@@ -9,7 +9,7 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from antiphon.dialects.formats.types import ParameterForm
+from antiphon.dialects.formats.types import ParameterSyntax
 
 from .json_schema import object_forms, types_of
 from .lark import ANYTHING, LarkRules, TokenLiterals
@@ -48,7 +48,7 @@ def _pythons(schema: Mapping[str, Any]) -> list[str]:
 class Parameters:
     """Writes the rules for one format's way of writing parameters."""
 
-    def __init__(self, spelling: TokenLiterals, form: ParameterForm) -> None:
+    def __init__(self, spelling: TokenLiterals, form: ParameterSyntax) -> None:
         self._spelling = spelling
         self._form = form
 

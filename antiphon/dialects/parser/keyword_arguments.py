@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Protocol
 
-from antiphon.dialects.formats.types import ParameterForm
+from antiphon.dialects.formats.types import ParameterSyntax
 from antiphon.dialects.json_stream import StringText
 
 from .argument_values import string_text
@@ -44,7 +44,7 @@ class Target(Protocol):
 class PairReader:
     """``key=value, …)`` or ``key:value, …}``, as it comes. ``close``: the bracket that ends it."""
 
-    def __init__(self, target: Target, form: ParameterForm, close: str) -> None:
+    def __init__(self, target: Target, form: ParameterSyntax, close: str) -> None:
         self._target = target
         self._between = form.json
         self._close = close

@@ -15,7 +15,7 @@ from antiphon.dialects.formats.types import (
     START,
     TEXT,
     THINKING,
-    Reads,
+    ContentKind,
     ReasoningFormat,
     ToolFormat,
 )
@@ -291,7 +291,7 @@ class Parser:
             self._enter(to)
 
     @property
-    def _reads(self) -> Reads:
+    def _reads(self) -> ContentKind:
         """What the text is in the present state of markup."""
         state = self._states.get(self._state)
         return "between" if state is None else state.reads

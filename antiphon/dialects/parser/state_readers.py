@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping
 from typing import Protocol
 
-from antiphon.dialects.formats.types import Reads, ToolFormat
+from antiphon.dialects.formats.types import ContentKind, ToolFormat
 from antiphon.dialects.json_stream import JsonSpan
 
 from .json_calls import Record
@@ -215,7 +215,7 @@ class _String(_Plain):
         self.call.string_end()
 
 
-def reader_for(reads: Reads, call: Call, form: ToolFormat) -> Reader:
+def reader_for(reads: ContentKind, call: Call, form: ToolFormat) -> Reader:
     """A reader for a state of ``form`` that reads that."""
     match reads:
         case "string":
@@ -231,7 +231,7 @@ def reader_for(reads: Reads, call: Call, form: ToolFormat) -> Reader:
     return _READERS[reads](call)
 
 
-_READERS: Mapping[Reads, Callable[[Call], Reader]] = {
+_READERS: Mapping[ContentKind, Callable[[Call], Reader]] = {
     "name": _Name,
     "label": _Label,
     "header": _Header,

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from antiphon.dialects.formats.reasoning_formats import REASONING
-from antiphon.dialects.formats.registry import FOUND, HARMONY, SHIPPED
+from antiphon.dialects.formats.registry import DETECTION_NAMES, HARMONY_NAMES, SHIPPED
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.errors import SetupError
 from tests.dialects.replies import Story, items, read, stories
@@ -147,9 +147,9 @@ PARSERS = tomllib.loads((Path(__file__).parents[1] / "parsers.toml").read_text(e
 def test_what_other_servers_call_a_format(kind: str, name: str) -> None:
     row, named = PARSERS[kind][name], getattr(SHIPPED, f"{kind.rstrip('s')}_format")
     if row == "found":
-        assert name in FOUND
+        assert name in DETECTION_NAMES
     elif row == "harmony":
-        assert name.lower().replace("-", "_") in HARMONY
+        assert name.lower().replace("-", "_") in HARMONY_NAMES
         with pytest.raises(SetupError, match='dialect = "harmony"'):
             named(name)
     else:

@@ -569,7 +569,7 @@ async def test_cannot_be_continued() -> None:
         ({"options": {"flavor": "vllm"}}, "flavor"),
         ({"options": {"flavour": "vlm"}}, "there is no 'vlm'"),
         ({"options": {"connect_s": "x"}}, "connect_s"),
-        ({"reasoning_format": "thinks"}, "there is no 'thinks'"),
+        ({"reasoning_format": "thinks"}, "unknown format 'thinks'"),
         ({}, "set upstream_model"),
     ],
 )
