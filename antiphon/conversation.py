@@ -6,20 +6,24 @@ Immutable. Assembled from the request and the store by ``runs``; it knows neithe
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Literal
 
 from msgspec import Struct
 
+from antiphon.sampling import SamplingOptions
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import Item, Program, ProgramCaller, ProgramOutput
 from antiphon.wire.response import ReasoningConfig, TextConfig
-from antiphon.wire.tools import Tool, ToolChoice
+from antiphon.wire.tools import Choice, Tool
 
 __all__ = [
+    "NEUTRAL_VALUES",
     "Conversation",
     "Options",
     "PromptTokens",
     "ResumePoint",
+    "ToolChoice",
+    "ToolName",
     "caller_program_id",
     "open_programs",
 ]
@@ -60,48 +64,88 @@ class Conversation(Struct, frozen=True):
     past: int = 0
 
 
-class Options(Struct, frozen=True, kw_only=True):
-    """What a request asks of the model. ``tools`` are those the model is to see.
+#: Name and namespace of a function or custom tool, as the wire has them.
+ToolName = tuple[str, str | None]
 
-    ``logprobs``: None = none, 0 = of the sampled token, n = with n alternatives.
-    ``strays``: whoever asks sees to calls of tools that may not be called.
-    ``truncate``: drop the oldest items rather than refuse a conversation that is too long.
-    ``template`` goes to the chat template as it is. ``thinking_budget``: the most tokens of
-    thinking. ``guide``: a grammar the answer obeys, in place of a format. ``stop_shown``: the stop
-    string that ends an answer is part of it. ``priority``, ``cache_salt``, ``adapter``, ``trace``
-    and ``extra`` are for the engine (``engines.base.Sampling``).
+
+class ToolChoice(Struct, frozen=True):
+    """Which tools the model may call, resolved from the ``tool_choice`` of a request.
+
+    ``mode``:
+
+    - ``none``: no call, and no tools in the prompt.
+    - ``auto``: the model decides.
+    - ``required``: at least one call.
+    - ``one``: a call of the tool that the request names. A server-side tool may consist of several
+      functions. Once the call is made, the choice is ``auto``.
+
+    ``allowed``: the functions that may be called; None: all that the model sees.
+    ``hosted``: allowed tools that the upstream runs itself, as the request names them.
+    """
+
+    mode: Literal["none", "auto", "required", "one"] = "auto"
+    allowed: frozenset[ToolName] | None = None
+    hosted: tuple[Choice, ...] = ()
+
+    @property
+    def must_call(self) -> bool:
+        return self.mode in ("required", "one")
+
+    def allows(self, name: str, namespace: str | None) -> bool:
+        """Whether the function may be called, if the model sees it."""
+        if self.mode == "none":
+            return False
+        return self.allowed is None or (name, namespace) in self.allowed
+
+
+class Options(SamplingOptions, frozen=True, kw_only=True):
+    """What a request asks of the model.
+
+    ``tools``: those that the model sees.
+    ``strays``: calls of tools that may not be called are let through; the caller handles them.
+    ``guide``: a grammar that the answer obeys, in place of ``text.format``.
+    ``truncate``: drop the oldest items of a conversation that is too long instead of rejecting it.
+    ``template``: arguments of the chat template, passed on as they are.
+    ``thinking_budget``: the most tokens of reasoning.
+    ``stop_shown``: the stop string that ends an answer is part of the answer.
     """
 
     tools: tuple[Tool, ...] = ()
-    tool_choice: ToolChoice = "auto"
+    tool_choice: ToolChoice = ToolChoice()
     strays: bool = False
     parallel_tool_calls: bool = True
     text: TextConfig = TextConfig()
     guide: Guide | None = None
     reasoning: ReasoningConfig | None = None
     max_output_tokens: int | None = None
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: Mapping[int, float] = {}
-    logprobs: int | None = None
     truncate: bool = False
-    cache_key: str | None = None
     template: Mapping[str, Any] = {}
     thinking_budget: int | None = None
-    ignore_eos: bool = False
     stop_shown: bool = False
-    cache_salt: str | None = None
-    priority: int | None = None
-    adapter: str | None = None
-    trace: Mapping[str, str] = {}
-    extra: Mapping[str, Any] = {}
+
+    def requests(self, option: str) -> bool:
+        """Whether ``option``, a key of ``NEUTRAL_VALUES``, has an effect. A server that does not
+        know the option has to reject the request then."""
+        return getattr(self, option) not in NEUTRAL_VALUES[option]
+
+
+#: Options that not every engine or server knows → their values that request nothing.
+NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
+    "top_k": (None,),
+    "min_p": (None,),
+    "seed": (None,),
+    "stop": ((),),
+    "presence_penalty": (None, 0),
+    "frequency_penalty": (None, 0),
+    "repetition_penalty": (None, 1),
+    "logit_bias": ({},),
+    "thinking_budget": (None,),
+    "ignore_eos": (False,),
+    "stop_shown": (False,),
+    "cache_salt": (None,),
+    "priority": (None,),
+    "adapter": (None,),
+}
 
 
 def caller_program_id(item: Item) -> str | None:

@@ -12,14 +12,15 @@ PACKAGE = Path(__file__).parents[1] / "antiphon"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 
 #: Leaf modules of the package root that any layer may import.
-ROOTS = {"errors", "text", "tokens", "conversation"}
+ROOTS = {"errors", "text", "tokens", "sampling", "conversation"}
 #: Package or top module → what of ours it may import besides itself.
 MAY: dict[str, set[str]] = {
     "__init__": set(),
     "errors": set(),
     "text": set(),
     "tokens": set(),
-    "conversation": {"wire"},
+    "sampling": set(),
+    "conversation": {"wire", "sampling"},
     "logs": {"errors"},
     "config": {"errors"},
     "security": {"errors"},

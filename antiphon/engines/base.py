@@ -8,6 +8,7 @@ from typing import Any, Literal, Protocol, runtime_checkable
 
 from msgspec import Struct
 
+from antiphon.sampling import SamplingOptions
 from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt, Tokenizer
 
 __all__ = [
@@ -20,40 +21,18 @@ __all__ = [
 ]
 
 
-class Sampling(Struct, frozen=True, kw_only=True):
-    """How to continue. ``None`` leaves the choice to the engine's default for the model.
+class Sampling(SamplingOptions, frozen=True, kw_only=True):
+    """How to continue a prompt.
 
-    ``logprobs``: None = none, 0 = of the sampled token, n = with n alternatives.
-    ``stop`` strings end the continuation and are not part of it.
-    ``stop_ids`` end it too; the id itself is yielded, as the end-of-turn token is.
-    ``priority``: lower is sooner, as in vLLM. ``adapter``: the name of one of the engine's
-    ``Capabilities.adapters``. ``extra``: what the engine alone knows, by its own names.
+    ``max_tokens``: the most tokens to sample.
+    ``stop_ids``: ids that end the continuation. Unlike ``stop`` strings, the id itself is yielded,
+    as the end-of-turn token is.
+    ``constraint``: the grammar that the continuation obeys.
     """
 
     max_tokens: int
-    temperature: float | None = None
-    top_p: float | None = None
-    top_k: int | None = None
-    min_p: float | None = None
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
     stop_ids: tuple[int, ...] = ()
-    presence_penalty: float | None = None
-    frequency_penalty: float | None = None
-    repetition_penalty: float | None = None
-    logit_bias: Mapping[int, float] = {}
-    logprobs: int | None = None
     constraint: Constraint | None = None
-    ignore_eos: bool = False
-    #: Requests with the same key share a prefix; an engine may place them accordingly.
-    cache_key: str | None = None
-    #: Prefixes are shared only among requests with the same salt.
-    cache_salt: str | None = None
-    priority: int | None = None
-    adapter: str | None = None
-    #: W3C trace context of the request (``traceparent``, ``tracestate``).
-    trace: Mapping[str, str] = {}
-    extra: Mapping[str, Any] = {}
 
 
 class LoadOptions(Struct, frozen=True, kw_only=True):

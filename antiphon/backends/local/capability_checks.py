@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any
-
-from msgspec import Struct
 
 from antiphon.conversation import Options
 from antiphon.dialects.grammar.json_schema import keywords_of
@@ -16,31 +13,24 @@ from antiphon.tokens import Constraint
 __all__ = ["accepts_grammar", "check_bias", "check_options", "enforces_schema", "field_of_extra"]
 
 
-class _Need(Struct, frozen=True):
-    """An option that not every engine can honour. ``idle``: values that ask for nothing."""
-
-    option: str
-    able: Callable[[Capabilities], bool]
-    idle: tuple[Any, ...] = (None,)
-
-
 _FOR_IMAGES = "mm_processor_kwargs"
-_NEEDS: tuple[_Need, ...] = (
-    _Need("presence_penalty", lambda can: can.penalties, (None, 0)),
-    _Need("frequency_penalty", lambda can: can.penalties, (None, 0)),
-    _Need("repetition_penalty", lambda can: can.penalties, (None, 1)),
-    _Need("logit_bias", lambda can: can.logit_bias, ({},)),
-    _Need("seed", lambda can: can.seed),
-    _Need("priority", lambda can: can.priority),
-    _Need("cache_salt", lambda can: can.cache_salt),
-)
+#: Option → whether an engine honours it.
+_HONOURS: Mapping[str, Callable[[Capabilities], bool]] = {
+    "presence_penalty": lambda can: can.penalties,
+    "frequency_penalty": lambda can: can.penalties,
+    "repetition_penalty": lambda can: can.penalties,
+    "logit_bias": lambda can: can.logit_bias,
+    "seed": lambda can: can.seed,
+    "priority": lambda can: can.priority,
+    "cache_salt": lambda can: can.cache_salt,
+}
 
 
 def check_options(options: Options, can: Capabilities) -> None:
     """Raises ``InvalidRequest`` for what an engine of these capabilities cannot honour."""
-    for need in _NEEDS:
-        if getattr(options, need.option) not in need.idle and not need.able(can):
-            raise _unsupported(need.option, f"'{need.option}' is not supported with this model.")
+    for option, honours in _HONOURS.items():
+        if options.requests(option) and not honours(can):
+            raise _unsupported(option, f"'{option}' is not supported with this model.")
     for name in options.extra:
         # a field of its own, which goes beside images and messages alone
         taken = name != _FOR_IMAGES if can.extra is None else name in can.extra

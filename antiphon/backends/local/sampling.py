@@ -11,29 +11,10 @@ from typing import Any
 from antiphon.conversation import Options
 from antiphon.dialects.base import Rendered
 from antiphon.engines.base import Sampling
+from antiphon.sampling import SamplingOptions
 
 __all__ = ["recommended", "sampling_of"]
 
-#: Options whose name is the same in ``Sampling``.
-_SAME = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "seed",
-    "presence_penalty",
-    "frequency_penalty",
-    "repetition_penalty",
-    "logit_bias",
-    "logprobs",
-    "cache_key",
-    "cache_salt",
-    "priority",
-    "adapter",
-    "trace",
-    "extra",
-    "ignore_eos",
-)
 #: What model files call a recommended value (``general.sampling.*`` of GGUF, generation_config of
 #: Hugging Face) → the option.
 _RECOMMENDED: Mapping[str, str] = {
@@ -58,10 +39,11 @@ def recommended(generation: Mapping[str, Any]) -> dict[str, Any]:
 
 def sampling_of(options: Options, rendered: Rendered, most: int) -> Sampling:
     """``most``: tokens."""
+    shared = {name: getattr(options, name) for name in SamplingOptions.__struct_fields__}
+    shared |= {"stop": (*rendered.stop, *options.stop), **_narrow(options)}
     return Sampling(
-        **{**{name: getattr(options, name) for name in _SAME}, **_narrow(options)},
+        **shared,
         max_tokens=most,
-        stop=(*rendered.stop, *options.stop),
         stop_ids=rendered.stop_ids,
         constraint=rendered.constraint,
     )

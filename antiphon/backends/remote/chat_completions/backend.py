@@ -26,7 +26,6 @@ from antiphon.dialects.instructions import form_in_words, format_instructions
 from antiphon.dialects.tools import PromptTool, PromptTools, shown_tools
 from antiphon.upstream.client import Upstream
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
-from antiphon.wire.tools import Choice
 
 from .messages import messages
 from .servers import STANDARD, Flavour
@@ -36,18 +35,18 @@ __all__ = ["ChatCompletions"]
 
 _encode = msgspec.json.Encoder().encode
 
-#: Options that only some servers know; the values that ask for nothing.
-_PARTICULAR: Mapping[str, tuple[Any, ...]] = {
-    "top_k": (None,),
-    "min_p": (None,),
-    "repetition_penalty": (None, 1),
-    "ignore_eos": (False,),
-    "stop_shown": (False,),
-    "priority": (None,),
-    "cache_salt": (None,),
-    "thinking_budget": (None,),
-    "adapter": (None,),
-}
+#: Options that are not part of OpenAI's API and that only some servers know.
+_PARTICULAR = (
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+    "ignore_eos",
+    "stop_shown",
+    "priority",
+    "cache_salt",
+    "thinking_budget",
+    "adapter",
+)
 
 
 class ChatCompletions(RemoteBackend):
@@ -194,8 +193,7 @@ def _tool(tool: PromptTool) -> dict[str, Any]:
 
 
 def _choice(options: Options, shown: PromptTools) -> Any:
-    choice = options.tool_choice
-    if isinstance(choice, Choice) and choice.type != "allowed_tools":
+    if options.tool_choice.mode == "one" and len(shown.callable) == 1:
         return {"type": "function", "function": {"name": shown.callable[0].name}}
     return "required"
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from msgspec import Struct
 
-from antiphon.engines.llama.images import UNREAD
+from antiphon.engines.llama.images import UNSUPPORTED_FORMATS
 
 __all__ = ["FLAVOURS", "STANDARD", "Flavour"]
 
@@ -127,7 +127,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         fields={**_LOCAL, "repetition_penalty": "repeat_penalty"},
         counts={"timings_per_token": True},
         counts_thinking=False,
-        unread=UNREAD,
+        unread=UNSUPPORTED_FORMATS,
         template=True,
         owners=("llamacpp",),
     ),

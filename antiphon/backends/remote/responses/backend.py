@@ -22,14 +22,21 @@ from antiphon.backends.remote.base import (
     unsupported,
     with_instructions,
 )
-from antiphon.conversation import Conversation, Options, caller_program_id, open_programs
+from antiphon.conversation import (
+    NEUTRAL_VALUES,
+    Conversation,
+    Options,
+    ToolChoice,
+    caller_program_id,
+    open_programs,
+)
 from antiphon.dialects.instructions import form_in_words, format_instructions
 from antiphon.dialects.json_stream import dump
 from antiphon.dialects.messages import told_of
-from antiphon.dialects.tools import PromptTools, shown_tools
+from antiphon.dialects.tools import PromptTool, PromptTools, shown_tools
 from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
-from antiphon.wire.tools import HOSTED_CHOICES, Choice, Custom, Function, Namespace
+from antiphon.wire.tools import Custom, Function, Namespace
 
 from .servers import Flavour
 from .stream_parser import Reading
@@ -38,23 +45,6 @@ __all__ = ["Responses"]
 
 _encode = msgspec.json.Encoder().encode
 
-#: Options that are no part of the API; the values that ask for nothing.
-_PARTICULAR: Mapping[str, tuple[Any, ...]] = {
-    "top_k": (None,),
-    "min_p": (None,),
-    "repetition_penalty": (None, 1),
-    "presence_penalty": (None, 0),
-    "frequency_penalty": (None, 0),
-    "seed": (None,),
-    "stop": ((),),
-    "logit_bias": ({},),
-    "ignore_eos": (False,),
-    "stop_shown": (False,),
-    "thinking_budget": (None,),
-    "priority": (None,),
-    "cache_salt": (None,),
-    "adapter": (None,),
-}
 #: Tools of the client; what else a request has is run by the upstream.
 _OURS = (Function, Custom, Namespace)
 #: Kinds of items that tools leave behind which run at the upstream or here → their types.
@@ -93,9 +83,10 @@ class Responses(RemoteBackend):
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
         _check(options, self.flavour)
         hosted = any(not isinstance(tool, _OURS) for tool in options.tools)
-        # what may be called besides functions is for the upstream to know
-        functions = replace(options, tool_choice="auto") if hosted else options
-        return shown_tools(functions, conversation.items)
+        if hosted and options.tool_choice.must_call:
+            # A call of a tool that the upstream runs satisfies the choice too.
+            options = replace(options, tool_choice=ToolChoice())
+        return shown_tools(options, conversation.items)
 
     @property
     def enforces_calls(self) -> bool:
@@ -175,7 +166,8 @@ _PLAIN: Mapping[str, str] = {
 
 
 def _check(options: Options, flavour: Flavour) -> None:
-    check_server_options(options, _PARTICULAR, flavour.fields)
+    # none of these options is part of the API
+    check_server_options(options, NEUTRAL_VALUES, flavour.fields)
     if options.template and not flavour.template:
         raise unsupported("chat_template_kwargs")
     if options.extra:
@@ -206,7 +198,7 @@ def _tools(options: Options, shown: PromptTools, flavour: Flavour) -> dict[str, 
         if options.tools:
             body = {
                 "tools": msgspec.to_builtins(options.tools),
-                "tool_choice": msgspec.to_builtins(options.tool_choice),
+                "tool_choice": _native_choice(options.tool_choice, shown),
             }
     else:
         functions = [
@@ -216,21 +208,52 @@ def _tools(options: Options, shown: PromptTools, flavour: Flavour) -> dict[str, 
         hosted = [tool for tool in options.tools if not isinstance(tool, _OURS)]
         if tools := [*functions, *msgspec.to_builtins(hosted)]:
             body["tools"] = tools
-        if body and (choice := _choice(options, shown)) is not None:
+        if body and (choice := _function_choice(options.tool_choice, shown)) is not None:
             body["tool_choice"] = choice
     if body and not options.parallel_tool_calls:
         body["parallel_tool_calls"] = False
     return body
 
 
-def _choice(options: Options, shown: PromptTools) -> Any:
-    """In terms of functions; None where it need not be said."""
-    choice = options.tool_choice
-    if isinstance(choice, Choice) and choice.type in HOSTED_CHOICES:
-        return msgspec.to_builtins(choice)
-    if isinstance(choice, Choice) and choice.type != "allowed_tools":
-        return {"type": "function", "name": shown.callable[0].name}
-    return "required" if shown.required or choice == "required" else None
+def _native_choice(choice: ToolChoice, shown: PromptTools) -> Any:
+    """``tool_choice`` for a server that is sent the tools as the request has them."""
+    hosted = msgspec.to_builtins(choice.hosted)
+    functions = [
+        _named(tool, shown)
+        for tool in shown.tools
+        if choice.allows(tool.shape.wire_name, tool.shape.namespace)
+    ]
+    if choice.mode == "one":
+        return next(iter((*hosted, *functions)), "auto")
+    if choice.mode == "none" or choice.allowed is None:
+        return choice.mode
+    return {"type": "allowed_tools", "mode": choice.mode, "tools": [*functions, *hosted]}
+
+
+def _named(tool: PromptTool, shown: PromptTools) -> dict[str, str]:
+    """The namespace is an extension, so it is sent only where two tools have the same name."""
+    shape = tool.shape
+    named = {"type": "custom" if shape.custom else "function", "name": shape.wire_name}
+    is_unique = sum(other.shape.wire_name == shape.wire_name for other in shown.tools) == 1
+    return (
+        named if is_unique or shape.namespace is None else {**named, "namespace": shape.namespace}
+    )
+
+
+def _function_choice(choice: ToolChoice, shown: PromptTools) -> Any:
+    """``tool_choice`` for a server that is sent functions; None if the field can be omitted."""
+    if choice.mode == "one" and choice.hosted:
+        return msgspec.to_builtins(choice.hosted[0])
+    names = [
+        tool.name
+        for tool in shown.tools
+        if choice.allows(tool.shape.wire_name, tool.shape.namespace)
+    ]
+    if choice.mode == "one" and len(names) == 1:
+        return {"type": "function", "name": names[0]}
+    if choice.mode == "none":
+        return "none"
+    return "required" if choice.must_call else None
 
 
 # --- the conversation ----------------------------------------------------------------------------

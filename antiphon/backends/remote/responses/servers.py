@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from msgspec import Struct
 
-from antiphon.engines.llama.images import UNREAD
+from antiphon.engines.llama.images import UNSUPPORTED_FORMATS
 
 __all__ = ["FLAVOURS", "Flavour"]
 
@@ -99,7 +99,7 @@ FLAVOURS: Mapping[str, Flavour] = {
             "seed": "seed",
             "ignore_eos": "ignore_eos",
         },
-        unread=UNREAD,
+        unread=UNSUPPORTED_FORMATS,
         template=True,
         owners=("llamacpp",),
     ),

@@ -1,0 +1,48 @@
+"""The sampling options that a request passes through to the engine unchanged."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from msgspec import Struct
+
+__all__ = ["SamplingOptions"]
+
+
+class SamplingOptions(Struct, frozen=True, kw_only=True):
+    """Base of ``conversation.Options`` and ``engines.base.Sampling``: what both call by one name.
+
+    ``None`` leaves the choice to the engine's default for the model.
+
+    ``top_k``: 0 or -1 for all tokens.
+    ``stop``: strings that end the output and are not part of it.
+    ``logit_bias``: token id → bias.
+    ``logprobs``: None = none, 0 = of the sampled token, n = with n alternatives.
+    ``ignore_eos``: end tokens do not end the output.
+    ``cache_key``: requests with the same key share a prefix; an engine may place them accordingly.
+    ``cache_salt``: prefixes are shared only among requests with the same salt.
+    ``priority``: lower is sooner, as in vLLM.
+    ``adapter``: the name of a LoRA adapter of the engine.
+    ``trace``: W3C trace context of the request (``traceparent``, ``tracestate``).
+    ``extra``: options of one engine, by its own names.
+    """
+
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    seed: int | None = None
+    stop: tuple[str, ...] = ()
+    presence_penalty: float | None = None
+    frequency_penalty: float | None = None
+    repetition_penalty: float | None = None
+    logit_bias: Mapping[int, float] = {}
+    logprobs: int | None = None
+    ignore_eos: bool = False
+    cache_key: str | None = None
+    cache_salt: str | None = None
+    priority: int | None = None
+    adapter: str | None = None
+    trace: Mapping[str, str] = {}
+    extra: Mapping[str, Any] = {}
