@@ -12,8 +12,8 @@ from typing import Any
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import bad_type, empty, kind_of, missing
-from antiphon.wire.parsing.fields import Json, array, fields_of
+from antiphon.wire.parsing.errors import bad_type, kind_of, missing
+from antiphon.wire.parsing.fields import Json, fields_of
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse
 from antiphon.wire.parsing.requests import read_create
 from antiphon.wire.parsing.unsupported_fields import refuse_foreign
@@ -23,11 +23,9 @@ from antiphon.wire.response import Response
 from .completion_response import TextChunks, TextCompletion, completion
 from .error_paths import Paths
 from .n_choices import count, reseeded
+from .text_inputs import TextInput, read_text_inputs
 
-__all__ = ["Completion", "Text", "completion_request"]
-
-#: A text, or its token ids.
-Text = str | tuple[int, ...]
+__all__ = ["Completion", "completion_request"]
 
 #: Continuations of one request.
 _MOST = 32
@@ -41,7 +39,7 @@ class Completion(Struct, frozen=True, kw_only=True):
     ``echo``: what stands before every continuation in the answer."""
 
     requests: tuple[CreateResponse, ...]
-    prompts: tuple[Text, ...]
+    prompts: tuple[TextInput, ...]
     paths: Paths
     n: int = 1
     echo: bool = False
@@ -73,7 +71,7 @@ def completion_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Completi
     _refuse(raw)
     paths = Paths(input="prompt", max_output_tokens="max_tokens", top_logprobs="logprobs")
     paths.add("include", "logprobs")
-    prompts = _prompts(raw["prompt"])
+    prompts = read_text_inputs(raw["prompt"], "prompt", _MOST).values()
     n = count(raw.get("n", 1), "n", _MOST)
     if n * len(prompts) > _MOST:
         raise _too_many(len(prompts) * n)
@@ -112,39 +110,6 @@ def _too_many(asked: int) -> InvalidRequest:
         param="prompt",
         code="invalid_value",
     )
-
-
-# --- prompts -------------------------------------------------------------------------------------
-
-
-def _prompts(raw: Any) -> list[Text]:
-    """One prompt or several, each a text or token ids."""
-    if isinstance(raw, str):
-        return [raw]
-    entries = array(raw, "prompt", 2**31, "a string or an array")
-    if not entries:
-        raise empty("prompt", entries)
-    if isinstance(entries[0], int):
-        return [_ids(entries, "prompt")]
-    array(raw, "prompt", _MOST)
-    return [_prompt(entry, f"prompt[{index}]") for index, entry in enumerate(entries)]
-
-
-def _prompt(raw: Any, path: str) -> Text:
-    if isinstance(raw, list):
-        return _ids(raw, path)
-    if not isinstance(raw, str):
-        raise bad_type(path, "a string or an array of token ids", kind_of(raw))
-    return raw
-
-
-def _ids(raw: list[Any], path: str) -> tuple[int, ...]:
-    if not raw:
-        raise empty(path, raw)
-    for index, id in enumerate(raw):
-        if isinstance(id, bool) or not isinstance(id, int):
-            raise bad_type(f"{path}[{index}]", "a token id", kind_of(id))
-    return tuple(raw)
 
 
 # --- fields --------------------------------------------------------------------------------------

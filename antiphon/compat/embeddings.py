@@ -14,23 +14,26 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from antiphon.errors import InvalidRequest
-from antiphon.wire.parsing.errors import bad_type, empty, kind_of, missing
-from antiphon.wire.parsing.fields import Json, array, converted
+from antiphon.wire.parsing.errors import empty, missing
+from antiphon.wire.parsing.fields import Json, converted
 from antiphon.wire.parsing.json_body import DEFAULT_LIMITS, Limits, parse
 from antiphon.wire.parsing.unsupported_fields import refuse_foreign
+
+from .text_inputs import TextInput, read_text_inputs
 
 __all__ = ["AskedEmbeddings", "EmbeddingList", "embedding_list", "embeddings_request"]
 
 #: Texts of one request: OpenAI's limit.
 _MAX_TEXTS = 2048
-_MAX_ID = 2**31 - 1
+#: Engines hold token ids in 32 bits.
+_MAX_TOKEN_ID = 2**31 - 1
 
 
 class AskedEmbeddings(Struct, frozen=True, kw_only=True):
     """``input``: texts, or the token ids of texts. ``input_type``: what the texts are for, where a
     model was trained to tell."""
 
-    input: tuple[str | tuple[int, ...], ...]
+    input: tuple[TextInput, ...]
     model: Annotated[str, Meta(max_length=256)] | None = None
     dimensions: Annotated[int, Meta(ge=1, le=2**31 - 1)] | None = None
     encoding_format: Literal["float", "base64"] = "float"
@@ -44,46 +47,25 @@ def embeddings_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> AskedEmb
     if "input" not in raw:
         raise missing("input")
     refuse_foreign(raw)
-    fields = {**raw, "input": _texts(raw["input"])}
-    return converted(fields, AskedEmbeddings, "")
+    texts = read_text_inputs(raw["input"], "input", _MAX_TEXTS)
+    for path, text in texts.items():
+        _check_text(text, path)
+    return converted({**raw, "input": tuple(texts.values())}, AskedEmbeddings, "")
 
 
-def _texts(raw: Any) -> tuple[str | tuple[int, ...], ...]:
-    """One text or several, each as a text or as token ids."""
-    if isinstance(raw, str):
-        return (_text(raw, "input"),)
-    entries = array(raw, "input", sys.maxsize, "a string or an array")
-    if not entries:
-        raise empty("input", entries)
-    if isinstance(entries[0], int):
-        return (_ids(entries, "input"),)
-    array(raw, "input", _MAX_TEXTS)
-    return tuple(_text(entry, f"input[{index}]") for index, entry in enumerate(entries))
-
-
-def _text(raw: Any, path: str) -> str | tuple[int, ...]:
-    if isinstance(raw, list):
-        return _ids(raw, path)
-    if not isinstance(raw, str):
-        raise bad_type(path, "a string or an array of token ids", kind_of(raw))
-    if not raw:
-        raise empty(path, raw)
-    return raw
-
-
-def _ids(raw: list[Any], path: str) -> tuple[int, ...]:
-    if not raw:
-        raise empty(path, raw)
-    for index, id in enumerate(raw):
-        if isinstance(id, bool) or not isinstance(id, int):
-            raise bad_type(f"{path}[{index}]", "a token id", kind_of(id))
-        if not 0 <= id <= _MAX_ID:
+def _check_text(text: TextInput, path: str) -> None:
+    """Refuse an empty text, and token ids that no model has."""
+    if not text:
+        raise empty(path, text)
+    if isinstance(text, str):
+        return
+    for index, id in enumerate(text):
+        if not 0 <= id <= _MAX_TOKEN_ID:
             raise InvalidRequest(
-                f"Invalid '{path}[{index}]': there is no such token.",
+                f"Invalid '{path}[{index}]': a token id is a number from 0 to {_MAX_TOKEN_ID}.",
                 param=f"{path}[{index}]",
                 code="invalid_value",
             )
-    return tuple(raw)
 
 
 class EmbeddingList(Struct, frozen=True, kw_only=True):

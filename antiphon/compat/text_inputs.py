@@ -1,0 +1,49 @@
+"""Read the inputs of the Completions and the Embeddings API: texts, or the token ids of texts."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+from antiphon.wire.parsing.errors import bad_type, empty, kind_of
+from antiphon.wire.parsing.fields import array
+
+__all__ = ["TextInput", "read_text_inputs"]
+
+#: A text, or its token ids.
+TextInput = str | tuple[int, ...]
+
+
+def read_text_inputs(raw: Any, path: str, limit: int) -> dict[str, TextInput]:
+    """Read one input or up to ``limit`` of them; return each with its path, in order.
+
+    An array whose first entry is a number holds the token ids of one text, any number of them.
+    Arrays must not be empty; texts may. Raises ``InvalidRequest``.
+    """
+    if isinstance(raw, str):
+        return {path: raw}
+    entries = array(raw, path, sys.maxsize, "a string or an array")
+    if not entries:
+        raise empty(path, entries)
+    if isinstance(entries[0], int):
+        return {path: _token_ids(entries, path)}
+    array(raw, path, limit)
+    paths = (f"{path}[{index}]" for index in range(len(entries)))
+    return {path: _text_or_ids(entry, path) for path, entry in zip(paths, entries, strict=True)}
+
+
+def _text_or_ids(raw: Any, path: str) -> TextInput:
+    if isinstance(raw, list):
+        return _token_ids(raw, path)
+    if not isinstance(raw, str):
+        raise bad_type(path, "a string or an array of token ids", kind_of(raw))
+    return raw
+
+
+def _token_ids(raw: list[Any], path: str) -> tuple[int, ...]:
+    if not raw:
+        raise empty(path, raw)
+    for index, id in enumerate(raw):
+        if isinstance(id, bool) or not isinstance(id, int):
+            raise bad_type(f"{path}[{index}]", "a token id", kind_of(id))
+    return tuple(raw)
