@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from antiphon.errors import SetupError
 from antiphon.sandbox.base import Limits
-from antiphon.sandbox.bubblewrap import Bubblewrap, Built
+from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
 
 from .table import Line, median
 
@@ -20,15 +20,15 @@ _BOXES, _CALLS = 10, 50
 def kernel() -> Iterator[Line]:
     """Cold and from the pool. Where nothing can be isolated there is nothing to measure."""
     try:
-        built = Built.find()
+        built = BoxSetup.detect()
         yield from asyncio.run(_measured(built))
     except SetupError as error:
         yield Line(what="kernel: not here", value=0, unit="", note=str(error))
 
 
-async def _measured(built: Built) -> list[Line]:
+async def _measured(built: BoxSetup) -> list[Line]:
     cold, first, later, warm = [], [], [], []
-    plain, pooled = Bubblewrap(built), Bubblewrap(built, pool=1)
+    plain, pooled = Bubblewrap(built), Bubblewrap(built, pool_size=1)
     await pooled.check()
     for _ in range(_BOXES):
         begun = time.perf_counter()
@@ -37,7 +37,7 @@ async def _measured(built: Built) -> list[Line]:
         for kept, count in ((first, 1), (later, _CALLS)):
             for _ in range(count):
                 begun = time.perf_counter()
-                await box.python("1", timeout_s=5, most=100)
+                await box.python("1", timeout_s=5, max_chars=100)
                 kept.append(time.perf_counter() - begun)
         await box.close()
         begun = time.perf_counter()

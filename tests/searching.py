@@ -1,4 +1,4 @@
-"""How long a property is searched: a moment in every run, long under `make fuzz`."""
+"""Number of examples for property tests: few in a normal run, many under ``make fuzz``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,9 @@ __all__ = ["examples"]
 
 
 def examples(usual: int, fuzz: int | None = None, **rest: Any) -> settings:
-    """So many as usual; under `make fuzz` ``fuzz``, or as many as its profile says."""
+    """Return hypothesis settings with ``usual`` examples.
+
+    Under ``make fuzz`` the number is ``fuzz``, or else the maximum of its profile."""
     if settings.get_current_profile_name() == "fuzz":
         usual = fuzz or settings.get_profile("fuzz").max_examples
     return settings(max_examples=usual, deadline=None, **rest)

@@ -17,7 +17,7 @@ from antiphon.resources.skills import Skills
 from antiphon.security.encryption import Key, Seal
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tool_factories import ToolDependencies, open_containers, open_tools
-from antiphon.tools.web_search.index import Document, Index
+from antiphon.tools.web_search.index import PageDocument, PageIndex
 from tests.conformance.boxes import Uploads
 from tests.sandbox.boxes import sandbox
 
@@ -33,8 +33,8 @@ async def types(**settings: Any) -> set[str]:
 async def test_an_index_that_is_there_makes_web_search(tmp_path: Path) -> None:
     path = tmp_path / "web.db"
     assert await types(web_index=path) == set()
-    index = Index(path)
-    await index.add([Document(url="u", title="t", text="x")])
+    index = PageIndex(path)
+    await index.add([PageDocument(url="u", title="t", text="x")])
     await index.close()
     assert "web_search" in await types(web_index=path)
     assert await types(web_index=path, web_search="off") == set()
@@ -163,5 +163,5 @@ async def test_programs_are_there_where_their_extra_is(monkeypatch: pytest.Monke
 
     assert await found()
     assert not await found(programs=False)
-    monkeypatch.setattr("antiphon.sandbox.javascript._QUICKJS", "no-such-package")
+    monkeypatch.setattr("antiphon.sandbox.javascript._QUICKJS_PACKAGE", "no-such-package")
     assert not await found()

@@ -72,12 +72,12 @@ class BoxedReader:
             outcome = await box.command(
                 f"exec {shlex.join(words)} < document",
                 timeout_s=seconds,
-                most=_ESCAPED * most + 1000,
+                max_chars=_ESCAPED * most + 1000,
             )
         finally:
             await box.close()
-        if outcome.ended == "timeout":
+        if outcome.end_reason == "timeout":
             raise Unreadable("slow")
-        if outcome.ended != "done" or outcome.exit_code:  # killed for what it took
+        if outcome.end_reason != "done" or outcome.exit_code:  # killed for what it took
             raise Unreadable("bomb")
         return outcome.output.encode()

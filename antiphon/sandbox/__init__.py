@@ -1,1 +1,1 @@
-"""Where code that nobody has read is run."""
+"""Isolated execution of untrusted code."""

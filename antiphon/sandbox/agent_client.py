@@ -1,6 +1,6 @@
-"""A box seen from outside: frames to and from its agent. What comes out of it is believed as little
-as any client's body.
-"""
+"""Host side of the agent protocol: sends requests to the agent inside a box and reads its answers.
+
+The box is untrusted: everything that comes out of it is validated like a client's request body."""
 
 from __future__ import annotations
 
@@ -15,73 +15,77 @@ import msgspec
 
 from antiphon.errors import ToolError
 
-from .base import Ended, Entry, Limits, Outcome, Told
-from .shared_folder import Shelf
+from .base import EndReason, ExecutionResult, FileEntry, Limits, OutputCallback
+from .shared_folder import SharedFolder
 
 __all__ = ["AgentBox"]
 
 _T = TypeVar("_T")
 
-#: Seconds beyond its own time-out that an agent has to answer.
-_SLACK_S = 10.0
-_FILE_S = 60.0
-_MOST_TOLD = 4000
-_DEAD = "The sandbox has ended; its variables and files are gone."
+#: Seconds beyond the time-out of a request that the agent has to answer it.
+_GRACE_S = 10.0
+_FILE_TIMEOUT_S = 60.0
+_MAX_STDERR = 4000
+_ENDED = "The sandbox has ended; its variables and files are gone."
 
 
-class _Started(msgspec.Struct, frozen=True):
+class _LimitsFrame(msgspec.Struct, frozen=True):
     python: str
 
 
-class _Ran(msgspec.Struct, frozen=True, kw_only=True):
+class _RunFrame(msgspec.Struct, frozen=True, kw_only=True):
     output: str
-    ended: Ended
+    ended: EndReason
     kept: bool
     errors: str = ""
     exit_code: int | None = None
     images: tuple[str, ...] = ()
 
 
-class _Wrote(msgspec.Struct, frozen=True):
+class _OutputFrame(msgspec.Struct, frozen=True):
     written: tuple[str, str]
 
 
-class _Listed(msgspec.Struct, frozen=True):
+class _ListFrame(msgspec.Struct, frozen=True):
     entries: tuple[tuple[str, int, int], ...]
 
 
-class _Content(msgspec.Struct, frozen=True):
+class _ReadFrame(msgspec.Struct, frozen=True):
     content: bytes | None
 
 
-class _Removed(msgspec.Struct, frozen=True):
+class _RemoveFrame(msgspec.Struct, frozen=True):
     removed: bool
 
 
-class _Written(msgspec.Struct, frozen=True):
+class _WriteFrame(msgspec.Struct, frozen=True):
     error: str = ""
 
 
-class _Failed(msgspec.Struct, frozen=True):
+class _ErrorFrame(msgspec.Struct, frozen=True):
     error: str
 
 
 class AgentBox:
     """``Box`` over the process of an agent."""
 
-    def __init__(self, process: Process, limits: Limits, shelf: Shelf) -> None:
+    def __init__(self, process: Process, limits: Limits, shared: SharedFolder) -> None:
         self._process = process
         self._limits = limits
-        self._shelf = shelf
-        self._turn = asyncio.Lock()
+        self._shared = shared
+        self._call_lock = asyncio.Lock()
         self._is_closed = False
-        #: Of the Python inside.
+        #: Version of the Python interpreter inside.
         self.version = ""
 
     @classmethod
-    async def begun(cls, process: Process, limits: Limits, shelf: Shelf, wait_s: float) -> AgentBox:
-        """Once it answers. Raises ``ToolError`` with what it said instead."""
-        box = cls(process, limits, shelf)
+    async def start(
+        cls, process: Process, limits: Limits, shared: SharedFolder, wait_s: float
+    ) -> AgentBox:
+        """Wait until the agent in ``process`` answers.
+
+        Raises ``ToolError`` with the last line of its error output."""
+        box = cls(process, limits, shared)
         frame = {
             "op": "limits",
             "memory": limits.memory_bytes,
@@ -89,10 +93,10 @@ class AgentBox:
             "disk": limits.disk_bytes,
         }
         try:
-            box.version = (await box._ask(frame, _Started, wait_s)).python
+            box.version = (await box._request(frame, _LimitsFrame, wait_s)).python
         except ToolError:
-            await asyncio.to_thread(shelf.close)
-            raise ToolError(await box._last_words()) from None
+            await asyncio.to_thread(shared.close)
+            raise ToolError(await box._start_error()) from None
         except BaseException:
             await box.close()
             raise
@@ -102,43 +106,52 @@ class AgentBox:
     def is_alive(self) -> bool:
         return not self._is_closed and self._process.returncode is None
 
-    async def python(self, code: str, *, timeout_s: float, most: int) -> Outcome:
-        frame = {"op": "python", "code": code, "timeout": timeout_s, "most": most}
-        return await self._run(frame, timeout_s, most)
+    async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
+        frame = {"op": "python", "code": code, "timeout": timeout_s, "most": max_chars}
+        return await self._run(frame, timeout_s, max_chars)
 
     async def command(
-        self, command: str, *, timeout_s: float, most: int, told: Told | None = None
-    ) -> Outcome:
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        max_chars: int,
+        on_output: OutputCallback | None = None,
+    ) -> ExecutionResult:
         frame = {
             "op": "command",
             "command": command,
             "timeout": timeout_s,
-            "most": most,
-            "tells": told is not None,
+            "most": max_chars,
+            "tells": on_output is not None,
         }
-        return await self._run(frame, timeout_s, most, told)
+        return await self._run(frame, timeout_s, max_chars, on_output)
 
-    async def entries(self) -> tuple[Entry, ...]:
-        listed = await self._ask({"op": "entries"}, _Listed, _FILE_S)
-        return tuple(Entry(*each) for each in listed.entries if _is_path(each[0]))
+    async def list_files(self) -> tuple[FileEntry, ...]:
+        listed = await self._request({"op": "entries"}, _ListFrame, _FILE_TIMEOUT_S)
+        return tuple(FileEntry(*each) for each in listed.entries if _is_relative_path(each[0]))
 
     async def read(self, path: str) -> bytes | None:
         frame = {"op": "read", "path": path, "most": self._limits.disk_bytes}
-        return (await self._ask(frame, _Content, _FILE_S)).content
+        return (await self._request(frame, _ReadFrame, _FILE_TIMEOUT_S)).content
 
     async def write(self, path: str, content: bytes) -> None:
         frame = {"op": "write", "path": path, "content": content}
-        error = (await self._ask(frame, _Written, _FILE_S)).error
+        error = (await self._request(frame, _WriteFrame, _FILE_TIMEOUT_S)).error
         if error:
             raise ToolError(f"{path} could not be written: {error}")
 
     async def remove(self, path: str) -> bool:
-        return (await self._ask({"op": "remove", "path": path}, _Removed, _FILE_S)).removed
+        return (
+            await self._request({"op": "remove", "path": path}, _RemoveFrame, _FILE_TIMEOUT_S)
+        ).removed
 
     async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
         if not self.is_alive:
-            raise ToolError(_DEAD)
-        await asyncio.to_thread(self._shelf.put, name, files, scripts, most=self._limits.disk_bytes)
+            raise ToolError(_ENDED)
+        await asyncio.to_thread(
+            self._shared.put, name, files, scripts, max_bytes=self._limits.disk_bytes
+        )
 
     async def close(self) -> None:
         self._is_closed = True
@@ -148,107 +161,124 @@ class AgentBox:
         if self._process.stdin is not None:
             self._process.stdin.close()
         for pipe in (self._process.stdout, self._process.stderr):
-            if pipe is not None:  # to its end, unless somebody is about to read that
+            if pipe is not None:  # read to the end, unless another task is reading it
                 with suppress(RuntimeError, OSError):
                     await pipe.read()
-        await asyncio.to_thread(self._shelf.close)
+        await asyncio.to_thread(self._shared.close)
 
     async def _run(
-        self, frame: dict[str, Any], timeout_s: float, most: int, told: Told | None = None
-    ) -> Outcome:
-        ran = await self._ask(frame, _Ran, timeout_s + _SLACK_S, told and _bounded(told, most))
-        return Outcome(
-            output=ran.output[: 2 * most],
-            errors=ran.errors[: 2 * most],
-            ended=ran.ended,
-            exit_code=ran.exit_code,
-            images=tuple(filter(_is_path, ran.images)),
-            kept=ran.kept,
+        self,
+        frame: dict[str, Any],
+        timeout_s: float,
+        max_chars: int,
+        on_output: OutputCallback | None = None,
+    ) -> ExecutionResult:
+        frame_out = await self._request(
+            frame,
+            _RunFrame,
+            timeout_s + _GRACE_S,
+            on_output and _limit_output(on_output, max_chars),
+        )
+        return ExecutionResult(
+            output=frame_out.output[: 2 * max_chars],
+            stderr=frame_out.errors[: 2 * max_chars],
+            end_reason=frame_out.ended,
+            exit_code=frame_out.exit_code,
+            images=tuple(filter(_is_relative_path, frame_out.images)),
+            variables_kept=frame_out.kept,
         )
 
-    async def _ask(
-        self, frame: dict[str, Any], kind: type[_T], wait_s: float, told: Told | None = None
+    async def _request(
+        self,
+        frame: dict[str, Any],
+        kind: type[_T],
+        wait_s: float,
+        on_output: OutputCallback | None = None,
     ) -> _T:
-        async with self._turn:
+        async with self._call_lock:
             if not self.is_alive:
-                raise ToolError(_DEAD)
-            self._send(frame)
-            asking = asyncio.ensure_future(self._answer(told))
+                raise ToolError(_ENDED)
+            self._send_frame(frame)
+            response = asyncio.ensure_future(self._read_response(on_output))
             try:
-                raw = await asyncio.wait_for(asyncio.shield(asking), wait_s)
+                raw = await asyncio.wait_for(asyncio.shield(response), wait_s)
             except asyncio.CancelledError:
-                await self._stop(asking)
+                await self._interrupt(response)
                 raise
             except (OSError, EOFError, TimeoutError, ValueError):
-                asking.cancel()
+                response.cancel()
                 await self.close()
-                raise ToolError(_DEAD) from None
+                raise ToolError(_ENDED) from None
         try:
             return msgspec.json.decode(raw, type=kind)
         except msgspec.DecodeError:
             pass
         try:
-            failed = msgspec.json.decode(raw, type=_Failed)
+            failed = msgspec.json.decode(raw, type=_ErrorFrame)
         except msgspec.DecodeError:
             await self.close()
-            raise ToolError(_DEAD) from None
+            raise ToolError(_ENDED) from None
         raise ToolError(failed.error)
 
-    def _send(self, frame: dict[str, Any]) -> None:
+    def _send_frame(self, frame: dict[str, Any]) -> None:
         assert self._process.stdin is not None
         body = msgspec.json.encode(frame)
         self._process.stdin.write(struct.pack(">I", len(body)) + body)
 
-    async def _answer(self, told: Told | None) -> bytes:
-        """What it says last. Raises ``EOFError`` or ``OSError`` if there is nobody, ``ValueError``
-        for too much, or nonsense."""
+    async def _read_response(self, on_output: OutputCallback | None) -> bytes:
+        """Return the last frame of an answer, after passing the output frames on.
+
+        Raises ``EOFError`` or ``OSError`` if the agent is gone, ``ValueError`` if the frame is
+        too long or malformed."""
         assert self._process.stdin is not None
         await self._process.stdin.drain()
-        frame = await self._frame()
-        while told is not None and frame.startswith(b'{"written"'):
-            told(*msgspec.json.decode(frame, type=_Wrote).written)
-            frame = await self._frame()
+        frame = await self._read_frame()
+        while on_output is not None and frame.startswith(b'{"written"'):
+            on_output(*msgspec.json.decode(frame, type=_OutputFrame).written)
+            frame = await self._read_frame()
         return frame
 
-    async def _frame(self) -> bytes:
+    async def _read_frame(self) -> bytes:
         assert self._process.stdout is not None
         (size,) = struct.unpack(">I", await self._process.stdout.readexactly(4))
         if size > 2 * self._limits.disk_bytes + (1 << 24):
             raise ValueError("a frame is too long")
         return await self._process.stdout.readexactly(size)
 
-    async def _stop(self, asking: asyncio.Future[bytes]) -> None:
-        """What runs is interrupted, and the box stays usable; one that does not heed it ends."""
+    async def _interrupt(self, response: asyncio.Future[bytes]) -> None:
+        """Interrupt the running request. The box stays usable if the agent confirms in time; else
+        it is closed."""
         with suppress(OSError):
-            self._send({"op": "stop"})
-        done, _ = await asyncio.wait({asking}, timeout=_SLACK_S)
-        if not done or asking.exception() is not None:
-            asking.cancel()
+            self._send_frame({"op": "stop"})
+        done, _ = await asyncio.wait({response}, timeout=_GRACE_S)
+        if not done or response.exception() is not None:
+            response.cancel()
             await self.close()
 
-    async def _last_words(self) -> str:
-        """What the program that should have started the box said instead."""
-        said = b""
+    async def _start_error(self) -> str:
+        """Return the last line of the error output of a process that did not start a box."""
+        error_output = b""
         if self._process.stderr is not None:
             with suppress(TimeoutError):
                 async with asyncio.timeout(1):
-                    said = await self._process.stderr.read(_MOST_TOLD)
-        line = said.decode(errors="replace").strip().splitlines()[-1:]
+                    error_output = await self._process.stderr.read(_MAX_STDERR)
+        line = error_output.decode(errors="replace").strip().splitlines()[-1:]
         return line[0] if line else "it ended at once"
 
 
-def _bounded(told: Told, most: int) -> Told:
-    """Hears no more than there may be."""
-    left = [most, most]
+def _limit_output(on_output: OutputCallback, max_chars: int) -> OutputCallback:
+    """Return a callback that passes at most ``max_chars`` characters of each stream to
+    ``on_output``."""
+    room_left = [max_chars, max_chars]
 
-    def tell(*pieces: str) -> None:
-        heard = [piece[:room] for piece, room in zip(pieces, left, strict=True)]
-        left[:] = [room - len(piece) for piece, room in zip(heard, left, strict=True)]
-        if any(heard):
-            told(*heard)
+    def forward(*pieces: str) -> None:
+        shortened = [piece[:room] for piece, room in zip(pieces, room_left, strict=True)]
+        room_left[:] = [room - len(s) for s, room in zip(shortened, room_left, strict=True)]
+        if any(shortened):
+            on_output(*shortened)
 
-    return tell
+    return forward
 
 
-def _is_path(path: str) -> bool:
+def _is_relative_path(path: str) -> bool:
     return bool(path) and not path.startswith("/") and ".." not in path.split("/")

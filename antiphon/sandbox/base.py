@@ -1,6 +1,4 @@
-"""The contract of a sandbox: boxes that run code nobody has read, and files in them. It knows no
-tool and no request.
-"""
+"""The sandbox contract: isolated boxes that run untrusted code and hold files."""
 
 from __future__ import annotations
 
@@ -9,91 +7,115 @@ from typing import Literal, Protocol
 
 from msgspec import Struct
 
-__all__ = ["Box", "Ended", "Entry", "Limits", "Outcome", "Sandbox", "Told"]
+__all__ = [
+    "Box",
+    "EndReason",
+    "ExecutionResult",
+    "FileEntry",
+    "Limits",
+    "OutputCallback",
+    "Sandbox",
+]
 
-#: ``done``, or the code raised; ``stopped``: it was asked to, or took too long (``timeout``), or
-#: used too much ``memory``, or wrote too much ``output``; ``died``: its process ended itself.
-Ended = Literal["done", "raised", "timeout", "stopped", "memory", "output", "died"]
+#: Why an execution ended. ``done``: it finished. ``raised``: the Python code raised. ``stopped``:
+#: the caller cancelled it. ``timeout``, ``memory``, ``output``: it exceeded that limit. ``died``:
+#: its process ended itself.
+EndReason = Literal["done", "raised", "timeout", "stopped", "memory", "output", "died"]
 
 
 class Limits(Struct, frozen=True, kw_only=True):
-    """What a box may use, all its processes together. ``disk_bytes``: of ``/mnt/data``;
-    ``/tmp`` has as much again."""
+    """Resource limits of a box, for all its processes together.
+
+    ``disk_bytes`` is the size of ``/mnt/data``; ``/tmp`` has the same size in addition."""
 
     memory_bytes: int = 1 << 30
     disk_bytes: int = 256 << 20
     processes: int = 128
 
 
-class Outcome(Struct, frozen=True, kw_only=True):
-    """What came of code or a command. ``output`` is all it wrote (``errors``: a command's standard
-    error), cut in the middle; ``images``: paths of pictures it showed. ``kept``: variables are
-    still there."""
+class ExecutionResult(Struct, frozen=True, kw_only=True):
+    """The result of running Python code or a shell command.
+
+    ``output`` is what it wrote, truncated in the middle. For a command, ``output`` is its
+    standard output and ``stderr`` its standard error; for Python code both are in ``output``.
+    ``images`` are the paths of images that Python code displayed. ``variables_kept`` is false if
+    the Python interpreter was restarted, so that its variables are lost."""
 
     output: str
-    ended: Ended
-    errors: str = ""
+    end_reason: EndReason
+    stderr: str = ""
     exit_code: int | None = None
     images: tuple[str, ...] = ()
-    kept: bool = True
+    variables_kept: bool = True
 
 
-#: Hears what a command has written: standard output, standard error.
-Told = Callable[[str, str], None]
+#: Receives new output of a running command: its standard output and its standard error.
+OutputCallback = Callable[[str, str], None]
 
 
-class Entry(Struct, frozen=True, order=True):
-    """A file: its path below ``/mnt/data``, its size in bytes, when it changed (nanoseconds)."""
+class FileEntry(Struct, frozen=True, order=True):
+    """A file: path relative to ``/mnt/data``, size in bytes, modification time in nanoseconds."""
 
     path: str
     size: int
-    changed: int
+    modified_ns: int
 
 
 class Box(Protocol):
-    """One isolated place: a Python whose variables stay, a shell, and ``/mnt/data``. Calls of it
-    are made one after the other. Methods raise ``ToolError`` once it is dead; a task that is
-    cancelled stops what it runs."""
+    """An isolated environment: a Python interpreter that keeps its variables, a shell, and the
+    folder ``/mnt/data``.
+
+    Calls run one at a time. Methods raise ``ToolError`` once the box is dead. Cancelling a call
+    interrupts what it runs."""
 
     @property
     def is_alive(self) -> bool:
-        """False once nothing can be run in it any more."""
+        """Whether the box can still run code."""
 
-    async def python(self, code: str, *, timeout_s: float, most: int) -> Outcome:
-        """Run it after what was run before. ``most``: characters of output."""
+    async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
+        """Run ``code`` in the interpreter that earlier calls used. ``max_chars`` limits the
+        output."""
 
     async def command(
-        self, command: str, *, timeout_s: float, most: int, told: Told | None = None
-    ) -> Outcome:
-        """Run it in a shell of its own, in ``/mnt/data``. ``told`` hears what it writes as it
-        comes, up to ``most``: all of it, unless it writes more."""
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        max_chars: int,
+        on_output: OutputCallback | None = None,
+    ) -> ExecutionResult:
+        """Run ``command`` in a new shell, in ``/mnt/data``.
 
-    async def entries(self) -> tuple[Entry, ...]:
-        """The files below ``/mnt/data``, no links, by their paths."""
+        ``on_output`` receives the output while the command runs, up to ``max_chars`` characters
+        of each stream."""
+
+    async def list_files(self) -> tuple[FileEntry, ...]:
+        """List the regular files below ``/mnt/data``, sorted by path. Links are left out."""
 
     async def read(self, path: str) -> bytes | None:
-        """A file below ``/mnt/data``; None if there is none."""
+        """Return the content of a file below ``/mnt/data``, or None if there is no such file."""
 
     async def write(self, path: str, content: bytes) -> None:
-        """Make or replace it. Raises ``ToolError`` where there is no room."""
+        """Create or replace a file. Raises ``ToolError`` if the disk is full."""
 
     async def remove(self, path: str) -> bool:
-        """False if there was none."""
+        """Delete a file. Returns false if there was none."""
 
     async def share(self, name: str, files: Mapping[str, bytes], scripts: Collection[str]) -> None:
-        """Files below ``/mnt/skills/NAME``, in place of those that were there: what runs in the box
-        can read them, and not change them. ``scripts``: those that can be executed. Raises
-        ``ToolError`` where there is no room."""
+        """Put read-only files at ``/mnt/skills/NAME``, replacing those that were there.
+
+        ``scripts`` are the paths of the executable ones. Raises ``ToolError`` if they exceed the
+        disk limit."""
 
     async def close(self) -> None:
-        """Everything in it ends and is gone."""
+        """End all processes and delete all files of the box."""
 
 
 class Sandbox(Protocol):
-    """Makes boxes. Whoever opens one closes it."""
+    """Opens boxes. The caller that opens a box closes it."""
 
     async def open(self, limits: Limits) -> Box:
-        """A new box. Raises ``ToolError``."""
+        """Start a new box. Raises ``ToolError`` if that fails."""
 
     async def close(self) -> None:
-        """Nothing is opened any more; boxes that wait for somebody end."""
+        """Stop opening boxes, and close the idle ones in the pool."""

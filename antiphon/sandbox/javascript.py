@@ -1,9 +1,8 @@
-"""JavaScript that nobody has read, run by QuickJS inside a WebAssembly machine: no files, no
-network, no clock and no chance, so that a program given the same answers always does the same.
+"""Runs untrusted JavaScript in QuickJS inside a WebAssembly machine.
 
-A program is not kept between its steps: it is run again from its beginning with the answers that
-there are by then. It knows no tools and no requests.
-"""
+A program has no files, no network, no clock and no randomness: with the same call outcomes it
+always does the same. A program is not kept alive between its steps: each step runs it again from
+its beginning with the outcomes known by then."""
 
 from __future__ import annotations
 
@@ -22,140 +21,153 @@ from msgspec import Struct
 if TYPE_CHECKING:
     import wasmtime
 
-__all__ = ["Answer", "Asked", "JavaScript", "Stage"]
+__all__ = ["CallOutcome", "JavaScript", "ProgramCall", "ProgramState"]
 
-_QUICKJS = "qjs-wasi-reactor.wasm"
-#: Of QuickJS: what ``JS_Eval`` gives where the code threw.
+_QUICKJS_PACKAGE = "qjs-wasi-reactor.wasm"
+#: QuickJS: the tag of the value that ``JS_Eval`` returns if the code threw.
 _EXCEPTION = 6
-#: Of QuickJS, too: a job threw, and others may be left.
-_THREW = -2
-_SLOW = "It took too long and was stopped."
-_BROKE = "It broke off: it used too much memory, or calls itself without an end."
+#: QuickJS: ``js_std_loop_once`` returns this if a job threw; others may remain.
+_JOB_THREW = -2
+_TIMEOUT_MESSAGE = "It took too long and was stopped."
+_TRAP_MESSAGE = "It was aborted: it used too much memory or recursed without end."
 
 
-class Asked(Struct, frozen=True, array_like=True):
-    """A call of ``tools``: what stands behind the name, and the argument as JSON (``""``: none)."""
+class ProgramCall(Struct, frozen=True, array_like=True):
+    """A call of a function in ``tools``: its path below ``tools``, and its argument as JSON (empty
+    if there is none)."""
 
     path: tuple[str, ...]
     argument: str
 
 
-class Answer(Struct, frozen=True, array_like=True):
-    """What came of a call: a value as JSON; or, with ``failed``, the message of what is thrown, as
-    JSON too."""
+class CallOutcome(Struct, frozen=True, array_like=True):
+    """The outcome of a call, as JSON: the value it resolves to or, if ``failed``, the message of
+    the error it throws."""
 
     value: str
     failed: bool = False
 
 
-class Stage(Struct, frozen=True, kw_only=True):
-    """How far a program came: it waits for answers to what it ``asked``, or it is over.
-    ``said``: all it has put out; ``error``: why it broke off."""
+class ProgramState(Struct, frozen=True, kw_only=True):
+    """The state of a program after a step.
 
-    asked: tuple[Asked, ...] = ()
-    said: str = ""
+    It waits for ``pending_calls``, or it has ended. ``output`` is all it has printed; ``error``
+    says why it failed."""
+
+    pending_calls: tuple[ProgramCall, ...] = ()
+    output: str = ""
     error: str | None = None
 
 
-_stage = msgspec.json.Decoder(Stage).decode
+_decode_state = msgspec.json.Decoder(ProgramState).decode
 
 
 class JavaScript:
-    """Runs programs, ``side_by_side`` of them at a time, each in a machine of its own. ``step_s``:
-    seconds a program may compute before it is over or waits."""
+    """Runs up to ``max_concurrent`` programs at a time, each in its own machine.
+
+    ``step_s`` is the time in seconds that one step may compute."""
 
     def __init__(
-        self, *, step_s: float = 5.0, memory_bytes: int = 64 << 20, side_by_side: int = 4
+        self, *, step_s: float = 5.0, memory_bytes: int = 64 << 20, max_concurrent: int = 4
     ) -> None:
         self._step_s = step_s
         self._memory_bytes = memory_bytes
         self._prelude = resources.files("antiphon.sandbox").joinpath("prelude.js").read_text()
-        self._threads = ThreadPoolExecutor(side_by_side, thread_name_prefix="program")
-        self._compiling = threading.Lock()
-        self._compiled: bytearray | None = None
+        self._threads = ThreadPoolExecutor(max_concurrent, thread_name_prefix="program")
+        self._compile_lock = threading.Lock()
+        self._compiled_module: bytearray | None = None
 
     @staticmethod
-    def is_here() -> bool:
-        """Whether what it needs is installed: the extra ``programs``."""
+    def is_installed() -> bool:
+        """Whether the packages of the extra ``programs`` are installed."""
         try:
-            return util.find_spec("wasmtime") is not None and bool(metadata.version(_QUICKJS))
+            return util.find_spec("wasmtime") is not None and bool(
+                metadata.version(_QUICKJS_PACKAGE)
+            )
         except metadata.PackageNotFoundError:
             return False
 
     def close(self) -> None:
-        """Nothing is run any more; what still runs ends within its time."""
+        """Stop running programs. Those that run now end within their time limit."""
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     async def advance(
         self,
         code: str,
         paths: Sequence[tuple[str, ...]],
-        answers: Sequence[Answer] = (),
+        outcomes: Sequence[CallOutcome] = (),
         *,
-        at: int = 0,
-    ) -> Stage:
-        """Run ``code`` from its beginning, its first calls answered. ``paths``: what stands behind
-        ``tools``; ``at``: the time in it, in milliseconds, which also seeds its chance. To cancel
-        it stops the program."""
+        time_ms: int = 0,
+    ) -> ProgramState:
+        """Run ``code`` from its beginning until it ends or waits for a call without an outcome.
+
+        ``paths`` are the functions below ``tools``; ``outcomes`` belong to the first calls, in
+        order. ``time_ms`` is the time that the program sees, and the seed of its random numbers.
+        Cancelling this call stops the program."""
         from wasmtime import Config, Engine
 
         config = Config()
         config.epoch_interruption = True
-        engine = Engine(config)  # one a program: to raise its epoch stops what runs in it
-        given = json.dumps([code, paths, [[a.value, a.failed] for a in answers], at])
-        left = threading.Event()
+        engine = Engine(config)  # one per program: incrementing its epoch stops the program
+        arguments = json.dumps(
+            [code, paths, [[each.value, each.failed] for each in outcomes], time_ms]
+        )
+        abandoned = threading.Event()
         try:
             return await asyncio.get_running_loop().run_in_executor(
-                self._threads, self._advance, engine, given, left
+                self._threads, self._run, engine, arguments, abandoned
             )
         finally:
-            left.set()
+            abandoned.set()
             engine.increment_epoch()
 
-    # --- in a thread -----------------------------------------------------------------------------
+    # --- worker threads --------------------------------------------------------------------------
 
-    def _advance(self, engine: wasmtime.Engine, given: str, left: threading.Event) -> Stage:
-        machine = _Machine(engine, self._module(engine), self._memory_bytes)
-        if left.is_set():  # before there was an epoch that could end
-            return Stage(error=_SLOW)
+    def _run(
+        self, engine: wasmtime.Engine, arguments: str, abandoned: threading.Event
+    ) -> ProgramState:
+        machine = _Machine(engine, self._load_module(engine), self._memory_bytes)
+        if abandoned.is_set():  # the epoch was incremented before the deadline was set
+            return ProgramState(error=_TIMEOUT_MESSAGE)
         timer = threading.Timer(self._step_s, engine.increment_epoch)
         timer.start()
         try:
-            machine.evaluate(f"({self._prelude})({given})")
+            machine.evaluate(f"({self._prelude})({arguments})")
             while True:
                 machine.run_jobs()
-                if told := machine.evaluate("__program.step()"):
-                    return _stage(told)
-        except Exception as error:  # whatever a program does to its machine is no error of ours
-            why = _SLOW if "interrupt" in str(error) else _BROKE
-            said = ""
+                if state := machine.evaluate("__program.step()"):
+                    return _decode_state(state)
+        except Exception as error:  # a program may break its machine in any way
+            message = _TIMEOUT_MESSAGE if "interrupt" in str(error) else _TRAP_MESSAGE
+            output = ""
             with suppress(Exception):
-                said = machine.evaluate("__program.said()")
-            return Stage(said=said, error=why)
+                output = machine.evaluate("__program.output()")
+            return ProgramState(output=output, error=message)
         finally:
             timer.cancel()
 
-    def _module(self, engine: wasmtime.Engine) -> wasmtime.Module:
-        """QuickJS. It takes a second to be compiled, once."""
+    def _load_module(self, engine: wasmtime.Engine) -> wasmtime.Module:
+        """Load QuickJS. The first call compiles it, which takes about a second."""
         from wasmtime import Module
 
-        with self._compiling:
-            if self._compiled is None:
-                files = metadata.files(_QUICKJS) or ()
+        with self._compile_lock:
+            if self._compiled_module is None:
+                files = metadata.files(_QUICKJS_PACKAGE) or ()
                 path = next(file for file in files if file.name.endswith(".wasm"))
-                self._compiled = Module.from_file(engine, str(path.locate())).serialize()
-        return Module.deserialize(engine, self._compiled)
+                self._compiled_module = Module.from_file(engine, str(path.locate())).serialize()
+        return Module.deserialize(engine, self._compiled_module)
 
 
 class _Machine:
-    """A machine with QuickJS in it. What it tells is believed as little as a client's body; all of
-    it is gone with this."""
+    """A WebAssembly machine that runs QuickJS.
+
+    The values it returns are untrusted. Its memory is freed with this object."""
 
     def __init__(self, engine: wasmtime.Engine, module: wasmtime.Module, memory_bytes: int) -> None:
         from wasmtime import Linker, Store, WasiConfig
 
         self._store = store = Store(engine)
-        store.set_wasi(WasiConfig())  # of which nothing is granted
+        store.set_wasi(WasiConfig())  # no capabilities: no files, environment or clock
         store.set_limits(memory_size=memory_bytes)
         store.set_epoch_deadline(1)
         linker = Linker(engine)
@@ -165,33 +177,33 @@ class _Machine:
         runtime = self._call("JS_NewRuntime")
         self._call("js_std_init_handlers", runtime)
         self._context = self._call("JS_NewContext", runtime)
-        self._name, _ = self._put("program")
-        self._place = self._call("malloc", 4)
+        self._script_name, _ = self._write_string("program")
+        self._length_address = self._call("malloc", 4)
 
     def evaluate(self, source: str) -> str:
-        """The value of a script, as text. Raises ``ValueError`` where it throws."""
-        text, size = self._put(source)
-        value = self._call("JS_Eval", self._context, text, size, self._name, 0)
+        """Return the value of a script as text. Raises ``ValueError`` if it throws."""
+        text, size = self._write_string(source)
+        value = self._call("JS_Eval", self._context, text, size, self._script_name, 0)
         if (value >> 32) & 0xFFFFFFFF == _EXCEPTION:
-            raise ValueError("the prelude broke")
-        found = self._call("JS_ToCStringLen2", self._context, self._place, value, 0)
-        size = int.from_bytes(self._read(self._place, 4), "little")
-        return self._read(found, size).decode("utf-8", "replace")
+            raise ValueError("the script threw an exception")
+        address = self._call("JS_ToCStringLen2", self._context, self._length_address, value, 0)
+        size = int.from_bytes(self._read(self._length_address, 4), "little")
+        return self._read(address, size).decode("utf-8", "replace")
 
     def run_jobs(self) -> None:
-        """All that can go on by itself does."""
-        while self._call("js_std_loop_once", self._context) == _THREW:
+        """Run promise jobs until none is ready."""
+        while self._call("js_std_loop_once", self._context) == _JOB_THREW:
             pass
 
-    def _put(self, text: str) -> tuple[int, int]:
+    def _write_string(self, text: str) -> tuple[int, int]:
         content = text.encode("utf-8", "replace")
-        place = self._call("malloc", len(content) + 1)
-        self._exports["memory"].write(self._store, content + b"\0", place)
-        return place, len(content)
+        address = self._call("malloc", len(content) + 1)
+        self._exports["memory"].write(self._store, content + b"\0", address)
+        return address, len(content)
 
-    def _read(self, place: int, size: int) -> bytearray:
-        found: bytearray = self._exports["memory"].read(self._store, place, place + size)
-        return found
+    def _read(self, address: int, size: int) -> bytearray:
+        content: bytearray = self._exports["memory"].read(self._store, address, address + size)
+        return content
 
-    def _call(self, name: str, *given: int) -> Any:
-        return self._exports[name](self._store, *given)
+    def _call(self, name: str, *arguments: int) -> Any:
+        return self._exports[name](self._store, *arguments)

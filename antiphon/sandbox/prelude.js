@@ -1,22 +1,27 @@
-(given) => {
+(input) => {
   "use strict";
-  // What a program sees besides the language, and how it is asked where it stands. A program may
-  // break all of it: it breaks only itself.
-  const [code, paths, answers, at] = given;
+  // The globals that a program sees besides the language, and the functions that report its state.
+  // A program may overwrite all of them: it breaks only itself.
+  const [code, paths, outcomes, timeMs] = input;
   const { stringify, parse } = JSON;
-  const asked = [], open = [], said = [];
-  let over = false, error = null;
+  const calls = [], settlers = [], lines = [];
+  let isFinished = false, error = null;
 
-  // The same answers must lead to the same calls: time stands still, and chance is drawn from it.
-  const Real = Date;
-  globalThis.Date = new Proxy(Real, {
-    construct: (target, given, as) =>
-      Reflect.construct(target, given.length ? given : [at], as === globalThis.Date ? target : as),
-    apply: () => new Real(at).toString(),
-    get: (target, name) => (name === "now" ? () => at : target[name]),
+  // The same outcomes must lead to the same calls: the clock stands still, and Math.random is
+  // seeded with its time.
+  const RealDate = Date;
+  globalThis.Date = new Proxy(RealDate, {
+    construct: (target, args, newTarget) =>
+      Reflect.construct(
+        target,
+        args.length ? args : [timeMs],
+        newTarget === globalThis.Date ? target : newTarget,
+      ),
+    apply: () => new RealDate(timeMs).toString(),
+    get: (target, name) => (name === "now" ? () => timeMs : target[name]),
   });
-  Real.prototype.constructor = globalThis.Date;
-  let state = at >>> 0;
+  RealDate.prototype.constructor = globalThis.Date;
+  let state = timeMs >>> 0;
   Math.random = () => {
     state = (state + 0x6d2b79f5) | 0;
     let x = Math.imul(state ^ (state >>> 15), 1 | state);
@@ -25,34 +30,35 @@
   };
   for (const name of ["performance", "WeakRef", "FinalizationRegistry"]) delete globalThis[name];
 
-  const written = (value) => {
+  const format = (value) => {
     if (typeof value === "string") return value.toWellFormed();
     if (value instanceof Error) return `${value.name}: ${value.message}`.toWellFormed();
     return stringify(value) ?? String(value).toWellFormed();
   };
-  const text = (...values) => void said.push(values.map(written).join(" "));
+  const text = (...values) => void lines.push(values.map(format).join(" "));
   globalThis.text = text;
   globalThis.console = Object.fromEntries(
     ["log", "info", "debug", "warn", "error"].map((name) => [name, text]),
   );
   globalThis.image = () => {
-    throw new Error("image() is not possible here: put out text.");
+    throw new Error("image() is not supported here: use text() instead.");
   };
 
   const call = (path) => (argument) => {
-    const given = argument === undefined ? "" : stringify(argument);
-    if (given === undefined) throw new TypeError(`tools.${path.join(".")} takes no function.`);
-    return new Promise((yes, no) => {
-      asked.push([path, given]);
-      open.push([yes, no]);
+    const json = argument === undefined ? "" : stringify(argument);
+    if (json === undefined)
+      throw new TypeError(`tools.${path.join(".")} does not accept a function.`);
+    return new Promise((resolve, reject) => {
+      calls.push([path, json]);
+      settlers.push([resolve, reject]);
     });
   };
   const strict = (target, name) =>
     new Proxy(target, {
-      get: (all, key) => {
-        if (typeof key === "string" && !(key in all))
+      get: (members, key) => {
+        if (typeof key === "string" && !(key in members))
           throw new ReferenceError(`There is no ${name}.${key}.`);
-        return all[key];
+        return members[key];
       },
     });
   const tools = Object.create(null);
@@ -65,43 +71,45 @@
     if (typeof inner !== "function") tools[name] = strict(inner, `tools.${name}`);
   globalThis.tools = strict(tools, "tools");
 
-  // The code stands in the third line of a function, in a file of this name.
-  const broken = (why) => {
-    if (why === null) return "It used too much memory."; // more than it takes to say so
-    if (!(why instanceof Error)) return written(why);
-    const line = /<input>:(\d+)/.exec(why.stack ?? "");
-    return written(why) + (line && line[1] > 2 ? ` (line ${line[1] - 2})` : "");
+  // QuickJS names the file of the code "<input>"; its first line is the third of a function.
+  const errorMessage = (reason) => {
+    // QuickJS throws null if there is not even memory for an error object.
+    if (reason === null) return "It used too much memory.";
+    if (!(reason instanceof Error)) return format(reason);
+    const line = /<input>:(\d+)/.exec(reason.stack ?? "");
+    return format(reason) + (line && line[1] > 2 ? ` (line ${line[1] - 2})` : "");
   };
-  let answered = 0;
+  let settled = 0;
   globalThis.__program = {
     step: () => {
-      if (error === null && asked.length > answered && asked.length <= answers.length) {
-        for (; answered < asked.length; answered++) {
-          const [yes, no] = open[answered], [value, failed] = answers[answered];
-          if (failed) no(new Error(parse(value)));
-          else yes(parse(value));
+      // Settle the calls once all made so far have an outcome; "" means: run the jobs again.
+      if (error === null && calls.length > settled && calls.length <= outcomes.length) {
+        for (; settled < calls.length; settled++) {
+          const [resolve, reject] = settlers[settled], [value, failed] = outcomes[settled];
+          if (failed) reject(new Error(parse(value)));
+          else resolve(parse(value));
         }
         return "";
       }
-      const left = error === null ? asked.slice(answers.length) : [];
-      if (error === null && !left.length && !over)
+      const pending = error === null ? calls.slice(outcomes.length) : [];
+      if (error === null && !pending.length && !isFinished)
         error = "It waits for something that never comes.";
-      return stringify({ asked: left, said: said.join("\n"), error });
+      return stringify({ pending_calls: pending, output: lines.join("\n"), error });
     },
-    said: () => said.join("\n"),
+    output: () => lines.join("\n"),
   };
   try {
     const Program = (async () => {}).constructor;
     new Program(code)().then(
       (value) => {
         if (value !== undefined) text(value);
-        over = true;
+        isFinished = true;
       },
-      (why) => {
-        error = broken(why);
+      (reason) => {
+        error = errorMessage(reason);
       },
     );
-  } catch (why) {
-    error = broken(why);
+  } catch (reason) {
+    error = errorMessage(reason);
   }
 }

@@ -1,8 +1,6 @@
-"""The filter of system calls in a box: a classic BPF program, written by hand.
+"""The seccomp filter of a box: a classic BPF program, written by hand.
 
-What reaches deep into the kernel or beyond the box is refused. It knows numbers of calls and
-nothing of what is run.
-"""
+It denies system calls that reach deep into the kernel or beyond the box."""
 
 from __future__ import annotations
 
@@ -11,16 +9,16 @@ import socket
 import struct
 from collections.abc import Iterator, Mapping
 
-__all__ = ["ARCHITECTURES", "program"]
+__all__ = ["ARCHITECTURES", "build_filter"]
 
-#: Machine → its AUDIT_ARCH, and its column below (linux/audit.h).
+#: Machine → its AUDIT_ARCH (linux/audit.h) and the index of its numbers in the tables below.
 ARCHITECTURES: Mapping[str, tuple[int, int]] = {
     "x86_64": (0xC000003E, 0),
     "aarch64": (0xC00000B7, 1),
 }
 
-#: Call → its number on x86-64 and on arm64 (asm/unistd_64.h, asm-generic/unistd.h).
-_REFUSED: Mapping[str, tuple[int | None, int | None]] = {
+#: Denied system call → its number on x86-64 and arm64 (asm/unistd_64.h, asm-generic/unistd.h).
+_DENIED_CALLS: Mapping[str, tuple[int | None, int | None]] = {
     "ptrace": (101, 117),
     "process_vm_readv": (310, 270),
     "process_vm_writev": (311, 271),
@@ -52,7 +50,7 @@ _REFUSED: Mapping[str, tuple[int | None, int | None]] = {
     "io_uring_setup": (425, 425),
     "io_uring_enter": (426, 426),
     "io_uring_register": (427, 427),
-    # memory that belongs to no process, so that nobody could count it
+    # Memory that belongs to no process, which the agent cannot count.
     "memfd_create": (319, 279),
     "memfd_secret": (447, 447),
     "shmget": (29, 194),
@@ -89,66 +87,76 @@ _REFUSED: Mapping[str, tuple[int | None, int | None]] = {
 _CLONE, _CLONE3 = (56, 220), (435, 435)
 _SOCKET, _SOCKETPAIR = (41, 198), (53, 199)
 
-#: Calls of the x32 ABI have this bit.
-_X32 = 0x40000000
-#: CLONE_NEWTIME to CLONE_NEWNET: every flag that makes a namespace (linux/sched.h).
-_NAMESPACES = 0x7E020080
-_FAMILIES = (int(socket.AF_UNIX), int(socket.AF_INET), 10)  # 10: AF_INET6
+#: Set in the numbers of system calls of the x32 ABI.
+_X32_BIT = 0x40000000
+#: CLONE_NEWTIME to CLONE_NEWNET: all flags that create a namespace (linux/sched.h).
+_NAMESPACE_FLAGS = 0x7E020080
+_ALLOWED_FAMILIES = (int(socket.AF_UNIX), int(socket.AF_INET), 10)  # 10: AF_INET6
 _NETLINK = 16
 
 _LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06
 _ALLOW, _ERRNO, _KILL = 0x7FFF0000, 0x00050000, 0x80000000
-#: Where ``struct seccomp_data`` has the number, the architecture and the arguments' lower halves.
+#: Offsets in ``struct seccomp_data``: call number, architecture, lower halves of the arguments.
 _NUMBER, _ARCH, _ARGUMENT = 0, 4, (16, 24, 32)
 
 
-def program(machine: str) -> bytes:
-    """The filter for a machine (``platform.machine()``). Raises ``KeyError`` for one not known."""
+def build_filter(machine: str) -> bytes:
+    """Return the filter for a machine (``platform.machine()``). Raises ``KeyError`` if it is
+    unknown."""
     arch, column = ARCHITECTURES[machine]
-    steps = [
-        _step(_LOAD, _ARCH),
-        _step(_EQUAL, arch, 1, 0),
-        _step(_RETURN, _KILL),
-        _step(_LOAD, _NUMBER),
+    instructions = [
+        _instruction(_LOAD, _ARCH),
+        _instruction(_EQUAL, arch, 1, 0),
+        _instruction(_RETURN, _KILL),
+        _instruction(_LOAD, _NUMBER),
     ]
     if machine == "x86_64":
-        steps += [_step(_AT_LEAST, _X32, 0, 1), _step(_RETURN, _ERRNO | errno.ENOSYS)]
-    for numbers in _REFUSED.values():
+        instructions += [
+            _instruction(_AT_LEAST, _X32_BIT, 0, 1),
+            _instruction(_RETURN, _ERRNO | errno.ENOSYS),
+        ]
+    for numbers in _DENIED_CALLS.values():
         number = numbers[column]
         if number is not None:
-            steps += [_step(_EQUAL, number, 0, 1), _step(_RETURN, _ERRNO | errno.EPERM)]
-    steps += _where(_CLONE3[column], [_step(_RETURN, _ERRNO | errno.ENOSYS)])
-    steps += _where(_CLONE[column], [*_namespaces()])
+            instructions += [
+                _instruction(_EQUAL, number, 0, 1),
+                _instruction(_RETURN, _ERRNO | errno.EPERM),
+            ]
+    instructions += _for_call(_CLONE3[column], [_instruction(_RETURN, _ERRNO | errno.ENOSYS)])
+    instructions += _for_call(_CLONE[column], [*_clone_rules()])
     for numbers in (_SOCKET, _SOCKETPAIR):
-        steps += _where(numbers[column], [*_families()])
-    return b"".join([*steps, _step(_RETURN, _ALLOW)])
+        instructions += _for_call(numbers[column], [*_socket_rules()])
+    return b"".join([*instructions, _instruction(_RETURN, _ALLOW)])
 
 
-def _namespaces() -> Iterator[bytes]:
-    """``clone`` makes processes and threads, and no namespaces."""
-    yield _step(_LOAD, _ARGUMENT[0])
-    yield _step(_ANY_BIT, _NAMESPACES, 0, 1)
-    yield _step(_RETURN, _ERRNO | errno.EPERM)
-    yield _step(_RETURN, _ALLOW)
+def _clone_rules() -> Iterator[bytes]:
+    """Rules for ``clone``: processes and threads, but no new namespaces."""
+    yield _instruction(_LOAD, _ARGUMENT[0])
+    yield _instruction(_ANY_BIT, _NAMESPACE_FLAGS, 0, 1)
+    yield _instruction(_RETURN, _ERRNO | errno.EPERM)
+    yield _instruction(_RETURN, _ALLOW)
 
 
-def _families() -> Iterator[bytes]:
-    """Sockets of the usual kinds; of netlink only routes, which libraries ask about. AF_VSOCK, for
-    one, would lead out of every network namespace."""
-    yield _step(_LOAD, _ARGUMENT[0])
-    for family in _FAMILIES:
-        yield _step(_EQUAL, family, 0, 1)
-        yield _step(_RETURN, _ALLOW)
-    yield _step(_EQUAL, _NETLINK, 0, 3)
-    yield _step(_LOAD, _ARGUMENT[2])
-    yield _step(_EQUAL, 0, 0, 1)
-    yield _step(_RETURN, _ALLOW)
-    yield _step(_RETURN, _ERRNO | errno.EAFNOSUPPORT)
+def _socket_rules() -> Iterator[bytes]:
+    """Rules for sockets: UNIX and IP, and of netlink only routes, which libraries query.
+
+    Others are denied: AF_VSOCK, for example, bypasses network namespaces."""
+    yield _instruction(_LOAD, _ARGUMENT[0])
+    for family in _ALLOWED_FAMILIES:
+        yield _instruction(_EQUAL, family, 0, 1)
+        yield _instruction(_RETURN, _ALLOW)
+    yield _instruction(_EQUAL, _NETLINK, 0, 3)
+    yield _instruction(_LOAD, _ARGUMENT[2])
+    yield _instruction(_EQUAL, 0, 0, 1)
+    yield _instruction(_RETURN, _ALLOW)
+    yield _instruction(_RETURN, _ERRNO | errno.EAFNOSUPPORT)
 
 
-def _where(number: int, steps: list[bytes]) -> list[bytes]:
-    return [_step(_EQUAL, number, 0, len(steps)), *steps]
+def _for_call(number: int, instructions: list[bytes]) -> list[bytes]:
+    """Apply the rules to one system call."""
+    return [_instruction(_EQUAL, number, 0, len(instructions)), *instructions]
 
 
-def _step(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+def _instruction(code: int, value: int, yes: int = 0, no: int = 0) -> bytes:
+    """Encode a BPF instruction; ``yes`` and ``no`` are jump distances."""
     return struct.pack("=HBBI", code, yes, no, value)

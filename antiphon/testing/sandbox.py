@@ -1,51 +1,57 @@
-"""A sandbox without isolation, for tests of what stands around one: it "runs" code by a function of
-the test. Never code that nobody has read.
-"""
+"""A fake sandbox for tests: no isolation, and a function of the test instead of an interpreter.
+
+Never run untrusted code with it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 
 from antiphon.errors import ToolError
-from antiphon.sandbox.base import Entry, Limits, Outcome, Told
+from antiphon.sandbox.base import ExecutionResult, FileEntry, Limits, OutputCallback
 
-__all__ = ["FakeBox", "FakeSandbox", "Runs"]
+__all__ = ["FakeBox", "FakeSandbox", "RunFunction"]
 
-#: What is run, and the files of the box, which it may change → what came of it.
-Runs = Callable[[str, dict[str, bytes]], Outcome]
+#: Takes the code and the files of the box, which it may change; returns the result.
+RunFunction = Callable[[str, dict[str, bytes]], ExecutionResult]
 
 
 class FakeBox:
-    """``Box`` whose files lie in a dictionary."""
+    """``Box`` with its files in a dictionary."""
 
-    def __init__(self, runs: Runs, limits: Limits) -> None:
-        self._runs = runs
+    def __init__(self, run: RunFunction, limits: Limits) -> None:
+        self._run_function = run
         self._limits = limits
         self.files: dict[str, bytes] = {}
-        #: What it can read besides, by name.
+        #: Shared files by name.
         self.shared: dict[str, dict[str, bytes]] = {}
         self.is_alive = True
-        #: What was run.
-        self.ran: list[str] = []
+        #: The code and commands that were run.
+        self.executed: list[str] = []
 
-    async def python(self, code: str, *, timeout_s: float, most: int) -> Outcome:
+    async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
         return self._run(code)
 
     async def command(
-        self, command: str, *, timeout_s: float, most: int, told: Told | None = None
-    ) -> Outcome:
-        outcome = self._run(command)
-        if told is not None:
-            for text in outcome.output.splitlines(keepends=True):
-                told(text, "")
-            if outcome.errors:
-                told("", outcome.errors)
-        return outcome
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        max_chars: int,
+        on_output: OutputCallback | None = None,
+    ) -> ExecutionResult:
+        result = self._run(command)
+        if on_output is not None:
+            for text in result.output.splitlines(keepends=True):
+                on_output(text, "")
+            if result.stderr:
+                on_output("", result.stderr)
+        return result
 
-    async def entries(self) -> tuple[Entry, ...]:
+    async def list_files(self) -> tuple[FileEntry, ...]:
         self._check()
         return tuple(
-            Entry(path, len(content), hash(content)) for path, content in sorted(self.files.items())
+            FileEntry(path, len(content), hash(content))
+            for path, content in sorted(self.files.items())
         )
 
     async def read(self, path: str) -> bytes | None:
@@ -69,10 +75,10 @@ class FakeBox:
     async def close(self) -> None:
         self.is_alive = False
 
-    def _run(self, text: str) -> Outcome:
+    def _run(self, text: str) -> ExecutionResult:
         self._check()
-        self.ran.append(text)
-        return self._runs(text, self.files)
+        self.executed.append(text)
+        return self._run_function(text, self.files)
 
     def _check(self) -> None:
         if not self.is_alive:
@@ -80,14 +86,14 @@ class FakeBox:
 
 
 class FakeSandbox:
-    """``Sandbox`` of such boxes; ``boxes`` are those it opened."""
+    """``Sandbox`` of fake boxes; ``boxes`` are those it opened."""
 
-    def __init__(self, runs: Runs) -> None:
-        self._runs = runs
+    def __init__(self, run: RunFunction) -> None:
+        self._run_function = run
         self.boxes: list[FakeBox] = []
 
     async def open(self, limits: Limits) -> FakeBox:
-        self.boxes.append(FakeBox(self._runs, limits))
+        self.boxes.append(FakeBox(self._run_function, limits))
         return self.boxes[-1]
 
     async def close(self) -> None:

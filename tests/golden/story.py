@@ -136,15 +136,22 @@ class _Box(FakeBox):
         super().__init__(line, Limits())
         self._leave = leave
 
-    async def python(self, code: str, *, timeout_s: float, most: int) -> ExecutionResult:
+    async def python(self, code: str, *, timeout_s: float, max_chars: int) -> ExecutionResult:
         await self._wait(code)
-        return await super().python(code, timeout_s=timeout_s, max_chars=most)
+        return await super().python(code, timeout_s=timeout_s, max_chars=max_chars)
 
     async def command(
-        self, command: str, *, timeout_s: float, most: int, told: OutputCallback | None = None
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        max_chars: int,
+        on_output: OutputCallback | None = None,
     ) -> ExecutionResult:
         await self._wait(command)
-        return await super().command(command, timeout_s=timeout_s, max_chars=most, on_output=told)
+        return await super().command(
+            command, timeout_s=timeout_s, max_chars=max_chars, on_output=on_output
+        )
 
     async def _wait(self, text: str) -> None:
         if text == "wait":

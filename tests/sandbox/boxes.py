@@ -1,4 +1,4 @@
-"""A real box for tests, or the reason why this machine can have none."""
+"""Real boxes for tests; skips the test where this machine cannot have them."""
 
 from __future__ import annotations
 
@@ -10,28 +10,29 @@ import pytest
 from antiphon.errors import SetupError
 from antiphon.sandbox.agent_client import AgentBox
 from antiphon.sandbox.base import Limits
-from antiphon.sandbox.bubblewrap import Bubblewrap, Built
+from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
 
-#: Little, so that what breaks a limit breaks it soon.
+#: Small limits, so that tests exceed them quickly.
 SMALL = Limits(memory_bytes=256 << 20, disk_bytes=8 << 20, processes=32)
 
 
 async def sandbox(limits: Limits = SMALL, pool: int = 0) -> Bubblewrap:
-    """One that works; the test is skipped where none can."""
+    """Return a working sandbox, or skip the test."""
     try:
-        made = Bubblewrap(Built.find(), usual=limits, pool=pool)
-        await made.check()
+        bubblewrap = Bubblewrap(BoxSetup.detect(), default_limits=limits, pool_size=pool)
+        await bubblewrap.check()
     except SetupError as error:
         pytest.skip(f"no sandbox on this machine: {error}")
-    return made
+    return bubblewrap
 
 
 @asynccontextmanager
-async def opened(limits: Limits = SMALL) -> AsyncIterator[AgentBox]:
-    made = await sandbox(limits)
-    box = await made.open(limits)
+async def open_box(limits: Limits = SMALL) -> AsyncIterator[AgentBox]:
+    """Open a box for the duration of a test."""
+    bubblewrap = await sandbox(limits)
+    box = await bubblewrap.open(limits)
     try:
         yield box
     finally:
         await box.close()
-        await made.close()
+        await bubblewrap.close()

@@ -1,4 +1,4 @@
-"""What code in a box tries in order to get out of it, or to take more than it was given."""
+"""Attempts of code in a box to escape from it or to exceed its limits."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 
 from antiphon.errors import ToolError
 from antiphon.sandbox.agent_client import AgentBox
-from tests.sandbox.boxes import SMALL, opened
+from tests.sandbox.boxes import SMALL, open_box
 
 CALL = """
 import ctypes, errno, os
@@ -29,41 +29,41 @@ def attempt(work):
 
 @pytest.fixture
 async def box() -> AsyncIterator[AgentBox]:
-    async with opened() as box:
+    async with open_box() as box:
         yield box
 
 
-async def said(box: AgentBox, code: str, timeout_s: float = 10) -> str:
-    outcome = await box.python(CALL + code, timeout_s=timeout_s, most=4000)
-    assert outcome.ended in ("done", "raised"), outcome
-    return outcome.output.strip()
+async def output_of(box: AgentBox, code: str, timeout_s: float = 10) -> str:
+    result = await box.python(CALL + code, timeout_s=timeout_s, max_chars=4000)
+    assert result.end_reason in ("done", "raised"), result
+    return result.output.strip()
 
 
-async def test_the_host_is_not_there(box: AgentBox, tmp_path: Path) -> None:
+async def test_files_of_the_host_are_invisible(box: AgentBox, tmp_path: Path) -> None:
     secret = tmp_path / "secret"
     secret.write_text("of the host")
     code = f"""
 [os.path.exists(p) for p in ({str(secret)!r}, '/etc/shadow', '/etc/passwd', '/home', '/root',
  '/var', '/sys', '/opt', {os.getcwd()!r}, '/srv')]
 """
-    assert await said(box, code) == str([False] * 10)
+    assert await output_of(box, code) == str([False] * 10)
 
 
 @pytest.mark.parametrize("path", ["/x", "/usr/x", "/bin/x", "/etc/x", "/dev/x", "/proc/sys/x"])
-async def test_the_system_cannot_be_written(box: AgentBox, path: str) -> None:
-    refused = await said(box, f"attempt(lambda: open({path!r}, 'w'))")
+async def test_system_folders_are_read_only(box: AgentBox, path: str) -> None:
+    refused = await output_of(box, f"attempt(lambda: open({path!r}, 'w'))")
     assert refused in ("'EROFS'", "'EACCES'", "'EPERM'", "'ENOENT'")
 
 
-async def test_there_is_no_network(box: AgentBox) -> None:
+async def test_box_has_no_network(box: AgentBox) -> None:
     with socket.create_server(("127.0.0.1", 0)) as host:
         port = host.getsockname()[1]
         code = f"import socket; attempt(lambda: socket.create_connection(('127.0.0.1', {port}), 2))"
-        assert await said(box, code) == "'ECONNREFUSED'"
-    assert await said(box, "[name for _, name in socket.if_nameindex()]") == "['lo']"
+        assert await output_of(box, code) == "'ECONNREFUSED'"
+    assert await output_of(box, "[name for _, name in socket.if_nameindex()]") == "['lo']"
 
 
-async def test_sockets_of_the_host_by_name_are_not_there(box: AgentBox) -> None:
+async def test_abstract_sockets_of_the_host_are_unreachable(box: AgentBox) -> None:
     with socket.socket(socket.AF_UNIX) as host:
         host.bind("\0antiphon-escape-test")
         host.listen()
@@ -71,13 +71,15 @@ async def test_sockets_of_the_host_by_name_are_not_there(box: AgentBox) -> None:
 import socket
 attempt(lambda: socket.socket(socket.AF_UNIX).connect(chr(0) + 'antiphon-escape-test'))
 """
-        assert await said(box, code) == "'ECONNREFUSED'"
+        assert await output_of(box, code) == "'ECONNREFUSED'"
 
 
 @pytest.mark.parametrize("family", ["AF_VSOCK", "AF_PACKET", "AF_ALG", "AF_BLUETOOTH"])
-async def test_sockets_that_lead_past_the_network_are_refused(box: AgentBox, family: str) -> None:
+async def test_socket_families_that_bypass_the_network_namespace_are_denied(
+    box: AgentBox, family: str
+) -> None:
     code = f"import socket; attempt(lambda: socket.socket(socket.{family}, socket.SOCK_RAW))"
-    assert await said(box, code) == "'EAFNOSUPPORT'"
+    assert await output_of(box, code) == "'EAFNOSUPPORT'"
 
 
 @pytest.mark.parametrize(
@@ -104,69 +106,71 @@ async def test_sockets_that_lead_past_the_network_are_refused(box: AgentBox, fam
         ("fsopen", "430, b'tmpfs', 0"),
     ],
 )
-async def test_calls_into_the_kernel_are_refused(box: AgentBox, name: str, call: str) -> None:
+async def test_dangerous_system_calls_are_denied(box: AgentBox, name: str, call: str) -> None:
     if os.uname().machine != "x86_64":
         pytest.skip("these are the numbers of x86-64")
-    assert await said(box, f"call({call})") == "'EPERM'"
+    assert await output_of(box, f"call({call})") == "'EPERM'"
 
 
-async def test_newer_clone_and_foreign_abi_do_not_exist(box: AgentBox) -> None:
+async def test_clone3_and_x32_calls_return_enosys(box: AgentBox) -> None:
     if os.uname().machine != "x86_64":
         pytest.skip("these are the numbers of x86-64")
-    assert await said(box, "call(435, 0, 0), call(0x40000000 + 39)") == "('ENOSYS', 'ENOSYS')"
+    assert await output_of(box, "call(435, 0, 0), call(0x40000000 + 39)") == "('ENOSYS', 'ENOSYS')"
 
 
-async def test_it_has_no_rights_and_can_get_none(box: AgentBox) -> None:
-    status = await said(box, "print(open('/proc/self/status').read())")
+async def test_code_has_no_capabilities_and_cannot_gain_any(box: AgentBox) -> None:
+    status = await output_of(box, "print(open('/proc/self/status').read())")
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
     assert {fields[f"Cap{each}"].strip() for each in ("Inh", "Prm", "Eff", "Bnd", "Amb")} == {
         "0" * 16
     }
     assert fields["NoNewPrivs"] == "1" and fields["Seccomp"] == "2"
-    assert await said(box, "os.getuid(), attempt(lambda: os.setuid(0))") == "(1000, 'EINVAL')"
+    assert await output_of(box, "os.getuid(), attempt(lambda: os.setuid(0))") == "(1000, 'EINVAL')"
 
 
-async def test_only_its_own_processes_are_there(box: AgentBox) -> None:
-    pids = await said(box, "sorted(int(p) for p in os.listdir('/proc') if p.isdigit())")
+async def test_only_processes_of_the_box_are_visible(box: AgentBox) -> None:
+    pids = await output_of(box, "sorted(int(p) for p in os.listdir('/proc') if p.isdigit())")
     assert pids == "[1, 2]"
     for look in ("/proc/1/mem", "/proc/1/environ", "/proc/1/root/etc"):
-        refused = await said(box, f"attempt(lambda: os.open({look!r}, os.O_RDONLY))")
+        refused = await output_of(box, f"attempt(lambda: os.open({look!r}, os.O_RDONLY))")
         assert refused in ("'EACCES'", "'EPERM'"), look
 
 
-async def test_its_first_process_cannot_be_ended_nor_stopped(box: AgentBox) -> None:
+async def test_agent_cannot_be_killed_or_stopped_from_inside(box: AgentBox) -> None:
     for number in ("KILL", "STOP", "TERM", "INT"):
-        await said(box, f"import signal; attempt(lambda: os.kill(1, signal.SIG{number}))")
-    assert await said(box, "1 + 1") == "2"
+        await output_of(box, f"import signal; attempt(lambda: os.kill(1, signal.SIG{number}))")
+    assert await output_of(box, "1 + 1") == "2"
 
 
-async def test_links_out_of_its_folder_lead_nowhere(box: AgentBox) -> None:
-    await said(
+async def test_links_out_of_the_folder_are_not_followed(box: AgentBox) -> None:
+    await output_of(
         box,
         "os.symlink('/proc/1/environ', 'env'); os.symlink('/usr', 'usr'); os.mkfifo('pipe');"
         " os.symlink('/etc/ld.so.cache', 'cache'); open('plain', 'w').close()",
     )
-    assert [entry.path for entry in await box.entries()] == ["plain"]
+    assert [entry.path for entry in await box.list_files()] == ["plain"]
     for path in ("env", "usr/bin/env", "cache", "pipe", "../../usr/bin/env", "/usr/bin/env", ".."):
         async with asyncio.timeout(5):
             assert await box.read(path) is None, path
 
 
-async def test_boxes_do_not_see_each_other(box: AgentBox) -> None:
-    async with opened() as other:
-        await said(box, "open('/mnt/data/mine', 'w').write('x'); open('/tmp/mine', 'w').close()")
-        await said(box, "open('/dev/shm/mine', 'w').close()")
+async def test_boxes_are_isolated_from_each_other(box: AgentBox) -> None:
+    async with open_box() as other:
+        await output_of(
+            box, "open('/mnt/data/mine', 'w').write('x'); open('/tmp/mine', 'w').close()"
+        )
+        await output_of(box, "open('/dev/shm/mine', 'w').close()")
         look = "os.listdir('/mnt/data'), os.listdir('/tmp'), os.listdir('/dev/shm')"
-        assert await said(other, look) == "([], [], [])"
-        assert await other.entries() == ()
+        assert await output_of(other, look) == "([], [], [])"
+        assert await other.list_files() == ()
 
 
-async def test_a_fork_bomb_stops_at_the_limit(box: AgentBox) -> None:
+async def test_fork_bomb_stops_at_the_process_limit(box: AgentBox) -> None:
     bomb = "import os\nwhile True:\n    try:\n        os.fork()\n    except OSError:\n        pass"
     async with asyncio.timeout(20):
-        outcome = await box.python(bomb, timeout_s=0.5, most=1000)
-        assert outcome.ended in ("timeout", "memory")
-        left = await said(box, "len([p for p in os.listdir('/proc') if p.isdigit()])")
+        result = await box.python(bomb, timeout_s=0.5, max_chars=1000)
+        assert result.end_reason in ("timeout", "memory")
+        left = await output_of(box, "len([p for p in os.listdir('/proc') if p.isdigit()])")
         assert left == "2"
     count = """
 pids = []
@@ -182,11 +186,11 @@ print(len(pids))
 for pid in pids:
     os.kill(pid, 9)
 """
-    assert int(await said(box, count)) <= SMALL.processes
+    assert int(await output_of(box, count)) <= SMALL.processes
 
 
-async def test_memory_ends_where_it_was_given(box: AgentBox) -> None:
-    assert "MemoryError" in await said(box, "x = bytearray(1 << 30)")
+async def test_memory_limit_ends_code(box: AgentBox) -> None:
+    assert "MemoryError" in await output_of(box, "x = bytearray(1 << 30)")
     bomb = """
 import os, time
 for _ in range(20):
@@ -197,9 +201,9 @@ for _ in range(20):
 time.sleep(30)
 """
     async with asyncio.timeout(20):
-        outcome = await box.python(bomb, timeout_s=15, most=1000)
-    assert outcome.ended == "memory" and not outcome.kept
-    assert await said(box, "2 + 2") == "4"
+        result = await box.python(bomb, timeout_s=15, max_chars=1000)
+    assert result.end_reason == "memory" and not result.variables_kept
+    assert await output_of(box, "2 + 2") == "4"
 
 
 @pytest.mark.parametrize(
@@ -211,14 +215,14 @@ time.sleep(30)
     ],
     ids=["shared", "files"],
 )
-async def test_memory_that_is_not_plainly_its_own_is_counted_too(box: AgentBox, bomb: str) -> None:
+async def test_shared_memory_and_file_metadata_count_as_memory(box: AgentBox, bomb: str) -> None:
     async with asyncio.timeout(80):
-        outcome = await box.python(bomb, timeout_s=60, most=1000)
-    assert outcome.ended == "memory"
+        result = await box.python(bomb, timeout_s=60, max_chars=1000)
+    assert result.end_reason == "memory"
 
 
 @pytest.mark.parametrize("folder", ["/mnt/data", "/tmp", "/dev/shm"])
-async def test_disks_end_where_they_were_given(box: AgentBox, folder: str) -> None:
+async def test_disk_and_file_size_limits_hold(box: AgentBox, folder: str) -> None:
     fill = f"""
 def fill():
     for number in range(1000):
@@ -226,24 +230,24 @@ def fill():
             file.write(bytes(1 << 20))
 attempt(fill)
 """
-    assert await said(box, fill, timeout_s=20) == "'ENOSPC'"
+    assert await output_of(box, fill, timeout_s=20) == "'ENOSPC'"
     big = "open('/mnt/data/big', 'wb').truncate(1 << 30)"
-    assert await said(box, f"attempt(lambda: {big})") == "'EFBIG'"
+    assert await output_of(box, f"attempt(lambda: {big})") == "'EFBIG'"
 
 
-async def test_nothing_is_left_of_a_box(box: AgentBox) -> None:
+async def test_closing_a_box_ends_all_its_processes(box: AgentBox) -> None:
     marker = f"antiphon-escape-{os.getpid()}"
     await box.command(
-        f"setsid nohup bash -c 'exec -a {marker} sleep 600' & sleep 0.2", timeout_s=5, most=100
+        f"setsid nohup bash -c 'exec -a {marker} sleep 600' & sleep 0.2", timeout_s=5, max_chars=100
     )
-    assert _running(marker)
+    assert _pids_with_argument(marker)
     await box.close()
     async with asyncio.timeout(5):
-        while _running(marker):
+        while _pids_with_argument(marker):
             await asyncio.sleep(0)
 
 
-def _running(marker: str) -> list[int]:
+def _pids_with_argument(marker: str) -> list[int]:
     found = []
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -255,10 +259,10 @@ def _running(marker: str) -> list[int]:
     return found
 
 
-async def test_what_is_shared_can_be_read_and_run_and_not_changed(box: AgentBox) -> None:
+async def test_shared_files_are_readable_executable_and_read_only(box: AgentBox) -> None:
     await box.share("a", {"SKILL.md": b"read me", "bin/x": b"#!/bin/sh\necho ran"}, ["bin/x"])
-    assert await said(box, "print(open('/mnt/skills/a/SKILL.md').read())") == "read me"
-    ran = await box.command("/mnt/skills/a/bin/x", timeout_s=5, most=99)
+    assert await output_of(box, "print(open('/mnt/skills/a/SKILL.md').read())") == "read me"
+    ran = await box.command("/mnt/skills/a/bin/x", timeout_s=5, max_chars=99)
     assert (ran.output, ran.exit_code) == ("ran\n", 0)
     code = """
 path = '/mnt/skills/a/SKILL.md'
@@ -272,21 +276,21 @@ path = '/mnt/skills/a/SKILL.md'
     lambda: os.mkdir('/mnt/skills/b'),
 )]
 """
-    refused = await said(box, code)
+    refused = await output_of(box, code)
     assert "None" not in refused and refused.count("'E") == 7, refused
     await box.share("a", {"SKILL.md": b"another"}, [])
-    assert await said(box, "print(open('/mnt/skills/a/SKILL.md').read())") == "another"
-    assert await said(box, "os.listdir('/mnt/skills/a')") == "['SKILL.md']"
+    assert await output_of(box, "print(open('/mnt/skills/a/SKILL.md').read())") == "another"
+    assert await output_of(box, "os.listdir('/mnt/skills/a')") == "['SKILL.md']"
 
 
-async def test_nothing_that_is_shared_lies_elsewhere_or_stays(box: AgentBox) -> None:
+async def test_shared_files_stay_in_their_folder_and_are_deleted_on_close(box: AgentBox) -> None:
     with pytest.raises(ToolError, match="leads out"):
         await box.share("a", {"../../x": b""}, [])
     with pytest.raises(ToolError, match="no room"):
         await box.share("a", {"x": bytes(SMALL.disk_bytes + 1)}, [])
-    assert await said(box, "os.listdir('/mnt/skills')") == "[]"
+    assert await output_of(box, "os.listdir('/mnt/skills')") == "[]"
     await box.share("a", {"x": b""}, [])
-    folder = box._shelf.shown
+    folder = box._shared.visible
     assert (folder / "a" / "x").exists()
     await box.close()
     assert not folder.parent.exists()

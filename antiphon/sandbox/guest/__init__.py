@@ -1,1 +1,1 @@
-"""Code that runs inside the sandbox; it imports nothing of the server."""
+"""Code that runs inside the sandbox. It imports nothing from the server."""

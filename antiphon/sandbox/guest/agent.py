@@ -1,9 +1,10 @@
-"""What runs inside a box, as its first process: it answers the server, runs Python and commands,
-keeps them within their limits, and reads and writes files. Only the standard library: the Python
-of the box is not the server's. What it runs cannot signal it, and ends with it.
+"""The first process inside a box: it serves the requests of the server.
 
-Frames both ways: four bytes of length, then JSON.
-"""
+It runs Python code and shell commands, enforces their limits, and reads and writes files. It
+uses only the standard library, because the Python of the box is not the server's. The code it
+runs cannot signal it, and ends with it.
+
+Frames in both directions: four bytes of length (big-endian), then JSON."""
 
 from __future__ import annotations
 
@@ -18,100 +19,103 @@ import time
 from typing import Any
 
 from . import files
-from .python_kernel import HOME, Kernel, received, sent
+from .python_kernel import HOME, Kernel, receive_frame, send_frame
 
 __all__ = ["main"]
 
 GRACE_S = 2.0
-TICK_S = 0.2
-#: At most so often is told what is written.
-TELL_S = 0.05
-#: A process that has written this many times what is kept of it is interrupted.
-FLOOD = 50
-KEPT_FDS = 512
-#: Of /proc/PID/status, in KiB. What is shared counts for each: it cannot be hidden so.
-_COUNTED = ("RssAnon:", "RssShmem:")
+POLL_S = 0.2
+#: Seconds between two reports of the output of a running command.
+REPORT_INTERVAL_S = 0.05
+#: Code that writes more than this many times the output limit is interrupted.
+FLOOD_FACTOR = 50
+MAX_OPEN_FILES = 512
+#: Fields of /proc/PID/status, in KiB. Shared memory counts for each process that maps it, so that
+#: it cannot evade the limit.
+_MEMORY_FIELDS = ("RssAnon:", "RssShmem:")
 
 
-class _Sink:
-    """What a process writes: the first and the last of it, ``most`` characters."""
+class _OutputBuffer:
+    """The output of a process: its first and its last bytes, ``max_bytes`` together."""
 
-    def __init__(self, most: int) -> None:
-        self.half = max(1, most // 2)
+    def __init__(self, max_bytes: int) -> None:
+        self.half = max(1, max_bytes // 2)
         self.first = bytearray()
         self.last = bytearray()
-        self.size = self.told = 0
+        self.size = self.reported = 0
         self.decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        read, self.end = os.pipe2(os.O_CLOEXEC)
+        read, self.write_fd = os.pipe2(os.O_CLOEXEC)
         os.set_blocking(read, False)
-        self.fd = read
+        self.read_fd = read
 
-    def drain(self, most: int = 1 << 22) -> None:
-        while most > 0:
+    def drain(self, read_limit: int = 1 << 22) -> None:
+        while read_limit > 0:
             try:
-                piece = os.read(self.fd, 1 << 16)
+                piece = os.read(self.read_fd, 1 << 16)
             except BlockingIOError:
                 return
             if not piece:
                 return
-            most -= len(piece)
-            self.take(piece)
+            read_limit -= len(piece)
+            self.append(piece)
 
-    def take(self, piece: bytes) -> None:
+    def append(self, piece: bytes) -> None:
         self.size += len(piece)
         room = self.half - len(self.first)
         self.first += piece[:room]
         self.last += piece[room:] if room > 0 else piece
         del self.last[: -self.half]
 
-    def news(self, ended: bool = False) -> str:
-        """What has come since the last time, as long as all of it is kept."""
+    def new_text(self, ended: bool = False) -> str:
+        """Return the text since the last call, until the buffer starts to drop its middle."""
         kept = bytes(self.first + self.last) if self.size <= 2 * self.half else bytes(self.first)
-        piece = kept[self.told :]
-        self.told += len(piece)
+        piece = kept[self.reported :]
+        self.reported += len(piece)
         return self.decoder.decode(piece, ended)
 
     def text(self) -> str:
-        left = self.size - len(self.first) - len(self.last)
-        if not left:
+        omitted = self.size - len(self.first) - len(self.last)
+        if not omitted:
             return bytes(self.first + self.last).decode("utf-8", "replace")
         first, last = (bytes(b).decode("utf-8", "replace") for b in (self.first, self.last))
-        return f"{first}\n[… {left} bytes left out …]\n{last}"
+        return f"{first}\n[… {omitted} bytes left out …]\n{last}"
 
-    def reset(self, most: int) -> None:
+    def reset(self, max_bytes: int) -> None:
         self.drain()
-        self.half = max(1, most // 2)
+        self.half = max(1, max_bytes // 2)
         self.size = 0
         self.first.clear()
         self.last.clear()
 
 
-def _limit(limits: Any) -> None:
-    """For the process that calls it and those it starts. The server goes before them."""
+def _set_limits(limits: Any) -> None:
+    """Limit the calling process and its children, and lower their priority."""
     os.nice(5)
     memory = limits["memory"]
-    for what, most in (
+    for limit, value in (
         (resource.RLIMIT_DATA, memory),
         (resource.RLIMIT_AS, 4 * memory),
         (resource.RLIMIT_NPROC, limits["processes"]),
         (resource.RLIMIT_FSIZE, limits["disk"]),
-        (resource.RLIMIT_NOFILE, KEPT_FDS),
+        (resource.RLIMIT_NOFILE, MAX_OPEN_FILES),
         (resource.RLIMIT_CORE, 0),
         (resource.RLIMIT_MSGQUEUE, 0),
     ):
-        resource.setrlimit(what, (most, most))
+        resource.setrlimit(limit, (value, value))
 
 
-def _dumpable(yes: bool) -> None:
-    """Whether others of the same user may look into this process (prctl(2), PR_SET_DUMPABLE)."""
+def _set_dumpable(enabled: bool) -> None:
+    """Set whether other processes of the same user may inspect this one (prctl(2),
+    PR_SET_DUMPABLE)."""
     import ctypes
 
-    ctypes.CDLL(None).prctl(4, int(yes), 0, 0, 0)
+    ctypes.CDLL(None).prctl(4, int(enabled), 0, 0, 0)
 
 
-def _used() -> int:
-    """Bytes of memory of all processes but this one, and of what files are besides their content:
-    the size of a disk does not bound their number."""
+def _memory_used() -> int:
+    """Return the bytes of memory used by all processes but this one, and by the metadata of files.
+
+    The size limit of a tmpfs does not limit the number of its files."""
     total = 0
     for name in os.listdir("/proc"):
         if name.isdigit() and name != "1":
@@ -120,15 +124,15 @@ def _used() -> int:
                     lines = status.read().split("\n")
             except OSError:
                 continue
-            total += sum(int(line.split()[1]) for line in lines if line.startswith(_COUNTED))
+            total += sum(int(line.split()[1]) for line in lines if line.startswith(_MEMORY_FIELDS))
     for disk in (HOME, "/tmp", "/dev/shm"):
-        about = os.statvfs(disk)
-        total += about.f_files - about.f_ffree  # a KiB each
+        status_vfs = os.statvfs(disk)
+        total += status_vfs.f_files - status_vfs.f_ffree  # about one KiB per file
     return total * 1024
 
 
-def _everybody(number: int) -> None:
-    """A signal to every process but this one."""
+def _signal_others(number: int) -> None:
+    """Send a signal to every process but this one."""
     try:
         os.kill(-1, number)
     except ProcessLookupError:
@@ -136,7 +140,8 @@ def _everybody(number: int) -> None:
 
 
 def _reap() -> tuple[set[int], bool]:
-    """Who has ended, orphans too, and whether anybody is left."""
+    """Collect ended processes, orphans included. Return their ids, and whether any process
+    remains."""
     ended: set[int] = set()
     while True:
         try:
@@ -148,104 +153,106 @@ def _reap() -> tuple[set[int], bool]:
         ended.add(pid)
 
 
-def _end_everybody() -> None:
-    left = True
-    while left:
-        _everybody(signal.SIGKILL)
-        _, left = _reap()
-        time.sleep(0.002 if left else 0)
+def _kill_others() -> None:
+    """Kill every process but this one, and collect them."""
+    remaining = True
+    while remaining:
+        _signal_others(signal.SIGKILL)
+        _, remaining = _reap()
+        time.sleep(0.002 if remaining else 0)
 
 
 class _Agent:
-    """Serves one box."""
+    """Serves the requests for one box."""
 
-    def __init__(self, inbox: int, outbox: int) -> None:
-        self.inbox, self.outbox = inbox, outbox
+    def __init__(self, input_fd: int, output_fd: int) -> None:
+        self.input_fd, self.output_fd = input_fd, output_fd
         self.limits: Any = None
-        self.kernel: int | None = None
-        self.control: Any = None
-        self.sink: _Sink | None = None
-        self.why: str | None = None
-        self.does = {
+        self.kernel_pid: int | None = None
+        self.kernel_socket: Any = None
+        self.kernel_output: _OutputBuffer | None = None
+        self.end_reason: str | None = None
+        self.operations = {
             "limits": self.set_limits,
             "python": self.python,
             "command": self.command,
-            "entries": files.entries,
+            "entries": files.list_files,
             "read": files.read,
             "write": files.write,
             "remove": files.remove,
         }
 
     def serve(self) -> None:
-        while (asked := received(self.inbox)) is not None:
-            if asked["op"] == "stop":  # what it means is over
+        while (request := receive_frame(self.input_fd)) is not None:
+            if request["op"] == "stop":  # the request to be stopped has ended already
                 continue
             try:
-                answer = self.does[asked["op"]](asked)
+                answer = self.operations[request["op"]](request)
             except OSError as error:
                 answer = {"error": error.strerror or str(error)}
-            sent(self.outbox, answer)
+            send_frame(self.output_fd, answer)
 
-    def set_limits(self, asked: Any) -> Any:
-        self.limits = asked
+    def set_limits(self, request: Any) -> Any:
+        self.limits = request
         return {"python": sys.version.split()[0]}
 
     # --- running ---------------------------------------------------------------------------------
 
-    def python(self, asked: Any) -> Any:
-        self.wake()
-        if self.kernel is None:
-            self.begin(asked["most"])
-        sink, kernel = self.sink, self.kernel
-        assert sink is not None and kernel is not None
-        sink.reset(asked["most"])
+    def python(self, request: Any) -> Any:
+        self.resume_processes()
+        if self.kernel_pid is None:
+            self.start_kernel(request["most"])
+        output, kernel = self.kernel_output, self.kernel_pid
+        assert output is not None and kernel is not None
+        output.reset(request["most"])
         exit_fd = os.pidfd_open(kernel)
-        told: Any = None
+        control_fd = self.kernel_socket.fileno()
+        answer: Any = None
         try:
-            sent(self.control.fileno(), {"code": asked["code"]})
-            why = self.follow(
-                [sink], {exit_fd, self.control.fileno()}, asked, lambda: os.kill(kernel, 2)
+            send_frame(control_fd, {"code": request["code"]})
+            end = self.wait_for_end(
+                [output], {exit_fd, control_fd}, request, lambda: os.kill(kernel, signal.SIGINT)
             )
-            if why != "killed" and self.control.fileno() in self.ready({self.control.fileno()}):
-                told = received(self.control.fileno(), 1 << 16)
+            if end != "killed" and control_fd in self.readable_fds({control_fd}):
+                answer = receive_frame(control_fd, 1 << 16)
         except (OSError, ValueError):
-            told, why = None, "died"
+            answer = None
         finally:
             os.close(exit_fd)
-        sink.drain()
-        text = sink.text()
-        if not isinstance(told, dict):
-            self.lose()
-        self.rest()
-        kept = self.kernel is not None
-        if self.why is None:
-            self.why = "died" if not kept else "done" if told.get("ok") else "raised"
-        images = [str(i) for i in told.get("images", ())] if isinstance(told, dict) else []
-        return {"output": text, "ended": self.why, "images": images, "kept": kept}
+        output.drain()
+        text = output.text()
+        if not isinstance(answer, dict):
+            self.kill_kernel()
+        self.pause_processes()
+        kept = self.kernel_pid is not None
+        if self.end_reason is None:
+            self.end_reason = "died" if not kept else "done" if answer.get("ok") else "raised"
+        images = [str(i) for i in answer.get("images", ())] if isinstance(answer, dict) else []
+        return {"output": text, "ended": self.end_reason, "images": images, "kept": kept}
 
-    def command(self, asked: Any) -> Any:
+    def command(self, request: Any) -> Any:
         import subprocess
 
-        self.wake()
-        out, err = _Sink(asked["most"]), _Sink(asked["most"])
+        self.resume_processes()
+        out, err = _OutputBuffer(request["most"]), _OutputBuffer(request["most"])
         limits = self.limits
 
-        def begin() -> None:
-            _dumpable(True)
-            _limit(limits)
+        def prepare() -> None:
+            _set_dumpable(True)
+            _set_limits(limits)
 
         shell = next(p for p in ("/bin/bash", "/usr/bin/bash", "/bin/sh") if os.path.exists(p))
         process = subprocess.Popen(
-            [shell, "-c", asked["command"]],
+            [shell, "-c", request["command"]],
             stdin=subprocess.DEVNULL,
-            stdout=out.end,
-            stderr=err.end,
+            stdout=out.write_fd,
+            stderr=err.write_fd,
             cwd=HOME,
             start_new_session=True,
-            preexec_fn=begin,
+            preexec_fn=prepare,
         )
-        os.close(out.end)
-        os.close(err.end)
+        os.close(out.write_fd)
+        os.close(err.write_fd)
         exit_fd = os.pidfd_open(process.pid)
         group = process.pid
 
@@ -255,142 +262,153 @@ class _Agent:
             except ProcessLookupError:
                 pass
 
-        self.follow([out, err], {exit_fd}, asked, stop)
-        if self.why is not None:
+        self.wait_for_end([out, err], {exit_fd}, request, stop)
+        if self.end_reason is not None:
             stop()
         code = process.wait()
         os.close(exit_fd)
-        for sink in (out, err):
-            sink.drain()
-            os.close(sink.fd)
-        if asked["tells"]:
-            self.tell([out, err], ended=True)
-        self.rest()
+        for output in (out, err):
+            output.drain()
+            os.close(output.read_fd)
+        if request["tells"]:
+            self.report_output([out, err], ended=True)
+        self.pause_processes()
         return {
             "output": out.text(),
             "errors": err.text(),
-            "ended": self.why or "done",
+            "ended": self.end_reason or "done",
             "exit_code": code if code >= 0 else 128 - code,
-            "kept": self.kernel is not None,
+            "kept": self.kernel_pid is not None,
         }
 
-    def wake(self) -> None:
-        """What still runs goes on, for as long as somebody waits; what has ended is forgotten."""
-        self.why = None
+    def resume_processes(self) -> None:
+        """Resume the processes that earlier requests left, for the duration of a request."""
+        self.end_reason = None
         ended, _ = _reap()
-        if self.kernel in ended:
-            self.forget()
-        _everybody(signal.SIGCONT)
+        if self.kernel_pid in ended:
+            self.forget_kernel()
+        _signal_others(signal.SIGCONT)
 
-    def rest(self) -> None:
-        """Nothing runs while nobody waits. Of what had to be interrupted only Python is left."""
-        _everybody(signal.SIGSTOP)
-        if self.why is None:
+    def pause_processes(self) -> None:
+        """Pause all processes between requests. After an interrupt, keep only the Python
+        interpreter."""
+        _signal_others(signal.SIGSTOP)
+        if self.end_reason is None:
             return
-        others = {int(n) for n in os.listdir("/proc") if n.isdigit()} - {1, self.kernel}
+        others = {int(n) for n in os.listdir("/proc") if n.isdigit()} - {1, self.kernel_pid}
         for pid in others:
             try:
                 os.kill(pid, signal.SIGKILL)
             except ProcessLookupError:
                 continue
-        if 2 * len(others) > self.limits["processes"]:  # their places are Python's to give back
-            self.lose()
+        if (
+            2 * len(others) > self.limits["processes"]
+        ):  # a fork bomb: Python holds the slots of its zombies
+            self.kill_kernel()
 
-    def follow(self, sinks: Any, ends: Any, asked: Any, interrupt: Any) -> str:
-        """Until one of ``ends`` is readable. What is not over in time is interrupted, then killed;
-        ``self.why`` says why."""
-        deadline = time.monotonic() + asked["timeout"]
-        killed_at, again_at, tell_at = None, 0.0, 0.0
-        flood = FLOOD * asked["most"] + (1 << 20)
+    def wait_for_end(self, outputs: Any, end_fds: Any, request: Any, interrupt: Any) -> str:
+        """Wait until one of ``end_fds`` is readable, enforcing the limits. Return "ended" or
+        "killed".
+
+        Code that exceeds a limit is interrupted, then killed after ``GRACE_S``;
+        ``self.end_reason`` is the limit."""
+        deadline = time.monotonic() + request["timeout"]
+        kill_at, interrupt_at, report_at = None, 0.0, 0.0
+        max_output = FLOOD_FACTOR * request["most"] + (1 << 20)
         while True:
-            ready = self.ready({self.inbox, *ends, *(sink.fd for sink in sinks)}, TICK_S)
-            for sink in sinks:
-                if sink.fd in ready:
-                    sink.drain()
-            if ready & ends:
-                return "over"
+            watched = {self.input_fd, *end_fds, *(output.read_fd for output in outputs)}
+            ready = self.readable_fds(watched, POLL_S)
+            for output in outputs:
+                if output.read_fd in ready:
+                    output.drain()
+            if ready & end_fds:
+                return "ended"
             now = time.monotonic()
-            if asked.get("tells") and now > tell_at:
-                tell_at = now + TELL_S
-                self.tell(sinks)
-            why = self.reason(ready, deadline, sum(sink.size for sink in sinks) > flood)
-            if killed_at is None and why is not None:
-                self.why = why
-                if why == "memory":
-                    _end_everybody()
-                    self.forget()
+            if request.get("tells") and now > report_at:
+                report_at = now + REPORT_INTERVAL_S
+                self.report_output(outputs)
+            is_flooding = sum(output.size for output in outputs) > max_output
+            reason = self.limit_exceeded(ready, deadline, is_flooding)
+            if kill_at is None and reason is not None:
+                self.end_reason = reason
+                if reason == "memory":
+                    _kill_others()
+                    self.forget_kernel()
                     return "killed"
-                killed_at = now + GRACE_S
-            if killed_at is not None and now > killed_at:
-                _end_everybody()
-                self.forget()
+                kill_at = now + GRACE_S
+            if kill_at is not None and now > kill_at:
+                _kill_others()
+                self.forget_kernel()
                 return "killed"
-            if killed_at is not None and now > again_at:  # one that comes too early is lost
-                again_at = now + TICK_S
+            # Repeated, because code that has only just started may miss the first interrupt.
+            if kill_at is not None and now > interrupt_at:
+                interrupt_at = now + POLL_S
                 interrupt()
 
-    def tell(self, sinks: Any, ended: bool = False) -> None:
-        """What was written since the last time."""
-        written = [sink.news(ended) for sink in sinks]
+    def report_output(self, outputs: Any, ended: bool = False) -> None:
+        """Send the output written since the last report."""
+        written = [output.new_text(ended) for output in outputs]
         if any(written):
-            sent(self.outbox, {"written": written})
+            send_frame(self.output_fd, {"written": written})
 
-    def reason(self, ready: Any, deadline: float, floods: bool) -> str | None:
-        if self.inbox in ready:
-            asked = received(self.inbox)
-            if asked is None:  # the server is gone
+    def limit_exceeded(self, readable: Any, deadline: float, is_flooding: bool) -> str | None:
+        """Return why the running code must end, or None."""
+        if self.input_fd in readable:
+            if receive_frame(self.input_fd) is None:  # the server is gone
                 os._exit(0)
             return "stopped"
         if time.monotonic() > deadline:
             return "timeout"
-        if floods:
+        if is_flooding:
             return "output"
-        return "memory" if _used() > self.limits["memory"] else None
+        return "memory" if _memory_used() > self.limits["memory"] else None
 
-    def ready(self, fds: Any, wait_s: float = 0) -> Any:
+    def readable_fds(self, fds: Any, wait_s: float = 0) -> Any:
         return set(select.select(list(fds), [], [], wait_s)[0])
 
-    def begin(self, most: int) -> None:
-        """Python, as a child: it costs no start of an interpreter."""
-        self.sink = sink = _Sink(most)
+    def start_kernel(self, max_chars: int) -> None:
+        """Fork the Python kernel. Forking saves the start of a new interpreter."""
+        self.kernel_output = output = _OutputBuffer(max_chars)
         ours, theirs = socket.socketpair()
         pid = os.fork()
         if pid == 0:
             os.setsid()
-            for fd in (self.inbox, self.outbox, sink.fd):
+            for fd in (self.input_fd, self.output_fd, output.read_fd):
                 os.close(fd)
             ours.close()
-            os.dup2(sink.end, 1)
-            os.dup2(sink.end, 2)
-            os.close(sink.end)
-            _dumpable(True)
-            _limit(self.limits)
+            os.dup2(output.write_fd, 1)
+            os.dup2(output.write_fd, 2)
+            os.close(output.write_fd)
+            _set_dumpable(True)
+            _set_limits(self.limits)
             Kernel(theirs.detach()).serve()
             os._exit(0)
         theirs.close()
-        os.close(sink.end)
-        self.kernel, self.control = pid, ours
+        os.close(output.write_fd)
+        self.kernel_pid, self.kernel_socket = pid, ours
 
-    def lose(self) -> None:
-        """The Python is of no use any more; neither is what it started."""
-        if self.kernel is not None:
-            _end_everybody()
-            self.forget()
+    def kill_kernel(self) -> None:
+        """Kill the Python kernel and everything it started."""
+        if self.kernel_pid is not None:
+            _kill_others()
+            self.forget_kernel()
 
-    def forget(self) -> None:
-        if self.kernel is not None:
-            assert self.sink is not None
-            self.sink.drain()
-            self.kernel = None
+    def forget_kernel(self) -> None:
+        """Drop the ended Python kernel, after reading its last output."""
+        if self.kernel_pid is not None:
+            assert self.kernel_output is not None
+            self.kernel_output.drain()
+            self.kernel_pid = None
 
 
 def main() -> None:
-    inbox, outbox = os.dup(0), os.dup(1)
+    """Serve requests on standard input and output until the server closes them."""
+    input_fd, output_fd = os.dup(0), os.dup(1)
     null = os.open(os.devnull, os.O_RDWR)
     for fd in (0, 1, 2):
         os.dup2(null, fd)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    _dumpable(False)
-    del sys.path[0]  # by which this was found
-    _Agent(inbox, outbox).serve()
+    _set_dumpable(False)
+    del sys.path[0]  # the folder of this package
+    _Agent(input_fd, output_fd).serve()
     os._exit(0)

@@ -1,6 +1,6 @@
-"""The files of a box, seen from inside: no link and no dots lead out of its folder. Only the
-standard library.
-"""
+"""File operations inside a box. No link and no ``..`` leads out of its folder.
+
+Uses only the standard library."""
 
 from __future__ import annotations
 
@@ -11,26 +11,28 @@ from typing import Any
 
 from .python_kernel import HOME
 
-__all__ = ["entries", "read", "remove", "write"]
+__all__ = ["list_files", "read", "remove", "write"]
 
-MOST_ENTRIES = 1000
+MAX_FILES = 1000
 
 
-def entries(asked: Any) -> Any:
-    found: list[list[Any]] = []
+def list_files(request: Any) -> Any:
+    """List path, size and modification time of the regular files, hidden folders left out."""
+    listed: list[list[Any]] = []
     for folder, folders, names in os.walk(HOME):
         folders[:] = sorted(f for f in folders if not f.startswith("."))
         for name in sorted(names):
             path = os.path.join(folder, name)
             status = os.lstat(path)
-            if stat.S_ISREG(status.st_mode) and len(found) < MOST_ENTRIES:
+            if stat.S_ISREG(status.st_mode) and len(listed) < MAX_FILES:
                 relative = os.path.relpath(path, HOME).encode("utf-8", "replace").decode()
-                found.append([relative, status.st_size, status.st_mtime_ns])
-    return {"entries": sorted(found)}
+                listed.append([relative, status.st_size, status.st_mtime_ns])
+    return {"entries": sorted(listed)}
 
 
-def read(asked: Any) -> Any:
-    path = _inside(asked["path"])
+def read(request: Any) -> Any:
+    """Read a regular file; the content is None if there is none."""
+    path = _resolve(request["path"])
     if path is None:
         return {"content": None}
     try:
@@ -40,18 +42,19 @@ def read(asked: Any) -> Any:
     with open(fd, "rb") as file:
         if not stat.S_ISREG(os.fstat(fd).st_mode):
             return {"content": None}
-        return {"content": base64.b64encode(file.read(asked["most"])).decode()}
+        return {"content": base64.b64encode(file.read(request["most"])).decode()}
 
 
-def write(asked: Any) -> Any:
-    path = _inside(asked["path"])
+def write(request: Any) -> Any:
+    """Create or replace a file in one step."""
+    path = _resolve(request["path"])
     if path is None:
         return {"error": "The path leads out of /mnt/data."}
     os.makedirs(os.path.dirname(path), exist_ok=True)
     partial = path + ".part"
     try:
         with open(partial, "wb") as file:
-            file.write(base64.b64decode(asked["content"]))
+            file.write(base64.b64decode(request["content"]))
         os.replace(partial, path)
     except OSError:
         if os.path.exists(partial):
@@ -60,16 +63,17 @@ def write(asked: Any) -> Any:
     return {}
 
 
-def remove(asked: Any) -> Any:
-    path = _inside(asked["path"])
+def remove(request: Any) -> Any:
+    """Delete a file."""
+    path = _resolve(request["path"])
     if path is None or not os.path.isfile(path):
         return {"removed": False}
     os.unlink(path)
     return {"removed": True}
 
 
-def _inside(name: str) -> str | None:
-    """The path of a file, unless links or dots lead out of the folder."""
+def _resolve(name: str) -> str | None:
+    """Return the path of a file, or None if links or ``..`` lead out of the folder."""
     path = os.path.join(HOME, name)
     folder = os.path.realpath(os.path.dirname(path))
     whole = os.path.join(folder, os.path.basename(path))

@@ -1,8 +1,7 @@
-"""The Python inside a box, whose variables stay: a process of its own that runs what it is sent.
-Only the standard library: the Python of the box is not the server's.
+"""The Python interpreter inside a box: a process that keeps its variables between executions.
 
-Frames both ways: four bytes of length, then JSON.
-"""
+Uses only the standard library, because the Python of the box is not the server's. Frames in both
+directions: four bytes of length (big-endian), then JSON."""
 
 from __future__ import annotations
 
@@ -13,24 +12,25 @@ import struct
 import sys
 from typing import Any
 
-__all__ = ["HOME", "Kernel", "received", "sent"]
+__all__ = ["HOME", "Kernel", "receive_frame", "send_frame"]
 
 HOME = "/mnt/data"
 
 
-def received(fd: int, most: int = 1 << 31) -> Any:
-    """The next frame, or None at the end. Raises ``ValueError`` if it is no frame."""
-    head = _exactly(fd, 4)
+def receive_frame(fd: int, max_bytes: int = 1 << 31) -> Any:
+    """Return the next frame, or None at the end of the stream. Raises ``ValueError`` if it is
+    malformed."""
+    head = _read_exactly(fd, 4)
     if head is None:
         return None
     size = struct.unpack(">I", head)[0]
-    if size > most:
+    if size > max_bytes:
         raise ValueError("a frame is too long")
-    body = _exactly(fd, size)
+    body = _read_exactly(fd, size)
     return None if body is None else json.loads(body)
 
 
-def _exactly(fd: int, size: int) -> bytes | None:
+def _read_exactly(fd: int, size: int) -> bytes | None:
     pieces = []
     while size:
         piece = os.read(fd, min(size, 1 << 20))
@@ -41,27 +41,29 @@ def _exactly(fd: int, size: int) -> bytes | None:
     return b"".join(pieces)
 
 
-def sent(fd: int, frame: Any) -> None:
+def send_frame(fd: int, frame: Any) -> None:
+    """Write a frame."""
     body = json.dumps(frame).encode()
-    left = memoryview(struct.pack(">I", len(body)) + body)
-    while left:
-        left = left[os.write(fd, left) :]
+    remaining = memoryview(struct.pack(">I", len(body)) + body)
+    while remaining:
+        remaining = remaining[os.write(fd, remaining) :]
 
 
 class Kernel:
-    """Python whose variables stay, in a process of its own."""
+    """Executes cells of Python code in one namespace."""
 
-    def __init__(self, control: int) -> None:
-        self.control = control
-        self.count = 0
-        self.shown: list[str] = []
+    def __init__(self, control_fd: int) -> None:
+        self.control_fd = control_fd
+        self.cell_count = 0
+        self.images: list[str] = []
         self.is_running = False
-        self.names: dict[str, Any] = {}
+        self.variables: dict[str, Any] = {}
 
     def serve(self) -> None:
+        """Execute the code of each frame until the control connection closes."""
         main = type(sys)("__main__")
-        self.names = main.__dict__
-        self.names["display"] = self.display
+        self.variables = main.__dict__
+        self.variables["display"] = self.display
         sys.modules["__main__"] = main
         sys.path.insert(0, HOME)
         sys.argv = [""]
@@ -69,69 +71,77 @@ class Kernel:
         sys.stdout = open(1, "w", buffering=1, errors="replace", closefd=False)
         sys.stderr = open(2, "w", buffering=1, errors="replace", closefd=False)
         while True:
-            asked = received(self.control)
-            if asked is None:
+            request = receive_frame(self.control_fd)
+            if request is None:
                 return
-            self.count += 1
-            self.shown = []
+            self.cell_count += 1
+            self.images = []
             ok = False
             signal.signal(signal.SIGINT, self.interrupt)
             try:
                 self.is_running = True
-                ok = self.run(asked["code"])
-                self.figures()
+                ok = self.run(request["code"])
+                self.save_figures()
                 sys.stdout.flush()
                 self.is_running = False
             except BaseException as error:
                 self.is_running = False
                 sys.stderr.write(f"{type(error).__name__}: {error}\n")
-            sent(self.control, {"ok": ok, "images": self.shown[:20]})
+            send_frame(self.control_fd, {"ok": ok, "images": self.images[:20]})
 
     def interrupt(self, number: int, frame: Any) -> None:
-        """Once for what runs: what comes later, or too late, must not hit ourselves."""
+        """Raise ``KeyboardInterrupt`` once per cell. A later signal must not hit the kernel's own
+        code."""
         if self.is_running:
             self.is_running = False
             raise KeyboardInterrupt
 
     def run(self, code: str) -> bool:
+        """Execute a cell and display the value of its last expression. Return whether it
+        succeeded."""
         import ast
         import linecache
 
-        name = f"<cell {self.count}>"
+        name = f"<cell {self.cell_count}>"
         linecache.cache[name] = (len(code), None, code.splitlines(True), name)
         try:
             tree = ast.parse(code, name)
             end = tree.body[-1] if tree.body else None
-            last = ast.Expression(end.value) if isinstance(end, ast.Expr) else None
-            if last is not None:
+            last_expression = ast.Expression(end.value) if isinstance(end, ast.Expr) else None
+            if last_expression is not None:
                 tree.body.pop()
-            self.ran(compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
-            if last is not None and not code.rstrip().endswith(";"):
-                value = self.ran(compile(last, name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+            self.evaluate(compile(tree, name, "exec", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+            if last_expression is not None and not code.rstrip().endswith(";"):
+                value = self.evaluate(
+                    compile(last_expression, name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                )
                 if value is not None:
-                    self.names["_"] = value
+                    self.variables["_"] = value
                     self.display(value)
-            elif last is not None:
-                self.ran(compile(last, name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT))
+            elif last_expression is not None:
+                self.evaluate(
+                    compile(last_expression, name, "eval", ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+                )
         except SystemExit:
             return True
         except BaseException as error:
-            self.complain(error, name)
+            self.print_traceback(error, name)
             return False
         return True
 
-    def ran(self, compiled: Any) -> Any:
+    def evaluate(self, compiled: Any) -> Any:
+        """Evaluate compiled code, with top-level ``await`` if it has any."""
         import inspect
 
-        value = eval(compiled, self.names)
+        value = eval(compiled, self.variables)
         if compiled.co_flags & inspect.CO_COROUTINE:
             import asyncio
 
             return asyncio.run(value)
         return value
 
-    def complain(self, error: BaseException, name: str) -> None:
-        """The traceback without our own frames."""
+    def print_traceback(self, error: BaseException, name: str) -> None:
+        """Write the traceback to standard error without the frames of the kernel."""
         import traceback
 
         trace = error.__traceback__
@@ -141,28 +151,29 @@ class Kernel:
         sys.stderr.write("".join(lines))
 
     def display(self, *values: Any) -> None:
-        """Pictures become files, everything else is written."""
+        """Save values that have a PNG representation as image files; print the others."""
         for value in values:
-            draw = getattr(value, "_repr_png_", None)
-            picture = draw() if callable(draw) and not isinstance(value, type) else None
-            if isinstance(picture, bytes):
-                with open(self.picture(), "wb") as file:
-                    file.write(picture)
+            to_png = getattr(value, "_repr_png_", None)
+            png = to_png() if callable(to_png) and not isinstance(value, type) else None
+            if isinstance(png, bytes):
+                with open(self.new_image_path(), "wb") as file:
+                    file.write(png)
             else:
                 sys.stdout.write(f"{value!r}\n")
 
-    def figures(self) -> None:
-        """What was drawn with matplotlib and is still open is shown."""
+    def save_figures(self) -> None:
+        """Save the open figures of matplotlib as image files, and close them."""
         pyplot = sys.modules.get("matplotlib.pyplot")
         if pyplot is None:
             return
         for number in pyplot.get_fignums():
-            pyplot.figure(number).savefig(self.picture(), format="png", bbox_inches="tight")
+            pyplot.figure(number).savefig(self.new_image_path(), format="png", bbox_inches="tight")
         pyplot.close("all")
 
-    def picture(self) -> str:
+    def new_image_path(self) -> str:
+        """Reserve the next free image file name."""
         number = 1
         while os.path.exists(f"{HOME}/image-{number}.png"):
             number += 1
-        self.shown.append(f"image-{number}.png")
+        self.images.append(f"image-{number}.png")
         return f"{HOME}/image-{number}.png"
