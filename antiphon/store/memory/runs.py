@@ -14,7 +14,6 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.errors import RunError
-from antiphon.store.locks import ConversationLocks, OwnerHeartbeats
 from antiphon.store.records import (
     Append,
     Batch,
@@ -25,8 +24,7 @@ from antiphon.store.records import (
     StoredResponse,
     WebhookEvent,
 )
-from antiphon.store.runs import Listener
-from antiphon.store.subscriptions import Subscription, Tails
+from antiphon.store.single_process import SingleProcessRuns
 
 __all__ = ["MemoryRuns"]
 
@@ -69,18 +67,14 @@ class _Keep(Protocol):
     ) -> None: ...
 
 
-class MemoryRuns:
+class MemoryRuns(SingleProcessRuns):
     """``RunStore`` over dictionaries, beside the responses that ``keep`` keeps."""
 
     def __init__(self, keep: _Keep, check: Callable[[], None]) -> None:
+        super().__init__(check)
         self._keep = keep
-        self._check = check
         self._runs: dict[_Key, _Run] = {}
         self._letters: dict[str, tuple[WebhookEvent, int]] = {}
-        self._owners = OwnerHeartbeats()
-        self._holds = ConversationLocks(self._owners)
-        self._tails = Tails()
-        self._listener: Listener | None = None
 
     async def begin(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
         self._check()
@@ -89,7 +83,7 @@ class MemoryRuns:
         run = self._runs[job.tenant, job.id] = _Run(job)
         self._keep(job.tenant, stored, listed=False)
         self._add(run, batch)
-        self._queued()
+        self._notify_queued()
 
     async def claim(
         self, owner: str, models: Collection[str], *, limit: int, lease_s: float
@@ -105,12 +99,8 @@ class MemoryRuns:
                 break
             if run.ended_at is None and run.job.model in models and run.owner not in alive:
                 claims.append(self._take(run, owner))
-                self._holds.pass_on(run.job.tenant, run.job.id, owner)
+                self._locks.pass_on(run.job.tenant, run.job.id, owner)
         return tuple(claims)
-
-    async def heartbeat(self, owner: str) -> None:
-        self._check()
-        self._owners.hear(owner)
 
     async def release(self, owner: str) -> None:
         self._check()
@@ -118,8 +108,8 @@ class MemoryRuns:
             if run.owner == owner and run.ended_at is None:
                 run.owner = None
         running = {key for key, run in self._runs.items() if run.ended_at is None}
-        self._holds.release(owner, running)
-        self._queued()
+        self._locks.release(owner, running)
+        self._notify_queued()
 
     async def take_over(self, tenant: str, response_id: str) -> Claim | None:
         self._check()
@@ -165,7 +155,7 @@ class MemoryRuns:
             expires_at=expires_at,
             listed=stored.response.store,
         )
-        self._holds.forget(claim.job.tenant, claim.job.id)
+        self._locks.forget(claim.job.tenant, claim.job.id)
         self._tails.touch([(claim.job.tenant, claim.job.id)])
         return True
 
@@ -205,37 +195,12 @@ class MemoryRuns:
         found = tuple(replace(batch, tokens=b"") for batch in run.batches[begin:end])
         return Page(found, ended=run.ended_at is not None and end >= len(run.batches))
 
-    def follow(self, tenant: str, response_id: str) -> Subscription:
-        return self._tails.follow(tenant, response_id)
-
-    async def lock_conversation(
-        self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
-    ) -> bool:
-        self._check()
-        had = self._holds.holder(tenant, conversation_id)
-        run = self._runs.get((tenant, had))
-        waits = run is not None and run.ended_at is None and run.owner is None
-        return self._holds.lock_conversation(
-            tenant,
-            conversation_id,
-            holder,
-            owner,
-            lease_s=lease_s,
-            waiting=had if waits else None,
-        )
-
-    async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        self._holds.unlock_conversation(tenant, conversation_id, holder)
-
-    def listen(self, listener: Listener) -> None:
-        self._listener = listener
-
     # --- for the store beside it -----------------------------------------------------------------
 
     def drop(self, key: _Key) -> None:
         """The response is gone, and so is its run."""
         if self._runs.pop(key, None) is not None:
-            self._holds.forget(*key)
+            self._locks.forget(*key)
             self._tails.touch([key])
 
     def is_running(self, key: _Key) -> bool:
@@ -254,12 +219,15 @@ class MemoryRuns:
 
     # --- within ----------------------------------------------------------------------------------
 
+    async def _is_unclaimed(self, tenant: str, response_id: str) -> bool:
+        run = self._runs.get((tenant, response_id))
+        return run is not None and run.ended_at is None and run.owner is None
+
     def _take(self, run: _Run, owner: str) -> Claim:
         had, run.owner = run.owner, owner
         run.epoch += 1
         run.attempts += 1
-        if had and self._listener is not None:
-            self._listener.lost(run.job.id, run.epoch)
+        self._notify_lost(run.job.id, run.epoch, had)
         return Claim(job=run.job, epoch=run.epoch, attempts=run.attempts)
 
     def _mine(self, claim: Claim) -> _Run | None:
@@ -273,7 +241,3 @@ class MemoryRuns:
             run.batches.append(batch)
             run.attempts = 0
             self._tails.put(run.job.tenant, run.job.id, replace(batch, tokens=b""))
-
-    def _queued(self) -> None:
-        if self._listener is not None:
-            self._listener.queued()

@@ -12,7 +12,6 @@ from contextlib import closing
 from itertools import islice
 from typing import Any, Protocol
 
-from antiphon.store.locks import ConversationLocks, OwnerHeartbeats
 from antiphon.store.records import (
     Append,
     Batch,
@@ -24,8 +23,7 @@ from antiphon.store.records import (
     WebhookEvent,
 )
 from antiphon.store.row_mapping import batch_of, claim_of
-from antiphon.store.runs import Listener
-from antiphon.store.subscriptions import Subscription, Tails
+from antiphon.store.single_process import SingleProcessRuns
 
 from .database import Database
 
@@ -55,17 +53,14 @@ class _Keep(Protocol):
     ) -> Callable[[sqlite3.Connection], None]: ...
 
 
-class SqliteRuns:
+class SqliteRuns(SingleProcessRuns):
     """``RunStore`` over a database, beside the responses that ``keep`` keeps."""
 
     def __init__(self, database: Database, keep: _Keep) -> None:
+        super().__init__()
         self._database = database
         self._queries = database.queries
         self._keep = keep
-        self._tails = Tails()
-        self._owners = OwnerHeartbeats()
-        self._holds = ConversationLocks(self._owners)
-        self._listener: Listener | None = None
 
     async def begin(self, job: Job, stored: StoredResponse, batch: Batch) -> None:
         keep = self._keep(job.tenant, stored, listed=False)
@@ -77,7 +72,7 @@ class SqliteRuns:
             connection.execute(self._queries["add_job"], (run, job.request, job.prompt))
             self._add(connection, run, batch)
 
-        await self._database.write(work, then=self._queued)
+        await self._database.write(work, then=lambda _: self._notify_queued())
 
     async def claim(
         self, owner: str, models: Collection[str], *, limit: int, lease_s: float
@@ -97,13 +92,10 @@ class SqliteRuns:
 
         def told(taken: list[_Taken]) -> None:
             for claim, had in taken:
-                self._holds.pass_on(claim.job.tenant, claim.job.id, owner)
-                self._lost(claim, had)
+                self._locks.pass_on(claim.job.tenant, claim.job.id, owner)
+                self._notify_lost(claim.job.id, claim.epoch, had)
 
         return tuple(claim for claim, _ in await self._database.write(work, then=told))
-
-    async def heartbeat(self, owner: str) -> None:
-        self._owners.hear(owner)
 
     async def release(self, owner: str) -> None:
         def work(connection: sqlite3.Connection) -> set[tuple[str, str]]:
@@ -111,8 +103,8 @@ class SqliteRuns:
             return set(connection.execute(self._queries["running"]))
 
         def told(running: set[tuple[str, str]]) -> None:
-            self._holds.release(owner, running)
-            self._queued()
+            self._locks.release(owner, running)
+            self._notify_queued()
 
         await self._database.write(work, then=told)
 
@@ -125,7 +117,8 @@ class SqliteRuns:
 
         def told(taken: _Taken | None) -> None:
             if taken is not None:
-                self._lost(*taken)
+                claim, had = taken
+                self._notify_lost(claim.job.id, claim.epoch, had)
 
         self._owners.hear(_NOBODY)
         taken = await self._database.write(work, then=told)
@@ -222,34 +215,11 @@ class SqliteRuns:
 
         return await self._database.read(work)
 
-    def follow(self, tenant: str, response_id: str) -> Subscription:
-        return self._tails.follow(tenant, response_id)
-
-    async def lock_conversation(
-        self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
-    ) -> bool:
-        had = self._holds.holder(tenant, conversation_id)
-        waits = had not in ("", holder) and await self._waits(tenant, had)
-        return self._holds.lock_conversation(
-            tenant,
-            conversation_id,
-            holder,
-            owner,
-            lease_s=lease_s,
-            waiting=had if waits else None,
-        )
-
-    async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
-        self._holds.unlock_conversation(tenant, conversation_id, holder)
-
-    def listen(self, listener: Listener) -> None:
-        self._listener = listener
-
     # --- for the store beside it -----------------------------------------------------------------
 
     def forget(self, tenant: str, response_id: str) -> None:
         """The run is over, or gone with its response."""
-        self._holds.forget(tenant, response_id)
+        self._locks.forget(tenant, response_id)
         self._tails.touch([(tenant, response_id)])
 
     def expire(self, connection: sqlite3.Connection, before: int | None, now: int) -> None:
@@ -261,8 +231,7 @@ class SqliteRuns:
 
     # --- within ----------------------------------------------------------------------------------
 
-    async def _waits(self, tenant: str, response_id: str) -> bool:
-        """It has a run that nobody works on yet."""
+    async def _is_unclaimed(self, tenant: str, response_id: str) -> bool:
         rows = await self._database.rows("run", (tenant, response_id), tuple)
         return any(row[3] is None and row[4] is None for row in rows)
 
@@ -287,14 +256,6 @@ class SqliteRuns:
     def _tell(self, claim: Claim, batch: Batch) -> None:
         if batch.count:
             self._tails.put(claim.job.tenant, claim.job.id, batch)
-
-    def _queued(self, _: None = None) -> None:
-        if self._listener is not None:
-            self._listener.queued()
-
-    def _lost(self, claim: Claim, had: str | None) -> None:
-        if had and self._listener is not None:
-            self._listener.lost(claim.job.id, claim.epoch)
 
 
 def _page(rows: Iterable[tuple[Any, ...]], after: int, limit: int) -> Page | None:

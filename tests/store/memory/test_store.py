@@ -42,7 +42,7 @@ async def test_runs_that_are_gone_take_no_memory() -> None:
     await store.sweep(Retention(max_log_age_s=1), 10)
     assert store.runs._runs
     await store.sweep(Retention(max_log_age_s=1), 12)
-    assert not store.runs._runs and not store.runs._tails._tails and not store.runs._holds._held
+    assert not store.runs._runs and not store.runs._tails._tails and not store.runs._locks._held
 
 
 async def test_two_stores_in_memory_are_two() -> None:

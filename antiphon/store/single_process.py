@@ -1,0 +1,67 @@
+"""The part of a run store that needs no storage where one process has the store: heartbeats,
+conversation locks, subscriptions and the listener. None of it need outlive the process.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from .locks import ConversationLocks, OwnerHeartbeats
+from .runs import Listener
+from .subscriptions import Subscription, Tails
+
+__all__ = ["SingleProcessRuns"]
+
+
+class SingleProcessRuns:
+    """Base of the run stores of one process.
+
+    ``check`` raises ``RunError`` if the store is closed."""
+
+    def __init__(self, check: Callable[[], None] | None = None) -> None:
+        self._check = check or (lambda: None)
+        self._owners = OwnerHeartbeats()
+        self._locks = ConversationLocks(self._owners)
+        self._tails = Tails()
+        self._listener: Listener | None = None
+
+    async def heartbeat(self, owner: str) -> None:
+        self._check()
+        self._owners.hear(owner)
+
+    def follow(self, tenant: str, response_id: str) -> Subscription:
+        return self._tails.follow(tenant, response_id)
+
+    async def lock_conversation(
+        self, tenant: str, conversation_id: str, holder: str, owner: str, *, lease_s: float
+    ) -> bool:
+        self._check()
+        current = self._locks.holder(tenant, conversation_id)
+        waits = current not in ("", holder) and await self._is_unclaimed(tenant, current)
+        return self._locks.lock_conversation(
+            tenant,
+            conversation_id,
+            holder,
+            owner,
+            lease_s=lease_s,
+            waiting=current if waits else None,
+        )
+
+    async def unlock_conversation(self, tenant: str, conversation_id: str, holder: str) -> None:
+        self._locks.unlock_conversation(tenant, conversation_id, holder)
+
+    def listen(self, listener: Listener) -> None:
+        self._listener = listener
+
+    async def _is_unclaimed(self, tenant: str, response_id: str) -> bool:
+        """Whether the response has a run that no owner has claimed. Implemented by each store."""
+        raise NotImplementedError
+
+    def _notify_queued(self) -> None:
+        if self._listener is not None:
+            self._listener.queued()
+
+    def _notify_lost(self, response_id: str, epoch: int, old_owner: str | None) -> None:
+        """Tell the listener that a run was taken from ``old_owner``, if anybody had it."""
+        if old_owner and self._listener is not None:
+            self._listener.lost(response_id, epoch)
