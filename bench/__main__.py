@@ -45,7 +45,7 @@ def heart() -> Iterator[Line]:
             Response(id="resp_1", created_at=1, model="m"), ids=lambda prefix: f"{prefix}_1"
         )
         out.create()
-        out.begin()
+        out.start()
         item = out.open(Message(role="assistant", content=()))
         out.take()
         begun = time.process_time()
@@ -206,7 +206,7 @@ class _Direct:
 
 async def _direct(streams: int) -> _Direct:
     from antiphon.conversation import Conversation, Options
-    from antiphon.dialects.chat.dialect import Dialect
+    from antiphon.dialects.chat.dialect import ChatDialect
     from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load as load_engine
     from antiphon.testing.embedded_model import smollm2
@@ -214,7 +214,9 @@ async def _direct(streams: int) -> _Direct:
     path = await asyncio.to_thread(smollm2)
     engine = await load_engine(path, LoadOptions(threads=1, parallel=streams, context_size=CONTEXT))
     said = Message(role="user", content=(InputText(text="Tell me a long story about the sea."),))
-    rendered = Dialect(engine.card, engine.tokenizer).render(Conversation(items=(said,)), Options())
+    rendered = ChatDialect(engine.card, engine.tokenizer).render(
+        Conversation(items=(said,)), Options()
+    )
     return _Direct(engine, rendered.prompt, streams)
 
 

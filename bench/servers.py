@@ -21,11 +21,11 @@ from .process import CONTEXT, WORDS
 
 
 async def _scripted(words: int, wait_s: float) -> None:
-    from antiphon.backends.scripted import Scripted
+    from antiphon.backends.scripted import ScriptedBackend
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
-    backend = Scripted([" ".join(["word"] * words)], wait_s=wait_s)
+    backend = ScriptedBackend([" ".join(["word"] * words)], wait_s=wait_s)
     models = Catalog((ServedModel(name="scripted", backend=backend, created=0),))
     with tempfile.TemporaryDirectory() as folder:
         store = await open_store(f"sqlite:{folder}/bench.db")
@@ -36,7 +36,7 @@ async def _scripted(words: int, wait_s: float) -> None:
 async def _replica(store_url: str, places: int, words: int, wait_s: float) -> None:
     """One of several over a store. Its model says the time, so that readers can tell how old it is
     when they hear it."""
-    from antiphon.backends.scripted import Scripted
+    from antiphon.backends.scripted import ScriptedBackend
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.background.worker import LeaseConfig
     from antiphon.store import open_store
@@ -61,7 +61,7 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
                 said = Close()
             return (SampledTokens((at,)), said)
 
-    class Telling(Scripted):
+    class Telling(ScriptedBackend):
         async def prepare(self, conversation: Any, options: Any) -> Any:
             reply = await super().prepare(conversation, options)
             reply._steps, reply._words = Clock(), words
@@ -70,7 +70,7 @@ async def _replica(store_url: str, places: int, words: int, wait_s: float) -> No
     backend = Telling([()], wait_s=wait_s)
     models = Catalog((ServedModel(name="scripted", backend=backend, created=0),))
     store = await open_store(store_url)
-    await _serve(models, store, lease=LeaseConfig(lease_s=1.0, places=places), unique=True)
+    await _serve(models, store, lease=LeaseConfig(lease_s=1.0, max_runs=places), unique=True)
     await store.close()
 
 
@@ -115,7 +115,7 @@ async def _bare(wait_s: float) -> None:
         ids=lambda prefix: f"{prefix}_{0:048x}",
     )
     out.create()
-    out.begin()
+    out.start()
     item = out.open(Message(role="assistant", content=()))
     for _ in range(WORDS):
         item.write(" word")
@@ -158,14 +158,14 @@ async def _chat(url: str) -> None:
 
 async def _ids(url: str) -> None:
     """Ours before an upstream of token ids."""
-    from antiphon.backends.local.backend import Local
-    from antiphon.dialects.chat.dialect import Dialect
+    from antiphon.backends.local.backend import LocalBackend
+    from antiphon.dialects.chat.dialect import ChatDialect
     from antiphon.engines.completions.engine import load
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.store import open_store
 
     engine = await load("ids", url)
-    backend = Local(engine, Dialect(engine.card, engine.tokenizer))
+    backend = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
     models = Catalog((ServedModel(name="ids", backend=backend, created=0),))
     store = await open_store("memory:")
     await _serve(models, store)
@@ -174,8 +174,8 @@ async def _ids(url: str) -> None:
 
 
 async def _model(parallel: int) -> None:
-    from antiphon.backends.local.backend import Local
-    from antiphon.dialects.chat.dialect import Dialect
+    from antiphon.backends.local.backend import LocalBackend
+    from antiphon.dialects.chat.dialect import ChatDialect
     from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load
     from antiphon.models.catalog import Catalog, ServedModel
@@ -184,7 +184,7 @@ async def _model(parallel: int) -> None:
 
     path = await asyncio.to_thread(smollm2)
     engine = await load(path, LoadOptions(threads=1, parallel=parallel, context_size=CONTEXT))
-    backend = Local(engine, Dialect(engine.card, engine.tokenizer))
+    backend = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
     models = Catalog((ServedModel(name="model", backend=backend, created=0),))
     with tempfile.TemporaryDirectory() as folder:
         store = await open_store(f"sqlite:{folder}/bench.db")

@@ -92,14 +92,14 @@ def turns() -> Iterator[Line]:
 async def _turns(url: str) -> tuple[list[float], list[int]]:
     import secrets
 
-    from antiphon.backends.scripted import Scripted
+    from antiphon.backends.scripted import ScriptedBackend
     from antiphon.models.catalog import Catalog, ServedModel
     from antiphon.runs.service import Policy, RunDependencies, Service
     from antiphon.store import open_store
     from antiphon.wire.parsing.requests import create_response
 
     store = await open_store(url)
-    served = ServedModel(name="scripted", backend=Scripted(["a short answer"]), created=0)
+    served = ServedModel(name="scripted", backend=ScriptedBackend(["a short answer"]), created=0)
     service = Service(
         RunDependencies(
             models=Catalog((served,)),

@@ -67,7 +67,9 @@ def create_app(
     limits = limits or Limits()
     metrics = metrics or Metrics()
     gate = AdmissionQueue(
-        limits.max_running, limits.max_waiting, retry_after_s=limits.retry_after_s
+        limits.max_concurrent_requests,
+        limits.max_queued_requests,
+        retry_after_s=limits.retry_after_s,
     )
     metrics.watch(gate)
     rim = EndpointContext(

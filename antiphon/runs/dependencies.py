@@ -10,7 +10,7 @@ from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.backends.catalog import ModelCatalog
 from antiphon.resources.prompts import Prompts
-from antiphon.security.encryption import Key, Seal
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.stream.kinds import Kind, kinds_for
 from antiphon.stream.writer import Ids
@@ -23,8 +23,8 @@ from .policy import Policy
 __all__ = ["OptionalFeatures", "RunDependencies"]
 
 
-def _random_seal() -> Seal:
-    return Seal((Key.fresh(),))
+def _random_seal() -> Encryptor:
+    return Encryptor((EncryptionKey.generate(),))
 
 
 class RunDependencies(Struct, frozen=True, kw_only=True):
@@ -39,7 +39,7 @@ class RunDependencies(Struct, frozen=True, kw_only=True):
     clock: Callable[[], float]
     ids: Ids
     policy: Policy = Policy()
-    seal: Seal = field(default_factory=_random_seal)
+    seal: Encryptor = field(default_factory=_random_seal)
 
     @property
     def kinds(self) -> Mapping[type[ItemBase], Kind]:

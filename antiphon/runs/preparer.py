@@ -14,13 +14,13 @@ from msgspec.structs import replace
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Reply
 from antiphon.backends.catalog import CatalogModel
 from antiphon.runs.history.chain_cache import ChainCache
-from antiphon.runs.history.context import Context, assemble
+from antiphon.runs.history.context import ConversationContext, load_context
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.history.session_chains import SessionChains
-from antiphon.runs.history.visible_history import recall
-from antiphon.runs.replies.compaction import ReplyRequest, compact, prepare_reply
+from antiphon.runs.history.visible_history import build_visible_history
+from antiphon.runs.replies.compaction import ReplyRequest, prepare_compaction, prepare_reply
 from antiphon.runs.replies.raw_messages import RawMessagesReply
-from antiphon.runs.replies.reasoning_summary import Summariser, SummarizedReply, level
+from antiphon.runs.replies.reasoning_summary import SummarizedReply, Summarizer, summary_level
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.initial_response import initial_response
 from antiphon.runs.request.mcp_labels import replace_mcp_labels
@@ -36,18 +36,18 @@ from antiphon.wire.response import Response
 
 from .dependencies import RunDependencies
 
-__all__ = ["Prepared", "Preparer"]
+__all__ = ["PreparedRequest", "Preparer"]
 
 #: After a compaction, earlier messages of the user may fill this fraction (1/n) of the context.
 _USERS_SHARE = 4
 
 
-class Prepared(Struct, frozen=True, kw_only=True):
+class PreparedRequest(Struct, frozen=True, kw_only=True):
     """A request that will be answered: nothing has been generated yet."""
 
     request: CreateResponse
     model: CatalogModel
-    context: Context
+    context: ConversationContext
     reply: Reply
     response: Response
     ignored_tools: tuple[str, ...]
@@ -78,29 +78,31 @@ class Preparer:
         request: CreateResponse,
         model: CatalogModel,
         response_id: str,
-        recent: SessionChains | None = None,
-        lead: tuple[Item, ...] = (),
-    ) -> Prepared:
+        session_chains: SessionChains | None = None,
+        prompt_items: tuple[Item, ...] = (),
+    ) -> PreparedRequest:
         """``lead``: what the request's stored prompt says. Raises ``RequestError`` for whatever
         cannot be honoured."""
-        meant, tools = self._meant(request, model)
-        context = replace(await self._context(tenant, request, model, recent), lead=lead)
+        meant, tools = self._select_tools(request, model)
+        context = replace(
+            await self._context(tenant, request, model, session_chains), lead=prompt_items
+        )
         opening = ResponseContext(
             tenant=tenant, response_id=response_id, items=context.conversation.items
         )
-        await check_access(tools.hosted, tools.tools, opening)
-        backend = self._attachments.ahead_of(model.backend, tenant, len(lead))
-        asked = build_options(meant, tools.tools)
-        if tools.hosted:  # what there is to choose is known once they are open
+        await check_access(tools.server_tools, tools.visible_tools, opening)
+        backend = self._attachments.ahead_of(model.backend, tenant, len(prompt_items))
+        asked = build_options(meant, tools.visible_tools)
+        if tools.server_tools:  # what there is to choose is known once they are open
             asked = replace(asked, tool_choice="auto")
         question = ReplyRequest(context=context, backend=backend, options=asked)
         sealed = TenantSealer(self._seal, tenant)
         reply = (
-            await compact(question, sealed)
-            if context.recalled.triggered
+            await prepare_compaction(question, sealed)
+            if context.visible.compaction_requested
             else await prepare_reply(question, sealed, request.context_management or ())
         )
-        if not context.recalled.triggered:
+        if not context.visible.compaction_requested:
             reply = self._wrapped(reply, meant, question, model, tools, tenant, response_id)
         response = initial_response(
             request,
@@ -109,21 +111,23 @@ class Preparer:
             created_at=int(self._clock()),
             backend=model.backend,
         )
-        if removed := context.recalled.removed:
+        if removed := context.visible.removed:
             response = replace(response, input_transformations=removed)
-        if lead:
+        if prompt_items:
             said = request.instructions
             first = Message(
                 id=self._ids("msg"), role="developer", content=(InputText(text=said or ""),)
             )
-            response = replace(response, instructions=(first, *lead) if said else lead)
-        return Prepared(
+            response = replace(
+                response, instructions=(first, *prompt_items) if said else prompt_items
+            )
+        return PreparedRequest(
             request=request,
             model=model,
             context=context,
             reply=reply,
             response=response,
-            ignored_tools=tools.ignored,
+            ignored_tools=tools.ignored_types,
         )
 
     def _wrapped(
@@ -140,55 +144,59 @@ class Preparer:
         messages. Raises ``InvalidRequest``."""
         timed = bool(request.return_metrics)
         tool_loop: ToolLoop | None = None
-        if tools.offers or tools.hosted:
+        if tools.search_functions or tools.server_tools:
             reply = tool_loop = ToolLoop(
                 reply,
                 ToolLoopSpec(
                     conversation=question.context.conversation,
                     options=replace(question.options, tool_choice=request.tool_choice or "auto"),
-                    offers=tools.offers,
-                    hosted=tools.hosted,
-                    declared=callable_by_model(request.tools),
-                    programs=tools.programs,
+                    search_functions=tools.search_functions,
+                    server_tools=tools.server_tools,
+                    request_tools=callable_by_model(request.tools),
+                    program_functions=tools.program_functions,
                     include=frozenset(request.include or ()),
-                    ask=question.backend.prepare,
-                    bounds=replace(self._policy.bounds, calls=request.max_tool_calls),
+                    prepare=question.backend.prepare,
+                    limits=replace(self._policy.bounds, calls=request.max_tool_calls),
                     ids=self._ids,
                     tenant=tenant,
                     response_id=response_id,
                     context_size=model.backend.context_size,
                 ),
             )
-        summary_level = None if request.include_reasoning is False else level(request.reasoning)
+        summary_level = (
+            None if request.include_reasoning is False else summary_level(request.reasoning)
+        )
         if summary_level is not None:
             reply = SummarizedReply(reply, self._summariser(model, summary_level))
         if request.enable_response_messages or timed:
             reply = RawMessagesReply(
                 reply,
                 model.backend,
-                spelled=bool(request.enable_response_messages),
-                timed=timed,
+                with_messages=bool(request.enable_response_messages),
+                with_metrics=timed,
                 clock=self._clock,
-                turns=tool_loop.used if tool_loop is not None else [],
+                turn_usages=tool_loop.used if tool_loop is not None else [],
             )
         return reply
 
-    def _summariser(self, model: CatalogModel, summary_level: str) -> Summariser:
+    def _summariser(self, model: CatalogModel, summary_level: str) -> Summarizer:
         name = self._policy.summary_model
         by = self._models.find(name) if name is not None else model
-        return Summariser(backend=by.backend, level=summary_level, defaults=by.defaults)
+        return Summarizer(backend=by.backend, level=summary_level, defaults=by.defaults)
 
     async def count(self, tenant: str, request: InputTokens) -> int:
         """How many tokens the model would see: the same rendering."""
         asked = request.as_create()
         model = self._models.find(asked.model)
-        asked, tools = self._meant(asked, model)
+        asked, tools = self._select_tools(asked, model)
         context = await self._context(tenant, asked, model)
         backend = self._attachments.ahead_of(model.backend, tenant)
-        reply = await backend.prepare(context.conversation, build_options(asked, tools.tools))
+        reply = await backend.prepare(
+            context.conversation, build_options(asked, tools.visible_tools)
+        )
         return reply.input_tokens
 
-    def _meant(
+    def _select_tools(
         self, asked: CreateResponse, model: CatalogModel
     ) -> tuple[CreateResponse, ToolSelection]:
         policy, upstream = self._policy, model.backend.capabilities.hosted_tools
@@ -201,21 +209,22 @@ class Preparer:
         request: CreateResponse,
         model: CatalogModel,
         recent: SessionChains | None = None,
-    ) -> Context:
-        return await assemble(
+    ) -> ConversationContext:
+        return await load_context(
             self._store,
             tenant,
             input=request.input or (),
             instructions=request.instructions,
             previous_response_id=request.previous_response_id,
             conversation_id=request.conversation.id if request.conversation else None,
-            recall=partial(
-                recall,
-                sealed=TenantSealer(self._seal, tenant),
-                room=(model.backend.context_size or ASSUMED_CONTEXT_SIZE) // _USERS_SHARE,
+            build_visible=partial(
+                build_visible_history,
+                sealer=TenantSealer(self._seal, tenant),
+                user_token_budget=(model.backend.context_size or ASSUMED_CONTEXT_SIZE)
+                // _USERS_SHARE,
                 refuse=self._policy.undecryptable_items == "refuse",
             ),
-            recent=recent,
+            session_chains=recent,
             chains=self._chains,
             ids=self._ids,
         )

@@ -14,7 +14,7 @@ from antiphon.runs.background.restore import RestoredRun
 from antiphon.runs.execution.recorder import ExtraFields, Recorder
 from antiphon.runs.execution.run import Run, RunSpec
 from antiphon.runs.execution.supervisor import Supervisor
-from antiphon.runs.history.context import history
+from antiphon.runs.history.context import chain_items
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.store.records import StoredResponse
 from antiphon.stream.writer import ResponseWriter
@@ -22,7 +22,7 @@ from antiphon.wire.items import Item
 from antiphon.wire.request import CreateResponse
 
 from .dependencies import RunDependencies
-from .preparer import Prepared
+from .preparer import PreparedRequest
 from .request.initial_response import initial_response
 from .request.options import hidden_item_types
 
@@ -41,14 +41,14 @@ class RunFactory:
         self._background_supervisor = Supervisor()
 
     def foreground_run(
-        self, tenant: str, prepared: Prepared, release: Callable[[], Awaitable[None]]
+        self, tenant: str, prepared: PreparedRequest, release: Callable[[], Awaitable[None]]
     ) -> Run:
         """Create a run for the caller to drive. ``release`` unlocks the conversation at its end."""
         request, response, context = prepared.request, prepared.response, prepared.context
-        past, kept, input = context.chain, context.kept, context.input
+        past, kept, input = context.chain, context.prompt_tokens, context.input
         if response.store and not all(stored.response.store for stored in past):
             # It continues a response that is not stored, so its history is stored as its input.
-            past, kept, input = (), None, (*history(past), *input)
+            past, kept, input = (), None, (*chain_items(past), *input)
         spec = self._spec(prepared.reply, input, release)
         save = self._save(tenant, request) if response.store else None
         writer = ResponseWriter(
@@ -60,11 +60,11 @@ class RunFactory:
             self._supervisor,
             recorder=Recorder(
                 writer,
-                besides=self._extra_fields(tenant, request),
-                hides=hidden_item_types(request),
-                prompt=spec.reply.kept.ids if spec.reply.kept is not None else (),
+                extra_fields=self._extra_fields(tenant, request),
+                hidden_types=hidden_item_types(request),
+                prompt=spec.reply.prompt_tokens.ids if spec.reply.prompt_tokens is not None else (),
             ),
-            past=past,
+            chain=past,
             ignored_tools=prepared.ignored_tools,
         )
 
@@ -93,8 +93,8 @@ class RunFactory:
         recorder = Recorder(
             writer,
             restored.tokens,
-            besides=self._extra_fields(tenant, request),
-            hides=hidden_item_types(request),
+            extra_fields=self._extra_fields(tenant, request),
+            hidden_types=hidden_item_types(request),
             prompt=restored.prompt,
         )
         spec = self._spec(reply, request.input or (), _release_nothing)
@@ -136,7 +136,7 @@ class RunFactory:
     def _extra_fields(self, tenant: str, request: CreateResponse) -> ExtraFields:
         """Encrypt reasoning if the client asked for it or ``store`` is false. Reasoning that an
         upstream encrypted is always encrypted again, so that the client can send it back."""
-        encrypt = TenantSealer(self._dependencies.seal, tenant).besides
+        encrypt = TenantSealer(self._dependencies.seal, tenant).encrypted_reasoning
         if request.store is not False and _ENCRYPTED_REASONING not in (request.include or ()):
             return lambda item: encrypt(item) if getattr(item, "encrypted_content", None) else {}
         return encrypt

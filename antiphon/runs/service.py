@@ -25,17 +25,17 @@ from antiphon.resources.skills import Skills
 from antiphon.resources.vector_stores import VectorStores
 from antiphon.runs.background.event_log_reader import EventLogReader
 from antiphon.runs.background.jobs import BackgroundJobs
-from antiphon.runs.background.worker import Background
+from antiphon.runs.background.worker import BackgroundWorker
 from antiphon.runs.execution.run import Run
 from antiphon.runs.execution.supervisor import Supervisor
-from antiphon.runs.history.context import Context, history
+from antiphon.runs.history.context import ConversationContext, chain_items
 from antiphon.runs.history.session_chains import SessionChains
-from antiphon.runs.replies.compaction import compacted
+from antiphon.runs.replies.compaction import compacted_response
 from antiphon.runs.replies.warmup import WarmupReply
 from antiphon.runs.request.attachments import Attachments
 from antiphon.runs.request.options import apply_defaults, build_options
 from antiphon.store.records import StoredResponse
-from antiphon.tools.file_search.provider import FileSearch
+from antiphon.tools.file_search.provider import FileSearchProvider
 from antiphon.wire.compaction import Compact, CompactedResponse
 from antiphon.wire.items import Item
 from antiphon.wire.pagination import Page
@@ -44,12 +44,12 @@ from antiphon.wire.response import Response
 
 from .dependencies import OptionalFeatures, RunDependencies
 from .policy import Policy
-from .preparer import Prepared, Preparer
+from .preparer import PreparedRequest, Preparer
 from .run_factory import RunFactory
 
 __all__ = [
     "CatalogModel",
-    "Compaction",
+    "CompactionRun",
     "EnqueuedRun",
     "ModelCatalog",
     "OptionalFeatures",
@@ -61,16 +61,16 @@ __all__ = [
 _ACTIVE = ("queued", "in_progress")
 
 
-class Compaction(Struct, frozen=True):
+class CompactionRun(Struct, frozen=True):
     """A run that compacts, and what it compacts."""
 
     run: Run
-    context: Context
+    context: ConversationContext
 
     @property
     def result(self) -> CompactedResponse:
         """What the client is to send from now on, once the run is completed."""
-        return compacted(self.context, self.run.response)
+        return compacted_response(self.context, self.run.response)
 
 
 class EnqueuedRun(Struct, frozen=True):
@@ -79,7 +79,7 @@ class EnqueuedRun(Struct, frozen=True):
 
     response: Response
     ignored_tools: tuple[str, ...] = ()
-    is_first: bool = True
+    created: bool = True
 
 
 class Service:
@@ -99,7 +99,7 @@ class Service:
         #: Seconds without an event after which a stream gets a keepalive.
         self.keepalive_s = policy.keepalive_s
         #: Reads the event logs of background runs.
-        self.kept = EventLogReader(store, dependencies.kinds)
+        self.event_logs = EventLogReader(store, dependencies.kinds)
         self.conversations = Conversations(
             store, clock=clock, ids=ids, owner=owner, lease_s=policy.lease.lease_s
         )
@@ -119,7 +119,7 @@ class Service:
         )
         providers = features.providers
         if policy.file_search:
-            providers = {"file_search": FileSearch(self.vector_stores), **providers}
+            providers = {"file_search": FileSearchProvider(self.vector_stores), **providers}
         self._preparer = Preparer(
             dependencies,
             Attachments(self.files, fetcher=features.fetcher, documents=features.documents),
@@ -129,7 +129,7 @@ class Service:
         self._jobs = BackgroundJobs(
             dependencies, self._preparer, self._runs, self.conversations, self.prompts
         )
-        self._background = Background(
+        self._background = BackgroundWorker(
             store.runs,
             [model.name for model in models.all()],
             self._jobs.resume,
@@ -143,7 +143,7 @@ class Service:
         return not self._supervisor.stopping
 
     @property
-    def running(self) -> int:
+    def active_runs(self) -> int:
         """How many runs have not ended."""
         return self._supervisor.running
 
@@ -170,13 +170,13 @@ class Service:
         tenant: str,
         request: CreateResponse,
         *,
-        recent: SessionChains | None = None,
+        session_chains: SessionChains | None = None,
         generate: bool = True,
     ) -> Run:
         """A run for the caller to drive. ``recent``: what can be continued besides what is stored.
         Without ``generate`` the model only warms up. Raises ``RequestError`` for whatever cannot
         be honoured."""
-        prepared, release = await self._prepared(tenant, request, recent)
+        prepared, release = await self._prepared(tenant, request, session_chains)
         if not generate:
             prepared = replace(prepared, reply=WarmupReply(prepared.reply))
         return self._runs.foreground_run(tenant, prepared, release)
@@ -193,10 +193,10 @@ class Service:
         reply = await model.backend.complete(prompt, build_options(request, ()))
         return self._runs.completion_run(request, model, reply, self._dependencies.ids("resp"))
 
-    async def compact(self, tenant: str, request: Compact) -> Compaction:
+    async def compact(self, tenant: str, request: Compact) -> CompactionRun:
         """A run for the caller to drive, of which nothing is stored. Raises ``RequestError``."""
         prepared, release = await self._prepared(tenant, request.as_create())
-        return Compaction(self._runs.foreground_run(tenant, prepared, release), prepared.context)
+        return CompactionRun(self._runs.foreground_run(tenant, prepared, release), prepared.context)
 
     async def enqueue(
         self, tenant: str, request: CreateResponse, response_id: str | None = None
@@ -221,7 +221,7 @@ class Service:
 
     async def _begun(self, tenant: str, response_id: str | None) -> EnqueuedRun | None:
         stored = None if response_id is None else await self._store.load(tenant, response_id)
-        return None if stored is None else EnqueuedRun(stored.response, is_first=False)
+        return None if stored is None else EnqueuedRun(stored.response, created=False)
 
     async def check_followable(self, tenant: str, response_id: str) -> None:
         """Raises ``NotFound``, and ``InvalidRequest`` for a response without kept events."""
@@ -232,7 +232,7 @@ class Service:
                 "one without stream.",
                 param="stream",
             )
-        await self.kept.check(tenant, response_id)
+        await self.event_logs.check_available(tenant, response_id)
 
     async def cancel(self, tenant: str, response_id: str) -> Response:
         """Stop a background run; one that is over stays as it is. A connection that is dropped
@@ -254,7 +254,7 @@ class Service:
         recent: SessionChains | None = None,
         *,
         response_id: str | None = None,
-    ) -> tuple[Prepared, Callable[[], Awaitable[None]]]:
+    ) -> tuple[PreparedRequest, Callable[[], Awaitable[None]]]:
         """The request made ready, and what gives back the conversation it holds."""
         self._supervisor.admit()
         resolved = await self.prompts.resolve(request)
@@ -288,7 +288,7 @@ class Service:
         stored = await self._loaded(tenant, response_id)
         if stored.response.status not in _ACTIVE:
             return stored.response
-        so_far = await self.kept.snapshot(tenant, response_id)
+        so_far = await self.event_logs.snapshot(tenant, response_id)
         return so_far or (await self._loaded(tenant, response_id)).response
 
     async def delete(self, tenant: str, response_id: str) -> None:
@@ -308,7 +308,7 @@ class Service:
         chain = await self._store.chain(tenant, response_id)
         if chain is None:
             raise _unknown(response_id)
-        items = (*history(chain[:-1]), *chain[-1].input)
+        items = (*chain_items(chain[:-1]), *chain[-1].input)
         return page(items, cut)
 
     async def _loaded(self, tenant: str, response_id: str) -> StoredResponse:

@@ -51,7 +51,7 @@ class FakeRun:
         ignored_tools: tuple[str, ...] = (),
     ) -> None:
         self.id = id
-        self.events = 0
+        self.event_count = 0
         self.left = asyncio.Event()
         self.ignored_tools = ignored_tools
         self._words = words
@@ -63,11 +63,11 @@ class FakeRun:
         )
         self.response = self._writer.response
 
-    async def drive(self, outlet: EventSink | None = None) -> Response:
+    async def drive(self, sink: EventSink | None = None) -> Response:
         try:
             async for batch in self._batches():
-                self.events += len(batch)
-                if outlet is not None and (rest := outlet.write(batch)) is not None:
+                self.event_count += len(batch)
+                if sink is not None and (rest := sink.write(batch)) is not None:
                     await rest
         finally:
             self.left.set()
@@ -76,7 +76,7 @@ class FakeRun:
     async def _batches(self) -> AsyncGenerator[tuple[Event, ...], None]:
         writer = self._writer
         writer.create()
-        writer.begin()
+        writer.start()
         yield writer.take()
         item = None
         for word in self._words:

@@ -64,7 +64,7 @@ async def test_who_waits_is_counted(rim: Any, service: Any) -> None:
     from antiphon.http.middleware.auth import Limits
 
     service.script = {"step": asyncio.Semaphore(0)}
-    here = rim(limits=Limits(max_running=1, max_waiting=5))
+    here = rim(limits=Limits(max_concurrent_requests=1, max_queued_requests=5))
     tasks = [asyncio.create_task(here.client.post("/v1/responses", json=ASK)) for _ in range(3)]
     await turns()
     seen = await numbers(here)

@@ -14,7 +14,7 @@ from antiphon.errors import NotFound
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.execution.run import EventSink, Run
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
-from antiphon.security.encryption import Key, Seal
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.base import Store
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tools.base import ToolProvider
@@ -52,7 +52,7 @@ def service(
     backend: Backend,
     store: Store | None = None,
     *,
-    seal: Seal | None = None,
+    seal: Encryptor | None = None,
     prompts: Prompts | None = None,
     providers: Mapping[str, ToolProvider] = {},
     **policy: Any,
@@ -65,7 +65,7 @@ def service(
             clock=lambda: NOW,
             ids=lambda prefix: f"{prefix}_{next(numbers)}",
             policy=Policy(**{"keepalive_s": 0, **policy}),
-            seal=seal or Seal((Key.fresh(),)),
+            seal=seal or Encryptor((EncryptionKey.generate(),)),
         ),
         OptionalFeatures(prompts=prompts or Prompts(), providers=providers),
     )

@@ -167,7 +167,7 @@ class _Told(EventSink):
         self._observed = observed
 
     @property
-    def begun(self) -> bool:  # type: ignore[override]
+    def has_sent(self) -> bool:  # type: ignore[override]
         return self._stream.begun
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:

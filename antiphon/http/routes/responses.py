@@ -86,19 +86,19 @@ class Create:
         exchange = exchange_of(scope)
         queued = await self._rim.service.enqueue(exchange.tenant, request, response_id)
         response, headers = queued.response, _ignored(queued.ignored_tools)
-        if not queued.is_first:
+        if not queued.created:
             headers.append(repeats.HEADER)
         exchange.model, exchange.response_id = response.model, response.id
         if request.stream:
-            if not queued.is_first:
-                await self._rim.service.kept.check(exchange.tenant, response.id)
+            if not queued.created:
+                await self._rim.service.event_logs.check_available(exchange.tenant, response.id)
             followed = StoredEventStream(
                 self._rim.service, exchange.tenant, response.id, -1, headers
             )
             return await followed(scope, receive, send)
         if not request.background:
             async with CancelOnDisconnect(scope, receive):
-                await self._rim.service.kept.wait(exchange.tenant, response.id)
+                await self._rim.service.event_logs.wait(exchange.tenant, response.id)
                 response = await self._rim.service.retrieve(exchange.tenant, response.id)
             exchange.usage = response.usage
         reply = failure_reply(response) if response.status == "failed" else json_reply(response)
@@ -114,7 +114,7 @@ def record_outcome(
     if run.response.status in ("in_progress", "cancelled"):
         metrics.abandoned(run.response.model)
     else:
-        metrics.ended(observed, run.response, run.events, now)
+        metrics.ended(observed, run.response, run.event_count, now)
 
 
 class _Told(EventSink):
@@ -128,7 +128,7 @@ class _Told(EventSink):
         self.last = b""
 
     @property
-    def begun(self) -> bool:  # type: ignore[override]
+    def has_sent(self) -> bool:  # type: ignore[override]
         return self._stream.begun
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
@@ -137,14 +137,14 @@ class _Told(EventSink):
         return self._stream.write(sse.frames(events))
 
     async def end(self, events: tuple[Event, ...], stored: Any) -> None:
-        if self.begun:
+        if self.has_sent:
             self.last = sse.frames(events)
         else:
             await super().end(events, stored)
 
     async def _begin(self, events: tuple[Event, ...]) -> None:
         """Up to the first token."""
-        if not self.begun:
+        if not self.has_sent:
             await self._stream.begin(_ignored(self._run.ignored_tools))
         self._observed.saw(events)
         if (rest := self._stream.write(sse.frames(events))) is not None:
@@ -163,7 +163,7 @@ class StoredEventStream:
         after: int,
         headers: Sequence[tuple[bytes, bytes]] = (),
     ) -> None:
-        self._batches = service.kept.follow(tenant, response_id, after)
+        self._batches = service.event_logs.follow(tenant, response_id, after)
         self._headers = headers
         self._keepalive_s = service.keepalive_s
         self._after = after

@@ -159,7 +159,7 @@ class _Connection:
         observed = Observed(rim.clock(), rim.clock)
         async with rim.gate.slot(tenant):
             run = await rim.service.create(
-                tenant, frame.request, recent=self.recent, generate=frame.generate
+                tenant, frame.request, session_chains=self.recent, generate=frame.generate
             )
             self._exchange.model, self._exchange.response_id = run.response.model, run.id
             try:
@@ -168,7 +168,7 @@ class _Connection:
                 if run.response.status in ("in_progress", "cancelled"):
                     rim.metrics.abandoned(run.response.model)
                 else:
-                    rim.metrics.ended(observed, run.response, run.events, rim.clock())
+                    rim.metrics.ended(observed, run.response, run.event_count, rim.clock())
 
     # --- memory ----------------------------------------------------------------------------------
 
@@ -177,15 +177,15 @@ class _Connection:
         if run.response.status not in ("completed", "incomplete"):
             return self.evict(lane, run.response.previous_response_id)
         before, lane.latest = lane.latest, run.id
-        self.recent.keep(run.chain)
+        self.recent.add(run.chain)
         if before is not None and all(each.latest != before for each in self._lanes.values()):
-            self.recent.forget(before)
+            self.recent.remove(before)
 
     def evict(self, lane: _Lane, previous: str | None) -> None:
         """What could not be continued in its own lane is not kept for another try."""
         if previous is not None and lane.latest == previous:
             lane.latest = None
-            self.recent.forget(previous)
+            self.recent.remove(previous)
 
     # --- what is said ----------------------------------------------------------------------------
 
@@ -254,7 +254,7 @@ class _Frames(EventSink):
         self._observed = observed
 
     async def write(self, events: tuple[Event, ...]) -> None:
-        self.begun = True
+        self.has_sent = True
         if self._observed.first is None:
             self._observed.saw(events)
         for event in events:

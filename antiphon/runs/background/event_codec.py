@@ -11,25 +11,25 @@ import msgspec
 from antiphon.store.records import Batch
 from antiphon.wire.events import EVENTS, Event
 
-__all__ = ["decoded", "encoded", "split"]
+__all__ = ["decode_events", "encode_events", "lines_after"]
 
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder(reduce(or_, EVENTS.values())).decode
 
 
-def encoded(events: Iterable[Event]) -> bytes:
+def encode_events(events: Iterable[Event]) -> bytes:
     """The events, each a line."""
     return b"".join(line for event in events for line in (_encode(event), b"\n"))
 
 
-def decoded(batches: Iterable[Batch]) -> Iterator[Event]:
+def decode_events(batches: Iterable[Batch]) -> Iterator[Event]:
     """The events of these batches, in order."""
     for batch in batches:
-        for line in split(batch, -1):
+        for line in lines_after(batch, -1):
             yield _decode(line)
 
 
-def split(batch: Batch, after: int) -> list[bytes]:
+def lines_after(batch: Batch, after: int) -> list[bytes]:
     """The lines of the events beyond sequence number ``after``."""
     # JSON has no raw line ends; splitlines would also split at other characters.
     return batch.lines.split(b"\n")[max(0, after + 1 - batch.first) : -1]

@@ -14,7 +14,7 @@ from antiphon.stream.kinds import Kind
 from antiphon.wire.items import ItemBase
 from antiphon.wire.response import Response
 
-from .event_codec import decoded, split
+from .event_codec import decode_events, lines_after
 
 __all__ = ["EventLogReader"]
 
@@ -29,7 +29,7 @@ class EventLogReader:
         self._store = store
         self._kinds = kinds
 
-    async def check(self, tenant: str, response_id: str) -> None:
+    async def check_available(self, tenant: str, response_id: str) -> None:
         """Raises ``InvalidRequest`` where the events of a run are no longer there."""
         if await self._store.runs.events(tenant, response_id, -1, limit=1) is None:
             raise InvalidRequest(
@@ -47,7 +47,7 @@ class EventLogReader:
             tail.dirty = True
             while True:
                 if (batch := tail.take(after)) is not None:
-                    yield split(batch, after)
+                    yield lines_after(batch, after)
                     after = batch.last
                 elif not tail.dirty:
                     await tail.wait()
@@ -57,7 +57,7 @@ class EventLogReader:
                     if found is None:
                         return
                     for batch in found.batches:
-                        yield split(batch, after)
+                        yield lines_after(batch, after)
                         after = batch.last
                     if found.ended:
                         return
@@ -76,7 +76,7 @@ class EventLogReader:
             found = await self._store.runs.events(tenant, response_id, after, limit=_PAGE)
             if found is None or not found.batches:
                 break
-            for event in decoded(found.batches):
+            for event in decode_events(found.batches):
                 log.feed(event)
             after = found.batches[-1].last
         return None if found is None or found.ended else log.response

@@ -21,7 +21,7 @@ from antiphon.store.runs import RunStore
 from antiphon.wire.events import Event
 from antiphon.wire.response import Response
 
-from .event_codec import encoded
+from .event_codec import encode_events
 
 __all__ = ["EventLogWriter", "LogSink", "retry_until_available"]
 
@@ -44,13 +44,13 @@ class EventLogWriter:
         self._unwritten: dict[LogSink, None] = {}
         self._task: asyncio.Task[None] | None = None
 
-    def note(self, entry: LogSink) -> None:
+    def schedule(self, entry: LogSink) -> None:
         """This entry has something to write."""
         self._unwritten[entry] = None
         if self._task is None:
             self._task = asyncio.create_task(self._write_on(), name="journal")
 
-    async def settled(self) -> None:
+    async def wait_until_idle(self) -> None:
         """Until nothing is being written."""
         while self._task is not None:
             await asyncio.wait((self._task,))
@@ -66,12 +66,12 @@ class EventLogWriter:
             self._task = None
 
     async def _write(self, entries: list[LogSink]) -> None:
-        appends = tuple(append for entry in entries if (append := entry.cut()) is not None)
+        appends = tuple(append for entry in entries if (append := entry.next_append()) is not None)
         lost = frozenset[str]()
         if appends:
             lost = await retry_until_available(lambda: self._store.append(appends))
         for entry in entries:
-            entry.written(lost=entry.claim.job.id in lost)
+            entry.acknowledge(lost=entry.claim.job.id in lost)
 
 
 class LogSink(EventSink):
@@ -80,34 +80,34 @@ class LogSink(EventSink):
 
     def __init__(
         self,
-        journal: EventLogWriter,
+        log_writer: EventLogWriter,
         store: RunStore,
         claim: Claim,
         sampled: array[int],
         *,
         conversation: str | None,
         expires_at: Callable[[], int | None],
-        letter: Callable[[Response], WebhookEvent | None],
+        webhook: Callable[[Response], WebhookEvent | None],
     ) -> None:
-        self._journal = journal
+        self._journal = log_writer
         self._store = store
         self.claim = claim
         self._sampled = sampled
         self._told = len(sampled)
         self._conversation = conversation
         self._expires_at = expires_at
-        self._letter = letter
+        self._letter = webhook
         self._events: list[Event] = []
         self._in_flight = 0
         self._lost = False
         self._change: asyncio.Future[None] | None = None
-        self.room = self._has_room
+        self.wait_for_room = self._has_room
 
     def write(self, events: tuple[Event, ...]) -> None:
         if self._lost:
             raise ReaderGone
         self._events.extend(events)
-        self._journal.note(self)
+        self._journal.schedule(self)
 
     async def _has_room(self) -> None:
         """Here the tokens recorded and the events written agree: what a flush finds while the run
@@ -117,7 +117,7 @@ class LogSink(EventSink):
         if self._lost:
             raise ReaderGone
 
-    async def kept(self) -> None:
+    async def flush(self) -> None:
         while (self._events or self._in_flight) and not self._lost:
             await self._changed()
         if self._lost:
@@ -143,7 +143,7 @@ class LogSink(EventSink):
         if not ended:
             raise ReaderGone
 
-    def cut(self) -> Append | None:
+    def next_append(self) -> Append | None:
         """What has been said since the last time, to be written now."""
         if not self._events or self._in_flight or self._lost:
             return None
@@ -151,16 +151,16 @@ class LogSink(EventSink):
         self._in_flight = batch.count
         return Append(self.claim, batch)
 
-    def written(self, *, lost: bool) -> None:
+    def acknowledge(self, *, lost: bool) -> None:
         """It is in the store, or the run is somebody else's."""
         self._in_flight = 0
         self._lost = self._lost or lost
         if self._change is not None and not self._change.done():
             self._change.set_result(None)
 
-    def lose(self) -> None:
+    def mark_lost(self) -> None:
         """The run is somebody else's."""
-        self.written(lost=True)
+        self.acknowledge(lost=True)
 
     def _batch(self) -> Batch:
         events, self._events = self._events, []
@@ -169,7 +169,7 @@ class LogSink(EventSink):
         return Batch(
             first=events[0].sequence_number,
             count=len(events),
-            lines=encoded(events),
+            lines=encode_events(events),
             tokens=tokens.tobytes(),
         )
 

@@ -20,7 +20,7 @@ from antiphon.resources.conversations import Conversations
 from antiphon.resources.prompts import Prompts
 from antiphon.runs.dependencies import RunDependencies
 from antiphon.runs.execution.run import ReaderGone
-from antiphon.runs.preparer import Prepared, Preparer
+from antiphon.runs.preparer import PreparedRequest, Preparer
 from antiphon.runs.replies.reasoning_summary import interrupted_in_summary
 from antiphon.runs.run_factory import RunFactory
 from antiphon.runs.tool_loop.recovery import interrupted_in_tools
@@ -29,10 +29,10 @@ from antiphon.stream.writer import ResponseWriter
 from antiphon.wire.request import CreateResponse
 from antiphon.wire.response import Response
 
-from .event_codec import encoded
+from .event_codec import encode_events
 from .event_log_writer import EventLogWriter, LogSink
 from .restore import FailedReply, RestoredRun
-from .worker import Ready
+from .worker import ClaimedRun
 
 __all__ = ["BackgroundJobs"]
 
@@ -64,9 +64,9 @@ class BackgroundJobs:
         self._conversations = conversations
         self._prompts = prompts
         #: By response id, oldest first.
-        self._waiting: dict[str, Prepared] = {}
+        self._waiting: dict[str, PreparedRequest] = {}
 
-    async def enqueue(self, tenant: str, prepared: Prepared) -> Response:
+    async def enqueue(self, tenant: str, prepared: PreparedRequest) -> Response:
         """Store a job with its first events. Returns the queued response. Raises ``RunError`` if
         a response of this id is stored already."""
         dependencies = self._dependencies
@@ -74,7 +74,7 @@ class BackgroundJobs:
         writer = ResponseWriter(response, ids=dependencies.ids, kinds=dependencies.kinds)
         writer.create()
         events = writer.take()
-        kept = prepared.reply.kept
+        kept = prepared.reply.prompt_tokens
         job = Job(
             tenant=tenant,
             id=response.id,
@@ -88,11 +88,11 @@ class BackgroundJobs:
         await dependencies.store.runs.begin(
             job,
             StoredResponse(response=response, input=prepared.context.input),
-            Batch(first=0, count=len(events), lines=encoded(events)),
+            Batch(first=0, count=len(events), lines=encode_events(events)),
         )
         return response
 
-    async def resume(self, claim: Claim, log_writer: EventLogWriter) -> Ready:
+    async def resume(self, claim: Claim, log_writer: EventLogWriter) -> ClaimedRun:
         """Create the run of a claim and its event sink. Raises ``ReaderGone`` if the response was
         deleted."""
         job = claim.job
@@ -106,7 +106,7 @@ class BackgroundJobs:
         reply: Reply
         try:
             await self._conversations.resume(job.tenant, request.conversation, job.id)
-            if interrupted_in_summary(restored.log.open):
+            if interrupted_in_summary(restored.log.open_items):
                 raise CannotContinue("its thinking was being summarised")
             reply, parent = await self._resumed_reply(claim, request, restored)
         except (RequestError, RunError) as error:
@@ -122,9 +122,9 @@ class BackgroundJobs:
             run.recorder.sampled,
             conversation=request.conversation.id if request.conversation else None,
             expires_at=self._expires_at(stored.response),
-            letter=self._webhook,
+            webhook=self._webhook,
         )
-        return Ready(run, sink)
+        return ClaimedRun(run, sink)
 
     async def end_cancelled(self, claim: Claim, stored: StoredResponse) -> None:
         """Write the end of a cancelled run. The former owner's later events are refused, because
@@ -138,7 +138,7 @@ class BackgroundJobs:
         await dependencies.store.runs.end(
             claim,
             StoredResponse(response=response, input=stored.input),
-            Batch(first=restored.next_event, count=len(events), lines=encoded(events)),
+            Batch(first=restored.next_event, count=len(events), lines=encode_events(events)),
             expires_at=self._expires_at(response)(),
             letter=self._webhook(response),
         )
@@ -153,24 +153,24 @@ class BackgroundJobs:
     ) -> tuple[Reply, PromptTokens | None]:
         """The reply that continues the run, and the tokens of the conversation before it."""
         job, log, tokens = claim.job, restored.log, restored.tokens
-        started = bool(log.items or log.open)
+        started = bool(log.done_items or log.open_items)
         waiting = self._waiting.pop(job.id, None)
         if waiting is not None and not tokens:
-            return waiting.reply, waiting.context.kept
+            return waiting.reply, waiting.context.prompt_tokens
         if claim.attempts > _MAX_ATTEMPTS:
             raise CannotContinue("it was interrupted too often")
         model = self._dependencies.models.find(job.model)
         resolved = await self._prompts.resolve(request)
         prepared = await self._preparer.prepare(
-            job.tenant, resolved.request, model, job.id, lead=resolved.lead
+            job.tenant, resolved.request, model, job.id, prompt_items=resolved.lead
         )
         reply = prepared.reply
         if job.prompt or tokens or started:
             point = restored.resume_point()
-            reply = reply.resumed(point)
+            reply = reply.resume(point)
             if started and not tokens and not interrupted_in_tools(point):
                 raise CannotContinue("this model does not tell its tokens")
-        return reply, prepared.context.kept
+        return reply, prepared.context.prompt_tokens
 
     def _expires_at(self, response: Response) -> Callable[[], int | None]:
         """When to delete a response with ``store: false``, as a function called at its end."""

@@ -19,7 +19,7 @@ from antiphon.stream.kinds import Kind
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.wire.items import ItemBase
 
-from .event_codec import decoded
+from .event_codec import decode_events
 
 __all__ = ["FailedReply", "RestoredRun"]
 
@@ -39,7 +39,7 @@ class RestoredRun(Struct, frozen=True):
     ) -> RestoredRun:
         """Read the state from all stored batches of the run."""
         log, tokens, prompt = Fold(kinds), array("I"), array("I")
-        for event in decoded(batches):
+        for event in decode_events(batches):
             log.feed(event)
         for batch in batches:
             tokens.frombytes(batch.tokens)
@@ -54,8 +54,10 @@ class RestoredRun(Struct, frozen=True):
         """Return where the run was interrupted."""
         prompt, sampled = last_turn(self.prompt, self.tokens)
         log = self.log
-        done = tuple(log.items[index] for index in sorted(log.items))
-        still_open = tuple(log.open[index].item("in_progress") for index in sorted(log.open))
+        done = tuple(log.done_items[index] for index in sorted(log.done_items))
+        still_open = tuple(
+            log.open_items[index].item("in_progress") for index in sorted(log.open_items)
+        )
         turns = turn_counts(self.prompt, self.tokens)
         return ResumePoint(tuple(prompt), tuple(sampled), done, still_open, turns)
 
@@ -68,7 +70,7 @@ class FailedReply(Reply):
     def __init__(self, error: RunError) -> None:
         self._error = error
 
-    def resumed(self, begun: ResumePoint) -> Reply:
+    def resume(self, point: ResumePoint) -> Reply:
         return self
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:

@@ -21,7 +21,7 @@ from antiphon.store.runs import RunStore
 
 from .event_log_writer import EventLogWriter, LogSink
 
-__all__ = ["Background", "LeaseConfig", "Ready"]
+__all__ = ["BackgroundWorker", "ClaimedRun", "LeaseConfig"]
 
 _log = structlog.get_logger(__name__)
 
@@ -32,40 +32,40 @@ class LeaseConfig(Struct, frozen=True, kw_only=True):
     written together."""
 
     lease_s: float = 5.0
-    places: int = 64
+    max_runs: int = 64
     flush_s: float = 0.01
 
 
-class Ready(Struct, frozen=True):
+class ClaimedRun(Struct, frozen=True):
     """A run that can be driven, and the outlet for it."""
 
     run: Run
-    entry: LogSink
+    sink: LogSink
 
 
 #: Makes a claim into a run. Raises nothing but ``RunError``, where the store does not answer, and
 #: ``Left``, where the run is gone.
-Prepare = Callable[[Claim, EventLogWriter], Awaitable[Ready]]
+Prepare = Callable[[Claim, EventLogWriter], Awaitable[ClaimedRun]]
 
 
-class Background:
+class BackgroundWorker:
     """``Listener`` of a run store: one a process. Entered, it works until it is drained."""
 
     def __init__(
         self,
         store: RunStore,
         models: Sequence[str],
-        prepare: Prepare,
+        resume: Prepare,
         *,
         owner: str,
         lease: LeaseConfig,
     ) -> None:
         self._store = store
         self._models = models
-        self._prepare = prepare
+        self._prepare = resume
         self._lease = lease
         self.owner = owner
-        self.journal = EventLogWriter(store, flush_s=lease.flush_s)
+        self.log_writer = EventLogWriter(store, flush_s=lease.flush_s)
         self._news = asyncio.Event()
         self._tasks: dict[str, tuple[Claim, asyncio.Task[None]]] = {}
         self._entries: dict[str, LogSink] = {}
@@ -96,7 +96,7 @@ class Background:
             task.cancel()
         if self._tasks:
             await asyncio.wait([task for _, task in self._tasks.values()])
-        await self.journal.settled()
+        await self.log_writer.wait_until_idle()
         for loop in self._loops:
             loop.cancel()
             with suppress(asyncio.CancelledError):
@@ -115,7 +115,7 @@ class Background:
         if claim is None or task is None or claim.epoch >= epoch:
             return
         if (entry := self._entries.get(response_id)) is not None:
-            entry.lose()
+            entry.mark_lost()
         task.cancel()
 
     # --- the loops -------------------------------------------------------------------------------
@@ -123,7 +123,7 @@ class Background:
     async def _claim_on(self) -> None:
         while True:
             self._news.clear()
-            free = self._lease.places - len(self._tasks)
+            free = self._lease.max_runs - len(self._tasks)
             if free > 0:
                 try:
                     for claim in await self._store.claim(
@@ -165,9 +165,9 @@ class Background:
 
     async def _work_on(self, claim: Claim) -> None:
         try:
-            ready = await self._prepare(claim, self.journal)
-            self._entries[claim.job.id] = ready.entry
-            await ready.run.drive(ready.entry)
+            ready = await self._prepare(claim, self.log_writer)
+            self._entries[claim.job.id] = ready.sink
+            await ready.run.drive(ready.sink)
         except ReaderGone:
             _log.info("a run went elsewhere", response=claim.job.id)
         except RunError as error:

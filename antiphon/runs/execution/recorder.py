@@ -18,10 +18,10 @@ from antiphon.stream.deltas import (
     Close,
     Delta,
     Finish,
+    FinishReason,
     NewPrompt,
     Open,
     Progress,
-    Reason,
     SampledTokens,
     Text,
 )
@@ -68,31 +68,31 @@ class Recorder:
 
     def __init__(
         self,
-        out: ResponseWriter,
+        writer: ResponseWriter,
         sampled: array[int] | None = None,
         *,
-        besides: ExtraFields = lambda item: {},
-        hides: tuple[type[ItemBase], ...] = (),
+        extra_fields: ExtraFields = lambda item: {},
+        hidden_types: tuple[type[ItemBase], ...] = (),
         prompt: Sequence[int] = (),
     ) -> None:
-        self._out = out
-        self._besides = besides
-        self._hides = hides
+        self._out = writer
+        self._besides = extra_fields
+        self._hides = hidden_types
         self._prompt = prompt
-        self._item: ItemWriter | _Unheard | None = next(iter(out.open_items), None)
+        self._item: ItemWriter | _Unheard | None = next(iter(writer.open_items), None)
         #: Calls of tools that run here, by their keys: those of an interruption by their ids.
         self._calls: dict[str, ItemWriter] = {
             item.value.id: item
-            for item in out.open_items
+            for item in writer.open_items
             if not KINDS[type(item.value)].written_by_model
         }
-        if hides and sampled and self._item is None:
+        if hidden_types and sampled and self._item is None:
             self._item = _Unheard()  # for all we know, it was interrupted in one of those
-        self._last: Item | None = next(reversed(out.items), None)
+        self._last: Item | None = next(reversed(writer.items), None)
         self.sampled = array("I") if sampled is None else sampled
         #: What is recorded has to last before any more is.
-        self.keeps = False
-        self.reason: Reason | None = None
+        self.checkpoint_pending = False
+        self.reason: FinishReason | None = None
         self.usage: Usage | None = None
         #: What hosted tools used.
         self.tool_usage: Mapping[str, Any] = {}
@@ -125,12 +125,12 @@ class Recorder:
     def _between(self, delta: NewPrompt | Checkpoint) -> None:
         """Turns of the model."""
         if isinstance(delta, Checkpoint):
-            self.keeps = True
+            self.checkpoint_pending = True
         else:
             append_prompt(self.sampled, self._prompt, delta.ids)
 
     @property
-    def cut(self) -> bool:
+    def truncated(self) -> bool:
         """A limit cut the reply where that matters. After a call that is whole nothing is missing,
         and clients drop the calls of an incomplete response."""
         if self.reason != "length":
@@ -155,8 +155,8 @@ class Recorder:
     def _done(self, delta: Close) -> None:
         if not delta.key:
             return self._close(**delta.result)
-        if delta.used:
-            self.tool_usage = _sum_numbers(self.tool_usage or _NO_TOOL_USAGE, delta.used)
+        if delta.tool_usage:
+            self.tool_usage = _sum_numbers(self.tool_usage or _NO_TOOL_USAGE, delta.tool_usage)
         item = self._calls.pop(delta.key)
         self._item = None if self._item is item else self._item
         self._last = item.close(delta.status, **delta.result)

@@ -20,7 +20,7 @@ from antiphon.backends.base import Reply
 from antiphon.conversation import PromptTokens
 from antiphon.errors import BackendError, RequestError, RunError, Timeout
 from antiphon.store.records import StoredResponse, TurnTokens
-from antiphon.stream.deltas import Reason
+from antiphon.stream.deltas import FinishReason
 from antiphon.stream.writer import ResponseWriter
 from antiphon.tokens import common_prefix_length
 from antiphon.wire.events import Event
@@ -36,7 +36,7 @@ __all__ = ["EventSink", "ReaderGone", "Run", "RunSpec"]
 _log = structlog.get_logger(__name__)
 
 #: Why a response is incomplete in spite of what it says.
-_INCOMPLETE: Mapping[Reason | None, str] = {
+_INCOMPLETE: Mapping[FinishReason | None, str] = {
     "content_filter": "content_filter",
     "turns": "max_messages",
 }
@@ -50,16 +50,16 @@ class EventSink:
     """Where the events of a run go. This one drops them: its driver wants the response only."""
 
     #: Its reader has heard something: from now on errors are events.
-    begun = False
+    has_sent = False
     #: Awaited before what the model says next is recorded, if the outlet may lag behind.
-    room: Callable[[], Awaitable[None]] | None = None
+    wait_for_room: Callable[[], Awaitable[None]] | None = None
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
         """Pass them on. What cannot be done at once is returned, and awaited before the next call:
         for most tokens there is nothing, and so no coroutine."""
         return None
 
-    async def kept(self) -> None:
+    async def flush(self) -> None:
         """Until what was written is kept, if anything is."""
 
     async def end(self, events: tuple[Event, ...], stored: StoredResponse) -> None:
@@ -119,15 +119,15 @@ class Run:
     def __init__(
         self,
         writer: ResponseWriter,
-        work: RunSpec,
+        spec: RunSpec,
         supervisor: Supervisor,
         *,
         recorder: Recorder | None = None,
-        past: tuple[StoredResponse, ...] = (),
+        chain: tuple[StoredResponse, ...] = (),
         ignored_tools: tuple[str, ...] = (),
     ) -> None:
         self._writer = writer
-        self._work = work
+        self._work = spec
         self._supervisor = supervisor
         self.recorder = recorder or Recorder(writer)
         self._outlet = EventSink()
@@ -146,23 +146,23 @@ class Run:
         self.response: Response = writer.response
         self.id = self.response.id
         #: The responses it continues, oldest first; at its end, with its own.
-        self.chain = past
+        self.chain = chain
         #: Hosted tools the request named that nobody here runs.
         self.ignored_tools = ignored_tools
 
     @property
-    def events(self) -> int:
+    def event_count(self) -> int:
         """How many events it has had."""
         return self._writer.number
 
-    async def drive(self, outlet: EventSink | None = None) -> Response:
+    async def drive(self, sink: EventSink | None = None) -> Response:
         """Produce the response; its events go to ``outlet``, if anybody is to hear them. To cancel
         the call is to leave: the model stops, the run ends ``cancelled`` and nothing is stored. So
         does ``Left``. Where the reply may be refused and fails before anybody has heard of the run,
         nothing is stored either, and ``RunError`` is raised."""
         self._driver = asyncio.current_task()
-        self._is_heard = outlet is not None
-        self._outlet = outlet or self._outlet
+        self._is_heard = sink is not None
+        self._outlet = sink or self._outlet
         self._beat_later()
         self._supervisor.enter(self)
         try:
@@ -225,13 +225,13 @@ class Run:
             if self._refusable and self._is_heard:
                 loop = asyncio.get_running_loop()
                 self._patience = loop.call_later(work.patience_s, self._announce)
-        if not self._writer.begun:
-            self._writer.begin()
+        if not self._writer.started:
+            self._writer.start()
         return self._refusable
 
     async def _reply(self) -> None:
         writer, write = self._writer, self._outlet.write
-        room, recorder = self._outlet.room, self.recorder
+        room, recorder = self._outlet.wait_for_room, self.recorder
         take = recorder.take
         try:
             async with (
@@ -250,14 +250,14 @@ class Run:
                             await self._aside
                         if (rest := write(writer.take())) is not None:
                             await self._written(rest)
-                    if recorder.keeps:
-                        recorder.keeps = False
-                        await self._outlet.kept()
+                    if recorder.checkpoint_pending:
+                        recorder.checkpoint_pending = False
+                        await self._outlet.flush()
         except TimeoutError:
             raise Timeout("The response took longer than this server allows.") from None
 
     def _outcome(self) -> tuple[str, str | None]:
-        if self.recorder.cut:
+        if self.recorder.truncated:
             return "incomplete", "max_output_tokens"
         why = _INCOMPLETE.get(self.recorder.reason)
         return ("completed", None) if why is None else ("incomplete", why)
@@ -282,7 +282,7 @@ class Run:
     async def _failed(self, error: RunError) -> None:
         if error.__cause__ is not None:  # what nobody expected
             _log.error("run failed", response=self.id, exc_info=error.__cause__)
-        if self._refusable and not self._answered and not self._outlet.begun:
+        if self._refusable and not self._answered and not self._outlet.has_sent:
             self._over = True
             self.response = self._writer.finalize(
                 "failed", at=int(self._work.clock()), usage=Usage(), error=_as_wire(error)
@@ -326,8 +326,8 @@ class Run:
         """What a run that broke had used. Never null: there are clients that loop without it."""
         reply = self._work.reply
         prompt, sampled = reply.input_tokens, len(self.recorder.sampled)
-        if reply.kept is not None:
-            prompt, sampled = total_counts(reply.kept.ids, self.recorder.sampled)
+        if reply.prompt_tokens is not None:
+            prompt, sampled = total_counts(reply.prompt_tokens.ids, self.recorder.sampled)
         return Usage(input_tokens=prompt, output_tokens=sampled, total_tokens=prompt + sampled)
 
     def _tool_usage(self) -> Mapping[str, Any]:
@@ -335,7 +335,7 @@ class Run:
         return {"tool_usage": used} if used else {}
 
     def _tokens(self) -> TurnTokens | None:
-        prompt = self._work.reply.kept
+        prompt = self._work.reply.prompt_tokens
         if prompt is None:
             return None
         base = 0
@@ -376,7 +376,7 @@ class Run:
 
     def _announce(self) -> None:
         """The first word takes too long: the first events go alone."""
-        if not (self._over or self._answered or self._outlet.begun) and self._aside is None:
+        if not (self._over or self._answered or self._outlet.has_sent) and self._aside is None:
             self._aside = asyncio.create_task(self._write_aside(self._writer.take()))
 
     async def _write_aside(self, events: tuple[Event, ...]) -> None:

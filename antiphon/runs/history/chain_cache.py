@@ -31,13 +31,13 @@ class ChainCache:
     """The chains that were continued lately, over a store. Whether a response may still be
     continued, the store is asked each time."""
 
-    def __init__(self, store: Store, room: int = _ROOM) -> None:
+    def __init__(self, store: Store, max_bytes: int = _ROOM) -> None:
         self._store = store
-        self._room = room
+        self._room = max_bytes
         self._kept: OrderedDict[tuple[str, str], _Kept] = OrderedDict()
         self._bytes = 0
 
-    async def of(self, tenant: str, response_id: str) -> Chain | None:
+    async def get(self, tenant: str, response_id: str) -> Chain | None:
         """The response and all its ancestors, oldest first; None if it is unknown, deleted or
         expired."""
         stored = await self._store.load(tenant, response_id)

@@ -23,33 +23,33 @@ from .chain_cache import ChainCache
 from .session_chains import SessionChains
 from .visible_history import VisibleHistory
 
-__all__ = ["Context", "Recall", "assemble", "history"]
+__all__ = ["ConversationContext", "Recall", "chain_items", "load_context"]
 
 
-class Context(Struct, frozen=True, kw_only=True):
+class ConversationContext(Struct, frozen=True, kw_only=True):
     """What a request is asked in. ``input``: the part of it this request brought, ids given and
     references resolved; ``recalled``: what of it all the model is shown."""
 
-    recalled: VisibleHistory
+    visible: VisibleHistory
     input: tuple[it.Item, ...]
     instructions: str | None = None
-    kept: PromptTokens | None = None
+    prompt_tokens: PromptTokens | None = None
     #: The responses it continues, oldest first.
     chain: tuple[StoredResponse, ...] = ()
     #: What a stored prompt says before all else, in this request only.
-    lead: tuple[it.Item, ...] = ()
+    prompt_items: tuple[it.Item, ...] = ()
 
     @property
     def conversation(self) -> Conversation:
         """What the model is shown. Errors name the places of the request's own items, which are
         the last ones."""
-        items = (*self.lead, *self.recalled.items)
+        items = (*self.prompt_items, *self.visible.items)
         own = sum(not isinstance(item, it.CompactionTrigger) for item in self.input)
         return Conversation(
             items=items,
             instructions=self.instructions,
-            kept=self.kept,
-            past=len(items) - own,
+            stored_tokens=self.prompt_tokens,
+            past_count=len(items) - own,
         )
 
 
@@ -57,7 +57,7 @@ class Context(Struct, frozen=True, kw_only=True):
 Recall = Callable[[tuple[it.Item, ...], tuple[it.Item, ...]], VisibleHistory]
 
 
-async def assemble(
+async def load_context(
     store: Store,
     tenant: str,
     *,
@@ -65,37 +65,37 @@ async def assemble(
     instructions: str | None,
     previous_response_id: str | None,
     conversation_id: str | None = None,
-    recall: Recall,
-    recent: SessionChains | None = None,
+    build_visible: Recall,
+    session_chains: SessionChains | None = None,
     chains: ChainCache,
     ids: Ids,
-) -> Context:
+) -> ConversationContext:
     """The past is a chain of responses, stored or ``recent``, or a conversation, never both.
 
     Raises ``InvalidRequest`` for an unknown or unfinished previous response, for outputs without
     their call and calls without their output, and ``NotFound`` for an item that is not stored."""
     chain: tuple[StoredResponse, ...] = ()
     if previous_response_id is not None:
-        chain = recent.chain(previous_response_id) or () if recent is not None else ()
+        chain = session_chains.get(previous_response_id) or () if session_chains is not None else ()
         chain = chain or await _chain(chains, tenant, previous_response_id)
-    past = history(chain)
+    past = chain_items(chain)
     if conversation_id is not None:
         past = await store.conversation_items(tenant, conversation_id)
     own = await resolve_items(input, store, tenant, ids, past)
-    recalled = recall(past, own)
-    check_call_outputs(recalled.items, waiting=recalled.triggered)
+    recalled = build_visible(past, own)
+    check_call_outputs(recalled.items, waiting=recalled.compaction_requested)
     compacted = any(isinstance(item, it.Compaction) for item in own)
-    return Context(
-        recalled=recalled,
+    return ConversationContext(
+        visible=recalled,
         input=own,
         instructions=instructions,
-        kept=None if compacted else _kept(chain),  # those are of what was compacted
+        prompt_tokens=None if compacted else _kept(chain),  # those are of what was compacted
         chain=chain,
     )
 
 
 async def _chain(chains: ChainCache, tenant: str, response_id: str) -> tuple[StoredResponse, ...]:
-    chain = await chains.of(tenant, response_id)
+    chain = await chains.get(tenant, response_id)
     if chain is None:
         raise _no_previous(response_id)
     if not chain[-1].response.store:  # kept for a while, because it was made in the background
@@ -118,7 +118,7 @@ def _no_previous(response_id: str) -> InvalidRequest:
     )
 
 
-def history(chain: Iterable[StoredResponse]) -> tuple[it.Item, ...]:
+def chain_items(chain: Iterable[StoredResponse]) -> tuple[it.Item, ...]:
     """Every input and output item of a chain, oldest first."""
     return tuple(item for stored in chain for item in (*stored.input, *stored.response.output))
 

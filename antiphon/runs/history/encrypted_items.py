@@ -12,7 +12,7 @@ import msgspec
 from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
-from antiphon.security.encryption import Seal, SealBroken
+from antiphon.security.encryption import DecryptionError, Encryptor
 from antiphon.wire import items as it
 
 __all__ = ["CompactedHistory", "TenantSealer"]
@@ -46,11 +46,11 @@ _decode_thinking = msgspec.json.Decoder(_Thinking).decode
 class TenantSealer:
     """Seals and opens for one tenant. What cannot be opened raises ``SealBroken``."""
 
-    def __init__(self, seal: Seal, tenant: str) -> None:
+    def __init__(self, seal: Encryptor, tenant: str) -> None:
         self._seal = seal
         self._tenant = tenant
 
-    def besides(self, item: it.Item) -> Mapping[str, Any]:
+    def encrypted_reasoning(self, item: it.Item) -> Mapping[str, Any]:
         """What an item is given besides, once it is closed: thinking, itself under seal."""
         if not isinstance(item, it.Reasoning):
             return {}
@@ -61,12 +61,12 @@ class TenantSealer:
         )
         return {"encrypted_content": self._sealed(_encode(thinking), "reasoning")}
 
-    def open_thinking(self, item: it.Reasoning) -> it.Reasoning:
+    def decrypt_reasoning(self, item: it.Reasoning) -> it.Reasoning:
         """The item with what was sealed; what it has besides stays as it is."""
         try:
             thinking = _decode_thinking(self._opened(item.encrypted_content or "", "reasoning"))
         except msgspec.MsgspecError:
-            raise SealBroken from None
+            raise DecryptionError from None
         content = tuple(it.ReasoningText(text=text) for text in thinking.content)
         summary = tuple(it.SummaryText(text=text) for text in thinking.summary)
         return replace(
@@ -76,7 +76,7 @@ class TenantSealer:
             encrypted_content=thinking.foreign or UNSET,
         )
 
-    def past(self, past: CompactedHistory) -> str:
+    def encrypt_compaction(self, past: CompactedHistory) -> str:
         """The content of a compaction item. Pictures and files are left out where they would make
         it longer than clients may send back."""
         encoded = _encode(past)
@@ -85,18 +85,18 @@ class TenantSealer:
             encoded = _encode(lighter)
         return self._sealed(encoded, "compaction")
 
-    def open_past(self, text: str) -> CompactedHistory:
+    def decrypt_compaction(self, text: str) -> CompactedHistory:
         """What it stands for."""
         try:
             return _decode_past(self._opened(text, "compaction"))
         except msgspec.MsgspecError:
-            raise SealBroken from None
+            raise DecryptionError from None
 
     def _sealed(self, content: bytes, purpose: str) -> str:
-        return self._seal.seal(content, purpose=purpose, tenant=self._tenant)
+        return self._seal.encrypt(content, purpose=purpose, tenant=self._tenant)
 
     def _opened(self, text: str, purpose: str) -> bytes:
-        return self._seal.open(text, purpose=purpose, tenant=self._tenant)
+        return self._seal.decrypt(text, purpose=purpose, tenant=self._tenant)
 
 
 def _texts(items: tuple[it.Item, ...]) -> tuple[it.Item, ...]:

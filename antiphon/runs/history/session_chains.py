@@ -17,14 +17,14 @@ class SessionChains:
     def __init__(self) -> None:
         self._chains: dict[str, Chain] = {}
 
-    def keep(self, chain: Chain) -> None:
+    def add(self, chain: Chain) -> None:
         """The last of these can be continued."""
         self._chains[chain[-1].response.id] = chain
 
-    def forget(self, response_id: str) -> None:
+    def remove(self, response_id: str) -> None:
         """It can be no more, unless it is stored."""
         self._chains.pop(response_id, None)
 
-    def chain(self, response_id: str) -> Chain | None:
+    def get(self, response_id: str) -> Chain | None:
         """The response and all its ancestors, if it is remembered."""
         return self._chains.get(response_id)

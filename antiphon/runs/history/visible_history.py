@@ -16,7 +16,7 @@ from msgspec.structs import replace
 
 from antiphon.conversation import caller_program_id, open_programs
 from antiphon.errors import InvalidRequest
-from antiphon.security.encryption import SealBroken
+from antiphon.security.encryption import DecryptionError
 from antiphon.stream.kinds import KINDS
 from antiphon.text import truncate_middle
 from antiphon.wire import items as it
@@ -24,7 +24,13 @@ from antiphon.wire.response import InputTransformation
 
 from .encrypted_items import CompactedHistory, TenantSealer
 
-__all__ = ["VisibleHistory", "estimate_tokens", "is_persistent", "is_user", "recall"]
+__all__ = [
+    "VisibleHistory",
+    "build_visible_history",
+    "estimate_tokens",
+    "is_persistent",
+    "is_user_message",
+]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -46,57 +52,61 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
     not be opened."""
 
     before: tuple[it.Item, ...]
-    past: CompactedHistory | None
+    compaction: CompactedHistory | None
     after: tuple[it.Item, ...]
-    room: int
-    triggered: bool = False
+    user_token_budget: int
+    compaction_requested: bool = False
     removed: tuple[InputTransformation, ...] = ()
 
     @property
     def items(self) -> tuple[it.Item, ...]:
         """What the model is shown."""
-        if self.past is None:
+        if self.compaction is None:
             return self.after
-        rest = _unanswered_left_out(self.past.rest, self.after)
-        summary = _SUMMARY + (self.past.summary or _NO_SUMMARY)
+        rest = _unanswered_left_out(self.compaction.rest, self.after)
+        summary = _SUMMARY + (self.compaction.summary or _NO_SUMMARY)
         told = it.Message(role="user", content=(it.InputText(text=summary),))
         return (*self._kept(), told, *rest, *self.after)
 
     def _kept(self) -> Iterator[it.Item]:
         """Of what stands before: what holds on, and what the user said lately. A client that no
         longer sends it finds it in what was sealed."""
-        assert self.past is not None
-        rest = set(map(_words, self.past.rest)) - {None}
+        assert self.compaction is not None
+        rest = set(map(_words, self.compaction.rest)) - {None}
         seen = rest | set(map(_words, self.before))
-        lost = [item for item in self.past.said if _words(item) not in seen]
+        lost = [item for item in self.compaction.said if _words(item) not in seen]
         there = [
             item
             for item in self.before
-            if (is_persistent(item) or is_user(item)) and _words(item) not in rest
+            if (is_persistent(item) or is_user_message(item)) and _words(item) not in rest
         ]
-        return _lately((*lost, *there), self.room)
+        return _lately((*lost, *there), self.user_token_budget)
 
-    def compacted(self, summary: str, *, rest: int = 0) -> VisibleHistory:
+    def compact(self, summary: str, *, keep_tokens: int = 0) -> VisibleHistory:
         """The same conversation with all of it in the past: in a summary of what ``summarised``
         gives for the same ``rest``, which is how many tokens of its end stay as they are."""
-        said = self.past.said if self.past is not None else ()
-        old, new = self._split(rest)
+        said = self.compaction.said if self.compaction is not None else ()
+        old, new = self._split(keep_tokens)
         before = (*self.before, *self.after)
-        users = (item for item in (*said, *self.before, *old) if is_user(item))
-        past = CompactedHistory(said=tuple(_lately(users, self.room)), summary=summary, rest=new)
+        users = (item for item in (*said, *self.before, *old) if is_user_message(item))
+        past = CompactedHistory(
+            said=tuple(_lately(users, self.user_token_budget)), summary=summary, rest=new
+        )
         return replace(self, before=before, past=past, after=(), triggered=False)
 
-    def summarised(self, *, rest: int = 0) -> tuple[it.Item, ...]:
+    def items_to_summarize(self, *, keep_tokens: int = 0) -> tuple[it.Item, ...]:
         """What a summary has to tell of: what the model is shown but for the end that stays."""
-        old, _ = self._split(rest)
-        if not old and (rest or self.past is None):
+        old, _ = self._split(keep_tokens)
+        if not old and (keep_tokens or self.compaction is None):
             return ()
-        return replace(self, after=old if self.past is None else old[len(self.past.rest) :]).items
+        return replace(
+            self, after=old if self.compaction is None else old[len(self.compaction.rest) :]
+        ).items
 
     def _split(self, rest: int) -> tuple[tuple[it.Item, ...], tuple[it.Item, ...]]:
         """What comes after the summary there is: the part to be summarised, and the part that
         stays, in which calls are that wait for their output."""
-        items = (*(self.past.rest if self.past is not None else ()), *self.after)
+        items = (*(self.compaction.rest if self.compaction is not None else ()), *self.after)
         start = _tail(items, rest)
         going = {program.call_id for program in open_programs(items)}
         waiting = tuple(
@@ -107,12 +117,12 @@ class VisibleHistory(Struct, frozen=True, kw_only=True):
         return items[:start], (*waiting, *items[start:])
 
 
-def recall(
+def build_visible_history(
     past: Sequence[it.Item],
     own: Sequence[it.Item],
-    sealed: TenantSealer,
+    sealer: TenantSealer,
     *,
-    room: int,
+    user_token_budget: int,
     refuse: bool,
 ) -> VisibleHistory:
     """``past`` items and those of the request. ``refuse``: what cannot be opened is an
@@ -125,14 +135,14 @@ def recall(
             raise _not_ours(item, index - len(past))
         removed.append(InputTransformation(id=item.id, type=_REMOVED[type(item)]))
 
-    cut, opened = _newest_compaction(items, sealed, broken)
-    after = tuple(_thoughts_opened(items, cut, sealed, broken))
+    cut, opened = _newest_compaction(items, sealer, broken)
+    after = tuple(_thoughts_opened(items, cut, sealer, broken))
     return VisibleHistory(
         before=items[:cut],
-        past=opened,
+        compaction=opened,
         after=after,
-        room=room,
-        triggered=bool(own) and isinstance(own[-1], it.CompactionTrigger),
+        user_token_budget=user_token_budget,
+        compaction_requested=bool(own) and isinstance(own[-1], it.CompactionTrigger),
         removed=tuple(removed),
     )
 
@@ -153,8 +163,8 @@ def _newest_compaction(
         item = items[index]
         if isinstance(item, it.Compaction):
             try:
-                return index + 1, sealed.open_past(item.encrypted_content)
-            except SealBroken:
+                return index + 1, sealed.decrypt_compaction(item.encrypted_content)
+            except DecryptionError:
                 broken(item, index)
     return 0, None
 
@@ -170,8 +180,8 @@ def _thoughts_opened(
             continue
         if isinstance(item, it.Reasoning) and item.encrypted_content:
             try:
-                item = sealed.open_thinking(item)
-            except SealBroken:
+                item = sealed.decrypt_reasoning(item)
+            except DecryptionError:
                 if not item.content:
                     broken(item, index)
                     if not item.summary:
@@ -263,14 +273,14 @@ def _tail(items: Sequence[it.Item], room: int) -> int:
 # --- what is kept, and what it weighs ------------------------------------------------------------
 
 
-def is_user(item: it.Item) -> TypeGuard[it.Message]:
+def is_user_message(item: it.Item) -> TypeGuard[it.Message]:
     """The user said it."""
     return isinstance(item, it.Message) and item.role == "user"
 
 
 def _words(item: it.Item) -> bytes | None:
     """By what a message that is kept is known again: clients that store nothing give no ids."""
-    if isinstance(item, it.Message) and (is_user(item) or is_persistent(item)):
+    if isinstance(item, it.Message) and (is_user_message(item) or is_persistent(item)):
         return _encode((item.role, item.content))
     return None
 
@@ -288,7 +298,7 @@ def _lately(items: Iterable[it.Item], room: int) -> Iterator[it.Item]:
     kept: list[it.Item] = []
     left: int | None = None
     for item in reversed(tuple(items)):
-        if not is_user(item):
+        if not is_user_message(item):
             kept.append(item)
         elif left is None:
             newest = _shortened(item, 2 * room)

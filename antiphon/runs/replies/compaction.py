@@ -14,7 +14,7 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply, add_usage, flatten
 from antiphon.backends.truncation import droppable
-from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
+from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint, ToolChoice
 from antiphon.errors import (
     CONTEXT_LENGTH_EXCEEDED,
     CannotContinue,
@@ -22,9 +22,9 @@ from antiphon.errors import (
     RunError,
     context_length_exceeded,
 )
-from antiphon.runs.history.context import Context
+from antiphon.runs.history.context import ConversationContext
 from antiphon.runs.history.encrypted_items import TenantSealer
-from antiphon.runs.history.visible_history import VisibleHistory, is_persistent, is_user
+from antiphon.runs.history.visible_history import VisibleHistory, is_persistent, is_user_message
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Text
 from antiphon.wire import items as it
 from antiphon.wire.compaction import CompactedResponse
@@ -36,7 +36,13 @@ from antiphon.wire.response import (
     Usage,
 )
 
-__all__ = ["Compacting", "ReplyRequest", "compact", "compacted", "prepare_reply"]
+__all__ = [
+    "CompactingReply",
+    "ReplyRequest",
+    "compacted_response",
+    "prepare_compaction",
+    "prepare_reply",
+]
 
 
 #: The part of the context that a summary may fill, and what stays as it was at its end; and the
@@ -61,7 +67,7 @@ most {words} words."""
 class ReplyRequest(Struct, frozen=True, kw_only=True):
     """A conversation that is to be answered, by whom, and how."""
 
-    context: Context
+    context: ConversationContext
     backend: Backend
     options: Options
 
@@ -88,19 +94,21 @@ async def prepare_reply(
     return reply or await backend.prepare(conversation, question.options)
 
 
-async def compact(question: ReplyRequest, sealed: TenantSealer) -> Compacting:
+async def prepare_compaction(question: ReplyRequest, sealed: TenantSealer) -> CompactingReply:
     """The reply that is a compaction and nothing more. Raises ``InvalidRequest`` where there is
     nothing to compact, or where not even a summary of its end fits the context."""
     size = question.backend.context_size or ASSUMED_CONTEXT_SIZE
     return await _compacting(question, sealed, size, rest=0, answered=False)
 
 
-def compacted(context: Context, response: Response) -> CompactedResponse:
+def compacted_response(context: ConversationContext, response: Response) -> CompactedResponse:
     """The conversation as it is to be sent from now on: what the user said, as it was, and what
     holds on, then the one compaction item that ``response`` is."""
-    recalled = context.recalled
+    recalled = context.visible
     kept = (
-        item for item in (*recalled.before, *recalled.after) if is_user(item) or is_persistent(item)
+        item
+        for item in (*recalled.before, *recalled.after)
+        if is_user_message(item) or is_persistent(item)
     )
     return CompactedResponse(
         id=response.id,
@@ -121,9 +129,9 @@ def _threshold(management: Sequence[ContextManagement], size: int | None) -> int
 async def _helps(question: ReplyRequest, rest: int, summary: int, bound: int) -> bool:
     """Whether the context would be within ``bound`` after it: what is to be said again each time
     may alone be too long, and then there would be no end to compacting."""
-    if not question.context.recalled.summarised(rest=rest):
+    if not question.context.visible.items_to_summarize(keep_tokens=rest):
         return False
-    shrunk = _shrunk(question, question.context.recalled.compacted("", rest=rest))
+    shrunk = _shrunk(question, question.context.visible.compact("", keep_tokens=rest))
     reply = await _prepared(question.backend, shrunk, question.options)
     return reply is not None and reply.input_tokens + summary <= bound
 
@@ -152,12 +160,12 @@ async def _prepared(backend: Backend, conversation: Conversation, options: Optio
 
 async def _compacting(
     question: ReplyRequest, sealed: TenantSealer, size: int, *, rest: int, answered: bool
-) -> Compacting:
-    items = question.context.recalled.summarised(rest=rest)
+) -> CompactingReply:
+    items = question.context.visible.items_to_summarize(keep_tokens=rest)
     if not items:
         raise InvalidRequest("There is nothing to compact.", param="input")
     summary = await _summarising(question, items, _summary_tokens(size))
-    return Compacting(question, sealed, summary, rest=rest, answered=answered)
+    return CompactingReply(question, sealed, summary, rest=rest, answered=answered)
 
 
 async def _summarising(question: ReplyRequest, items: tuple[it.Item, ...], tokens: int) -> Reply:
@@ -173,7 +181,7 @@ async def _summarising(question: ReplyRequest, items: tuple[it.Item, ...], token
         out = {index for group in groups[:count] for index in group}
         left = (item for index, item in enumerate(items) if index not in out)
         conversation = replace(
-            question.context.conversation, items=(*question.context.lead, *left, ask)
+            question.context.conversation, items=(*question.context.prompt_items, *left, ask)
         )
         reply = await _prepared(question.backend, conversation, options)
         size = question.backend.context_size
@@ -197,7 +205,7 @@ def _plainly(options: Options, tokens: int) -> Options:
     return replace(
         options,
         tools=(),
-        tool_choice="auto",
+        tool_choice=ToolChoice(),
         text=TextConfig(),
         reasoning=ReasoningConfig(effort="none"),
         max_output_tokens=tokens,
@@ -208,7 +216,7 @@ def _plainly(options: Options, tokens: int) -> Options:
     )
 
 
-class Compacting(Reply):
+class CompactingReply(Reply):
     """``Reply`` with a compaction item, and where ``answered`` with the answer behind it."""
 
     def __init__(
@@ -232,20 +240,20 @@ class Compacting(Reply):
         return self._summary.input_tokens + (self._answer.input_tokens if self._answer else 0)
 
     @property
-    def kept(self) -> PromptTokens | None:
+    def prompt_tokens(self) -> PromptTokens | None:
         """Those of the answer: the summary's own prompt is nobody's past."""
-        return self._answer.kept if self._answer is not None else None
+        return self._answer.prompt_tokens if self._answer is not None else None
 
-    def resumed(self, begun: ResumePoint) -> Reply:
+    def resume(self, point: ResumePoint) -> Reply:
         raise CannotContinue("its conversation was being compacted")
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Compact, and answer."""
         yield Open(it.Compaction(encrypted_content="")), Progress("compacting")
         summary, usage = await _read(self._summary)
-        recalled = self._question.context.recalled.compacted(summary, rest=self._rest)
-        assert recalled.past is not None
-        closed = Close({"encrypted_content": self._sealed.past(recalled.past)})
+        recalled = self._question.context.visible.compact(summary, keep_tokens=self._rest)
+        assert recalled.compaction is not None
+        closed = Close({"encrypted_content": self._sealed.encrypt_compaction(recalled.compaction)})
         if not self._answered:
             yield closed, Finish("stop", usage)
             return

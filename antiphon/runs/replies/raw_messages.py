@@ -36,24 +36,24 @@ class RawMessagesReply(ReplyWrapper):
         reply: Reply,
         backend: Backend,
         *,
-        spelled: bool,
-        timed: bool,
+        with_messages: bool,
+        with_metrics: bool,
         clock: Callable[[], float],
-        turns: Sequence[Usage] = (),
+        turn_usages: Sequence[Usage] = (),
     ) -> None:
         super().__init__(reply)
         self._spelling: Backend | None = None
-        if spelled:
+        if with_messages:
             if not backend.capabilities.detokenizes:
                 raise InvalidRequest(_UNKNOWN, param=_FIELD, code="unsupported_parameter")
             self._spelling = backend
-        self._timed = timed
+        self._timed = with_metrics
         self._clock = clock
-        self._turns = turns
+        self._turns = turn_usages
         self._times: list[float] = []
 
-    def resumed(self, begun: ResumePoint) -> Reply:
-        self._reply = self._reply.resumed(begun)
+    def resume(self, point: ResumePoint) -> Reply:
+        self._reply = self._reply.resume(point)
         return self
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -70,7 +70,9 @@ class RawMessagesReply(ReplyWrapper):
         Raises ``RunError`` where messages cannot be told after all."""
         said: dict[str, Any] = {}
         if self._spelling is not None:
-            if (kept := self.kept) is None:  # known only now: the model was still being loaded
+            if (
+                kept := self.prompt_tokens
+            ) is None:  # known only now: the model was still being loaded
                 raise RunError(_UNKNOWN, param=_FIELD, code="unsupported_parameter")
             prompt, sampled = last_turn(kept.ids, sampled)
             said["input_messages"] = (_message(self._spelling, prompt),)

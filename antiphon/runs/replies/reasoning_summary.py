@@ -23,7 +23,7 @@ from antiphon.text import truncate_middle
 from antiphon.wire.items import InputText, Item, Message, Reasoning
 from antiphon.wire.response import ReasoningConfig
 
-__all__ = ["Summariser", "SummarizedReply", "interrupted_in_summary", "level"]
+__all__ = ["SummarizedReply", "Summarizer", "interrupted_in_summary", "summary_level"]
 
 _log = structlog.get_logger(__name__)
 
@@ -48,7 +48,7 @@ notes.
 #: as there are tokens in the context, which leaves room in every script.
 
 
-def level(reasoning: ReasoningConfig | None) -> str | None:
+def summary_level(reasoning: ReasoningConfig | None) -> str | None:
     """How a summary is asked for, if one is."""
     if reasoning is None:
         return None
@@ -61,14 +61,14 @@ def interrupted_in_summary(items: Mapping[int, Any]) -> bool:
     return any(isinstance(d.shell, Reasoning) and d.parts.get("summary") for d in items.values())
 
 
-class Summariser(Struct, frozen=True, kw_only=True):
+class Summarizer(Struct, frozen=True, kw_only=True):
     """Who summarises, and how much. ``defaults``: the model's sampling values."""
 
     backend: Backend
     level: str
     defaults: Mapping[str, Any] = {}
 
-    async def of(self, thought: str) -> AsyncGenerator[str, None]:
+    async def summarize(self, thought: str) -> AsyncGenerator[str, None]:
         """The summary, piece by piece. Raises ``RequestError`` and ``RunError``."""
         reply = await self._asked(thought)
         item: Item | None = None
@@ -103,13 +103,13 @@ class Summariser(Struct, frozen=True, kw_only=True):
 class SummarizedReply(ReplyWrapper):
     """``Reply`` whose thinking gets a summary. One that fails is left out: the answer matters."""
 
-    def __init__(self, reply: Reply, summariser: Summariser) -> None:
+    def __init__(self, reply: Reply, summariser: Summarizer) -> None:
         super().__init__(reply)
         self._summariser = summariser
 
-    def resumed(self, begun: ResumePoint) -> Reply:
+    def resume(self, point: ResumePoint) -> Reply:
         """Without a summary, if there is none yet: what was thought before is not known here."""
-        return self._reply.resumed(begun)
+        return self._reply.resume(point)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         thought: list[str] | None = None
@@ -135,7 +135,7 @@ class SummarizedReply(ReplyWrapper):
 
     async def _pieces(self, thought: str) -> AsyncGenerator[str, None]:
         try:
-            async with aclosing(self._summariser.of(thought)) as pieces:
+            async with aclosing(self._summariser.summarize(thought)) as pieces:
                 async for piece in pieces:
                     yield piece
         except (RequestError, RunError) as error:

@@ -25,9 +25,9 @@ class WarmupReply(ReplyWrapper):
     """``Reply`` in place of the one that it warms up for."""
 
     #: The prompt ends in an invitation to answer, which is no part of what comes next.
-    kept = None
+    prompt_tokens = None
 
-    def resumed(self, begun: ResumePoint) -> Reply:
+    def resume(self, point: ResumePoint) -> Reply:
         raise CannotContinue("it was a warm-up")
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:

@@ -13,8 +13,8 @@ import msgspec
 import pytest
 
 from antiphon.backends.base import Backend
-from antiphon.backends.local.backend import Local
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import Service
@@ -64,7 +64,7 @@ async def enqueue(served: Service, tenant: str = "t", **fields: Any) -> Response
 async def followed(served: Service, response_id: str, after: int = -1) -> list[dict[str, Any]]:
     async with (
         asyncio.timeout(10),
-        aclosing(served.kept.follow("t", response_id, after)) as batches,
+        aclosing(served.event_logs.follow("t", response_id, after)) as batches,
     ):
         return [json.loads(line) async for lines in batches for line in lines]
 
@@ -72,7 +72,7 @@ async def followed(served: Service, response_id: str, after: int = -1) -> list[d
 async def until(served: Service, response_id: str, told: Callable[[Response], bool]) -> Response:
     """The response as soon as it is so; each event is a reason to look."""
     async with asyncio.timeout(10):
-        async with aclosing(served.kept.follow("t", response_id)) as batches:
+        async with aclosing(served.event_logs.follow("t", response_id)) as batches:
             async for _ in batches:
                 response = await served.retrieve("t", response_id)
                 if told(response):
@@ -93,7 +93,7 @@ async def store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator
 
 
 async def test_it_is_queued_at_once_and_completed_later(store: Store) -> None:
-    async with serving(Scripted([TEXT]), store) as served:
+    async with serving(ScriptedBackend([TEXT]), store) as served:
         queued = await enqueue(served)
         assert (queued.status, queued.output, queued.background) == ("queued", (), True)
         events = await followed(served, queued.id)
@@ -111,7 +111,7 @@ async def test_it_is_queued_at_once_and_completed_later(store: Store) -> None:
 
 
 async def test_every_tail_can_be_had_by_many_readers(store: Store) -> None:
-    async with serving(Scripted([TEXT], wait_s=0.001, tokens=True), store) as served:
+    async with serving(ScriptedBackend([TEXT], wait_s=0.001, tokens=True), store) as served:
         queued = await enqueue(served)
         live = await asyncio.gather(*(followed(served, queued.id) for _ in range(5)))
         whole = await followed(served, queued.id)
@@ -151,7 +151,7 @@ async def test_a_cancelled_run_keeps_what_it_said_and_stays_cancelled(store: Sto
 
 
 async def test_a_queued_run_can_be_cancelled(store: Store) -> None:
-    async with serving(Gated(), store, lease=LeaseConfig(places=0)) as served:
+    async with serving(Gated(), store, lease=LeaseConfig(max_runs=0)) as served:
         queued = await enqueue(served)
         assert (await served.cancel("t", queued.id)).status == "cancelled"
         assert [event["type"] for event in await followed(served, queued.id)] == [
@@ -161,7 +161,7 @@ async def test_a_queued_run_can_be_cancelled(store: Store) -> None:
 
 
 async def test_cancelling_races_completion_to_one_truth(store: Store) -> None:
-    async with serving(Scripted([TEXT], wait_s=0.0005), store) as served:
+    async with serving(ScriptedBackend([TEXT], wait_s=0.0005), store) as served:
         for n in range(20):
             queued = await enqueue(served)
             for _ in range(n * 5):
@@ -176,7 +176,7 @@ async def test_cancelling_races_completion_to_one_truth(store: Store) -> None:
 
 
 async def test_cancel_knows_what_it_cannot_cancel(store: Store) -> None:
-    async with serving(Scripted([TEXT]), store) as served:
+    async with serving(ScriptedBackend([TEXT]), store) as served:
         with pytest.raises(NotFound):
             await served.cancel("t", "resp_none")
         run = await served.create("t", create_response(b'{"model": "scripted", "input": "hi"}'))
@@ -212,9 +212,9 @@ async def test_a_failed_run_is_told_to_late_readers(store: Store) -> None:
 @pytest.mark.parametrize("pause", range(0, 40, 7))
 async def test_what_one_service_leaves_another_finishes(store: Store, pause: int) -> None:
     """As if undisturbed: the same text, no number twice, none missing."""
-    async with serving(Scripted([TEXT], tokens=True), MemoryStore()) as served:
+    async with serving(ScriptedBackend([TEXT], tokens=True), MemoryStore()) as served:
         whole = await followed(served, (await enqueue(served)).id)
-    backend = Scripted([TEXT], wait_s=0.001, tokens=True)
+    backend = ScriptedBackend([TEXT], wait_s=0.001, tokens=True)
     async with serving(backend, store) as first:
         queued = await enqueue(first)
         for _ in range(pause * 3):
@@ -230,7 +230,7 @@ async def test_what_one_service_leaves_another_finishes(store: Store, pause: int
 
 
 async def test_a_model_without_tokens_cannot_go_on_and_says_so(store: Store) -> None:
-    backend = Scripted([TEXT], wait_s=0.001)
+    backend = ScriptedBackend([TEXT], wait_s=0.001)
     async with serving(backend, store) as first:
         queued = await enqueue(first)
         await until(first, queued.id, lambda response: bool(response.output))
@@ -244,13 +244,13 @@ async def test_a_model_without_tokens_cannot_go_on_and_says_so(store: Store) -> 
 
 async def test_a_zombie_is_fenced(store: Store) -> None:
     """Whoever lost its run stops at its next word, and nothing of it is kept."""
-    backend = Scripted([TEXT], wait_s=0.002, tokens=True)
+    backend = ScriptedBackend([TEXT], wait_s=0.002, tokens=True)
     async with serving(backend, store) as zombie:
         queued = await enqueue(zombie)
         await until(zombie, queued.id, lambda response: bool(response.output))
         store.runs.listen(_Deaf())
         await store.runs.release(zombie._background.owner)
-        other = service(Scripted([TEXT], tokens=True), store, lease=LEASE)
+        other = service(ScriptedBackend([TEXT], tokens=True), store, lease=LEASE)
         other.start()
         try:
             events = await followed(other, queued.id)
@@ -269,7 +269,7 @@ async def test_what_is_not_stored_can_be_fetched_for_a_while(store: Store) -> No
     from antiphon.store.base import Retention
     from tests.runs.served import NOW
 
-    async with serving(Scripted([TEXT]), store, unstored_s=600) as served:
+    async with serving(ScriptedBackend([TEXT]), store, unstored_s=600) as served:
         queued = await enqueue(served, store=False)
         await followed(served, queued.id)
         assert (await served.retrieve("t", queued.id)).status == "completed"
@@ -299,7 +299,7 @@ async def test_a_conversation_is_held_until_the_run_is_over(store: Store) -> Non
 
 async def test_runs_wait_for_a_place(store: Store) -> None:
     backend = Gated()
-    async with serving(backend, store, lease=LeaseConfig(places=1, lease_s=0.2)) as served:
+    async with serving(backend, store, lease=LeaseConfig(max_runs=1, lease_s=0.2)) as served:
         first, second = await enqueue(served), await enqueue(served)
         await until(served, first.id, lambda response: bool(response.output))
         assert (await served.retrieve("t", second.id)).status == "queued"
@@ -314,7 +314,7 @@ async def test_foreign_tenants_see_nothing(store: Store) -> None:
         for ask in (served.retrieve, served.cancel, served.delete, served.check_followable):
             with pytest.raises(NotFound):
                 await ask("u", queued.id)
-        async with aclosing(served.kept.follow("u", queued.id)) as batches:
+        async with aclosing(served.event_logs.follow("u", queued.id)) as batches:
             assert [batch async for batch in batches] == []
 
 
@@ -340,7 +340,7 @@ class Slow(Dice):
             yield step
 
 
-def _played(arguments: Any) -> Local:
+def _played(arguments: Any) -> LocalBackend:
     return local(engine([called("dice__roll", arguments), "Well, well."]))
 
 
@@ -374,7 +374,7 @@ async def test_a_run_in_which_tools_ran_is_continued_from_its_last_turn(store: S
     words = " ".join(f"word{n}" for n in range(30))
     replies = [called("dice__roll", {"n": 1}), words]
 
-    def backend() -> Local:
+    def backend() -> LocalBackend:
         played = engine(replies)
         played._wait_s = 0.002
         return local(played)

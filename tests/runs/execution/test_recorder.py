@@ -9,7 +9,7 @@ import pytest
 
 from antiphon.errors import BackendError
 from antiphon.runs.execution.recorder import Recorder
-from antiphon.stream.deltas import Close, Delta, Finish, Open, Progress, Reason, Text
+from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, Open, Progress, Text
 from antiphon.stream.writer import ResponseWriter
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
@@ -26,13 +26,13 @@ def recorded(*deltas: Delta, sealed: bool = False) -> tuple[Recorder, ResponseWr
         ids=lambda prefix: f"{prefix}_{next(numbers)}",
     )
     out.create()
-    out.begin()
+    out.start()
 
     def besides(item: it.Item) -> dict[str, str]:
         assert isinstance(item, it.Reasoning)
         return {"encrypted_content": "".join(part.text for part in item.content or ())[::-1]}
 
-    recorder = Recorder(out, besides=besides) if sealed else Recorder(out)
+    recorder = Recorder(out, extra_fields=besides) if sealed else Recorder(out)
     for delta in deltas:
         recorder.take(delta)
     return recorder, out
@@ -72,10 +72,10 @@ def test_what_comes_besides_is_there_however_the_item_ends(end: Sequence[Delta])
     ],
 )
 def test_an_item_that_is_open_at_the_end_is_closed_as_it_ended(
-    deltas: list[Delta], reason: Reason, cut: bool, statuses: list[str]
+    deltas: list[Delta], reason: FinishReason, cut: bool, statuses: list[str]
 ) -> None:
     recorder, out = recorded(*deltas, Finish(reason, Usage()))
-    assert recorder.cut is cut
+    assert recorder.truncated is cut
     assert [item.status for item in out.items] == statuses  # type: ignore[union-attr]
     assert out.open_items == ()
 
@@ -92,7 +92,7 @@ def test_tool_usage_is_summed_and_unused_families_are_zero() -> None:
     call = it.WebSearchCall(status="in_progress")
 
     def close(key: str, used: dict[str, object]) -> tuple[Delta, Delta]:
-        return Open(call, key), Close({}, key, used=used)
+        return Open(call, key), Close({}, key, tool_usage=used)
 
     first = close("1", {"image_gen": {**image, "total_tokens": 9}})
     recorder, _ = recorded(*first)

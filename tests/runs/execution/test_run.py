@@ -14,7 +14,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from antiphon.backends.base import Backend, Reply
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
 from antiphon.errors import BackendError, RunError
 from antiphon.runs.execution.run import EventSink, ReaderGone, Run
@@ -35,9 +35,9 @@ class Gated(Backend, Reply):
     """A backend that says a word, waits for the gate, and says another. One reply."""
 
     context_size = None
-    recommended: Mapping[str, Any] = {}
+    recommended_options: Mapping[str, Any] = {}
     input_tokens = 3
-    kept: PromptTokens | None = PromptTokens(ids=(1, 2, 3), fingerprint="f")
+    prompt_tokens: PromptTokens | None = PromptTokens(ids=(1, 2, 3), fingerprint="f")
 
     def __init__(self) -> None:
         self.gate = asyncio.Event()
@@ -47,8 +47,8 @@ class Gated(Backend, Reply):
     async def prepare(self, conversation: Conversation, options: Options) -> Gated:
         return self
 
-    def resumed(self, begun: ResumePoint) -> Gated:
-        assert not begun.sampled
+    def resume(self, point: ResumePoint) -> Gated:
+        assert not point.sampled_ids
         return self
 
     async def _deltas(self) -> AsyncGenerator[Delta, None]:
@@ -97,7 +97,7 @@ async def test_a_run_that_is_left_before_its_first_step_is_cancelled() -> None:
 
 @pytest.mark.requirement("D-81", "VN-51")
 async def test_plain_and_streamed_answers_are_the_same() -> None:
-    served = service(Scripted(["Hello there"]))
+    served = service(ScriptedBackend(["Hello there"]))
     plain = await (await create(served)).drive()
     run = await create(served)
     events = await events_of(run)
@@ -154,7 +154,7 @@ async def test_it_is_kept_before_it_is_announced() -> None:
     def heard(outlet: Heard) -> None:
         order.extend("told" for event in outlet.events if isinstance(event, ev.Completed))
 
-    run = await create(service(Scripted(["Hello"]), Watched()))
+    run = await create(service(ScriptedBackend(["Hello"]), Watched()))
     await run.drive(Heard(heard))
     assert order == ["saved", "told"]
 
@@ -166,7 +166,7 @@ async def test_a_store_that_fails_fails_the_response() -> None:
         ) -> None:
             raise RunError("The store could not be written.")
 
-    events = await events_of(await create(service(Scripted(["Hello"]), Full())))
+    events = await events_of(await create(service(ScriptedBackend(["Hello"]), Full())))
     check(events)
     assert isinstance(events[-1], ev.Failed)
     assert events[-1].response.error is not None
@@ -175,7 +175,7 @@ async def test_a_store_that_fails_fails_the_response() -> None:
 
 async def test_a_failed_response_is_stored_as_such() -> None:
     store = MemoryStore()
-    run = await create(service(Scripted([BackendError("It broke.")]), store))
+    run = await create(service(ScriptedBackend([BackendError("It broke.")]), store))
     response = await run.drive()
     assert response.status == "failed"
     stored = await store.load("t", run.id)
@@ -200,7 +200,7 @@ async def test_what_an_engine_did_not_expect_is_in_the_log() -> None:
     broken.__cause__ = cause = KeyError("where")
     for failure, logged in ((broken, [cause]), (BackendError("It was asked too much."), [])):
         with capture_logs() as logs:
-            await events_of(await create(service(Scripted([failure]))))
+            await events_of(await create(service(ScriptedBackend([failure]))))
         assert [each["exc_info"] for each in logs if each["event"] == "run failed"] == logged
 
 
@@ -285,7 +285,7 @@ async def test_tokens_are_kept_as_what_the_turn_added() -> None:
     assert stored is not None and stored.tokens is not None
     assert stored.tokens.base == 0
     assert array("I", stored.tokens.ids).tolist() == [1, 2, 3, 10, 11, 12]
-    backend.kept = PromptTokens(ids=(1, 2, 3, 10, 11, 12, 20), fingerprint="f")
+    backend.prompt_tokens = PromptTokens(ids=(1, 2, 3, 10, 11, 12, 20), fingerprint="f")
     second = await (await create(served, previous_response_id=first.id)).drive()
     stored = await store.load("t", second.id)
     assert stored is not None and stored.tokens is not None

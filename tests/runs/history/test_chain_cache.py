@@ -30,7 +30,7 @@ async def test_a_conversation_that_goes_on_is_not_read_again() -> None:
     chains = ChainCache(store)
     for n in range(50):
         await store.save("t", turn(str(n), str(n - 1) if n else None))
-        chain = await chains.of("t", f"resp_{n}")
+        chain = await chains.get("t", f"resp_{n}")
         assert chain is not None and len(chain) == n + 1
     assert store.walks == 0
 
@@ -40,22 +40,22 @@ async def test_what_is_deleted_cannot_be_continued_though_it_is_at_hand() -> Non
     chains = ChainCache(store)
     await store.save("t", turn("a"))
     await store.save("t", turn("b", "a"))
-    assert await chains.of("t", "resp_a") is not None
+    assert await chains.get("t", "resp_a") is not None
     await store.delete("t", "resp_a")
-    assert await chains.of("t", "resp_a") is None
-    assert await chains.of("u", "resp_b") is None
-    assert await chains.of("t", "resp_b") == await store.chain("t", "resp_b")
+    assert await chains.get("t", "resp_a") is None
+    assert await chains.get("u", "resp_b") is None
+    assert await chains.get("t", "resp_b") == await store.chain("t", "resp_b")
 
 
 async def test_only_so_much_is_at_hand() -> None:
     store = Counting()
-    chains = ChainCache(store, room=20_000)
+    chains = ChainCache(store, max_bytes=20_000)
     for n in range(30):
         await store.save("t", turn(f"{n}", text="x" * 1_000))
-        await chains.of("t", f"resp_{n}")
+        await chains.get("t", f"resp_{n}")
         assert chains._bytes <= 20_000
     await store.save("t", turn("next", "0"))
-    assert await chains.of("t", "resp_next") == await store.chain("t", "resp_next")
+    assert await chains.get("t", "resp_next") == await store.chain("t", "resp_next")
 
 
 STEPS = st.lists(
@@ -68,7 +68,7 @@ STEPS = st.lists(
 def test_they_are_always_those_of_the_store(steps: list[tuple[str, int, int]], room: int) -> None:
     async def play() -> None:
         store = MemoryStore()
-        chains = ChainCache(store, room=room)
+        chains = ChainCache(store, max_bytes=room)
         saved: set[int] = set()
         for what, one, other in steps:
             name = f"resp_{one}"
@@ -78,6 +78,6 @@ def test_they_are_always_those_of_the_store(steps: list[tuple[str, int, int]], r
             elif what == "delete":
                 await store.delete("t", name)
             else:
-                assert await chains.of("t", name) == await store.chain("t", name)
+                assert await chains.get("t", name) == await store.chain("t", name)
 
     asyncio.run(play())

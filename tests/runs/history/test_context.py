@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest, NotFound
 from antiphon.pagination import Cut
@@ -33,7 +33,7 @@ def texts(asked: tuple[Conversation, Options]) -> list[str]:
 
 
 async def test_a_chain_restores_inputs_and_outputs_but_no_instructions() -> None:
-    backend = Scripted(["one", "two", "three"])
+    backend = ScriptedBackend(["one", "two", "three"])
     served = service(backend)
     first = await answered(served, input="a", instructions="Be brief.", temperature=0.5)
     second = await answered(served, input="b", previous_response_id=first.id)
@@ -45,7 +45,7 @@ async def test_a_chain_restores_inputs_and_outputs_but_no_instructions() -> None
 
 
 async def test_a_response_may_be_continued_twice() -> None:
-    backend = Scripted(["root", "left", "right"])
+    backend = ScriptedBackend(["root", "left", "right"])
     served = service(backend)
     root = await answered(served, input="a")
     await answered(served, input="b", previous_response_id=root.id)
@@ -56,7 +56,7 @@ async def test_a_response_may_be_continued_twice() -> None:
 @pytest.mark.parametrize("why", ["unknown", "deleted", "not stored", "of another tenant", "failed"])
 async def test_a_previous_response_that_cannot_be_used_is_named(why: str) -> None:
     store = MemoryStore()
-    served = service(Scripted(["x"]), store)
+    served = service(ScriptedBackend(["x"]), store)
     first = await answered(served, store=why != "not stored")
     previous, tenant = first.id, "t"
     match why:
@@ -69,7 +69,7 @@ async def test_a_previous_response_that_cannot_be_used_is_named(why: str) -> Non
         case "failed":
             from antiphon.errors import BackendError
 
-            broken = service(Scripted([BackendError("!")]), store)
+            broken = service(ScriptedBackend([BackendError("!")]), store)
             previous = (await answered(broken, input="again")).id
     with pytest.raises(InvalidRequest) as refused:
         await create(served, tenant, previous_response_id=previous)
@@ -80,7 +80,7 @@ async def test_a_previous_response_that_cannot_be_used_is_named(why: str) -> Non
 
 
 async def test_a_reference_stands_for_the_stored_item() -> None:
-    backend = Scripted(["one", "two"])
+    backend = ScriptedBackend(["one", "two"])
     served = service(backend)
     first = await answered(served, input="a")
     reference = {"type": "item_reference", "id": first.output[0].id}
@@ -89,7 +89,7 @@ async def test_a_reference_stands_for_the_stored_item() -> None:
 
 
 async def test_a_reference_to_nothing_is_a_404_in_openais_words() -> None:
-    served = service(Scripted(["one"]))
+    served = service(ScriptedBackend(["one"]))
     first = await answered(served, store=False)
     with pytest.raises(NotFound, match="Items are not persisted"):
         await create(served, input=[{"id": first.output[0].id}])
@@ -104,23 +104,23 @@ async def test_a_reference_to_nothing_is_a_404_in_openais_words() -> None:
 )
 async def test_calls_and_outputs_belong_together(items: list[Any], message: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
-        await create(service(Scripted()), input=[{"role": "user", "content": "x"}, *items])
+        await create(service(ScriptedBackend()), input=[{"role": "user", "content": "x"}, *items])
     assert (refused.value.message, refused.value.param) == (message, "input")
 
 
 async def test_pairs_may_lie_apart_and_in_any_order() -> None:
     talk = {"role": "user", "content": "x"}
-    await answered(service(Scripted()), input=[CALL, talk, OUTPUT])
-    await answered(service(Scripted()), input=[OUTPUT, talk, CALL])
+    await answered(service(ScriptedBackend()), input=[CALL, talk, OUTPUT])
+    await answered(service(ScriptedBackend()), input=[OUTPUT, talk, CALL])
 
 
 async def test_a_call_that_a_limit_cut_needs_no_output() -> None:
     cut = {**CALL, "status": "incomplete"}
-    await answered(service(Scripted()), input=[cut, {"role": "user", "content": "x"}])
+    await answered(service(ScriptedBackend()), input=[cut, {"role": "user", "content": "x"}])
 
 
 async def test_items_get_ids_and_are_listed_newest_first() -> None:
-    served = service(Scripted(["one", "two"]))
+    served = service(ScriptedBackend(["one", "two"]))
     first = await answered(served, input="a")
     second = await answered(served, input="b", previous_response_id=first.id)
     listed = await served.input_items("t", second.id, Cut())
@@ -155,7 +155,7 @@ async def test_an_output_of_local_shell_names_its_call_in_one_of_two_ways(names:
         "both": {"id": "lsh_1", "call_id": "call_1"},
     }
     output = {"type": "local_shell_call_output", "output": "a.txt", **ways[names]}
-    backend = Scripted(["ok"])
+    backend = ScriptedBackend(["ok"])
     asked: Any = [{"role": "user", "content": "Files?"}, call, output]
     await answered(service(backend), input=asked)
     found = backend.requests[0][0].items[-1]
@@ -179,7 +179,7 @@ async def test_an_output_of_local_shell_names_its_call_in_one_of_two_ways(names:
     ],
 )
 async def test_tools_of_the_client_are_answered_too(call: Any, output: Any, name: str) -> None:
-    served = service(Scripted(["ok"]))
+    served = service(ScriptedBackend(["ok"]))
     said = {"role": "user", "content": "hi"}
     for only, missing in ((call, "output"), (output, "call")):
         with pytest.raises(InvalidRequest, match=f"No tool {missing} found for {name}"):

@@ -9,11 +9,15 @@ from hypothesis import strategies as st
 
 from antiphon.input_items import check_call_outputs
 from antiphon.runs.history.encrypted_items import CompactedHistory, TenantSealer
-from antiphon.runs.history.visible_history import VisibleHistory, estimate_tokens, recall
-from antiphon.security.encryption import Key, Seal
+from antiphon.runs.history.visible_history import (
+    VisibleHistory,
+    build_visible_history,
+    estimate_tokens,
+)
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.wire import items as it
 
-SEALED = TenantSealer(Seal([Key(id="a", secret=b"a" * 32)]), "t")
+SEALED = TenantSealer(Encryptor([EncryptionKey(id="a", secret=b"a" * 32)]), "t")
 ROOM = 200
 
 
@@ -43,7 +47,7 @@ def conversations(draw: st.DrawFn) -> list[it.Item]:
 
 
 def shown(items: list[it.Item] | tuple[it.Item, ...]) -> VisibleHistory:
-    return recall((), items, SEALED, room=ROOM, refuse=True)
+    return build_visible_history((), items, SEALED, user_token_budget=ROOM, refuse=True)
 
 
 def outputs(items: list[it.Item]) -> list[it.Item]:
@@ -65,10 +69,10 @@ def test_without_compaction_all_is_shown(items: list[it.Item]) -> None:
 def test_calls_and_outputs_stay_together_whatever_is_cut(
     items: list[it.Item], rest: int, kept_by_client: bool
 ) -> None:
-    now = shown(items).compacted("sum", rest=rest)
+    now = shown(items).compact("sum", keep_tokens=rest)
     check_call_outputs(now.items)
-    assert now.past is not None
-    item = it.Compaction(encrypted_content=SEALED.past(now.past))
+    assert now.compaction is not None
+    item = it.Compaction(encrypted_content=SEALED.encrypt_compaction(now.compaction))
     before = items if kept_by_client else []
     later = shown([*before, item, *outputs(items), said("user", "go on")])
     check_call_outputs(later.items)
@@ -79,19 +83,22 @@ def test_calls_and_outputs_stay_together_whatever_is_cut(
 
 @given(conversations(), st.sampled_from([0, 60, 300]))
 def test_what_is_left_is_bounded_and_in_order(items: list[it.Item], rest: int) -> None:
-    now = shown(items).compacted("sum", rest=rest)
+    now = shown(items).compact("sum", keep_tokens=rest)
     left = [items.index(item) for item in now.items if item in items]
     told = next(at for at, item in enumerate(now.items) if "compacted" in repr(item))
     assert left[:told] == sorted(left[:told]) and left[told:] == sorted(left[told:])
     assert len(set(left)) == len(left)
-    past = now.past or CompactedHistory()
+    past = now.compaction or CompactedHistory()
     users = [item for item in past.said if isinstance(item, it.Message)]
     assert sum(map(estimate_tokens, users[:-1])) <= ROOM
     unasked = [item for item in past.rest if not isinstance(item, it.FunctionCall)]
     assert sum(map(estimate_tokens, unasked)) <= rest
     held = [item for item in items if isinstance(item, it.Message) and item.role == "developer"]
     assert [item for item in now.items if item in held] == held
-    everything = {*map(repr, now.items), *map(repr, shown(items).summarised(rest=rest))}
+    everything = {
+        *map(repr, now.items),
+        *map(repr, shown(items).items_to_summarize(keep_tokens=rest)),
+    }
     assert all(repr(i) in everything for i in items if isinstance(i, it.FunctionCallOutput))
 
 
@@ -104,8 +111,10 @@ def test_a_second_compaction_keeps_the_users_latest_words(
         for item in outputs(items):
             items.append(item)
         items.append(said("user", f"last {number}"))
-    one = it.Compaction(encrypted_content=SEALED.past(_past(shown(first).compacted("1"))))
-    two = shown([one, *_renamed(second)]).compacted("2")
+    one = it.Compaction(
+        encrypted_content=SEALED.encrypt_compaction(_past(shown(first).compact("1")))
+    )
+    two = shown([one, *_renamed(second)]).compact("2")
     texts = [part.text for i in two.items if isinstance(i, it.Message) for part in i.content]  # type: ignore[union-attr]
     assert "last 1" in texts
     assert (
@@ -115,8 +124,8 @@ def test_a_second_compaction_keeps_the_users_latest_words(
 
 
 def _past(recalled: VisibleHistory) -> CompactedHistory:
-    assert recalled.past is not None
-    return recalled.past
+    assert recalled.compaction is not None
+    return recalled.compaction
 
 
 def _renamed(items: list[it.Item]) -> list[it.Item]:
@@ -137,7 +146,9 @@ def test_pictures_make_way_where_the_item_would_grow_too_long() -> None:
     message = it.Message(role="user", content=(text, picture))
     small = it.Message(role="user", content=(text, it.InputImage(image_url="data:,x")))
     for given_, kept in ((message, (text,)), (small, small.content)):
-        past = SEALED.open_past(SEALED.past(CompactedHistory(said=(given_,), summary="s")))
+        past = SEALED.decrypt_compaction(
+            SEALED.encrypt_compaction(CompactedHistory(said=(given_,), summary="s"))
+        )
         assert past.said[0].content == kept  # type: ignore[union-attr]
 
 
@@ -154,10 +165,10 @@ ANSWER = it.FunctionCallOutput(id="o2", call_id="c2", output="two", caller=CALLE
 
 
 def test_a_program_that_waits_outlives_a_compaction_with_its_calls() -> None:
-    compacted = shown(PROGRAM).compacted("In short.")
-    past = compacted.past
+    compacted = shown(PROGRAM).compact("In short.")
+    past = compacted.compaction
     assert past is not None and list(past.rest) == PROGRAM[1:]
-    sealed = it.Compaction(id="cmp", encrypted_content=SEALED.past(past))
+    sealed = it.Compaction(id="cmp", encrypted_content=SEALED.encrypt_compaction(past))
     later = shown([*PROGRAM, sealed, ANSWER])
     assert list(later.items)[-6:] == [*PROGRAM[1:], ANSWER]
     check_call_outputs(later.items)
@@ -166,9 +177,9 @@ def test_a_program_that_waits_outlives_a_compaction_with_its_calls() -> None:
 
 
 def test_a_program_that_nobody_answers_is_gone_with_its_calls() -> None:
-    past = shown(PROGRAM).compacted("In short.").past
+    past = shown(PROGRAM).compact("In short.").compaction
     assert past is not None
-    sealed = it.Compaction(id="cmp", encrypted_content=SEALED.past(past))
+    sealed = it.Compaction(id="cmp", encrypted_content=SEALED.encrypt_compaction(past))
     later = shown([sealed, said("user", "Never mind.")]).items
     assert all(isinstance(item, it.Message) for item in later)
     check_call_outputs(later)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import InvalidRequest
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.service import Service
-from antiphon.security.encryption import Key, Seal
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
 from antiphon.stream.event_grammar import check
@@ -23,7 +23,7 @@ from antiphon.wire.parsing.requests import compact
 from antiphon.wire.response import Response, Usage
 from tests.runs.served import create, events_of, service
 
-SEAL = Seal([Key(id="a", secret=b"a" * 32)])
+SEAL = Encryptor([EncryptionKey(id="a", secret=b"a" * 32)])
 TRIGGER = {"type": "compaction_trigger"}
 ASKED = "Stop here: this conversation is now compacted."
 MARK = "[The conversation up to here was compacted."
@@ -63,7 +63,7 @@ class Model:
 
     def __init__(self, summary: str = "SUMMARY", size: int | None = 100_000) -> None:
         self.summary = summary
-        self.backend = Scripted(self._reply, context_size=size)
+        self.backend = ScriptedBackend(self._reply, context_size=size)
         self._prepare = self.backend.prepare
         self.backend.prepare = self.prepare  # type: ignore[method-assign]
         self.size = size
@@ -530,7 +530,7 @@ INCLUDE = ["reasoning.encrypted_content"]
 async def test_thinking_is_sealed_where_it_is_asked_for_or_nothing_is_stored(
     fields: Any, sealed: bool
 ) -> None:
-    served = service(Scripted([THOUGHT]), MemoryStore(), seal=SEAL)
+    served = service(ScriptedBackend([THOUGHT]), MemoryStore(), seal=SEAL)
     run = await create(served, **fields)
     events = await events_of(run)
     item = run.response.output[0]
@@ -541,7 +541,7 @@ async def test_thinking_is_sealed_where_it_is_asked_for_or_nothing_is_stored(
     if run.response.store:
         assert (await served.retrieve("t", run.id)).output[0] == item
     if sealed:
-        opened = TenantSealer(SEAL, "t").open_thinking(
+        opened = TenantSealer(SEAL, "t").decrypt_reasoning(
             it.Reasoning(encrypted_content=item.encrypted_content)
         )
         assert opened.content == item.content
@@ -549,7 +549,7 @@ async def test_thinking_is_sealed_where_it_is_asked_for_or_nothing_is_stored(
 
 async def test_thinking_that_a_limit_cut_is_sealed_too() -> None:
     cut = [Open(it.Reasoning(summary=())), Text("I th"), Finish("length", Usage())]
-    response = await answered(service(Scripted([cut]), seal=SEAL), store=False)
+    response = await answered(service(ScriptedBackend([cut]), seal=SEAL), store=False)
     (item,) = response.output
     assert isinstance(item, it.Reasoning) and item.status == "incomplete"
     assert item.encrypted_content and response.status == "incomplete"
@@ -560,10 +560,10 @@ async def thoughts(served: Service, *items: Any, **fields: Any) -> Response:
 
 
 async def test_sealed_thinking_is_shown_again_by_any_replica_with_the_key() -> None:
-    one = await answered(service(Scripted([THOUGHT]), seal=SEAL), store=False)
+    one = await answered(service(ScriptedBackend([THOUGHT]), seal=SEAL), store=False)
     (sealed, said) = wired(one.output)
     del sealed["content"]
-    backend = Scripted(["x"])
+    backend = ScriptedBackend(["x"])
     await thoughts(service(backend, seal=SEAL), sealed, said)
     assert seen(backend.requests[-1][0])[1] == "thinks: I think."
     given = {**sealed, "content": [{"type": "reasoning_text", "text": "Given."}]}
@@ -583,12 +583,14 @@ def damaged(text: str) -> str:
 async def test_what_cannot_be_opened_is_refused_or_left_out_by_policy(
     kind: str, break_it: Callable[[str], str]
 ) -> None:
-    sealed = TenantSealer(SEAL, "t").besides(it.Reasoning(content=(it.ReasoningText(text="t"),)))
+    sealed = TenantSealer(SEAL, "t").encrypted_reasoning(
+        it.Reasoning(content=(it.ReasoningText(text="t"),))
+    )
     text = break_it(str(sealed["encrypted_content"]))
     item = {"type": kind, "id": "it_1", "encrypted_content": text}
-    backend = Scripted(["x"])
+    backend = ScriptedBackend(["x"])
     with pytest.raises(InvalidRequest) as raised:
-        await thoughts(service(backend, seal=SEAL, broken_seals="refuse"), item)
+        await thoughts(service(backend, seal=SEAL, undecryptable_items="refuse"), item)
     assert raised.value.param == "input[1].encrypted_content"
     assert raised.value.code == "invalid_encrypted_content"
     response = await thoughts(service(backend, seal=SEAL), item)
@@ -604,7 +606,7 @@ async def test_what_cannot_be_opened_is_refused_or_left_out_by_policy(
 
 async def test_another_tenant_and_another_purpose_open_nothing() -> None:
     model = Model()
-    served = model.served(broken_seals="refuse")
+    served = model.served(undecryptable_items="refuse")
     compaction = wired((await answered(served, input=[user("a"), TRIGGER])).output)
     for item in (compaction[0], {**compaction[0], "type": "reasoning"}):
         tenant = "other" if item["type"] == "compaction" else "t"
@@ -614,7 +616,7 @@ async def test_another_tenant_and_another_purpose_open_nothing() -> None:
 
 
 async def test_a_summary_stays_readable_where_its_seal_is_broken() -> None:
-    backend = Scripted(["x"])
+    backend = ScriptedBackend(["x"])
     item = {
         "type": "reasoning",
         "summary": [{"type": "summary_text", "text": "in short"}],
