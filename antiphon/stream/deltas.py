@@ -1,8 +1,8 @@
-"""What a model means: the one language every backend speaks, and all a run has to understand.
+"""Deltas: the interface between backends and runs.
 
-A reply is a sequence of deltas: items opened one after another, text written into them, items
-closed; ``Finish`` comes last and once. Nothing here knows of events, ids or positions.
-"""
+A backend turns what a model writes into a sequence of deltas: items opened one after another, text
+written into them, items closed. ``Finish`` comes exactly once, last. Deltas carry no event names,
+item ids or indexes: the writer adds those."""
 
 from __future__ import annotations
 
@@ -21,36 +21,37 @@ __all__ = [
     "Close",
     "Delta",
     "Finish",
+    "FinishReason",
     "NewPrompt",
     "Open",
     "Progress",
-    "Reason",
     "SampledTokens",
     "Text",
 ]
 
-#: Into which kind of part of the open item text goes: an answer, a refusal, a summary of thinking.
+#: The text of the open item that a delta extends: the answer (or reasoning, arguments, input), a
+#: refusal, or a summary of the reasoning.
 Channel = Literal["text", "refusal", "summary"]
 
-#: Why a model stopped. ``stop``: it was done; ``length``: a token or context limit cut it;
-#: ``turns``: it may not be asked again, and has not answered.
-Reason = Literal["stop", "length", "content_filter", "turns"]
+#: Why a model stopped. ``stop``: it finished; ``length``: a token or context limit was reached;
+#: ``turns``: the limit of turns was reached before it answered.
+FinishReason = Literal["stop", "length", "content_filter", "turns"]
 
 
 class Open(Struct, frozen=True):
-    """A new item begins. ``item`` is its shell: type, name, call id; no id and no text yet.
+    """Open a new item; an item that is still open is closed first.
 
-    An item still open is closed first. One with a ``key`` is the call of a tool that runs here: all
-    of it has been said when the next item opens or a plain ``Close`` comes, but it stays open
-    until it is closed by its key.
-    """
+    ``item`` is the shell: type, name, call id, but no id and no text. An item with a ``key`` is the
+    call of a tool that runs in this server. Its arguments are complete when the next item opens
+    or a
+    ``Close`` without key comes, but it stays open until a ``Close`` with its key."""
 
     item: Item
     key: str = ""
 
 
 class Text(Struct, frozen=True):
-    """More of the open item: answer, thinking, arguments or input, by its type."""
+    """More text of the open item: answer, reasoning, arguments or input, depending on its type."""
 
     text: str
     logprobs: tuple[Logprob, ...] = ()
@@ -58,14 +59,15 @@ class Text(Struct, frozen=True):
 
 
 class Annotate(Struct, frozen=True):
-    """A citation of text already written into the open part."""
+    """Add a citation of text that was already written into the open part."""
 
     annotation: Annotation
 
 
 class Progress(Struct, frozen=True):
-    """A step of the work behind the open item, or the one with that key, by its name in the table
-    of kinds. ``fields``: what the event tells besides."""
+    """Report a step of the tool behind an item: the one with the ``key``, or else the open one.
+
+    ``name`` is the step's name in ``KINDS``; ``fields`` are further fields of its event."""
 
     name: str
     key: str = ""
@@ -73,14 +75,16 @@ class Progress(Struct, frozen=True):
 
 
 class Close(Struct, frozen=True):
-    """All of the open item has been said, or the tool behind the one with that key is done.
-    ``result`` are fields of it that were found, not said; ``status`` may be ``failed``; ``used``:
-    what its tool used, as ``tool_usage`` of the response tells it."""
+    """Close an item: the one with the ``key``, whose tool has finished, or else the open one.
+
+    ``result`` are fields of the item that the tool found; ``status`` may be ``failed``.
+    ``tool_usage``
+    is what the tool used, in the form of the response's ``tool_usage``."""
 
     result: Mapping[str, Any] = {}
     key: str = ""
     status: str = "completed"
-    used: Mapping[str, Any] = {}
+    tool_usage: Mapping[str, Any] = {}
 
 
 class SampledTokens(Struct, frozen=True):
@@ -90,23 +94,26 @@ class SampledTokens(Struct, frozen=True):
 
 
 class NewPrompt(Struct, frozen=True):
-    """The model is asked anew, with these ids: tools have run. What it sampled before is part of
-    them or gone."""
+    """The model continues from a new prompt with these token ids, because tools have run.
+
+    The tokens sampled before are part of the prompt, or the model no longer sees them."""
 
     ids: tuple[int, ...]
 
 
 class Checkpoint(Struct, frozen=True):
-    """What comes next cannot be undone: what was said so far is to last before it happens."""
+    """The next step cannot be undone: everything up to here must be persisted before it happens."""
 
 
 class Finish(Struct, frozen=True):
-    """The reply is over. An item open here was cut: it is closed with the matching status.
-    ``stopped``: a stop string of the request ended it."""
+    """The reply ends. An item that is still open was cut off: it is closed with the matching
+    status.
 
-    reason: Reason
+    ``stopped_by_string``: a stop string of the request ended the reply."""
+
+    reason: FinishReason
     usage: Usage
-    stopped: bool = False
+    stopped_by_string: bool = False
 
 
 Delta = Open | Text | Annotate | Progress | Close | SampledTokens | NewPrompt | Checkpoint | Finish

@@ -1,6 +1,7 @@
-"""An item in the making: its shell and the text so far. Shared by the writer, which makes events,
-and the fold, which reads them, so that both build the same item. Text is joined once.
-"""
+"""An output item under construction: its shell and the text written so far.
+
+The writer, which makes events, and the fold, which reads them, share this class, so both build the
+same item."""
 
 from __future__ import annotations
 
@@ -19,69 +20,72 @@ __all__ = ["Draft", "PartDraft"]
 
 
 class PartDraft:
-    """One text being written: a part, or the whole text of a kind without parts."""
+    """One text under construction: a part, or the whole text of a kind without parts."""
 
-    __slots__ = ("annotations", "delta", "index", "logprobs", "stem", "texts")
+    __slots__ = ("annotations", "channel", "index", "logprobs", "make_delta", "texts")
 
-    def __init__(self, stem: TextChannel, index: int) -> None:
-        self.stem = stem
+    def __init__(self, channel: TextChannel, index: int) -> None:
+        self.channel = channel
         self.index = index
-        #: Makes a delta of this text, given its number, the text and its logprobs.
-        self.delta: Callable[[int, str, tuple[Logprob, ...]], Event]
+        #: Makes a delta event from the sequence number, the text and its logprobs.
+        self.make_delta: Callable[[int, str, tuple[Logprob, ...]], Event]
         self.texts: list[str] = []
         self.logprobs: list[Logprob] = []
         self.annotations: list[Annotation] = []
 
     def text(self) -> str:
-        """All of it. Joined in place, so that asking again costs nothing."""
+        """Return the whole text so far. The pieces are joined in place, so that a second call is
+        cheap."""
         if len(self.texts) > 1:
             self.texts = ["".join(self.texts)]
         return self.texts[0] if self.texts else ""
 
     def part(self) -> Struct:
-        """The part as it stands now."""
-        assert self.stem.part is not None
-        fields: dict[str, Any] = {self.stem.field: self.text()}
-        if self.stem.part is OutputText:
+        """Return the part as it stands now."""
+        assert self.channel.part is not None
+        fields: dict[str, Any] = {self.channel.field: self.text()}
+        if self.channel.part is OutputText:
             fields["annotations"] = tuple(self.annotations)
             fields["logprobs"] = tuple(self.logprobs)
-        return self.stem.part(**fields)
+        return self.channel.part(**fields)
 
 
 class Draft:
     """The shell of an item and what has been written into it."""
 
-    __slots__ = ("fields", "gathered", "item_id", "parts", "shell", "whole")
+    __slots__ = ("appended", "fields", "item_id", "part_drafts", "shell", "whole_text")
 
     def __init__(self, shell: Item) -> None:
         self.shell = shell
         self.item_id = shell.id
         self.fields: frozenset[str] = frozenset(shell.__struct_fields__)
-        self.parts: dict[str, list[PartDraft]] = {}
-        self.whole: PartDraft | None = None
-        #: Fields that grow, as far as they have.
-        self.gathered: dict[str, tuple[Any, ...]] = {}
+        self.part_drafts: dict[str, list[PartDraft]] = {}
+        self.whole_text: PartDraft | None = None
+        #: List fields that events append to, with the values so far.
+        self.appended: dict[str, tuple[Any, ...]] = {}
 
-    def gather(self, field: str, more: tuple[Any, ...]) -> None:
-        """More of a field."""
-        self.gathered[field] = (*self.gathered.get(field, ()), *more)
+    def append_field(self, field: str, values: tuple[Any, ...]) -> None:
+        """Append to a list field of the item."""
+        self.appended[field] = (*self.appended.get(field, ()), *values)
 
-    def begin(self, stem: TextChannel) -> PartDraft:
-        """A new text of this kind begins; returns where to write it."""
-        if stem.part is None:
-            self.whole = PartDraft(stem, 0)
-            return self.whole
-        listed = self.parts.setdefault(stem.listed, [])
-        part = PartDraft(stem, len(listed))
-        listed.append(part)
+    def open_part(self, channel: TextChannel) -> PartDraft:
+        """Start a new text of this channel and return it."""
+        if channel.part is None:
+            self.whole_text = PartDraft(channel, 0)
+            return self.whole_text
+        drafts = self.part_drafts.setdefault(channel.list_field, [])
+        part = PartDraft(channel, len(drafts))
+        drafts.append(part)
         return part
 
     def item(self, status: str, **result: Any) -> Item:
-        """The item as it stands now. ``result`` fills further fields (a tool's outcome)."""
-        changed: dict[str, Any] = dict(self.gathered)
-        changed |= {name: tuple(part.part() for part in made) for name, made in self.parts.items()}
-        if self.whole is not None:
-            changed[self.whole.stem.field] = self.whole.text()
+        """Return the item as it stands now. ``result`` sets further fields, such as a tool's
+        outcome."""
+        changed: dict[str, Any] = dict(self.appended)
+        for name, drafts in self.part_drafts.items():
+            changed[name] = tuple(draft.part() for draft in drafts)
+        if self.whole_text is not None:
+            changed[self.whole_text.channel.field] = self.whole_text.text()
         if "status" in self.fields:
             changed["status"] = status
         return replace(self.shell, **(changed | result))

@@ -89,7 +89,7 @@ def _part(
 _END = ("open", "output_item.done", "closed")
 
 
-def _said(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
+def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
     """A call: its text streams, is whole, and then the tool may work."""
     return (
         ("open", f"{name}{field}.delta", "open"),
@@ -127,18 +127,18 @@ ITEM: Mapping[str, Machine] = {
     ),
     "function_call": _machine(
         "recorded",
-        *_said("function_call", "_arguments"),
+        *_call_text("function_call", "_arguments"),
         ("said", "output_item.done", "closed"),
     ),
     "custom_tool_call": _machine(
         "api",
-        *_said("custom_tool_call", "_input"),
+        *_call_text("custom_tool_call", "_input"),
         ("said", "output_item.done", "closed"),
     ),
     "mcp_call": _machine(
         "api",
         ("open", "mcp_call.in_progress", "open"),
-        *_said("mcp_call", "_arguments"),
+        *_call_text("mcp_call", "_arguments"),
         ("said", "mcp_call.completed", "over"),
         ("said", "mcp_call.failed", "over"),
         ("said", "output_item.done", "closed", "antiphon"),
@@ -156,7 +156,7 @@ ITEM: Mapping[str, Machine] = {
     "code_interpreter_call": _machine(
         "recorded",
         ("open", "code_interpreter_call.in_progress", "open"),
-        *_said("code_interpreter_call", "_code"),
+        *_call_text("code_interpreter_call", "_code"),
         ("said", "code_interpreter_call.interpreting", "working"),
         ("working", "code_interpreter_call.completed", "over"),
         ("said", "output_item.done", "closed", "antiphon"),
@@ -215,7 +215,7 @@ ITEM: Mapping[str, Machine] = {
 PLAIN_ITEM: Machine = _machine("api", _END)
 
 
-class _Open(Struct):
+class _OpenItem(Struct):
     """An item between ``added`` and ``done``: its machine, where that stands, and its parts."""
 
     machine: Machine
@@ -236,7 +236,7 @@ class Checker:
     def __init__(self, number: int = 0) -> None:
         self._state = "start"
         self._number = number
-        self._items: dict[int, _Open] = {}
+        self._items: dict[int, _OpenItem] = {}
         self._count = 0
         self._ids: set[str] = set()
         self._response_id: str | None = None
@@ -255,18 +255,18 @@ class Checker:
             self._expect(self._state not in ("start", "ended"), name, f"in state {self._state}")
             return
         if isinstance(event, ev.OutputItemAdded):
-            self._added(event)
+            self._item_added(event)
         elif (index := getattr(event, "output_index", None)) is not None:
-            self._of_item(name, index, event)
+            self._item_event(name, index, event)
             if not isinstance(event, ev.OutputItemDone):
                 self._expect(self._state == "running", name, f"in state {self._state}")
                 return
         if (edge := RESPONSE.get((self._state, name))) is None:
             raise GrammarError(f"{name} may not come in state {self._state}")
         self._state = edge.to
-        self._envelope(name, event)
+        self._check_envelope(name, event)
 
-    def _envelope(self, name: str, event: ev.Event) -> None:
+    def _check_envelope(self, name: str, event: ev.Event) -> None:
         response = getattr(event, "response", None)
         if response is None:
             return
@@ -277,25 +277,25 @@ class Checker:
             self._expect(len(response.output) == self._count, name, "items missing")
             self._expect(response.status == name, name, "status")
 
-    def _added(self, event: ev.OutputItemAdded) -> None:
+    def _item_added(self, event: ev.OutputItemAdded) -> None:
         item = event.item
         self._expect(event.output_index == self._count, "output_item.added", "output index")
         self._expect(bool(item.id) and item.id not in self._ids, "output_item.added", "item id")
         self._ids.add(item.id)
         self._count += 1
         tag = str(item.__struct_config__.tag)
-        self._items[event.output_index] = _Open(
+        self._items[event.output_index] = _OpenItem(
             ITEM.get(tag, PLAIN_ITEM), item.id, getattr(item, "call_id", None)
         )
 
-    def _of_item(self, name: str, index: int, event: ev.Event) -> None:
+    def _item_event(self, name: str, index: int, event: ev.Event) -> None:
         item = self._items.get(index)
         if item is None:
             raise GrammarError(f"{name} at index {index}, where no item is open")
         if (edge := item.machine.get((item.state, name))) is None:
             raise GrammarError(f"{name} may not come in state {item.state} of {item.id}")
         item.state = edge.to
-        self._indices(name, item, event)
+        self._check_indices(name, item, event)
         if isinstance(event, ev.OutputItemDone):
             same = getattr(event.item, "call_id", None) == item.call_id
             self._expect(event.item.id == item.id and same, name, "ids changed")
@@ -303,7 +303,7 @@ class Checker:
         else:
             self._expect(getattr(event, "item_id", item.id) == item.id, name, "item id")
 
-    def _indices(self, name: str, item: _Open, event: ev.Event) -> None:
+    def _check_indices(self, name: str, item: _OpenItem, event: ev.Event) -> None:
         if name.startswith("content_part.added"):
             item.parts += 1
         elif name == "reasoning_summary_part.added":

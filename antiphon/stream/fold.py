@@ -1,8 +1,8 @@
-"""The fold: a log of events read back into the response it stands for.
+"""Fold an event log back into its response.
 
-Last envelope plus items: done items as they were sealed, open items from their deltas. Any prefix
-of a log folds. It is the law the writer is held to, and what a reader of a running response sees.
-"""
+The response is the last envelope plus the items: done items as their ``done`` event has them, open
+items rebuilt from their deltas. Every prefix of a log can be folded. Readers of a running response
+see the fold, and tests compare the writer with it."""
 
 from __future__ import annotations
 
@@ -21,90 +21,91 @@ __all__ = ["Fold", "fold"]
 
 
 class Fold:
-    """Reads events one by one; ``response`` is what they amount to so far."""
+    """Read events one by one; ``response`` is the state they describe so far."""
 
     def __init__(self, kinds: Mapping[type[ItemBase], Kind] = KINDS) -> None:
         self._kinds = kinds
         self._envelope: Response | None = None
-        #: By output index: what is done, what is open, and where the text of what is open goes.
-        self.items: dict[int, Item] = {}
-        self.open: dict[int, Draft] = {}
-        self.writing: dict[int, PartDraft] = {}
+        #: By output index: finished items, open items, and the text being written in open items.
+        self.done_items: dict[int, Item] = {}
+        self.open_items: dict[int, Draft] = {}
+        self.open_parts: dict[int, PartDraft] = {}
 
     def feed(self, event: ev.Event) -> None:
-        """Take the next event of the log."""
-        if (read := _READ.get(type(event))) is not None:
+        """Read the next event of the log."""
+        if (read := _HANDLERS.get(type(event))) is not None:
             read(self, event)
             return
         index = getattr(event, "output_index", None)
-        if index is None or (draft := self.open.get(index)) is None:
+        if index is None or (draft := self.open_items.get(index)) is None:
             return
-        self._text(index, draft, event)
+        self._text_event(index, draft, event)
 
     @property
     def response(self) -> Response:
         """The response so far. Raises ``ValueError`` before the first envelope."""
         if self._envelope is None:
             raise ValueError("a log begins with an envelope")
-        items = {index: draft.item("in_progress") for index, draft in self.open.items()}
-        items |= self.items
+        items = {index: draft.item("in_progress") for index, draft in self.open_items.items()}
+        items |= self.done_items
         return replace(self._envelope, output=tuple(items[index] for index in sorted(items)))
 
-    def _snapshot(self, event: ev.Event) -> None:
+    def _take_envelope(self, event: ev.Event) -> None:
         self._envelope = event.response  # type: ignore[attr-defined]
 
-    def _added(self, event: ev.Event) -> None:
+    def _item_added(self, event: ev.Event) -> None:
         assert isinstance(event, ev.OutputItemAdded)
-        self.open[event.output_index] = Draft(event.item)
+        self.open_items[event.output_index] = Draft(event.item)
 
-    def _done(self, event: ev.Event) -> None:
+    def _item_done(self, event: ev.Event) -> None:
         assert isinstance(event, ev.OutputItemDone)
-        self.open.pop(event.output_index, None)
-        self.writing.pop(event.output_index, None)
-        self.items[event.output_index] = event.item
+        self.open_items.pop(event.output_index, None)
+        self.open_parts.pop(event.output_index, None)
+        self.done_items[event.output_index] = event.item
 
-    def _annotated(self, event: ev.Event) -> None:
+    def _annotation_added(self, event: ev.Event) -> None:
         assert isinstance(event, ev.OutputTextAnnotationAdded)
-        if (part := self.writing.get(event.output_index)) is not None:
+        if (part := self.open_parts.get(event.output_index)) is not None:
             part.annotations.append(event.annotation)
 
-    def _text(self, index: int, draft: Draft, event: ev.Event) -> None:
+    def _text_event(self, index: int, draft: Draft, event: ev.Event) -> None:
         kind = self._kinds[type(draft.shell)]
-        if (field := kind.gathered.get(type(event))) is not None:
-            draft.gather(field, getattr(event, field))
+        if (field := kind.appended_fields.get(type(event))) is not None:
+            draft.append_field(field, getattr(event, field))
             return
-        for stem in kind.stems.values():
-            if type(event) is stem.part_added and _is_of(stem, event):
-                self.writing[index] = draft.begin(stem)
-            elif type(event) is stem.delta:
-                part = self.writing.get(index)
-                if part is None or part.stem is not stem:
-                    part = self.writing[index] = draft.begin(stem)
+        for channel in kind.channels.values():
+            if type(event) is channel.part_added and _starts_channel(channel, event):
+                self.open_parts[index] = draft.open_part(channel)
+            elif type(event) is channel.delta:
+                part = self.open_parts.get(index)
+                if part is None or part.channel is not channel:
+                    part = self.open_parts[index] = draft.open_part(channel)
                 part.texts.append(event.delta)  # type: ignore[attr-defined]
                 part.logprobs.extend(getattr(event, "logprobs", ()))
-            elif type(event) is stem.done:
-                if stem.part is None and draft.whole is None:
-                    draft.begin(stem)  # all of it was nothing
-                self.writing.pop(index, None)
+            elif type(event) is channel.done:
+                if channel.part is None and draft.whole_text is None:
+                    draft.open_part(channel)  # the text is empty: no delta came
+                self.open_parts.pop(index, None)
 
 
-def _is_of(stem: TextChannel, event: ev.Event) -> bool:
-    return stem.part is not None and isinstance(event.part, stem.part)  # type: ignore[attr-defined]
+def _starts_channel(channel: TextChannel, event: ev.Event) -> bool:
+    part: object = event.part  # type: ignore[attr-defined]
+    return channel.part is not None and isinstance(part, channel.part)
 
 
-_READ: Mapping[type[ev.Event], Callable[[Fold, ev.Event], None]] = {
+_HANDLERS: Mapping[type[ev.Event], Callable[[Fold, ev.Event], None]] = {
     **dict.fromkeys(
         (ev.Created, ev.Queued, ev.InProgress, ev.Completed, ev.Incomplete, ev.Failed),
-        Fold._snapshot,
+        Fold._take_envelope,
     ),
-    ev.OutputItemAdded: Fold._added,
-    ev.OutputItemDone: Fold._done,
-    ev.OutputTextAnnotationAdded: Fold._annotated,
+    ev.OutputItemAdded: Fold._item_added,
+    ev.OutputItemDone: Fold._item_done,
+    ev.OutputTextAnnotationAdded: Fold._annotation_added,
 }
 
 
 def fold(events: Iterable[ev.Event], kinds: Mapping[type[ItemBase], Kind] = KINDS) -> Response:
-    """The response that ``events``, a log or a prefix of one, amount to."""
+    """Return the response that a log, or a prefix of one, describes."""
     folded = Fold(kinds)
     for event in events:
         folded.feed(event)

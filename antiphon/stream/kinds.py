@@ -31,8 +31,8 @@ class TextChannel(Struct, frozen=True, kw_only=True):
     """Where the text deltas of one channel go, and the events that report them.
 
     ``field`` holds the whole text, in the ``done`` event and in the part or the item. If ``part``
-    is set, each text is a part of that class in the item's list ``listed``. ``index`` names the
-    events' field with the position of the part in that list.
+    is set, each text is a part of that class in the item's list ``list_field``, and the events give
+    its position in ``index_field``.
     """
 
     delta: type[ev.Event]
@@ -41,8 +41,8 @@ class TextChannel(Struct, frozen=True, kw_only=True):
     part: type[Struct] | None = None
     part_added: type[ev.Event] | None = None
     part_done: type[ev.Event] | None = None
-    index: str = "content_index"
-    listed: str = "content"
+    index_field: str = "content_index"
+    list_field: str = "content"
     carries_logprobs: bool = False
 
 
@@ -60,15 +60,15 @@ class Kind(Struct, frozen=True, kw_only=True):
     #: Prefix of the item's id.
     prefix: str
     #: The texts that stream into the item.
-    stems: Mapping[Channel, TextChannel] = {}
+    channels: Mapping[Channel, TextChannel] = {}
     #: Progress events, by the name that deltas use.
     progress: Mapping[str, type[ev.Event]] = {}
     #: Fields of an item that did not complete, for kinds without the status ``incomplete``.
-    unfinished: Mapping[str, Any] = {}
+    incomplete_fields: Mapping[str, Any] = {}
     #: The item has the status ``in_progress`` while it is open.
-    begins: bool = True
+    starts_in_progress: bool = True
     #: Events that append to a list of the item, and the name of that field.
-    gathered: Mapping[type[ev.Event], str] = {}
+    appended_fields: Mapping[type[ev.Event], str] = {}
     #: The model writes the item from beginning to end; it is not the work of a tool.
     written_by_model: bool = False
     #: A tool that runs in this server makes the item (a ``shell_call`` may also run at the client).
@@ -116,8 +116,8 @@ _SUMMARY = TextChannel(
     part=it.SummaryText,
     part_added=ev.ReasoningSummaryPartAdded,
     part_done=ev.ReasoningSummaryPartDone,
-    index="summary_index",
-    listed="summary",
+    index_field="summary_index",
+    list_field="summary",
 )
 
 
@@ -130,7 +130,7 @@ def _reasoning(delta: type[ev.Event], done: type[ev.Event]) -> Kind:
         part_added=ev.ContentPartAdded,
         part_done=ev.ContentPartDone,
     )
-    return Kind(prefix="rs", stems={"text": text, "summary": _SUMMARY}, written_by_model=True)
+    return Kind(prefix="rs", channels={"text": text, "summary": _SUMMARY}, written_by_model=True)
 
 
 def _whole_text(
@@ -166,21 +166,23 @@ def _list_tools_error(item: it.McpListTools, message: str) -> str:
 KINDS: Mapping[type[it.ItemBase], Kind] = {
     it.Message: Kind(
         prefix="msg",
-        stems={"text": _ANSWER, "refusal": _REFUSAL},
+        channels={"text": _ANSWER, "refusal": _REFUSAL},
         written_by_model=True,
         parts_field="content",
     ),
     it.Reasoning: _reasoning(ev.ReasoningTextDelta, ev.ReasoningTextDone),
     it.FunctionCall: Kind(
         prefix="fc",
-        stems=_whole_text(ev.FunctionCallArgumentsDelta, ev.FunctionCallArgumentsDone, "arguments"),
+        channels=_whole_text(
+            ev.FunctionCallArgumentsDelta, ev.FunctionCallArgumentsDone, "arguments"
+        ),
         written_by_model=True,
         call_name="function call",
     ),
     it.FunctionCallOutput: Kind(prefix="fco", answers=it.FunctionCall, parts_field="output"),
     it.CustomToolCall: Kind(
         prefix="ctc",
-        stems=_whole_text(ev.CustomToolCallInputDelta, ev.CustomToolCallInputDone, "input"),
+        channels=_whole_text(ev.CustomToolCallInputDelta, ev.CustomToolCallInputDone, "input"),
         written_by_model=True,
         call_name="custom tool call",
     ),
@@ -198,7 +200,7 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
     ),
     it.McpCall: Kind(
         prefix="mcp",
-        stems=_whole_text(ev.McpCallArgumentsDelta, ev.McpCallArgumentsDone, "arguments"),
+        channels=_whole_text(ev.McpCallArgumentsDelta, ev.McpCallArgumentsDone, "arguments"),
         progress={
             "in_progress": ev.McpCallInProgress,
             "completed": ev.McpCallCompleted,
@@ -214,7 +216,9 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
     it.McpApprovalResponse: Kind(prefix="mcpa"),
     it.CodeInterpreterCall: Kind(
         prefix="ci",
-        stems=_whole_text(ev.CodeInterpreterCallCodeDelta, ev.CodeInterpreterCallCodeDone, "code"),
+        channels=_whole_text(
+            ev.CodeInterpreterCallCodeDelta, ev.CodeInterpreterCallCodeDone, "code"
+        ),
         progress={
             "in_progress": ev.CodeInterpreterCallInProgress,
             "interpreting": ev.CodeInterpreterCallInterpreting,
@@ -256,7 +260,7 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
             "completed": ev.ImageGenerationCallCompleted,
         },
         # null in ``result`` ends the AI SDK's stream
-        unfinished={"status": "failed", "result": ""},
+        incomplete_fields={"status": "failed", "result": ""},
         runs_here=True,
         counts_as_call=True,
         can_fail=True,
@@ -279,7 +283,7 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
             "output.delta": ev.ShellCallOutputContentDelta,
             "output.done": ev.ShellCallOutputContentDone,
         },
-        gathered={ev.ShellCallOutputContentDone: "output"},
+        appended_fields={ev.ShellCallOutputContentDone: "output"},
         runs_here=True,
         error=ErrorField("output", _shell_error),
         answers=it.ShellCall,
@@ -298,7 +302,9 @@ KINDS: Mapping[type[it.ItemBase], Kind] = {
     ),
     it.AdditionalTools: Kind(prefix="adt", persistent=True),
     it.Program: Kind(prefix="prg"),
-    it.ProgramOutput: Kind(prefix="prgo", begins=False, runs_here=True, answers=it.Program),
+    it.ProgramOutput: Kind(
+        prefix="prgo", starts_in_progress=False, runs_here=True, answers=it.Program
+    ),
     it.Compaction: Kind(
         prefix="cmp", progress={"compacting": ev.CompactionCompacting}, written_by_model=True
     ),

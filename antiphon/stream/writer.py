@@ -1,8 +1,7 @@
-"""The writer: the only place where events are made. Deltas go in by its methods, events come out
-of ``take``. Callers never see an index, an item id or a sequence number.
+"""Turn deltas into events. The writer is the only place where events are made.
 
-It knows neither models nor sockets nor clocks: ids come from a source passed in, and so does time.
-"""
+Callers never see an index, an item id or a sequence number. Ids and times are passed in, so the
+same calls always give the same events."""
 
 from __future__ import annotations
 
@@ -23,15 +22,15 @@ from .kinds import KINDS, Kind, TextChannel
 
 __all__ = ["Ids", "ItemWriter", "ResponseWriter"]
 
-#: Gives a fresh id with the prefix it is asked for.
+#: Returns a new id with the given prefix.
 Ids = Callable[[str], str]
 
 
 class ItemWriter:
-    """One item of the output, from ``added`` to ``done``. Several may be open at once.
+    """Writes one item of the output, from its ``added`` event to its ``done``.
 
-    ``seal`` and ``close`` are different moments: a hosted tool works between them.
-    """
+    Several items may be open at once. ``seal`` and ``close`` are two moments because a server-side
+    tool works between them: after its arguments are complete and before its item is."""
 
     __slots__ = ("_channel", "_draft", "_kind", "_out", "_part", "_sealed", "index", "is_open")
 
@@ -40,7 +39,7 @@ class ItemWriter:
         self._kind = kind
         self._draft = Draft(shell)
         self._part: PartDraft | None = None
-        #: Of the part; None where there is none.
+        #: The channel of the part; None if no part is open.
         self._channel: Channel | None = None
         self._sealed = False
         self.index = index
@@ -50,39 +49,39 @@ class ItemWriter:
     def restored(
         cls, out: ResponseWriter, draft: Draft, kind: Kind, index: int, part: PartDraft | None
     ) -> ItemWriter:
-        """An item that was begun elsewhere, with the part that is still being written."""
+        """Continue an item that another writer began. ``part`` is the one still being written."""
         item = cls(out, draft.shell, kind, index)
         item._draft = draft
         if part is not None:
-            item._place(part)
-        # of a call that is no more written, all has been said: its tool was at work
-        item._sealed = part is None and draft.whole is not None
+            item._set_part(part)
+        # A call whose text is no longer written is complete: its tool was at work.
+        item._sealed = part is None and draft.whole_text is not None
         return item
 
     @property
     def value(self) -> Item:
-        """The item so far, in progress."""
+        """The item so far, with the status ``in_progress``."""
         return self._draft.item("in_progress")
 
     def write(
         self, text: str, logprobs: tuple[Logprob, ...] = (), channel: Channel = "text"
     ) -> None:
-        """More text. A text of another channel closes the part being written and opens its own."""
-        # The hot path: one event, its place known since the part began.
-        part = self._begin(channel) if channel != self._channel else self._part
+        """Append text. A change of channel closes the part being written and opens a new one."""
+        # The hot path: one event, whose position was looked up when the part was opened.
+        part = self._open_part(channel) if channel != self._channel else self._part
         assert part is not None
         part.texts.append(text)
         if logprobs:
             part.logprobs.extend(logprobs)
         out = self._out
         number = out.number
-        out.pending.append(part.delta(number, text, logprobs))
+        out.pending.append(part.make_delta(number, text, logprobs))
         out.number = number + 1
 
     def annotate(self, annotation: Annotation) -> None:
-        """Cite: ``annotation`` speaks of text already written into the open part."""
+        """Add a citation. ``annotation`` refers to text already written into the open part."""
         part = self._part
-        if part is None or not part.stem.carries_logprobs:
+        if part is None or not part.channel.carries_logprobs:
             raise GrammarError("an annotation needs an open text part")
         part.annotations.append(annotation)
         self._emit(
@@ -93,84 +92,95 @@ class ItemWriter:
         )
 
     def progress(self, name: str, **fields: Any) -> None:
-        """Report a step of the tool behind this item, by its name in the table of kinds."""
+        """Report a step of the tool behind this item, by its name in ``KINDS``."""
         event = self._kind.progress[name]
-        if (field := self._kind.gathered.get(event)) is not None:
-            self._draft.gather(field, fields[field])
+        if (field := self._kind.appended_fields.get(event)) is not None:
+            self._draft.append_field(field, fields[field])
         if "item_id" not in event.__struct_fields__:
             self._out.emit(event, output_index=self.index, **fields)
         else:
             self._emit(event, **fields)
 
     def seal(self) -> None:
-        """The model has said all of it: the text is whole, the item not yet over."""
+        """Mark the text as complete. The item stays open until ``close``."""
         if self._sealed:
             return
         self._sealed = True
         if self._part is not None:
-            self._end_part()
-        elif (stem := self._kind.stems.get("text")) is not None and stem.part is None:
-            # A call without arguments still says so: clients wait for the ``done``.
-            self._part = self._draft.begin(stem)
-            self._end_part()
+            self._close_part()
+        elif (
+            text_channel := self._kind.channels.get("text")
+        ) is not None and text_channel.part is None:
+            # A call without arguments also gets its ``done`` event: clients wait for it.
+            self._part = self._draft.open_part(text_channel)
+            self._close_part()
 
     def close(self, status: str = "completed", **result: Any) -> Item:
-        """The item is over. ``result`` fills what a tool found (``output``, ``results`` …)."""
+        """Close the item. ``result`` sets the fields that a tool found (``output``, ``results``
+        …)."""
         if not self.is_open:
             raise GrammarError("an item is closed once")
         self.seal()
         self.is_open = False
-        if status != "completed" and self._kind.unfinished:
-            result = {**self._kind.unfinished, **result}
+        if status != "completed" and self._kind.incomplete_fields:
+            result = {**self._kind.incomplete_fields, **result}
         item = self._draft.item(result.pop("status", status), **result)
-        self._out.closed(self.index, item)
+        self._out.item_closed(self.index, item)
         return item
 
-    def _begin(self, channel: Channel) -> PartDraft:
+    def _open_part(self, channel: Channel) -> PartDraft:
         if self._sealed or not self.is_open:
             raise GrammarError("text after the end of an item")
-        stem = self._kind.stems.get(channel)
-        if stem is None:
+        text_channel = self._kind.channels.get(channel)
+        if text_channel is None:
             raise GrammarError(f"{type(self._draft.shell).__name__} has no {channel} text")
         if self._part is not None:
-            self._end_part()
-        part = self._draft.begin(stem)
-        self._place(part)
-        if stem.part_added is not None:
-            self._emit(stem.part_added, part=part.part(), **{stem.index: part.index})
+            self._close_part()
+        part = self._draft.open_part(text_channel)
+        self._set_part(part)
+        if text_channel.part_added is not None:
+            self._emit(
+                text_channel.part_added, part=part.part(), **{text_channel.index_field: part.index}
+            )
         return part
 
-    def _place(self, part: PartDraft) -> None:
+    def _set_part(self, part: PartDraft) -> None:
         self._part = part
-        self._channel = next(c for c, stem in self._kind.stems.items() if stem is part.stem)
-        make = _MAKERS[part.stem.index if part.stem.part is not None else None]
-        part.delta = make(part.stem, self._draft.item_id, self.index, part.index)
+        self._channel = next(
+            c for c, text_channel in self._kind.channels.items() if text_channel is part.channel
+        )
+        make = _DELTA_MAKERS[part.channel.index_field if part.channel.part is not None else None]
+        part.make_delta = make(part.channel, self._draft.item_id, self.index, part.index)
 
-    def _end_part(self) -> None:
+    def _close_part(self) -> None:
         part, self._part, self._channel = self._part, None, None
         assert part is not None
-        stem = part.stem
-        fields: dict[str, Any] = {stem.field: part.text()}
-        if stem.part is not None:
-            fields[stem.index] = part.index
-        if stem.carries_logprobs:
+        text_channel = part.channel
+        fields: dict[str, Any] = {text_channel.field: part.text()}
+        if text_channel.part is not None:
+            fields[text_channel.index_field] = part.index
+        if text_channel.carries_logprobs:
             fields["logprobs"] = tuple(part.logprobs)
-        self._emit(stem.done, **fields)
-        if stem.part_done is not None:
-            self._emit(stem.part_done, part=part.part(), **{stem.index: part.index})
+        self._emit(text_channel.done, **fields)
+        if text_channel.part_done is not None:
+            self._emit(
+                text_channel.part_done, part=part.part(), **{text_channel.index_field: part.index}
+            )
 
     def _emit(self, event: type[ev.Event], **fields: Any) -> None:
         self._out.emit(event, item_id=self._draft.item_id, output_index=self.index, **fields)
 
 
-# How deltas are made, by the name of their text's index. Arguments that are named where they are
-# passed cost a third of those unpacked from a mapping, and this is paid for every token.
+# Functions that make delta events, by the name of the events' index field. They pass arguments by
+# name: unpacking them from a mapping takes three times as long, and this runs for every token.
 
-_Delta = Callable[[int, str, tuple[Logprob, ...]], ev.Event]
+_MakeDelta = Callable[[int, str, tuple[Logprob, ...]], ev.Event]
 
 
-def _whole(stem: TextChannel, item_id: str, output_index: int, _: int) -> _Delta:
-    make: Any = stem.delta
+def _item_delta_maker(
+    text_channel: TextChannel, item_id: str, output_index: int, _: int
+) -> _MakeDelta:
+    make: Any = text_channel.delta
 
     def delta(number: int, text: str, logprobs: tuple[Logprob, ...]) -> ev.Event:
         return make(  # type: ignore[no-any-return]
@@ -180,10 +190,12 @@ def _whole(stem: TextChannel, item_id: str, output_index: int, _: int) -> _Delta
     return delta
 
 
-def _content(stem: TextChannel, item_id: str, output_index: int, index: int) -> _Delta:
-    make: Any = stem.delta
+def _content_delta_maker(
+    text_channel: TextChannel, item_id: str, output_index: int, index: int
+) -> _MakeDelta:
+    make: Any = text_channel.delta
 
-    def plain(number: int, text: str, logprobs: tuple[Logprob, ...]) -> ev.Event:
+    def without_logprobs(number: int, text: str, logprobs: tuple[Logprob, ...]) -> ev.Event:
         return make(  # type: ignore[no-any-return]
             sequence_number=number,
             delta=text,
@@ -192,7 +204,7 @@ def _content(stem: TextChannel, item_id: str, output_index: int, index: int) -> 
             content_index=index,
         )
 
-    def weighed(number: int, text: str, logprobs: tuple[Logprob, ...]) -> ev.Event:
+    def with_logprobs(number: int, text: str, logprobs: tuple[Logprob, ...]) -> ev.Event:
         return make(  # type: ignore[no-any-return]
             sequence_number=number,
             delta=text,
@@ -202,11 +214,13 @@ def _content(stem: TextChannel, item_id: str, output_index: int, index: int) -> 
             content_index=index,
         )
 
-    return weighed if stem.carries_logprobs else plain
+    return with_logprobs if text_channel.carries_logprobs else without_logprobs
 
 
-def _summary(stem: TextChannel, item_id: str, output_index: int, index: int) -> _Delta:
-    make: Any = stem.delta
+def _summary_delta_maker(
+    text_channel: TextChannel, item_id: str, output_index: int, index: int
+) -> _MakeDelta:
+    make: Any = text_channel.delta
 
     def delta(number: int, text: str, logprobs: tuple[Logprob, ...]) -> ev.Event:
         return make(  # type: ignore[no-any-return]
@@ -220,18 +234,20 @@ def _summary(stem: TextChannel, item_id: str, output_index: int, index: int) -> 
     return delta
 
 
-_MAKERS: Mapping[str | None, Callable[[TextChannel, str, int, int], _Delta]] = {
-    None: _whole,
-    "content_index": _content,
-    "summary_index": _summary,
+_DELTA_MAKERS: Mapping[str | None, Callable[[TextChannel, str, int, int], _MakeDelta]] = {
+    None: _item_delta_maker,
+    "content_index": _content_delta_maker,
+    "summary_index": _summary_delta_maker,
 }
 
 
 class ResponseWriter:
-    """One run's events, from ``created`` to the terminal one. ``number`` is the first sequence
-    number (a run that goes on elsewhere does not begin at 0)."""
+    """Writes the events of one run, from ``created`` to the terminal event.
 
-    __slots__ = ("_ids", "_items", "_kinds", "_open", "_response", "begun", "number", "pending")
+    ``first_number`` is the first sequence number; it is not 0 for a run that continues elsewhere.
+    """
+
+    __slots__ = ("_ids", "_items", "_kinds", "_open", "_response", "number", "pending", "started")
 
     def __init__(
         self,
@@ -239,17 +255,17 @@ class ResponseWriter:
         *,
         ids: Ids,
         kinds: Mapping[type[ItemBase], Kind] = KINDS,
-        number: int = 0,
+        first_number: int = 0,
     ) -> None:
         self._response = response
         self._ids = ids
         self._kinds = kinds
         #: The sequence number of the next event.
-        self.number = number
+        self.number = first_number
         #: The events since the last ``take``.
         self.pending: list[ev.Event] = []
-        #: Work has started.
-        self.begun = False
+        #: ``start`` has been called.
+        self.started = False
         self._items: list[Item | None] = []
         self._open: dict[int, ItemWriter] = {}
 
@@ -257,18 +273,19 @@ class ResponseWriter:
     def restored(
         cls, log: Fold, *, ids: Ids, kinds: Mapping[type[ItemBase], Kind] = KINDS, number: int
     ) -> ResponseWriter:
-        """The writer as it was when the last event of ``log`` had been written: it goes on with
-        ``number``, in the items that are still open."""
-        out = cls(log.response, ids=ids, kinds=kinds, number=number)
-        out.begun = log.response.status != "queued"
-        for index in range(len(log.items) + len(log.open)):
-            item = log.items.get(index)
+        """Return the writer as it was after the last event of ``log``.
+
+        It continues with sequence number ``number``, in the items that are still open."""
+        out = cls(log.response, ids=ids, kinds=kinds, first_number=number)
+        out.started = log.response.status != "queued"
+        for index in range(len(log.done_items) + len(log.open_items)):
+            item = log.done_items.get(index)
             out._items.append(item)
             if item is None:
-                draft = log.open[index]
+                draft = log.open_items[index]
                 kind = kinds[type(draft.shell)]
                 out._open[index] = ItemWriter.restored(
-                    out, draft, kind, index, log.writing.get(index)
+                    out, draft, kind, index, log.open_parts.get(index)
                 )
         return out
 
@@ -278,13 +295,13 @@ class ResponseWriter:
         return tuple(self._open[index] for index in sorted(self._open))
 
     def take(self) -> tuple[ev.Event, ...]:
-        """The events since the last call."""
+        """Return the events since the last call."""
         pending, self.pending = self.pending, []
         return tuple(pending)
 
     @property
     def response(self) -> Response:
-        """The response so far, with the items done and those still open."""
+        """The response so far, with finished and open items."""
         output = tuple(
             item if item is not None else self._open[index].value
             for index, item in enumerate(self._items)
@@ -293,43 +310,46 @@ class ResponseWriter:
 
     @property
     def items(self) -> tuple[Item, ...]:
-        """The items that are done, in order."""
+        """The finished items, in order."""
         return tuple(item for item in self._items if item is not None)
 
     def create(self) -> None:
-        """The first event. The status is the response's own: ``in_progress`` or ``queued``."""
+        """Emit ``created``, and ``queued`` if that is the status of the response."""
         self.emit(ev.Created, response=self._response)
         if self._response.status == "queued":
             self.emit(ev.Queued, response=self._response)
 
-    def begin(self) -> None:
-        """Work starts."""
-        self.begun = True
+    def start(self) -> None:
+        """Emit ``in_progress``: the run starts."""
+        self.started = True
         self._response = replace(self._response, status="in_progress")
         self.emit(ev.InProgress, response=self._response)
 
     def keepalive(self) -> None:
-        """Say that we are still there."""
+        """Emit a keepalive event."""
         self.emit(ev.Keepalive)
 
     def open(self, shell: Item) -> ItemWriter:
-        """A new item. Its id is given here and never changes, and so is a call's ``call_id`` where
-        the model did not write one."""
+        """Open a new item and return its writer.
+
+        The item's id is assigned here and never changes. So is the ``call_id`` of a call whose
+        model wrote
+        none."""
         kind = self._kinds[type(shell)]
-        given: dict[str, Any] = {"id": shell.id or self._ids(kind.prefix)}
+        assigned: dict[str, Any] = {"id": shell.id or self._ids(kind.prefix)}
         if getattr(shell, "call_id", None) == "":
-            given["call_id"] = self._ids("call")
-        if kind.begins and "status" in shell.__struct_fields__:
-            given["status"] = "in_progress"
-        shell = replace(shell, **given)
+            assigned["call_id"] = self._ids("call")
+        if kind.starts_in_progress and "status" in shell.__struct_fields__:
+            assigned["status"] = "in_progress"
+        shell = replace(shell, **assigned)
         index = len(self._items)
         self._items.append(None)
         self._open[index] = item = ItemWriter(self, shell, kind, index)
         self.emit(ev.OutputItemAdded, output_index=index, item=shell)
         return item
 
-    def closed(self, index: int, item: Item) -> None:
-        """Called by an item that closes."""
+    def item_closed(self, index: int, item: Item) -> None:
+        """Emit the item's ``done`` event. Only ``ItemWriter.close`` calls this."""
         del self._open[index]
         self._items[index] = item
         self.emit(ev.OutputItemDone, output_index=index, item=item)
@@ -344,13 +364,15 @@ class ResponseWriter:
         error: ResponseError | None = None,
         **fields: Any,
     ) -> Response:
-        """The run is over: what is open is closed with the matching status. Returns the response in
-        its terminal state, which can now be persisted; ``announce`` then tells the readers.
+        """End the run: close open items with the matching status and set the status of the
+        response.
 
-        ``at`` is unix seconds. ``reason`` belongs to ``incomplete``, ``error`` to ``failed``;
-        ``fields`` are further fields of the response that became known on the way. May be called
-        again before ``announce`` (persisting failed).
-        """
+        Returns the response in its terminal state, to be persisted before ``emit_terminal``
+        announces it.
+        ``at`` is in unix seconds. ``reason`` belongs to ``incomplete``, ``error`` to ``failed``;
+        ``fields`` are further fields of the response. May be called again before
+        ``emit_terminal``, for
+        example because persisting failed."""
         for item in list(self._open.values()):
             item.close("completed" if status == "completed" else "incomplete")
         self._response = replace(
@@ -366,9 +388,11 @@ class ResponseWriter:
         return self._response
 
     def emit_terminal(self) -> None:
-        """The one terminal event of a settled response. None for ``cancelled``: there is no such
-        event, the stream ends after its last one. A failure says ``error`` first, for the clients
-        that only read that."""
+        """Emit the terminal event of a finalized response.
+
+        ``cancelled`` has no such event: its stream just ends. Before ``failed`` comes ``error``,
+        for
+        clients that read only that."""
         error = self._response.error
         if error is not None:
             self.emit(
@@ -388,7 +412,7 @@ class ResponseWriter:
         self.push(event(sequence_number=self.number, **fields))
 
     def push(self, event: ev.Event) -> None:
-        """Queue an event that has the next ``number``."""
+        """Queue an event that already has the next ``number``."""
         self.pending.append(event)
         self.number += 1
 

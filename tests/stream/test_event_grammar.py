@@ -64,7 +64,7 @@ def test_kinds_and_grammar_agree_on_the_events_of_each_item() -> None:
     for table in (KINDS, OPEN_RESPONSES_KINDS):
         for item, kind in table.items():
             made = {bare(event) for event in kind.progress.values()}
-            for stem in kind.stems.values():
+            for stem in kind.channels.values():
                 made |= {bare(stem.delta), bare(stem.done)}
                 for event in (stem.part_added, stem.part_done):
                     made |= {bare(event)} if event is not None else set()

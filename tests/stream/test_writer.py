@@ -27,7 +27,7 @@ def begun(**fields: object) -> ResponseWriter:
     response = Response(id="resp_1", created_at=1, model="m", **fields)  # type: ignore[arg-type]
     writer = ResponseWriter(response, ids=counting())
     writer.create()
-    writer.begin()
+    writer.start()
     return writer
 
 
@@ -130,7 +130,7 @@ def test_raw_reasoning_has_either_name() -> None:
     response = Response(id="resp_1", created_at=1, model="m")
     writer = ResponseWriter(response, ids=counting(), kinds=OPEN_RESPONSES_KINDS)
     writer.create()
-    writer.begin()
+    writer.start()
     writer.open(it.Reasoning()).write("hm")
     events = writer.take()
     check(events)
@@ -224,7 +224,7 @@ def test_a_queued_response_says_so_after_created() -> None:
     response = Response(id="resp_1", created_at=1, model="m", status="queued", background=True)
     writer = ResponseWriter(response, ids=counting())
     writer.create()
-    writer.begin()
+    writer.start()
     events = writer.take()
     check(events)
     assert [type(e) for e in events] == [ev.Created, ev.Queued, ev.InProgress]
@@ -233,7 +233,7 @@ def test_a_queued_response_says_so_after_created() -> None:
 
 def test_a_run_that_goes_on_elsewhere_goes_on_counting() -> None:
     response = Response(id="resp_1", created_at=1, model="m")
-    writer = ResponseWriter(response, ids=counting(), number=7)
+    writer = ResponseWriter(response, ids=counting(), first_number=7)
     writer.create()
     assert writer.take()[0].sequence_number == 7
 
