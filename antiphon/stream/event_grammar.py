@@ -1,11 +1,12 @@
-"""The grammar: which event may follow which, as tables, and a checker that holds a stream to them.
+"""The legal order of events, as tables, and a checker that compares a stream with them.
 
-Two rules for this file: everything that says what is legal is in a table here, each edge with its
-source; and it knows nothing of the writer, so that the two can be compared. One machine runs for
-the response and one for each item, chosen by the item's type. A look-up that fails is a violation:
-our bug, ``GrammarError``. Events are named without their ``response.`` prefix; a part is named
-with its type, ``content_part.added/refusal``.
-"""
+There is one state machine for the response and one for each open item, chosen by the item's type.
+Every edge names its source. The tables do not use ``KINDS`` or the writer: a test compares them,
+which it could not if one was derived from the other. An event without an edge is a bug in Antiphon
+and raises ``GrammarError``.
+
+Event names stand without their ``response.`` prefix. Part events end in the type of the part:
+``content_part.added/refusal``."""
 
 from __future__ import annotations
 
@@ -30,7 +31,7 @@ __all__ = [
 
 
 class Edge(Struct, frozen=True):
-    """Where an event leads, and who says that it may come here (a key of ``SOURCES``)."""
+    """The state that an event leads to, and who allows the event here (a key of ``SOURCES``)."""
 
     to: str
     source: str
@@ -53,7 +54,7 @@ def _machine(source: str, *edges: tuple[str, str, str] | tuple[str, str, str, st
     }
 
 
-#: May come at any moment after ``created`` and changes nothing.
+#: Legal at any moment after ``created``; they change no state. Event name → source.
 ANYWHERE: Mapping[str, str] = {"keepalive": "sdk"}
 
 RESPONSE: Machine = _machine(
@@ -76,13 +77,13 @@ RESPONSE: Machine = _machine(
 def _part(
     name: str, part: str, state: str, *more: tuple[str, str, str]
 ) -> tuple[tuple[str, str, str], ...]:
-    """The ladder of one part: added, deltas, the whole, done; back to ``open``."""
+    """The edges of one part: added, deltas, the whole text, done; then back to ``open``."""
     return (
         ("open", f"content_part.added/{part}", state),
         (state, f"{name}.delta", state),
         *more,
-        (state, f"{name}.done", f"{state} whole"),
-        (f"{state} whole", f"content_part.done/{part}", "open"),
+        (state, f"{name}.done", f"{state} complete"),
+        (f"{state} complete", f"content_part.done/{part}", "open"),
     )
 
 
@@ -90,21 +91,21 @@ _END = ("open", "output_item.done", "closed")
 
 
 def _call_text(name: str, field: str) -> tuple[tuple[str, str, str], ...]:
-    """A call: its text streams, is whole, and then the tool may work."""
+    """The edges of a call: its text streams and is completed, then the tool may work."""
     return (
         ("open", f"{name}{field}.delta", "open"),
-        ("open", f"{name}{field}.done", "said"),
+        ("open", f"{name}{field}.done", "text complete"),
     )
 
 
 _SUMMARY = (
     ("open", "reasoning_summary_part.added", "summary"),
     ("summary", "reasoning_summary_text.delta", "summary"),
-    ("summary", "reasoning_summary_text.done", "summary whole"),
-    ("summary whole", "reasoning_summary_part.done", "open"),
+    ("summary", "reasoning_summary_text.done", "summary complete"),
+    ("summary complete", "reasoning_summary_part.done", "open"),
 )
 
-#: A machine for each item type whose events are more than ``added`` and ``done``.
+#: Item type → its machine, for types with events between ``added`` and ``done``.
 ITEM: Mapping[str, Machine] = {
     "message": _machine(
         "recorded",
@@ -119,79 +120,79 @@ ITEM: Mapping[str, Machine] = {
     ),
     "reasoning": _machine(
         "recorded",
-        *_part("reasoning_text", "reasoning_text", "thinking"),
-        ("thinking", "reasoning.delta", "thinking", "or"),
-        ("thinking", "reasoning.done", "thinking whole", "or"),
+        *_part("reasoning_text", "reasoning_text", "reasoning"),
+        ("reasoning", "reasoning.delta", "reasoning", "or"),
+        ("reasoning", "reasoning.done", "reasoning complete", "or"),
         *_SUMMARY,
         _END,
     ),
     "function_call": _machine(
         "recorded",
         *_call_text("function_call", "_arguments"),
-        ("said", "output_item.done", "closed"),
+        ("text complete", "output_item.done", "closed"),
     ),
     "custom_tool_call": _machine(
         "api",
         *_call_text("custom_tool_call", "_input"),
-        ("said", "output_item.done", "closed"),
+        ("text complete", "output_item.done", "closed"),
     ),
     "mcp_call": _machine(
         "api",
         ("open", "mcp_call.in_progress", "open"),
         *_call_text("mcp_call", "_arguments"),
-        ("said", "mcp_call.completed", "over"),
-        ("said", "mcp_call.failed", "over"),
-        ("said", "output_item.done", "closed", "antiphon"),
-        ("over", "output_item.done", "closed"),
+        ("text complete", "mcp_call.completed", "finished"),
+        ("text complete", "mcp_call.failed", "finished"),
+        ("text complete", "output_item.done", "closed", "antiphon"),
+        ("finished", "output_item.done", "closed"),
     ),
     "mcp_list_tools": _machine(
         "api",
         ("open", "mcp_list_tools.in_progress", "working"),
-        ("working", "mcp_list_tools.completed", "over"),
-        ("working", "mcp_list_tools.failed", "over"),
+        ("working", "mcp_list_tools.completed", "finished"),
+        ("working", "mcp_list_tools.failed", "finished"),
         ("working", "output_item.done", "closed", "antiphon"),
-        ("over", "output_item.done", "closed"),
+        ("finished", "output_item.done", "closed"),
         ("open", "output_item.done", "closed", "antiphon"),
     ),
     "code_interpreter_call": _machine(
         "recorded",
         ("open", "code_interpreter_call.in_progress", "open"),
         *_call_text("code_interpreter_call", "_code"),
-        ("said", "code_interpreter_call.interpreting", "working"),
-        ("working", "code_interpreter_call.completed", "over"),
-        ("said", "output_item.done", "closed", "antiphon"),
+        ("text complete", "code_interpreter_call.interpreting", "working"),
+        ("working", "code_interpreter_call.completed", "finished"),
+        ("text complete", "output_item.done", "closed", "antiphon"),
         ("working", "output_item.done", "closed", "antiphon"),
-        ("over", "output_item.done", "closed"),
+        ("finished", "output_item.done", "closed"),
     ),
     "web_search_call": _machine(
         "recorded",
-        ("open", "web_search_call.in_progress", "begun"),
-        ("begun", "web_search_call.searching", "working"),
-        ("working", "web_search_call.completed", "over"),
-        ("over", "output_item.done", "closed"),
+        ("open", "web_search_call.in_progress", "in_progress"),
+        ("in_progress", "web_search_call.searching", "working"),
+        ("working", "web_search_call.completed", "finished"),
+        ("finished", "output_item.done", "closed"),
         ("open", "output_item.done", "closed", "antiphon"),
-        ("begun", "output_item.done", "closed", "antiphon"),
+        ("in_progress", "output_item.done", "closed", "antiphon"),
         ("working", "output_item.done", "closed", "antiphon"),
     ),
     "file_search_call": _machine(
         "api",
-        ("open", "file_search_call.in_progress", "begun"),
-        ("begun", "file_search_call.searching", "working"),
-        ("working", "file_search_call.completed", "over"),
-        ("over", "output_item.done", "closed"),
+        ("open", "file_search_call.in_progress", "in_progress"),
+        ("in_progress", "file_search_call.searching", "working"),
+        ("working", "file_search_call.completed", "finished"),
+        ("finished", "output_item.done", "closed"),
         ("open", "output_item.done", "closed", "antiphon"),
-        ("begun", "output_item.done", "closed", "antiphon"),
+        ("in_progress", "output_item.done", "closed", "antiphon"),
         ("working", "output_item.done", "closed", "antiphon"),
     ),
     "image_generation_call": _machine(
         "api",
-        ("open", "image_generation_call.in_progress", "begun"),
-        ("begun", "image_generation_call.generating", "working"),
+        ("open", "image_generation_call.in_progress", "in_progress"),
+        ("in_progress", "image_generation_call.generating", "working"),
         ("working", "image_generation_call.partial_image", "working"),
-        ("working", "image_generation_call.completed", "over"),
-        ("over", "output_item.done", "closed"),
+        ("working", "image_generation_call.completed", "finished"),
+        ("finished", "output_item.done", "closed"),
         ("open", "output_item.done", "closed", "antiphon"),
-        ("begun", "output_item.done", "closed", "antiphon"),
+        ("in_progress", "output_item.done", "closed", "antiphon"),
         ("working", "output_item.done", "closed", "antiphon"),
     ),
     "shell_call": _machine(
@@ -211,12 +212,12 @@ ITEM: Mapping[str, Machine] = {
     "compaction": _machine("api", ("open", "compaction.compacting", "open"), _END),
 }
 
-#: Every other item type: nothing between ``added`` and ``done``.
+#: The machine of every other item type: nothing comes between ``added`` and ``done``.
 PLAIN_ITEM: Machine = _machine("api", _END)
 
 
 class _OpenItem(Struct):
-    """An item between ``added`` and ``done``: its machine, where that stands, and its parts."""
+    """An item between ``added`` and ``done``: its machine and state, and how many parts it has."""
 
     machine: Machine
     id: str
@@ -227,15 +228,15 @@ class _OpenItem(Struct):
 
 
 class Checker:
-    """Follows a stream and raises ``GrammarError`` at the first event that may not be there.
+    """Checks a stream event by event; raises ``GrammarError`` at the first one that is not legal.
 
-    Beside the tables it holds numbers to what they mean: sequence numbers without gaps, each new
-    item at the next index, parts at theirs, one id an item for life.
-    """
+    Besides the tables it checks numbers and ids: sequence numbers have no gaps, each new item
+    and part
+    comes at the next index, an id is used for one item and never changes."""
 
-    def __init__(self, number: int = 0) -> None:
+    def __init__(self, first_number: int = 0) -> None:
         self._state = "start"
-        self._number = number
+        self._number = first_number
         self._items: dict[int, _OpenItem] = {}
         self._count = 0
         self._ids: set[str] = set()
@@ -249,20 +250,22 @@ class Checker:
     def feed(self, event: ev.Event) -> None:
         """Check the next event."""
         name = _name(event)
-        self._expect(event.sequence_number == self._number, name, "sequence number")
+        self._expect(event.sequence_number == self._number, name, "wrong sequence number")
         self._number += 1
         if name in ANYWHERE:
-            self._expect(self._state not in ("start", "ended"), name, f"in state {self._state}")
+            legal = self._state not in ("start", "ended")
+            self._expect(legal, name, f"not allowed in state {self._state}")
             return
         if isinstance(event, ev.OutputItemAdded):
             self._item_added(event)
         elif (index := getattr(event, "output_index", None)) is not None:
             self._item_event(name, index, event)
             if not isinstance(event, ev.OutputItemDone):
-                self._expect(self._state == "running", name, f"in state {self._state}")
+                running = self._state == "running"
+                self._expect(running, name, f"not allowed in state {self._state}")
                 return
         if (edge := RESPONSE.get((self._state, name))) is None:
-            raise GrammarError(f"{name} may not come in state {self._state}")
+            raise GrammarError(f"{name}: not allowed in state {self._state}")
         self._state = edge.to
         self._check_envelope(name, event)
 
@@ -270,17 +273,19 @@ class Checker:
         response = getattr(event, "response", None)
         if response is None:
             return
-        self._expect(self._response_id in (None, response.id), name, "response id changed")
+        self._expect(self._response_id in (None, response.id), name, "the response id changed")
         self._response_id = response.id
         if self._state == "ended":
-            self._expect(not self._items, name, "items still open")
-            self._expect(len(response.output) == self._count, name, "items missing")
-            self._expect(response.status == name, name, "status")
+            self._expect(not self._items, name, "items are still open")
+            self._expect(len(response.output) == self._count, name, "items are missing in output")
+            self._expect(response.status == name, name, "the status differs from the event")
 
     def _item_added(self, event: ev.OutputItemAdded) -> None:
         item = event.item
-        self._expect(event.output_index == self._count, "output_item.added", "output index")
-        self._expect(bool(item.id) and item.id not in self._ids, "output_item.added", "item id")
+        name = "output_item.added"
+        self._expect(event.output_index == self._count, name, "wrong output index")
+        self._expect(bool(item.id), name, "the item has no id")
+        self._expect(item.id not in self._ids, name, "another item has this id")
         self._ids.add(item.id)
         self._count += 1
         tag = str(item.__struct_config__.tag)
@@ -291,17 +296,17 @@ class Checker:
     def _item_event(self, name: str, index: int, event: ev.Event) -> None:
         item = self._items.get(index)
         if item is None:
-            raise GrammarError(f"{name} at index {index}, where no item is open")
+            raise GrammarError(f"{name}: no item is open at output index {index}")
         if (edge := item.machine.get((item.state, name))) is None:
-            raise GrammarError(f"{name} may not come in state {item.state} of {item.id}")
+            raise GrammarError(f"{name}: not allowed in state {item.state} of {item.id}")
         item.state = edge.to
         self._check_indices(name, item, event)
         if isinstance(event, ev.OutputItemDone):
             same = getattr(event.item, "call_id", None) == item.call_id
-            self._expect(event.item.id == item.id and same, name, "ids changed")
+            self._expect(event.item.id == item.id and same, name, "the item's ids changed")
             del self._items[index]
         else:
-            self._expect(getattr(event, "item_id", item.id) == item.id, name, "item id")
+            self._expect(getattr(event, "item_id", item.id) == item.id, name, "wrong item id")
 
     def _check_indices(self, name: str, item: _OpenItem, event: ev.Event) -> None:
         if name.startswith("content_part.added"):
@@ -309,13 +314,14 @@ class Checker:
         elif name == "reasoning_summary_part.added":
             item.summaries += 1
         part = getattr(event, "content_index", None)
-        self._expect(part is None or part == item.parts - 1, name, "content index")
+        self._expect(part is None or part == item.parts - 1, name, "wrong content index")
         summary = getattr(event, "summary_index", None)
-        self._expect(summary is None or summary == item.summaries - 1, name, "summary index")
+        is_last = summary is None or summary == item.summaries - 1
+        self._expect(is_last, name, "wrong summary index")
 
-    def _expect(self, holds: bool, name: str, what: str) -> None:
-        if not holds:
-            raise GrammarError(f"{name}: {what}")
+    def _expect(self, condition: bool, name: str, problem: str) -> None:
+        if not condition:
+            raise GrammarError(f"{name}: {problem}")
 
 
 def _name(event: ev.Event) -> str:

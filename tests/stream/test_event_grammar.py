@@ -1,4 +1,4 @@
-"""The grammar: it and the table of kinds are two truths, compared here; and it catches lies."""
+"""The event grammar: it agrees with ``KINDS``, and the checker detects every event_type of wrong stream."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.response import Usage
-from tests.stream.test_writer import answer, begun
+from tests.stream.test_writer import assistant_message, started_writer
 
 MACHINES: dict[str, Machine] = {"response": RESPONSE, "": PLAIN_ITEM, **ITEM}
 
-#: Events of the wire that no run of ours can bring into a stream.
-ELSEWHERE = {
+#: Events of the wire types that no run here emits.
+NOT_EMITTED = {
     "audio.delta",
     "audio.done",
     "audio.transcript.delta",
@@ -35,23 +35,23 @@ ELSEWHERE = {
 }
 
 
-def bare(event: type[ev.Event]) -> str:
+def event_name(event: type[ev.Event]) -> str:
     return str(event.__struct_config__.tag).removeprefix("response.")
 
 
-def test_every_event_of_the_wire_has_an_edge() -> None:
-    named = {name.partition("/")[0] for machine in MACHINES.values() for _, name in machine}
-    known = {bare(event) for event in ev.EVENTS.values()}
-    assert named | set(ANYWHERE) | ELSEWHERE == known
+def test_every_event_type_has_an_edge() -> None:
+    in_grammar = {name.partition("/")[0] for machine in MACHINES.values() for _, name in machine}
+    known = {event_name(event) for event in ev.EVENTS.values()}
+    assert in_grammar | set(ANYWHERE) | NOT_EMITTED == known
 
 
-def test_every_edge_names_a_source_we_cite() -> None:
+def test_every_edge_names_a_known_source() -> None:
     edges = [edge for machine in MACHINES.values() for edge in machine.values()]
     assert {edge.source for edge in edges} <= set(SOURCES)
 
 
 @pytest.mark.parametrize("name", sorted(MACHINES))
-def test_every_state_can_be_reached_and_left(name: str) -> None:
+def test_every_state_can_be_entered_and_left(name: str) -> None:
     machine = MACHINES[name]
     start, end = ("start", "ended") if name == "response" else ("open", "closed")
     reached = {start} | {edge.to for edge in machine.values()}
@@ -62,20 +62,20 @@ def test_every_state_can_be_reached_and_left(name: str) -> None:
 
 def test_kinds_and_grammar_agree_on_the_events_of_each_item() -> None:
     for table in (KINDS, OPEN_RESPONSES_KINDS):
-        for item, kind in table.items():
-            made = {bare(event) for event in kind.progress.values()}
-            for stem in kind.channels.values():
-                made |= {bare(stem.delta), bare(stem.done)}
-                for event in (stem.part_added, stem.part_done):
-                    made |= {bare(event)} if event is not None else set()
-            tag = str(item.__struct_config__.tag)
+        for cls, kind in table.items():
+            emitted = {event_name(event) for event in kind.progress.values()}
+            for text_channel in kind.channels.values():
+                emitted |= {event_name(text_channel.delta), event_name(text_channel.done)}
+                for event in (text_channel.part_added, text_channel.part_done):
+                    emitted |= {event_name(event)} if event is not None else set()
+            tag = str(cls.__struct_config__.tag)
             legal = {name.partition("/")[0] for _, name in ITEM.get(tag, PLAIN_ITEM)}
-            assert made <= legal, tag
+            assert emitted <= legal, tag
 
 
-def story() -> list[ev.Event]:
-    writer = begun()
-    item = writer.open(answer())
+def valid_stream() -> list[ev.Event]:
+    writer = started_writer()
+    item = writer.open(assistant_message())
     item.write("one")
     item.write("two")
     item.close()
@@ -87,40 +87,37 @@ def story() -> list[ev.Event]:
     return list(writer.take())
 
 
-def test_a_true_story_passes_and_so_does_any_prefix() -> None:
-    events = story()
+def test_a_valid_stream_and_every_prefix_pass() -> None:
+    events = valid_stream()
     for length in range(len(events) + 1):
         check(events[:length])
 
 
-def test_a_missing_event_is_noticed_wherever_it_is_missing() -> None:
-    events = story()
-    for missing in range(len(events) - 1):
-        cut = events[:missing] + events[missing + 1 :]
+def test_a_missing_event_is_detected_at_every_position() -> None:
+    events = valid_stream()
+    for position in range(len(events) - 1):
+        cut = events[:position] + events[position + 1 :]
         renumbered = [replace(event, sequence_number=n) for n, event in enumerate(cut)]
-        if isinstance(events[missing], ev.OutputTextDelta | ev.FunctionCallArgumentsDelta):
-            check(renumbered)  # deltas are previews; the fold notices
+        if isinstance(events[position], ev.OutputTextDelta | ev.FunctionCallArgumentsDelta):
+            check(renumbered)  # the done events repeat what deltas say
         else:
             with pytest.raises(GrammarError):
                 check(renumbered)
 
 
-def test_a_doubled_event_is_noticed() -> None:
-    events = story()
-    for doubled in range(len(events)):
-        copy = events[: doubled + 1] + events[doubled:]
+def test_a_repeated_event_is_detected_at_every_position() -> None:
+    events = valid_stream()
+    for position in range(len(events)):
+        copy = events[: position + 1] + events[position:]
         renumbered = [replace(event, sequence_number=n) for n, event in enumerate(copy)]
-        if isinstance(events[doubled], ev.OutputTextDelta | ev.FunctionCallArgumentsDelta):
+        if isinstance(events[position], ev.OutputTextDelta | ev.FunctionCallArgumentsDelta):
             continue
         with pytest.raises(GrammarError):
             check(renumbered)
 
 
-OTHER = it.FunctionCall(id="fc_9", call_id="x", name="f", arguments="")
-
-
 @pytest.mark.parametrize(
-    ("kind", "change"),
+    ("event_type", "change"),
     [
         (ev.OutputTextDelta, {"content_index": 1}),
         (ev.OutputTextDelta, {"item_id": "msg_other"}),
@@ -134,18 +131,18 @@ OTHER = it.FunctionCall(id="fc_9", call_id="x", name="f", arguments="")
         (ev.Created, {"sequence_number": 4}),
     ],
 )
-def test_a_lie_about_a_position_or_an_id_is_noticed(
-    kind: type[ev.Event], change: dict[str, object]
+def test_a_wrong_index_or_id_is_detected(
+    event_type: type[ev.Event], change: dict[str, object]
 ) -> None:
-    events = story()
-    at = next(n for n, event in enumerate(events) if type(event) is kind)
+    events = valid_stream()
+    at = next(n for n, event in enumerate(events) if type(event) is event_type)
     events[at] = replace(events[at], **change)
     with pytest.raises(GrammarError):
         check(events)
 
 
-def test_the_terminal_response_must_hold_every_item() -> None:
-    events = story()
+def test_a_terminal_response_without_all_items_is_detected() -> None:
+    events = valid_stream()
     final = events[-1]
     assert isinstance(final, ev.Completed)
     events[-1] = replace(final, response=replace(final.response, output=()))
@@ -153,10 +150,10 @@ def test_the_terminal_response_must_hold_every_item() -> None:
         check(events)
 
 
-def test_a_keepalive_may_come_anywhere_between_created_and_the_end() -> None:
-    writer = begun()
+def test_a_keepalive_is_legal_only_between_created_and_the_end() -> None:
+    writer = started_writer()
     writer.keepalive()
-    item = writer.open(answer())
+    item = writer.open(assistant_message())
     writer.keepalive()
     item.write("x")
     writer.keepalive()

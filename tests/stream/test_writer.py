@@ -1,4 +1,4 @@
-"""The writer: what events its methods make, and that no order of calls can break the grammar."""
+"""The writer: which events its methods emit, and that no order of calls breaks the event grammar."""
 
 from __future__ import annotations
 
@@ -11,21 +11,21 @@ from hypothesis import strategies as st
 from antiphon.errors import GrammarError
 from antiphon.stream.event_grammar import check
 from antiphon.stream.fold import fold
-from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
+from antiphon.stream.kinds import OPEN_RESPONSES_KINDS
 from antiphon.stream.writer import Ids, ResponseWriter
 from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.response import Response, ResponseError, Usage
 
 
-def counting() -> Ids:
+def sequential_ids() -> Ids:
     numbers = itertools.count(1)
     return lambda prefix: f"{prefix}_{next(numbers)}"
 
 
-def begun(**fields: object) -> ResponseWriter:
+def started_writer(**fields: object) -> ResponseWriter:
     response = Response(id="resp_1", created_at=1, model="m", **fields)  # type: ignore[arg-type]
-    writer = ResponseWriter(response, ids=counting())
+    writer = ResponseWriter(response, ids=sequential_ids())
     writer.create()
     writer.start()
     return writer
@@ -35,13 +35,13 @@ def names(writer: ResponseWriter) -> list[str]:
     return [str(e.__struct_config__.tag).removeprefix("response.") for e in writer.take()]
 
 
-def answer() -> it.Message:
+def assistant_message() -> it.Message:
     return it.Message(role="assistant", content=())
 
 
-def test_a_message_climbs_the_whole_ladder() -> None:
-    writer = begun()
-    item = writer.open(answer())
+def test_a_message_emits_every_event_in_order() -> None:
+    writer = started_writer()
+    item = writer.open(assistant_message())
     item.write("Hello ")
     item.write("there")
     item.close()
@@ -70,8 +70,8 @@ def test_a_message_climbs_the_whole_ladder() -> None:
     )
 
 
-def test_ids_are_given_once_and_kept() -> None:
-    writer = begun()
+def test_item_and_call_ids_are_assigned_once_and_stay() -> None:
+    writer = started_writer()
     call = writer.open(it.FunctionCall(call_id="", name="f", arguments=""))
     call.write("{}")
     done = call.close()
@@ -82,15 +82,15 @@ def test_ids_are_given_once_and_kept() -> None:
 
 
 @pytest.mark.requirement("VN-5")
-def test_a_call_id_the_model_wrote_is_kept() -> None:
-    writer = begun()
+def test_a_call_id_written_by_the_model_is_unchanged() -> None:
+    writer = started_writer()
     done = writer.open(it.FunctionCall(call_id="functions.f:0", name="f", arguments="")).close()
     assert isinstance(done, it.FunctionCall)
     assert done.call_id == "functions.f:0"
 
 
-def test_a_call_without_arguments_still_says_they_are_done() -> None:
-    writer = begun()
+def test_a_call_without_arguments_emits_arguments_done() -> None:
+    writer = started_writer()
     writer.open(it.FunctionCall(call_id="", name="f", arguments="")).close()
     assert names(writer)[2:] == [
         "output_item.added",
@@ -99,9 +99,9 @@ def test_a_call_without_arguments_still_says_they_are_done() -> None:
     ]
 
 
-def test_a_second_channel_opens_a_second_part() -> None:
-    writer = begun()
-    item = writer.open(answer())
+def test_text_of_another_channel_opens_a_second_part() -> None:
+    writer = started_writer()
+    item = writer.open(assistant_message())
     item.write("I could say it, but ")
     item.write("no.", channel="refusal")
     done = item.close()
@@ -114,8 +114,8 @@ def test_a_second_channel_opens_a_second_part() -> None:
     assert indices == [0, 1]
 
 
-def test_thinking_and_its_summary_have_their_own_indices() -> None:
-    writer = begun()
+def test_reasoning_and_its_summary_have_separate_indices() -> None:
+    writer = started_writer()
     item = writer.open(it.Reasoning())
     item.write("raw")
     item.write("short", channel="summary")
@@ -126,9 +126,9 @@ def test_thinking_and_its_summary_have_their_own_indices() -> None:
     check(writer.take())
 
 
-def test_raw_reasoning_has_either_name() -> None:
+def test_open_responses_kinds_change_the_names_of_reasoning_events() -> None:
     response = Response(id="resp_1", created_at=1, model="m")
-    writer = ResponseWriter(response, ids=counting(), kinds=OPEN_RESPONSES_KINDS)
+    writer = ResponseWriter(response, ids=sequential_ids(), kinds=OPEN_RESPONSES_KINDS)
     writer.create()
     writer.start()
     writer.open(it.Reasoning()).write("hm")
@@ -138,7 +138,7 @@ def test_raw_reasoning_has_either_name() -> None:
 
 
 def test_a_hosted_tool_works_between_seal_and_close() -> None:
-    writer = begun()
+    writer = started_writer()
     item = writer.open(it.CodeInterpreterCall(container_id="cntr_1"))
     item.progress("in_progress")
     item.write("print(1)")
@@ -154,9 +154,9 @@ def test_a_hosted_tool_works_between_seal_and_close() -> None:
     check(writer.take())
 
 
-def test_annotations_are_counted_from_zero_and_kept() -> None:
-    writer = begun()
-    item = writer.open(answer())
+def test_annotations_are_numbered_from_zero_and_stored_in_the_part() -> None:
+    writer = started_writer()
+    item = writer.open(assistant_message())
     item.write("see")
     note = it.UrlCitation(url="u", title="t", start_index=0, end_index=3)
     item.annotate(note)
@@ -167,9 +167,9 @@ def test_annotations_are_counted_from_zero_and_kept() -> None:
     assert done.content == (it.OutputText(text="see", annotations=(note,)),)
 
 
-def test_what_is_open_at_a_cut_is_closed_as_incomplete() -> None:
-    writer = begun()
-    writer.open(answer()).write("Once upon")
+def test_finalize_incomplete_closes_open_items_as_incomplete() -> None:
+    writer = started_writer()
+    writer.open(assistant_message()).write("Once upon")
     response = writer.finalize(
         "incomplete", at=1, usage=Usage(output_tokens=2), reason="max_output_tokens"
     )
@@ -183,23 +183,26 @@ def test_what_is_open_at_a_cut_is_closed_as_incomplete() -> None:
     assert [getattr(i, "status", None) for i in response.output] == ["incomplete"]
 
 
-def test_a_failure_closes_what_is_open_then_says_error_in_both_shapes() -> None:
-    writer = begun()
-    writer.open(answer()).write("Once")
+def test_a_failure_closes_open_items_and_emits_error_before_failed() -> None:
+    writer = started_writer()
+    writer.open(assistant_message()).write("Once")
     error = ResponseError(code="server_error", message="It broke.")
     writer.finalize("failed", at=1, usage=None, error=error)
     writer.emit_terminal()
     events = writer.take()
     check(events)
-    said, failed = events[-2:]
-    assert isinstance(said, ev.Error) and isinstance(failed, ev.Failed)
-    assert (said.code, said.message) == (said.error.code, said.error.message)
+    error_event, failed = events[-2:]
+    assert isinstance(error_event, ev.Error) and isinstance(failed, ev.Failed)
+    assert (error_event.code, error_event.message) == (
+        error_event.error.code,
+        error_event.error.message,
+    )
     assert failed.response.error == error
 
 
 def test_a_cancelled_stream_has_no_terminal_event() -> None:
-    writer = begun()
-    writer.open(answer()).write("Once")
+    writer = started_writer()
+    writer.open(assistant_message()).write("Once")
     response = writer.finalize("cancelled", at=1, usage=None)
     writer.emit_terminal()
     events = writer.take()
@@ -208,8 +211,8 @@ def test_a_cancelled_stream_has_no_terminal_event() -> None:
     assert response.status == "cancelled"
 
 
-def test_a_settled_response_can_be_settled_again_before_it_is_announced() -> None:
-    writer = begun()
+def test_finalize_can_be_repeated_before_emit_terminal() -> None:
+    writer = started_writer()
     writer.finalize("completed", at=1, usage=Usage())
     error = ResponseError(code="server_error", message="It could not be stored.")
     writer.finalize("failed", at=1, usage=Usage(), error=error)
@@ -220,9 +223,9 @@ def test_a_settled_response_can_be_settled_again_before_it_is_announced() -> Non
     assert events[-1].response.completed_at is None
 
 
-def test_a_queued_response_says_so_after_created() -> None:
+def test_a_queued_response_emits_queued_after_created() -> None:
     response = Response(id="resp_1", created_at=1, model="m", status="queued", background=True)
-    writer = ResponseWriter(response, ids=counting())
+    writer = ResponseWriter(response, ids=sequential_ids())
     writer.create()
     writer.start()
     events = writer.take()
@@ -231,16 +234,16 @@ def test_a_queued_response_says_so_after_created() -> None:
     assert isinstance(events[2], ev.InProgress) and events[2].response.status == "in_progress"
 
 
-def test_a_run_that_goes_on_elsewhere_goes_on_counting() -> None:
+def test_a_restored_run_continues_the_sequence_numbers() -> None:
     response = Response(id="resp_1", created_at=1, model="m")
-    writer = ResponseWriter(response, ids=counting(), first_number=7)
+    writer = ResponseWriter(response, ids=sequential_ids(), first_number=7)
     writer.create()
     assert writer.take()[0].sequence_number == 7
 
 
 @pytest.mark.parametrize("misuse", ["close twice", "write after close", "unknown channel"])
-def test_misuse_is_our_bug_and_loud(misuse: str) -> None:
-    item = begun().open(answer())
+def test_misuse_raises_a_grammar_error(misuse: str) -> None:
+    item = started_writer().open(assistant_message())
     with pytest.raises(GrammarError):
         match misuse:
             case "close twice":
@@ -253,51 +256,45 @@ def test_misuse_is_our_bug_and_loud(misuse: str) -> None:
                 item.write("?", channel="summary")
 
 
-def test_every_item_of_the_wire_has_a_row() -> None:
-    assert set(KINDS) == set(it.INPUT_ITEMS)
-    prefixes = [kind.prefix for kind in KINDS.values()]
-    assert len(prefixes) == len(set(prefixes))
-
-
 # --- laws ----------------------------------------------------------------------------------------
 
 _SHELLS = {
-    "message": (answer, ("text", "refusal")),
+    "message": (assistant_message, ("text", "refusal")),
     "reasoning": (it.Reasoning, ("text", "summary")),
     "function": (lambda: it.FunctionCall(call_id="", name="f", arguments=""), ("text",)),
     "custom": (lambda: it.CustomToolCall(call_id="", name="f", input=""), ("text",)),
 }
-_ITEMS = st.tuples(
+_ITEM_STORIES = st.tuples(
     st.sampled_from(sorted(_SHELLS)), st.lists(st.tuples(st.booleans(), st.text(max_size=3)))
 )
 
 
 @pytest.mark.requirement("D-81", "API-LADDER")
 @given(
-    stories=st.lists(_ITEMS, max_size=5),
-    together=st.booleans(),
+    item_stories=st.lists(_ITEM_STORIES, max_size=5),
+    keep_open=st.booleans(),
     status=st.sampled_from(["completed", "incomplete", "failed"]),
 )
-def test_every_run_obeys_the_grammar_and_is_the_fold_of_its_events(
-    stories: list[tuple[str, list[tuple[bool, str]]]], together: bool, status: str
+def test_any_run_obeys_the_grammar_and_equals_the_fold_of_its_events(
+    item_stories: list[tuple[str, list[tuple[bool, str]]]], keep_open: bool, status: str
 ) -> None:
-    writer = begun()
+    writer = started_writer()
     opened = []
-    for name, texts in stories:
+    for name, texts in item_stories:
         make, channels = _SHELLS[name]
         item = writer.open(make())
         opened.append(item)
         for second, text in texts:
             item.write(text, channel=channels[-1] if second else channels[0])  # type: ignore[arg-type]
-        if not together:
+        if not keep_open:
             item.close()
     error = ResponseError(code="server_error", message="!") if status == "failed" else None
     running = writer.response
-    shown = writer.take()
-    assert fold(shown) == running
+    first_events = writer.take()
+    assert fold(first_events) == running
     final = writer.finalize(status, at=2, usage=Usage(), error=error)
     writer.emit_terminal()
-    events = shown + writer.take()
+    events = first_events + writer.take()
     check(events)
     assert fold(events) == final
     for length in range(1, len(events)):

@@ -11,7 +11,14 @@ import pytest
 
 from antiphon.errors import GrammarError, RequestError
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.base import CallContext, ResponseContext, Result, Step, ToolFunction, Toolset
+from antiphon.tools.base import (
+    CallContext,
+    ResponseContext,
+    ToolFunction,
+    ToolProgress,
+    ToolResult,
+    Toolset,
+)
 from antiphon.wire.items import McpCall, ShellCallOutput, WebSearchCall
 from antiphon.wire.tools import Function, WebSearch
 
@@ -27,7 +34,7 @@ class Tool:
 
     def check(self, tool: Any, path: str) -> None: ...
 
-    def lead(self, tool: Any, opening: ResponseContext) -> None: ...
+    def leading_item(self, tool: Any, opening: ResponseContext) -> None: ...
 
     @asynccontextmanager
     async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
@@ -39,20 +46,22 @@ class Tool:
             "call": self.run,
             "failure": self.wrong.get("failure", "failed"),
         }
-        yield Toolset(offers=(ToolFunction(**offer),))
+        yield Toolset(functions=(ToolFunction(**offer),))
 
     async def run(
         self, arguments: str, context: CallContext
-    ) -> AsyncGenerator[Step | Result, None]:
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         for step in self.wrong.get("steps", ("searching",)):
-            yield Step(step)
+            yield ToolProgress(step)
         if arguments == "fail":
-            yield Result(text="no", failed=True)
+            yield ToolResult(text="no", failed=True)
         elif arguments == "long" and self.wrong.get("long"):
             output = ({"stdout": "x" * 100_000, "stderr": "", "outcome": {"type": "timeout"}},)
-            yield Result(items=(ShellCallOutput(call_id=context.call_id, output=output),))
+            yield ToolResult(items=(ShellCallOutput(call_id=context.call_id, output=output),))
         else:
-            yield Result(text=self.wrong.get("text", "seen"), fields=self.wrong.get("fields", {}))
+            yield ToolResult(
+                text=self.wrong.get("text", "seen"), fields=self.wrong.get("fields", {})
+            )
 
 
 async def test_one_that_is_right_passes() -> None:
@@ -62,7 +71,7 @@ async def test_one_that_is_right_passes() -> None:
 @pytest.mark.parametrize(
     ("wrong", "why"),
     [
-        ({"steps": ("searching", "searching")}, "may not come"),
+        ({"steps": ("searching", "searching")}, "not allowed"),
         ({"steps": ("found",)}, "no step"),
         ({"failure": "sad"}, "cannot be sent back|sad"),
         ({"fields": {"action": 7}}, "action"),
