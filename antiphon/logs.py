@@ -1,9 +1,7 @@
-"""Logging: one logger, as JSON lines for machines or as text for people. It is made here and
-passed to whoever logs; only ``adopt`` touches what is global.
+"""Logging: one structlog logger, as JSON lines or as text for people.
 
-Secrets are struck out of every line, wherever they come from. Tracebacks show no local variables:
-these hold what users wrote.
-"""
+The logger is created here and passed to whoever logs; only ``capture_libraries`` changes global state. Secrets
+are redacted in every line. Tracebacks omit local variables, since these can hold user data."""
 
 from __future__ import annotations
 
@@ -16,13 +14,13 @@ import msgspec
 import structlog
 from structlog.typing import Processor
 
-__all__ = ["Style", "adopt", "open_log", "redact"]
+__all__ = ["Style", "capture_libraries", "open_log", "redact"]
 
 Style = Literal["json", "human"]
 
-STRUCK = "[redacted]"
+REDACTED = "[redacted]"
 
-#: Names whose values never reach a log.
+#: Names whose values are never logged.
 _SECRET = frozenset(
     {
         "api-key",
@@ -41,43 +39,43 @@ _SECRET = frozenset(
         "x-api-key",
     }
 )
-#: Secrets inside texts: bearer headers, keys in the common form, passwords in URLs (which are told
-#: from ports by the @ behind them).
+#: Secrets inside texts: bearer headers, ``sk-`` keys, passwords in URLs (the @ behind tells them
+#: from ports).
 _IN_TEXT = re.compile(r"(?i)(bearer\s+|\bsk-|://[^\s/:@]*:(?=[^\s'\"\\,;@]+@))[^\s'\"\\,;@]+")
-_TRACES = ("bearer", "sk-", "://")
-#: What other values are in.
-_HOLDING = (dict, list, tuple)
+_SECRET_HINTS = ("bearer", "sk-", "://")
+#: Containers of other values.
+_CONTAINERS = (dict, list, tuple)
 
 
 def redact(line: str) -> str:
-    """The line without what looks like a secret in it."""
+    """Replace everything in the line that looks like a secret."""
     low = line.lower()
-    if any(trace in low for trace in _TRACES):
-        return _IN_TEXT.sub(rf"\1{STRUCK}", line)
+    if any(trace in low for trace in _SECRET_HINTS):
+        return _IN_TEXT.sub(rf"\1{REDACTED}", line)
     return line
 
 
-def _without_secrets(value: Any) -> Any:
+def _redact_values(value: Any) -> Any:
     if isinstance(value, dict):
         return {
-            name: STRUCK
+            name: REDACTED
             if str(name).lower() in _SECRET
-            else (_without_secrets(inner) if isinstance(inner, _HOLDING) else inner)
+            else (_redact_values(inner) if isinstance(inner, _CONTAINERS) else inner)
             for name, inner in value.items()
         }
     if isinstance(value, (list, tuple)):
-        return [_without_secrets(inner) for inner in value]
+        return [_redact_values(inner) for inner in value]
     return value
 
 
-def _strike_names(
+def _redact_names(
     logger: Any, method: str, event: MutableMapping[str, Any]
 ) -> MutableMapping[str, Any]:
-    safe: MutableMapping[str, Any] = _without_secrets(event)
+    safe: MutableMapping[str, Any] = _redact_values(event)
     return safe
 
 
-def _strike_texts(logger: Any, method: str, line: Any) -> str:
+def _redact_text(logger: Any, method: str, line: Any) -> str:
     return redact(line)
 
 
@@ -103,16 +101,16 @@ def open_log(stream: TextIO, *, style: Style = "json", level: str = "info") -> A
             structlog.processors.TimeStamper(fmt="iso", utc=True),
             structlog.processors.StackInfoRenderer(),
             structlog.processors.format_exc_info,
-            _strike_names,
+            _redact_names,
             last,
-            _strike_texts,
+            _redact_text,
         ],
         wrapper_class=structlog.make_filtering_bound_logger(level),
         cache_logger_on_first_use=True,
     )
 
 
-class _Adopted(logging.Handler):
+class _LogBridge(logging.Handler):
     def __init__(self, log: Any) -> None:
         super().__init__()
         self._log = log
@@ -122,11 +120,12 @@ class _Adopted(logging.Handler):
         self._log.log(record.levelno, record.getMessage(), logger=record.name, exc_info=exception)
 
 
-def adopt(log: Any, *, level: str = "warning") -> None:
-    """Send into ``log`` what goes to structlog's default loggers, and from ``level`` on what
-    libraries log through the standard library. Once a process, by whoever owns it."""
+def capture_libraries(log: Any, *, level: str = "warning") -> None:
+    """Send the output of structlog's default loggers and of the standard library to ``log``.
+
+    ``level`` is the minimum level for the standard library. Called once a process, by its owner."""
     root = logging.getLogger()
-    root.handlers[:] = [_Adopted(log)]
+    root.handlers[:] = [_LogBridge(log)]
     root.setLevel(level.upper())
 
     def relay(logger: Any, method: str, event: MutableMapping[str, Any]) -> str:

@@ -1,7 +1,6 @@
-"""The composition root: settings become sockets, a store, models, the service and the app.
+"""Composition root: builds sockets, store, models, service and app from the settings.
 
-The one place that knows all the parts, and the clock and the randomness they are given.
-"""
+The only module that knows all parts, and the clock and the randomness they are given."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ from antiphon.errors import SetupError
 from antiphon.http.app import create_app
 from antiphon.http.middleware import auth as guard
 from antiphon.http.uvicorn_server import bind, serve
-from antiphon.logs import adopt, open_log
+from antiphon.logs import capture_libraries, open_log
 from antiphon.models.catalog import ServedModel
 from antiphon.models.download import bar
 from antiphon.resources.files import Files
@@ -37,8 +36,8 @@ from antiphon.retrieval.vector_search import check_numbers
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
 from antiphon.runs.tool_loop.executor import ToolLimits
-from antiphon.security.encryption import Key, Seal
-from antiphon.security.ssrf import network
+from antiphon.security.encryption import EncryptionKey, Encryptor
+from antiphon.security.ssrf import parse_network
 from antiphon.store import open_store
 from antiphon.store.base import Retention, Store
 from antiphon.tools.base import ToolProvider
@@ -55,27 +54,29 @@ _SWEEP_S = 60
 
 
 class Serving(Struct, frozen=True, kw_only=True):
-    """What has begun: where, and with which models."""
+    """A server that has started: its URL and its models."""
 
     url: str
     models: tuple[ServedModel, ...]
 
 
 async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
-    """Serve until a signal ends it. ``announce`` is told when requests are answered; those that
-    come earlier wait. Raises ``SetupError``."""
+    """Serve until a signal stops the server.
+
+    ``announce`` is called when requests are answered; earlier requests wait. Raises ``SetupError``.
+    """
     _check_exposure(settings)
     prompts = Prompts(settings.prompts_dir, ids=_new_id)
     prompts.check()
     sockets = bind(settings.host, settings.port)
     log = open_log(sys.stderr, style=settings.log_format, level=settings.log_level)
-    adopt(log)
+    capture_libraries(log)
     async with AsyncExitStack() as stack:
         for listener in sockets:
             stack.callback(listener.close)
         store = await open_store(settings.store)
         stack.push_async_callback(store.close)
-        seal = await _seal(settings, store)
+        seal = await _encryptor(settings, store)
         sender = _sender(settings)
         if sender is not None:
             stack.push_async_callback(sender.close)
@@ -129,7 +130,7 @@ async def run(settings: Settings, announce: Callable[[Serving], None]) -> None:
 
 
 def address(host: str, port: int) -> str:
-    """The URL by which a server that listens on ``host`` is reached from its own machine."""
+    """Return the URL that reaches a server listening on ``host`` from its own machine."""
     every = {"": "127.0.0.1", "0.0.0.0": "127.0.0.1", "::": "::1"}
     name = every.get(host, host).strip("[]")
     return f"http://[{name}]:{port}" if ":" in name else f"http://{name}:{port}"
@@ -150,18 +151,18 @@ async def _tools(
     stack: AsyncExitStack,
     settings: Settings,
     store: Store,
-    seal: Seal,
+    seal: Encryptor,
     fetcher: Fetcher | None,
     documents: Documents,
     log: Any,
 ) -> tuple[ContainerRegistry | None, Mapping[str, ToolProvider]]:
-    """Where code is run, and all tools that run here."""
+    """Open the containers and all server-side tools."""
     uploads = _Uploads(Files(store, clock=_clock, ids=_new_id))
     library = Skills(store, clock=_clock, ids=_new_id)
     containers = await stack.enter_async_context(
         open_containers(settings, log, uploads=uploads, library=library, clock=_clock, ids=_new_id)
     )
-    means = ToolDependencies(
+    dependencies = ToolDependencies(
         settings=settings,
         documents=documents,
         fetcher=fetcher,
@@ -170,11 +171,11 @@ async def _tools(
         seal=seal,
         clock=_clock,
     )
-    return containers, await stack.enter_async_context(open_tools(means))
+    return containers, await stack.enter_async_context(open_tools(dependencies))
 
 
 class _Uploads:
-    """What clients have uploaded, for those who know no store."""
+    """Read access to uploaded files, for tools that do not know the store."""
 
     def __init__(self, files: Files) -> None:
         self._files = files
@@ -184,12 +185,12 @@ class _Uploads:
         return None if found is None else found.filename
 
     async def read(self, tenant: str, file_id: str) -> tuple[str, bytes]:
-        kept = await self._files.content(tenant, file_id)
-        return kept.file.filename, kept.content
+        stored = await self._files.content(tenant, file_id)
+        return stored.file.filename, stored.content
 
 
 def _clock() -> float:
-    return time.time()  # noqa: TID251 - the clock that the others are given
+    return time.time()  # noqa: TID251 - the clock that the other parts are given
 
 
 def _check_embeddings(name: str | None, models: ModelCatalog) -> None:
@@ -200,7 +201,7 @@ def _check_embeddings(name: str | None, models: ModelCatalog) -> None:
         name in (model.name, *model.aliases) and model.embedding is not None
         for model in models.all()
     ):
-        raise SetupError(f"file_search_embeddings: {name!r} is no model that makes embeddings")
+        raise SetupError(f"file_search_embeddings: {name!r} is not a served embedding model")
 
 
 def _new_id(prefix: str) -> str:
@@ -211,8 +212,8 @@ def _check_exposure(settings: Settings) -> None:
     if settings.keys or settings.allow_unauthenticated or _is_loopback(settings.host):
         return
     raise SetupError(
-        f"host {settings.host!r} lets other machines in, and there are no keys: add one (antiphon"
-        " key new), or set allow_unauthenticated"
+        f"host {settings.host!r} is reachable from other machines and there are no API keys: add"
+        " one (antiphon key new) or set allow_unauthenticated"
     )
 
 
@@ -245,14 +246,21 @@ def _policy(settings: Settings) -> Policy:
             call_s=settings.tool_timeout_s,
             at_end=settings.on_tool_limit,
         ),
-        lease=LeaseConfig(lease_s=settings.lease_s, places=settings.max_background_runs),
+        lease=LeaseConfig(lease_s=settings.lease_s, max_runs=settings.max_background_runs),
     )
 
 
-async def _seal(settings: Settings, store: Store) -> Seal:
-    """The operator's keys, or the one that all who use this store share."""
-    keys = [Key.parse(text) for text in settings.encryption_keys]
-    return Seal(keys or [Key.of(await store.secret("seal", Key.fresh().secret))])
+async def _encryptor(settings: Settings, store: Store) -> Encryptor:
+    """Use the configured keys, or the key that all servers on this store share."""
+    keys = [EncryptionKey.parse(text) for text in settings.encryption_keys]
+    return Encryptor(
+        keys
+        or [
+            EncryptionKey.from_secret(
+                await store.get_or_create_secret("seal", EncryptionKey.generate().secret)
+            )
+        ]
+    )
 
 
 def _sender(settings: Settings) -> Sender | None:
@@ -264,9 +272,9 @@ def _sender(settings: Settings) -> Sender | None:
 
 
 def open_fetcher(settings: Settings, log: Any = None) -> Fetcher | None:
-    """What fetches URLs; None: nothing does. Fetching is on by default, its extra is not."""
+    """Return the URL fetcher; None if fetching is off or its extra is not installed."""
     networks = tuple(
-        network(text, "fetch_allowed_networks") for text in settings.fetch_allowed_networks
+        parse_network(text, "fetch_allowed_networks") for text in settings.fetch_allowed_networks
     )
     if not settings.fetch_urls:
         return None
@@ -279,7 +287,7 @@ def open_fetcher(settings: Settings, log: Any = None) -> Fetcher | None:
 
 def _access(settings: Settings) -> guard.AuthConfig:
     keys = tuple(
-        guard.Key(
+        guard.AuthKey(
             name=key.name or key.tenant,
             tenant=key.tenant,
             sha256=key.sha256,
@@ -318,7 +326,7 @@ def _retention(settings: Settings) -> Retention:
 
 
 class _Sweeper:
-    """Expires what the store may no longer keep: at the start, and every minute."""
+    """Deletes expired data from the store, at the start and every minute."""
 
     def __init__(self, store: Store, retention: Retention, log: Any) -> None:
         self._store = store
@@ -338,5 +346,5 @@ class _Sweeper:
             try:
                 await self._store.sweep(self._retention, int(_clock()))
             except Exception:
-                self._log.exception("responses could not be expired")
+                self._log.exception("expired responses could not be deleted")
             await asyncio.sleep(_SWEEP_S)

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import pytest
 import structlog
 
-from antiphon.logs import Style, adopt, open_log
+from antiphon.logs import Style, capture_libraries, open_log
 
 CANARY = "CANARY-3fd1"
 
@@ -105,7 +105,7 @@ def global_state() -> Iterator[None]:
 @pytest.mark.usefixtures("global_state")
 def test_other_loggers_are_adopted() -> None:
     stream = io.StringIO()
-    adopt(open_log(stream))
+    capture_libraries(open_log(stream))
     logging.getLogger("some.library").info("quiet")
     logging.getLogger("some.library").warning("it is %s", "late")
     structlog.get_logger("ours").info("run ended", response="resp_1", authorization=CANARY)

@@ -17,10 +17,12 @@ import openai
 import pytest
 
 from antiphon import server as module
-from antiphon.backends.scripted import Scripted
-from antiphon.config.settings import Key, Model, Settings
+from antiphon.backends.scripted import ScriptedBackend
+from antiphon.config.keys import ApiKey
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.logs import adopt
+from antiphon.logs import capture_libraries
 from antiphon.server import Serving, address, run
 from antiphon.store.base import Retention
 from antiphon.store.memory.store import MemoryStore
@@ -35,7 +37,7 @@ Use = Callable[[httpx.AsyncClient, Serving], Awaitable[None]]
 @pytest.fixture(autouse=True)
 def _own_logging(monkeypatch: pytest.MonkeyPatch) -> None:
     """The process's logging is not this test's to take."""
-    assert adopt is module.adopt
+    assert capture_libraries is module.capture_libraries
     monkeypatch.setattr(module, "adopt", lambda log: None)
 
 
@@ -73,7 +75,9 @@ async def test_a_response_is_generated_stored_and_chained() -> None:
 
 
 async def test_settings_reach_the_rim() -> None:
-    key = Key(tenant="t", sha256="2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683")
+    key = ApiKey(
+        tenant="t", sha256="2c70e12b7a0646f92279f427c7b38e7334d8e5389cff167a1dc30e73f826b683"
+    )
 
     async def use(client: httpx.AsyncClient, serving: Serving) -> None:
         assert (await client.get("models")).status_code == 401
@@ -133,9 +137,9 @@ async def test_what_was_stored_is_there_after_a_restart(tmp_path: Path) -> None:
 @pytest.mark.parametrize("where", ["the store", "the settings"])
 async def test_what_was_sealed_is_opened_after_a_restart(tmp_path: Path, where: str) -> None:
     key = f"a:{base64.b64encode(bytes(32)).decode()}"
-    fields: dict[str, Any] = {"broken_seals": "refuse", "store": str(tmp_path / "a.db")}
+    fields: dict[str, Any] = {"undecryptable_items": "refuse", "store": str(tmp_path / "a.db")}
     if where == "the settings":
-        fields |= {"store": "memory:", "seal_keys": (key,)}
+        fields |= {"store": "memory:", "encryption_keys": (key,)}
     sealed: list[Any] = []
 
     async def seal(client: httpx.AsyncClient, serving: Serving) -> None:
@@ -153,12 +157,12 @@ async def test_what_was_sealed_is_opened_after_a_restart(tmp_path: Path, where: 
     await served(seal, **fields)
     assert [item["type"] for item in sealed] == ["compaction"]
     await served(unseal, **fields)
-    await served(fail, broken_seals="refuse")
+    await served(fail, undecryptable_items="refuse")
 
 
 async def test_the_end_closes_models_and_store(monkeypatch: pytest.MonkeyPatch) -> None:
     closed: list[str] = []
-    monkeypatch.setattr(Scripted, "close", lambda self: _note(closed, "model"))
+    monkeypatch.setattr(ScriptedBackend, "close", lambda self: _note(closed, "model"))
     monkeypatch.setattr(MemoryStore, "close", lambda self: _note(closed, "store"))
 
     async def use(client: httpx.AsyncClient, serving: Serving) -> None:
@@ -236,7 +240,9 @@ async def test_webhooks_that_cannot_be_are_refused_before_models_are_fetched(
 
 async def test_a_seal_key_that_is_none_is_refused_at_the_start() -> None:
     with pytest.raises(SetupError, match="seal key"):
-        await run(Settings(port=0, store="memory:", seal_keys=("a:CANARY",)), lambda serving: None)
+        await run(
+            Settings(port=0, store="memory:", encryption_keys=("a:CANARY",)), lambda serving: None
+        )
 
 
 async def test_nothing_is_left_of_a_server_that_could_not_start() -> None:

@@ -1,8 +1,6 @@
-"""The terminal client: talks to a running server over HTTP, as any client would.
+"""Terminal chat client for a running server.
 
-Python's own HTTP client suffices, so that chatting needs nothing the server does not. It knows
-nothing of models or of how the server works.
-"""
+It uses Python's own HTTP client, so that chatting needs no dependency beyond the server's."""
 
 from __future__ import annotations
 
@@ -18,13 +16,13 @@ from rich.console import Console
 
 from antiphon.errors import AntiphonError, SetupError
 
-__all__ = ["Refused", "Server", "chat", "sse"]
+__all__ = ["RequestFailed", "Server", "chat", "sse"]
 
 _CONNECT_S = 10
 
-_HELP = "/new starts over · /quit or Ctrl-D leaves · Ctrl-C stops an answer"
+_HELP = "/new starts a new conversation · /quit or Ctrl-D quits · Ctrl-C stops an answer"
 
-#: Event → how its delta looks. Whatever else comes is not for the eye.
+#: Event → style of its delta. Other events print no delta.
 _STYLES: Mapping[str, str | None] = {
     "response.output_text.delta": None,
     "response.refusal.delta": None,
@@ -33,16 +31,17 @@ _STYLES: Mapping[str, str | None] = {
     "response.reasoning_summary_text.delta": "dim",
 }
 
-#: Control characters would let a model command the terminal.
+#: Control characters are removed: they would let a model control the terminal.
 _CONTROLS = dict.fromkeys((*range(9), *range(11, 32), *range(127, 160)))
 
 
-class Refused(AntiphonError):
-    """The server answered with an error, or not at all; the message is what it said."""
+class RequestFailed(AntiphonError):
+    """The server returned an error or did not answer; the message says which."""
 
 
 class Server:
-    """A server by its URL, with or without ``/v1``. Raises ``SetupError`` for what is no URL."""
+    """HTTP client for one server; the URL may end in ``/v1``. Raises ``SetupError`` for an invalid
+    URL."""
 
     def __init__(self, url: str, key: str | None = None) -> None:
         parts = urlsplit(url if "://" in url else f"http://{url}")
@@ -52,7 +51,7 @@ class Server:
         except ValueError:
             port = -1
         if parts.scheme not in kinds or not parts.hostname or port == -1:
-            raise SetupError(f"{url!r} is no address of a server: write http://HOST:PORT")
+            raise SetupError(f"{url!r} is not a server URL: write http://HOST:PORT")
         self._kind = kinds[parts.scheme]
         self._host, self._port = parts.hostname, port
         self._base = parts.path.rstrip("/").removesuffix("/v1") + "/v1"
@@ -60,38 +59,39 @@ class Server:
         self._headers = {"authorization": f"Bearer {key}"} if key else {}
 
     def models(self) -> list[str]:
-        """The names it serves. Raises ``Refused``."""
-        with self._ask("GET", "/models") as answer:
+        """Return the names of the served models. Raises ``RequestFailed``."""
+        with self._request("GET", "/models") as answer:
             return [entry["id"] for entry in json.load(answer)["data"]]
 
     def events(self, body: Mapping[str, Any]) -> Generator[dict[str, Any], None, None]:
-        """A response, event by event. Closing the iterator hangs up, which stops the model. Raises
-        ``Refused``."""
-        with self._ask("POST", "/responses", {**body, "stream": True}) as answer:
+        """Create a response and yield its events. Raises ``RequestFailed``.
+
+        Closing the iterator disconnects, which cancels the response."""
+        with self._request("POST", "/responses", {**body, "stream": True}) as answer:
             yield from sse(answer)
 
     @contextlib.contextmanager
-    def _ask(
+    def _request(
         self, method: str, path: str, body: Mapping[str, Any] | None = None
     ) -> Iterator[http.client.HTTPResponse]:
         connection = self._kind(self._host, self._port, timeout=_CONNECT_S)
         try:
             connection.connect()
-            connection.sock.settimeout(None)  # a long prompt takes its time; Ctrl-C ends any wait
+            connection.sock.settimeout(None)  # long prompts take time; Ctrl-C ends any wait
             headers = {**self._headers, "content-type": "application/json"}
             connection.request(
                 method, self._base + path, json.dumps(body) if body else None, headers
             )
             answer = connection.getresponse()
             if answer.status != 200:
-                raise Refused(_reason(answer))
+                raise RequestFailed(_reason(answer))
             yield answer
         except ConnectionRefusedError:
-            raise Refused(
+            raise RequestFailed(
                 f"no server answers at {self.url}; start one with: antiphon serve"
             ) from None
         except (OSError, http.client.HTTPException, ValueError) as error:
-            raise Refused(f"{self.url}: {error or type(error).__name__}") from None
+            raise RequestFailed(f"{self.url}: {error or type(error).__name__}") from None
         finally:
             connection.close()
 
@@ -104,8 +104,8 @@ def _reason(answer: http.client.HTTPResponse) -> str:
 
 
 def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
-    """The events in the lines of an event stream, up to ``[DONE]``. One ``data`` line each, as this
-    server writes them."""
+    """Parse an event stream up to ``[DONE]``. Expects one ``data`` line an event, as this server
+    sends."""
     for line in lines:
         field, _, value = line.strip().partition(b":")
         if field == b"data":
@@ -114,8 +114,8 @@ def sse(lines: Iterable[bytes]) -> Iterator[dict[str, Any]]:
             yield json.loads(value)
 
 
-class _Chat:
-    """One conversation after another. The server keeps them; here is only the last one's id."""
+class _Conversation:
+    """A conversation. The server stores it; the client keeps only the id of the last response."""
 
     def __init__(self, server: Server, model: str | None, console: Console) -> None:
         self._server = server
@@ -123,22 +123,24 @@ class _Chat:
         self._console = console
         self._previous: str | None = None
 
-    def say(self, text: str) -> None:
-        """Send a message and show the answer as it comes."""
+    def send(self, text: str) -> None:
+        """Send a message and print the answer as it streams."""
         body = {"input": text, "model": self._model, "previous_response_id": self._previous}
         stream = self._server.events({key: value for key, value in body.items() if value})
         try:
             with contextlib.closing(stream):
                 for event in stream:
-                    self._show(event)
+                    self._print_event(event)
         except KeyboardInterrupt:
-            self._note("\n(stopped; this exchange is forgotten)")
-        except Refused as error:
-            self._note(f"\n{error}", "red")
+            self._print_note(
+                "\n(stopped; this message and its answer are not part of the conversation)"
+            )
+        except RequestFailed as error:
+            self._print_note(f"\n{error}", "red")
         else:
             self._console.print()
 
-    def _show(self, event: Mapping[str, Any]) -> None:
+    def _print_event(self, event: Mapping[str, Any]) -> None:
         kind = event["type"]
         if kind in _STYLES:
             text = event["delta"].translate(_CONTROLS)
@@ -149,52 +151,57 @@ class _Chat:
             response = event["response"]
             self._previous = response["id"]
             if response["status"] == "incomplete":
-                self._note(f"\n(cut: {response['incomplete_details']['reason']})")
+                self._print_note(f"\n(incomplete: {response['incomplete_details']['reason']})")
         elif kind == "response.failed":
-            self._note(f"\n{event['response']['error']['message']}", "red")
+            self._print_note(f"\n{event['response']['error']['message']}", "red")
 
     def new(self) -> None:
-        """Start over."""
+        """Start a new conversation."""
         self._previous = None
-        self._note("(a new conversation)")
+        self._print_note("(new conversation)")
 
     def help(self) -> None:
-        """What can be typed."""
-        self._note(_HELP)
+        """Print the commands."""
+        self._print_note(_HELP)
 
     def unknown(self) -> None:
-        """A command there is not: not a message, lest a slip be sent."""
-        self._note(f"(no such command) {_HELP}")
+        """Reject an unknown command instead of sending it as a message."""
+        self._print_note(f"(unknown command) {_HELP}")
 
-    def _note(self, text: str, style: str = "dim") -> None:
+    def _print_note(self, text: str, style: str = "dim") -> None:
         self._console.print(text, style=style, soft_wrap=True)
 
 
 def chat(url: str, *, model: str | None = None, key: str | None = None) -> None:
-    """Talk until ``/quit`` or the end of the input. Raises ``SetupError`` if no server answers, it
-    wants another key, or it has no such model."""
+    """Chat until ``/quit`` or the end of input.
+
+    Raises ``SetupError`` if the server does not answer, rejects the key or does not serve the
+    model."""
     server = Server(url, key)
     try:
         names = server.models()
-    except Refused as error:
+    except RequestFailed as error:
         raise SetupError(str(error)) from None
     if model is not None and model not in names:
-        raise SetupError(f"{server.url} has no model {model!r}; it has {', '.join(names)}")
+        raise SetupError(f"{server.url} does not serve {model!r}; it serves {', '.join(names)}")
     console = Console(highlight=False, markup=False, emoji=False)
-    talk = _Chat(server, model, console)
-    commands: Mapping[str, Callable[[], None]] = {"/new": talk.new, "/help": talk.help}
+    conversation = _Conversation(server, model, console)
+    commands: Mapping[str, Callable[[], None]] = {
+        "/new": conversation.new,
+        "/help": conversation.help,
+    }
     console.print(f"{server.url}\n{_HELP}", style="dim", soft_wrap=True)
-    for text in _typed(talk.help):
+    for text in _input_lines(conversation.help):
         if text == "/quit":
             return
         if text.startswith("/"):
-            commands.get(text, talk.unknown)()
+            commands.get(text, conversation.unknown)()
         else:
-            talk.say(text)
+            conversation.send(text)
 
 
-def _typed(interrupted: Callable[[], None]) -> Iterator[str]:
-    """The lines a user types, until there are no more. ``interrupted``: Ctrl-C while typing."""
+def _input_lines(interrupted: Callable[[], None]) -> Iterator[str]:
+    """Yield the lines a user types until end of input. ``interrupted`` is called on Ctrl-C."""
     with contextlib.suppress(ImportError):
         import readline  # noqa: F401 - gives ``input`` a history and line editing
     prompt = "> " if sys.stdin.isatty() else ""

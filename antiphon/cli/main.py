@@ -1,7 +1,6 @@
-"""The command line: arguments in, one of the commands run, one clear line where it cannot be.
+"""The command line: argument parser and commands.
 
-Flags follow from the settings. It knows which command calls what, and none of the work.
-"""
+Flags are derived from the settings."""
 
 from __future__ import annotations
 
@@ -20,16 +19,19 @@ from msgspec import Struct
 from rich.console import Console
 
 from antiphon import __version__
+from antiphon.config.keys import ApiKey
 from antiphon.config.load import Loaded, load
-from antiphon.config.options import Option, literal, nearest, options
-from antiphon.config.settings import Key, McpServer, Model, Settings
+from antiphon.config.mcp import McpServer
+from antiphon.config.model import Model
+from antiphon.config.options import Option, did_you_mean, literal, options
+from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 
 __all__ = ["COMMANDS", "Command", "main"]
 
 
 class Command(Struct, frozen=True, kw_only=True):
-    """A command: what it is for, what runs it, and which settings it takes as flags, by group."""
+    """A command. ``groups`` names the groups of settings it takes as flags."""
 
     help: str
     run: Callable[[Loaded, argparse.Namespace], None]
@@ -39,26 +41,30 @@ class Command(Struct, frozen=True, kw_only=True):
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; ``argv`` by default is the process's. Returns the exit code: 0, 2 for what
-    the user must change (said in one line on stderr), 130 after Ctrl-C."""
+    """Run one command; ``argv`` defaults to the process's arguments.
+
+    Returns the exit code: 0; 2 for an error the user can mend (one line on stderr); 130 after
+    Ctrl-C."""
     parser = _parser()
     try:
-        given, rest = parser.parse_known_args(argv)
+        arguments, rest = parser.parse_known_args(argv)
         if rest:
-            raise SetupError(f"unknown argument {rest[0]}{nearest(rest[0], _flags(given))}")
-        if given.command is None:
+            raise SetupError(
+                f"unknown argument {rest[0]}{did_you_mean(rest[0], _flags(arguments))}"
+            )
+        if arguments.command is None:
             parser.print_help()
             return 0
         known = options(Settings)
-        flags = {name: value for name, value in vars(given).items() if name in known}
-        COMMANDS[given.command].run(load(flags, file=given.config), given)
+        flags = {name: value for name, value in vars(arguments).items() if name in known}
+        COMMANDS[arguments.command].run(load(flags, file=arguments.config), arguments)
     except SetupError as error:
         sys.stderr.write(f"antiphon: {error}\n")
         return 2
     except KeyboardInterrupt:
         return 130
-    except BrokenPipeError:  # who reads the output has seen enough
-        sys.stdout = open(os.devnull, "w")  # or Python complains again when it exits
+    except BrokenPipeError:  # the reader of the output closed it
+        sys.stdout = open(os.devnull, "w")  # Python would report the closed pipe at exit
         return 0
     return 0
 
@@ -67,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse, saying what is wrong in one line, and accepting no abbreviations."""
+    """argparse with one-line errors and without abbreviated flags."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options, allow_abbrev=False)
@@ -91,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
         if command.arguments is not None:
             command.arguments(sub)
         sub.add_argument(
-            "--config", type=Path, metavar="FILE", help="the settings file (antiphon.toml)"
+            "--config", type=Path, metavar="FILE", help="settings file (default: antiphon.toml)"
         )
         _add_flags(sub, command.groups)
     return parser
@@ -121,7 +127,7 @@ def _add_flag(section: Any, option: Option) -> None:
 
 
 def _metavar(option: Option) -> str:
-    """A short word for what a flag takes: its choices, or its kind."""
+    """Return a short placeholder for a flag's value: its choices, or its kind."""
     if option.kind.startswith('"'):
         return option.kind.replace('"', "").replace(" or ", "|")
     return next(word for kind, word in _METAVARS.items() if option.kind.startswith(kind))
@@ -130,9 +136,9 @@ def _metavar(option: Option) -> str:
 _METAVARS = {"a list": "A,B", "a path": "PATH", "a text": "TEXT", "a number": "N", "a whole": "N"}
 
 
-def _flags(given: argparse.Namespace) -> list[str]:
-    """What may stand after the command that was given."""
-    groups = COMMANDS[given.command].groups if given.command else ()
+def _flags(arguments: argparse.Namespace) -> list[str]:
+    """Return the flags allowed after the given command."""
+    groups = COMMANDS[arguments.command].groups if arguments.command else ()
     found = [option.flag for option in options(Settings).values() if option.group in groups]
     return ["--config", "--help", *(flag for flag in found if flag)]
 
@@ -144,7 +150,7 @@ def _models_argument(parser: argparse.ArgumentParser) -> None:
         default=argparse.SUPPRESS,
         metavar="MODEL",
         help="a GGUF file, a folder with one, hf:owner/repo, owner/repo:Q4_K_M, NAME=SOURCE, or the"
-        " name of a model in the settings file; by default all of these, or else a small one",
+        " name of a configured model (default: all configured models, or else a small one)",
     )
 
 
@@ -156,7 +162,7 @@ def _pull_argument(parser: argparse.ArgumentParser) -> None:
 
 def _key_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("action", choices=["new"])
-    parser.add_argument("--tenant", default="default", help="whose key it is")
+    parser.add_argument("--tenant", default="default", help="tenant of the key")
 
 
 def _index_arguments(parser: argparse.ArgumentParser) -> None:
@@ -165,15 +171,15 @@ def _index_arguments(parser: argparse.ArgumentParser) -> None:
         "what",
         nargs="*",
         metavar="WHAT",
-        help="folders, files and URLs; to remove or list: how URLs begin",
+        help="folders, files and URLs to add; URL prefixes to remove or list",
     )
-    parser.add_argument("--as", dest="prefix", help="what the URLs of files begin with")
+    parser.add_argument("--as", dest="prefix", help="URL prefix for added files")
 
 
 # --- commands ------------------------------------------------------------------------------------
 
 
-def _serve(loaded: Loaded, given: argparse.Namespace) -> None:
+def _serve(loaded: Loaded, arguments: argparse.Namespace) -> None:
     from antiphon.http.uvicorn_server import run as run_loop
     from antiphon.server import Serving, run
 
@@ -186,18 +192,16 @@ def _serve(loaded: Loaded, given: argparse.Namespace) -> None:
             size = f" · {model.context_size} tokens" if model.context_size else ""
             also = f" · also {', '.join(model.aliases)}" if model.aliases else ""
             console.print(f"  {model.name}{size}{also}")
-        console.print(
-            "  Talk to it: antiphon chat · What can be set: antiphon settings", style="dim"
-        )
+        console.print("  Chat: antiphon chat · All settings: antiphon settings", style="dim")
 
     run_loop(run(loaded.settings, announce if human else _silent))
 
 
 def _silent(_: Any) -> None:
-    """For those who read the log."""
+    """Announce nothing: JSON logs carry the same facts."""
 
 
-def _chat(loaded: Loaded, given: argparse.Namespace) -> None:
+def _chat(loaded: Loaded, arguments: argparse.Namespace) -> None:
     from .chat import chat
 
     settings = loaded.settings
@@ -210,73 +214,75 @@ def _chat(loaded: Loaded, given: argparse.Namespace) -> None:
     chat(url, model=settings.chat_model, key=settings.chat_key)
 
 
-def _models(loaded: Loaded, given: argparse.Namespace) -> None:
+def _models(loaded: Loaded, arguments: argparse.Namespace) -> None:
     from antiphon.models.download import resolve
 
     cache = loaded.settings.cache_dir
     for name, model in loaded.settings.models.items():
         there = Path(model.source).expanduser()
         path = there if there.exists() else resolve(model.source, cache)
-        _say(f"{name}  {model.source}  {path or 'not fetched yet'}")
+        _print_line(f"{name}  {model.source}  {path or 'not downloaded yet'}")
     for file in sorted(cache.rglob("*.gguf")):
-        _say(f"{file}  {file.stat().st_size / 1e6:.0f} MB")
+        _print_line(f"{file}  {file.stat().st_size / 1e6:.0f} MB")
 
 
-def _pull(loaded: Loaded, given: argparse.Namespace) -> None:
+def _pull(loaded: Loaded, arguments: argparse.Namespace) -> None:
     from antiphon.models.download import bar, pull
 
     with bar() as progress:
-        path = asyncio.run(pull(given.source, loaded.settings.cache_dir, progress))
-    _say(str(path))
+        path = asyncio.run(pull(arguments.source, loaded.settings.cache_dir, progress))
+    _print_line(str(path))
 
 
-def _index(loaded: Loaded, given: argparse.Namespace) -> None:
-    asyncio.run(_indexed(loaded.settings, given))
+def _index(loaded: Loaded, arguments: argparse.Namespace) -> None:
+    asyncio.run(_run_index(loaded.settings, arguments))
 
 
-async def _indexed(settings: Settings, given: argparse.Namespace) -> None:
+async def _run_index(settings: Settings, arguments: argparse.Namespace) -> None:
     from antiphon.attachments.documents import Documents
     from antiphon.server import open_fetcher
-    from antiphon.tools.web_search.index import Index
-    from antiphon.tools.web_search.index_builder import add
+    from antiphon.tools.web_search.index import PageIndex
+    from antiphon.tools.web_search.index_builder import add_source
 
-    if given.action in ("add", "remove") and not given.what:
-        raise SetupError(f"antiphon index {given.action}: say what")
-    if given.action != "add" and not settings.web_index.is_file():
-        raise SetupError(f"There is no index {settings.web_index}: antiphon index add makes one")
-    index = Index(settings.web_index)
+    if arguments.action in ("add", "remove") and not arguments.what:
+        raise SetupError(
+            f"antiphon index {arguments.action}: name at least one folder, file or URL"
+        )
+    if arguments.action != "add" and not settings.web_index.is_file():
+        raise SetupError(f"No index at {settings.web_index}: create one with `antiphon index add`")
+    index = PageIndex(settings.web_index)
     fetcher = open_fetcher(settings)
     documents = Documents()
     try:
-        for what in given.what or ([""] if given.action == "list" else []):
-            if given.action == "remove":
-                _say(f"{what}  {await index.remove(what)} removed")
-            elif given.action == "list":
+        for what in arguments.what or ([""] if arguments.action == "list" else []):
+            if arguments.action == "remove":
+                _print_line(f"{what}  {await index.remove(what)} removed")
+            elif arguments.action == "list":
                 for url, title in await index.list(what):
-                    _say(f"{url}  {title}")
-            elif given.action == "add":
-                added = await add(
-                    index, what, documents=documents, prefix=given.prefix, fetcher=fetcher
+                    _print_line(f"{url}  {title}")
+            elif arguments.action == "add":
+                added = await add_source(
+                    index, what, documents=documents, prefix=arguments.prefix, fetcher=fetcher
                 )
-                gone = f", {added.gone} gone" if added.gone else ""
-                _say(f"{what}  {added.pages} pages{gone}")
-                for why in added.skipped:
-                    _say(f"  {why}")
-        _say(f"{settings.web_index}  {await index.count()} pages in all")
+                removed = f", {added.removed} removed" if added.removed else ""
+                _print_line(f"{what}  {added.pages} pages{removed}")
+                for reason in added.skipped:
+                    _print_line(f"  {reason}")
+        _print_line(f"{settings.web_index}  {await index.count()} pages in total")
     finally:
         await index.close()
         if fetcher is not None:
             await fetcher.close()
 
 
-def _settings(loaded: Loaded, given: argparse.Namespace) -> None:
+def _settings(loaded: Loaded, arguments: argparse.Namespace) -> None:
     for name, option in options(Settings).items():
         value = getattr(loaded.settings, name)
         if isinstance(value, dict) or name == "keys":
             continue
         shown = literal("hidden") if option.secret and value else literal(value)
         line = f"{name} = {shown}" if value is not None else f"# {name} is not set"
-        _say(f"{line}  # {loaded.origins[name]}")
+        _print_line(f"{line}  # {loaded.origins[name]}")
     for name, model in loaded.settings.models.items():
         _table(f"[models.{literal(name)}]", model, loaded.origins["models"])
     for name, server in loaded.settings.mcp_servers.items():
@@ -285,20 +291,22 @@ def _settings(loaded: Loaded, given: argparse.Namespace) -> None:
         _table("[[keys]]", key, loaded.origins["keys"])
 
 
-def _table(heading: str, table: Model | McpServer | Key, origin: str) -> None:
-    _say(f"\n{heading}  # {origin}")
+def _table(heading: str, table: Model | McpServer | ApiKey, origin: str) -> None:
+    _print_line(f"\n{heading}  # {origin}")
     for name, option in options(type(table)).items():
         value = getattr(table, name)
         if value is not None:
-            _say(f"{name} = {literal('hidden' if option.secret and value else _hidden(value))}")
+            _print_line(
+                f"{name} = {literal('hidden' if option.secret and value else _mask_secrets(value))}"
+            )
 
 
-def _hidden(value: Any) -> Any:
-    """A table without what its names say is secret."""
+def _mask_secrets(value: Any) -> Any:
+    """Replace values whose names mark them as secret."""
     if not isinstance(value, dict):
         return value
     return {
-        name: "hidden" if _SECRET.search(name) and inner else _hidden(inner)
+        name: "hidden" if _SECRET.search(name) and inner else _mask_secrets(inner)
         for name, inner in value.items()
     }
 
@@ -306,19 +314,19 @@ def _hidden(value: Any) -> Any:
 _SECRET = re.compile("header|key|token$|secret|password|authorization", re.IGNORECASE)
 
 
-def _key(loaded: Loaded, given: argparse.Namespace) -> None:
+def _key(loaded: Loaded, arguments: argparse.Namespace) -> None:
     key = f"sk-{secrets.token_urlsafe(32)}"
     digest = hashlib.sha256(key.encode()).hexdigest()
-    _say(f"{key}\n")
-    sys.stderr.write("It is shown only now. For antiphon.toml:\n")
-    _say(f"[[keys]]\ntenant = {literal(given.tenant)}\nsha256 = {literal(digest)}")
+    _print_line(f"{key}\n")
+    sys.stderr.write("The key is shown only once. Add this to antiphon.toml:\n")
+    _print_line(f"[[keys]]\ntenant = {literal(arguments.tenant)}\nsha256 = {literal(digest)}")
 
 
-def _say(text: str) -> None:
+def _print_line(text: str) -> None:
     sys.stdout.write(text + "\n")
 
 
-_SERVING = (
+_SERVE_GROUPS = (
     "Server",
     "Models",
     "Storage",
@@ -334,30 +342,32 @@ COMMANDS: Mapping[str, Command] = {
     "serve": Command(
         help="Serve models.",
         run=_serve,
-        groups=_SERVING,
+        groups=_SERVE_GROUPS,
         takes="[MODEL …] ",
         arguments=_models_argument,
     ),
-    "chat": Command(help="Talk to a running server.", run=_chat, groups=("Chat",)),
-    "models": Command(help="Show the models named or fetched.", run=_models, groups=("Models",)),
+    "chat": Command(help="Chat with a running server.", run=_chat, groups=("Chat",)),
+    "models": Command(
+        help="List configured and downloaded models.", run=_models, groups=("Models",)
+    ),
     "pull": Command(
-        help="Fetch a model.",
+        help="Download a model.",
         run=_pull,
         groups=("Models",),
         takes="MODEL ",
         arguments=_pull_argument,
     ),
     "index": Command(
-        help="Fill the index that web searches go to.",
+        help="Manage the local web search index.",
         run=_index,
         groups=("Tools", "Fetching"),
         takes="add|remove|list|count [WHAT …] ",
         arguments=_index_arguments,
     ),
     "settings": Command(
-        help="Show every setting, and where it came from.",
+        help="Show every setting and its origin.",
         run=_settings,
-        groups=(*_SERVING, "Chat"),
+        groups=(*_SERVE_GROUPS, "Chat"),
     ),
-    "key": Command(help="Make an API key.", run=_key, takes="new ", arguments=_key_arguments),
+    "key": Command(help="Create an API key.", run=_key, takes="new ", arguments=_key_arguments),
 }

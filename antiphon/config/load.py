@@ -1,8 +1,6 @@
-"""The configuration: settings as a file, the environment and flags say them.
+"""Load settings: ``antiphon.toml`` < ``ANTIPHON_…`` variables < flags.
 
-``antiphon.toml`` < ``ANTIPHON_…`` < flags; what is unknown is refused by name. The module
-that reads the environment. It knows how settings are written, not what becomes of them.
-"""
+Unknown names are rejected. This is the only module that reads the environment."""
 
 from __future__ import annotations
 
@@ -18,23 +16,26 @@ from msgspec.structs import replace
 
 from antiphon.errors import SetupError
 
+from .keys import ApiKey
+from .mcp import McpServer
+from .model import Model
 from .options import (
     Option,
+    did_you_mean,
+    environment_options,
     from_table,
     from_text,
     from_value,
     literal,
-    nearest,
     options,
-    parts,
     read_file,
-    variables,
+    split_list,
 )
-from .settings import Key, McpServer, Model, Settings
+from .settings import Settings
 
-__all__ = ["FILE", "Loaded", "load", "untracked", "variable"]
+__all__ = ["FILE", "Loaded", "disable_usage_statistics", "environment_variable", "load"]
 
-#: Read from the working directory if it is there and no other file was named.
+#: Read from the working directory if it exists and no other file is named.
 FILE = "antiphon.toml"
 
 _TRACKERS = (
@@ -46,9 +47,10 @@ _TRACKERS = (
 
 
 @contextmanager
-def variable(name: str, value: str) -> Iterator[None]:
-    """A variable of the environment, for a while: for libraries that can be told in no other way.
-    The environment belongs to the whole process."""
+def environment_variable(name: str, value: str) -> Iterator[None]:
+    """Set an environment variable of this process for the duration of the block.
+
+    For libraries that can be configured in no other way."""
     before = os.environ.get(name)  # noqa: TID251
     os.environ[name] = value  # noqa: TID251
     try:
@@ -61,15 +63,16 @@ def variable(name: str, value: str) -> Iterator[None]:
 
 
 class Loaded(Struct, frozen=True):
-    """Settings, and where each value came from: ``default``, a file, a variable or a flag."""
+    """Settings, and the origin of each value: ``default``, a file, a variable or a flag."""
 
     settings: Settings
     origins: Mapping[str, str]
 
 
-def untracked() -> None:
-    """Engines that tell their makers how they are used are told not to, unless the operator says
-    otherwise. Theirs are processes of their own, which read the environment."""
+def disable_usage_statistics() -> None:
+    """Turn off usage statistics of the engines' libraries, unless the operator set the variables.
+
+    Their worker processes inherit the environment."""
     for name in _TRACKERS:
         os.environ.setdefault(name, "1")  # noqa: TID251
 
@@ -80,11 +83,13 @@ def load(
     environ: Mapping[str, str] | None = None,
     file: Path | None = None,
 ) -> Loaded:
-    """Read everything. ``flags``: option names → texts; ``models`` is a list of them. ``file``: the
-    file to read, by default ``$ANTIPHON_CONFIG`` or, if it is there, ``antiphon.toml``.
+    """Load the settings from all sources.
 
-    Raises ``SetupError`` in one line that names the culprit.
-    """
+    ``flags``: option name → text; ``models`` is a list of texts. ``file``: the file to read, by
+    default
+    ``$ANTIPHON_CONFIG`` or, if it exists, ``antiphon.toml``.
+
+    Raises ``SetupError`` with one line that names the faulty setting."""
     environ = os.environ if environ is None else environ  # noqa: TID251
     known = options(Settings)
     values: dict[str, Any] = {}
@@ -93,11 +98,11 @@ def load(
     table = read_file(path) if file or path != Path(FILE) or path.is_file() else {}
     for name, value in table.items():
         if name not in known:
-            raise SetupError(f"{path}: {name} is unknown{nearest(name, known)}")
+            raise SetupError(f"{path}: {name} is unknown{did_you_mean(name, known)}")
         values[name] = _from_file(known[name], value, f"{path}: ")
         origins[name] = str(path)
     declared: dict[str, Model] = values.get("models", {})
-    for name, text in variables(environ, known, besides=("ANTIPHON_CONFIG",)).items():
+    for name, text in environment_options(environ, known, besides=("ANTIPHON_CONFIG",)).items():
         values[name] = _from_text(known[name], text, known[name].env, declared)
         origins[name] = known[name].env
     for name, given in (flags or {}).items():
@@ -112,8 +117,8 @@ def load(
 
 
 def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> McpServer:
-    """The server with what stands in the environment. It is one thing: a URL, a command or a tool
-    of this server."""
+    """Replace ``$NAME`` values by environment variables; check that one of url, command, tool is
+    set."""
     if [bool(server.url), bool(server.command), server.tool is not None].count(True) != 1:
         raise SetupError(f"mcp_servers.{name} must have either a url, a command or a tool")
 
@@ -121,23 +126,23 @@ def _with_secrets(name: str, server: McpServer, environ: Mapping[str, str]) -> M
         for key, value in pairs.items():
             if value.startswith("$") and value[1:] not in environ:
                 where = f"mcp_servers.{name}.{field}.{key}"
-                raise SetupError(f"{where}: the environment has no {value[1:]}")
+                raise SetupError(f"{where}: the environment variable is not set: {value[1:]}")
         return {k: environ[v[1:]] if v.startswith("$") else v for k, v in pairs.items()}
 
     return replace(server, headers=filled("headers", server.headers), env=filled("env", server.env))
 
 
 def _with_key(name: str, model: Model, environ: Mapping[str, str]) -> Model:
-    """The model with its key, where only the variable is named that holds it."""
+    """Replace a ``$NAME`` API key by the environment variable."""
     key = model.api_key or ""
     if not key.startswith("$"):
         return model
     if not environ.get(key[1:]):
-        raise SetupError(f"models.{name}.api_key: the environment has no {key[1:]}")
+        raise SetupError(f"models.{name}.api_key: the environment variable is not set: {key[1:]}")
     return replace(model, api_key=environ[key[1:]])
 
 
-#: Options that are tables of tables, by what these are.
+#: Options that are tables of tables, and the type of the inner tables.
 _TABLES: Mapping[str, type[Model] | type[McpServer]] = {"models": Model, "mcp_servers": McpServer}
 
 
@@ -149,23 +154,24 @@ def _from_file(option: Option, value: Any, where: str) -> Any:
         }
     if option.name == "keys" and isinstance(value, list):
         return tuple(
-            from_table(Key, table, f"{where}keys[{number}].") for number, table in enumerate(value)
+            from_table(ApiKey, table, f"{where}keys[{number}].")
+            for number, table in enumerate(value)
         )
     return from_value(option, value, where)
 
 
 def _from_text(option: Option, given: Any, name: str, declared: Mapping[str, Model]) -> Any:
     if option.name == "models":
-        return _named(given if isinstance(given, list) else parts(given), declared)
+        return _parse_models(given if isinstance(given, list) else split_list(given), declared)
     if option.name == "keys":
-        return tuple(_key(part, name) for part in parts(given))
+        return tuple(_parse_key(part, name) for part in split_list(given))
     if option.name == "mcp_servers":
         raise SetupError(f"{name}: MCP servers are set in antiphon.toml")
     return from_text(option, given, name)
 
 
-def _named(texts: Iterable[str], declared: Mapping[str, Model]) -> dict[str, Model]:
-    """Models as the command line names them: ``NAME=SOURCE``, a name of the file, or a source."""
+def _parse_models(texts: Iterable[str], declared: Mapping[str, Model]) -> dict[str, Model]:
+    """Parse models given on the command line: ``NAME=SOURCE``, a configured name, or a source."""
     found: dict[str, Model] = {}
     for text in texts:
         name, equals, source = text.partition("=")
@@ -174,19 +180,19 @@ def _named(texts: Iterable[str], declared: Mapping[str, Model]) -> dict[str, Mod
         elif text in declared:
             model = declared[text]
         else:
-            name, model = _name_of(text), Model(source=text)
+            name, model = _default_name(text), Model(source=text)
         if not name or not model.source:
-            raise SetupError(f"{text!r} is no model: write NAME=SOURCE, or a source alone")
+            raise SetupError(f"{text!r} is not a model: write NAME=SOURCE or a source")
         if name in found:
             raise SetupError(
-                f"two models are called {name!r}: write NAME=SOURCE to tell them apart"
+                f"two models are named {name!r}: write NAME=SOURCE to give them different names"
             )
         found[name] = model
     return found
 
 
-def _name_of(source: str) -> str:
-    """A file's name without its ending; a repository's without its owner and "-GGUF"."""
+def _default_name(source: str) -> str:
+    """Derive a model name: a file name without suffix, or a repository name without "-GGUF"."""
     hub = re.fullmatch(r"(?:hf:)?[\w.-]+/([\w.-]+)(?:/[^:]+\.gguf|:[\w.-]+)?", source)
     if hub and (source.startswith("hf:") or not source.endswith(".gguf")):
         return re.sub(r"[-_.]gguf$", "", hub[1], flags=re.IGNORECASE)
@@ -194,26 +200,28 @@ def _name_of(source: str) -> str:
     return path.stem if path.suffix == ".gguf" else path.name
 
 
-def _key(text: str, name: str) -> Key:
+def _parse_key(text: str, name: str) -> ApiKey:
     tenant, equals, digest = text.partition("=")
     if not (tenant and equals and digest):
         raise SetupError(f"{name} must be TENANT=SHA256, with commas between several")
-    return Key(tenant=tenant, sha256=digest)
+    return ApiKey(tenant=tenant, sha256=digest)
 
 
 def _check_names(settings: Settings) -> None:
-    """Every name stands for one model, and the default is one of them."""
+    """Check that every name belongs to one model and that referenced models are served."""
     if not settings.models:
-        raise SetupError("models is empty: there must be one to serve")
+        raise SetupError("models is empty: configure at least one model")
     owners: dict[str, str] = {}
     for name, model in settings.models.items():
         for called in (name, *model.aliases, *model.adapters):
             other = owners.setdefault(called, name)
             if other != name:
-                raise SetupError(f"models {other} and {name} are both called {called!r}")
+                raise SetupError(f"models {other} and {name} are both named {called!r}")
         if twice := {name, *model.aliases} & model.adapters.keys():
-            raise SetupError(f"model {name} and its adapter are both called {min(twice)!r}")
+            raise SetupError(f"model {name} and its adapter are both named {min(twice)!r}")
     for option in ("default_model", "summary_model"):
         named = getattr(settings, option)
         if named is not None and named not in owners:
-            raise SetupError(f"{option} {literal(named)} is not served{nearest(named, owners)}")
+            raise SetupError(
+                f"{option} {literal(named)} is not served{did_you_mean(named, owners)}"
+            )

@@ -1,8 +1,7 @@
-"""Options as declarations: the fields of a frozen struct say type, bounds, default and help, and
-flags, environment names, file keys, messages and documentation follow from them.
+"""Declarative options: fields of a frozen struct.
 
-It knows how an option is declared and read, and not one option.
-"""
+The annotation of each field declares type, bounds, default and help. Flags, environment variables,
+file keys, error messages and documentation are derived from it."""
 
 from __future__ import annotations
 
@@ -22,23 +21,24 @@ from antiphon.errors import SetupError
 __all__ = [
     "Option",
     "declare",
+    "did_you_mean",
+    "environment_options",
     "from_table",
     "from_text",
     "from_value",
     "literal",
-    "nearest",
     "options",
-    "parts",
     "read_file",
-    "variables",
+    "split_list",
 ]
 
 S = TypeVar("S", bound=Struct)
 
 
 class Option(Struct, frozen=True, kw_only=True):
-    """One option. ``kind`` is its type in words, ``default`` its default as text for people;
-    None: it must be given. ``flag`` is None where there is none."""
+    """One option. ``kind`` is its type in words, ``default`` its default as text. A ``default`` of
+    None
+    marks a required option, a ``flag`` of None an option without a flag."""
 
     name: str
     type: Any
@@ -51,12 +51,12 @@ class Option(Struct, frozen=True, kw_only=True):
 
     @property
     def is_switch(self) -> bool:
-        """A flag without a value."""
+        """Whether the flag takes no value."""
         return self.kind == _SWITCH
 
     @property
     def env(self) -> str:
-        """The environment variable."""
+        """Name of the environment variable."""
         return "ANTIPHON_" + self.name.upper()
 
 
@@ -70,15 +70,19 @@ def declare(
     secret: bool = False,
     **bounds: Any,
 ) -> Meta:
-    """What stands beside a field's type. ``flag``: "" derives it from the name, None leaves the
-    command line out. ``default``: said in place of one that depends on the machine. ``kind``: said
-    in place of the type. ``secret``: the value is never shown. ``bounds``: ge, gt, le."""
+    """Declare an option; used as metadata in the field's annotation.
+
+    ``flag``: "" derives it from the name, None omits it from the command line. ``default``
+    replaces the
+    default in help texts where it depends on the machine. ``kind`` replaces the type there.
+    ``secret``:
+    the value is never printed. ``bounds``: ge, gt, le."""
     extra = {"group": group, "flag": flag, "default": default, "kind": kind, "secret": secret}
     return Meta(description=help, extra=extra, **bounds)
 
 
 def options(cls: type[Struct]) -> dict[str, Option]:
-    """Every option of ``cls`` by its name, in the order of declaration."""
+    """Return every option of ``cls`` by name, in the order of declaration."""
     hints = get_type_hints(cls, include_extras=True)
     info = inspect.type_info(cls)
     assert isinstance(info, inspect.StructType)
@@ -110,40 +114,44 @@ def _default(field: inspect.Field) -> str | None:
 # --- reading -------------------------------------------------------------------------------------
 
 
-def from_table(cls: type[S], table: Any, where: str) -> S:
-    """A table of a settings file as a ``cls``. ``where`` begins the message of every
-    ``SetupError``: unknown keys, missing ones, and values of the wrong kind."""
+def from_table(cls: type[S], table: Any, prefix: str) -> S:
+    """Convert a table of a settings file to a ``cls``.
+
+    ``where`` is the prefix of error messages. Raises ``SetupError`` for unknown keys, missing
+    keys and
+    values of the wrong type."""
     known = options(cls)
     if not isinstance(table, Mapping):
-        raise SetupError(f"{where.rstrip('.')} must be a table, not {literal(table)}")
+        raise SetupError(f"{prefix.rstrip('.')} must be a table, not {literal(table)}")
     for name in table:
         if name not in known:
-            raise SetupError(f"{where}{name} is unknown{nearest(name, known)}")
+            raise SetupError(f"{prefix}{name} is unknown{did_you_mean(name, known)}")
     for name, option in known.items():
         if option.default is None and name not in table:
-            raise SetupError(f"{where}{name} is missing: {option.help}")
-    return cls(**{name: from_value(known[name], table[name], where) for name in table})
+            raise SetupError(f"{prefix}{name} is missing: {option.help}")
+    return cls(**{name: from_value(known[name], table[name], prefix) for name in table})
 
 
 def from_value(option: Option, value: Any, where: str) -> Any:
-    """A value of a settings file as the option's type."""
-    return _converted(option, value, where + option.name, strict=True)
+    """Convert a value of a settings file to the option's type."""
+    return _convert(option, value, where + option.name, strict=True)
 
 
 def from_text(option: Option, text: str, name: str) -> Any:
-    """A flag's or an environment variable's text as the option's type; lists are written with
-    commas. ``name`` is what the text was given to."""
+    """Convert the text of a flag or an environment variable to the option's type.
+
+    Lists are comma-separated. ``name`` is the flag or variable, for error messages."""
     value: Any = text
     if isinstance(_bare(inspect.type_info(option.type)), inspect.VarTupleType):
-        value = parts(text)
-    return _converted(option, value, name, strict=False)
+        value = split_list(text)
+    return _convert(option, value, name, strict=False)
 
 
-def _converted(option: Option, value: Any, name: str, *, strict: bool) -> Any:
+def _convert(option: Option, value: Any, name: str, *, strict: bool) -> Any:
     try:
         return msgspec.convert(value, option.type, strict=strict, dec_hook=_path)
     except (msgspec.ValidationError, TypeError):
-        shown = "what was given" if option.secret else literal(value)
+        shown = "the given value" if option.secret else literal(value)
         raise SetupError(f"{name} must be {option.kind}, not {shown}") from None
 
 
@@ -154,7 +162,7 @@ def _path(cls: type, value: Any) -> Any:
 
 
 def read_file(path: Path) -> dict[str, Any]:
-    """The tables of a TOML file. Raises ``SetupError``."""
+    """Read a TOML file. Raises ``SetupError``."""
     try:
         with path.open("rb") as opened:
             return tomllib.load(opened)
@@ -164,15 +172,17 @@ def read_file(path: Path) -> dict[str, Any]:
         raise SetupError(f"{path} is not valid TOML: {error}") from None
 
 
-#: What Kubernetes gives every container of a namespace that has a service called "antiphon".
+#: Variables that Kubernetes sets in every container of a namespace with a service "antiphon".
 _KUBERNETES = re.compile(r"ANTIPHON(_[A-Z0-9_]+)?_(SERVICE_(HOST|PORT)|PORT_\d+_)")
 
 
-def variables(
+def environment_options(
     environ: Mapping[str, str], known: Mapping[str, Option], *, besides: Iterable[str] = ()
 ) -> dict[str, str]:
-    """Option name → text, of the variables that are ours but for ``besides``. Raises ``SetupError``
-    for one that is no option's."""
+    """Return option name → text for the environment variables of ``known``.
+
+    ``besides`` names variables to skip. Raises ``SetupError`` for an unknown ``ANTIPHON_``
+    variable."""
     by_env = {option.env: name for name, option in known.items()}
     found: dict[str, str] = {}
     for variable, text in environ.items():
@@ -181,29 +191,29 @@ def variables(
         if _KUBERNETES.match(variable) or re.match(r"(tcp|udp)://", text):
             continue
         if variable not in by_env:
-            raise SetupError(f"{variable} is unknown{nearest(variable, by_env)}")
+            raise SetupError(f"{variable} is unknown{did_you_mean(variable, by_env)}")
         found[by_env[variable]] = text
     return found
 
 
-def parts(text: str) -> list[str]:
-    """A list as flags and variables write it."""
+def split_list(text: str) -> list[str]:
+    """Split a comma-separated list."""
     return [part.strip() for part in text.split(",") if part.strip()]
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """The end of a message about an unknown name: the known one that was probably meant."""
+def did_you_mean(name: str, known: Iterable[str]) -> str:
+    """Return "; did you mean X?" if a known name is close to ``name``, else ""."""
     found = difflib.get_close_matches(name, list(known), n=1, cutoff=0.6)
     return f"; did you mean {found[0]}?" if found else ""
 
 
-# --- words ---------------------------------------------------------------------------------------
+# --- text ----------------------------------------------------------------------------------------
 
 _SWITCH = "true or false"
 
 
 def literal(value: Any) -> str:
-    """A value as a settings file writes it."""
+    """Format a value as it would be written in a settings file."""
     if value is None:
         return "not set"
     if isinstance(value, bool):
@@ -219,7 +229,7 @@ def literal(value: Any) -> str:
 
 
 def _bare(info: inspect.Type) -> inspect.Type:
-    """Without metadata and without None."""
+    """Strip metadata and None from a type."""
     if isinstance(info, inspect.Metadata):
         return _bare(info.type)
     if isinstance(info, inspect.UnionType):
@@ -229,20 +239,20 @@ def _bare(info: inspect.Type) -> inspect.Type:
 
 def _kind(info: inspect.Type, hint: Any) -> str:
     bare = _bare(info)
-    if isinstance(bare, inspect.LiteralType):  # which sorts them
+    if isinstance(bare, inspect.LiteralType):  # msgspec sorts its values
         return " or ".join(json.dumps(value) for value in _values(hint))
-    return _WORDS[type(bare)](bare)
+    return _KIND_NAMES[type(bare)](bare)
 
 
 def _values(hint: Any) -> tuple[Any, ...]:
-    """Those of the literal within a hint, in the order they were written."""
+    """Return the values of the ``Literal`` within a type hint, in the order written."""
     if get_origin(hint) is Literal:
         return get_args(hint)
     return next((found for arm in get_args(hint) if (found := _values(arm))), ())
 
 
 def _bounds(noun: str) -> Callable[[Any], str]:
-    def words(info: Any) -> str:
+    def describe(info: Any) -> str:
         if info.ge is not None and info.le is not None:
             return f"{noun} from {info.ge} to {info.le}"
         if info.ge is not None:
@@ -251,10 +261,10 @@ def _bounds(noun: str) -> Callable[[Any], str]:
             return f"{noun} above {info.gt}"
         return noun
 
-    return words
+    return describe
 
 
-_WORDS: Mapping[type[inspect.Type], Callable[[Any], str]] = {
+_KIND_NAMES: Mapping[type[inspect.Type], Callable[[Any], str]] = {
     inspect.BoolType: lambda info: _SWITCH,
     inspect.CustomType: lambda info: "a path",
     inspect.DictType: lambda info: "a table",

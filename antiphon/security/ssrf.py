@@ -1,8 +1,8 @@
-"""Where this server may dial: never itself or its network, unless the operator allows it.
+"""SSRF guard: decides which IP addresses the server may connect to.
 
-What is checked is the address of each socket that is made: a name may mean another address a moment
-later, and there are more ways to write an address than one.
-"""
+By default only public addresses are allowed. The check applies to the address of each socket as it
+is created, not to the URL: a host name can resolve to another address a moment later, and an
+address can be written in several ways."""
 
 from __future__ import annotations
 
@@ -13,56 +13,67 @@ from typing import Any
 
 from antiphon.errors import SetupError
 
-__all__ = ["Network", "Refused", "is_literal", "is_public", "may_dial", "network", "sockets"]
+__all__ = [
+    "AddressNotAllowed",
+    "Network",
+    "is_ip_address",
+    "is_public",
+    "may_dial",
+    "parse_network",
+    "socket_factory",
+]
 
 Network = ipaddress.IPv4Network | ipaddress.IPv6Network
 
-#: What aiohttp wants a socket for: family, type, protocol, name, and the address as the family
-#: writes it, the host first.
-Wanted = tuple[Any, Any, int, str, tuple[Any, ...]]
+#: The argument of aiohttp's socket factory: family, type, protocol, canonical name, and the socket
+#: address, whose first element is the host.
+AddrInfo = tuple[Any, Any, int, str, tuple[Any, ...]]
 
 _NAT64 = ipaddress.IPv6Network("64:ff9b::/96")
-#: All that IANA has given out for unicast beyond one's own network.
+#: The range IANA allocates global unicast addresses from.
 _GLOBAL = ipaddress.IPv6Network("2000::/3")
 
 
-class Refused(OSError):
-    """An address that must not be dialled."""
+class AddressNotAllowed(OSError):
+    """A connection to an address that is not allowed."""
 
 
 def is_public(address: str) -> bool:
-    """A unicast address of the public internet. IPv4 within IPv6 counts as what it is."""
+    """Whether this is a public unicast address. IPv4 embedded in IPv6 is judged as IPv4."""
     try:
-        found = ipaddress.ip_address(address.partition("%")[0])
+        parsed = ipaddress.ip_address(address.partition("%")[0])
     except ValueError:
         return False
-    if isinstance(found, ipaddress.IPv6Address):
-        inner = found.ipv4_mapped or found.sixtofour or (found.teredo or (None, None))[1]
-        if inner is None and found in _NAT64:
-            inner = ipaddress.IPv4Address(int(found) & 0xFFFFFFFF)
+    if isinstance(parsed, ipaddress.IPv6Address):
+        inner = parsed.ipv4_mapped or parsed.sixtofour or (parsed.teredo or (None, None))[1]
+        if inner is None and parsed in _NAT64:
+            inner = ipaddress.IPv4Address(int(parsed) & 0xFFFFFFFF)
         if inner is None:
-            return found in _GLOBAL and found.is_global
-        found = inner
-    return found.is_global and not found.is_multicast
+            return parsed in _GLOBAL and parsed.is_global
+        parsed = inner
+    return parsed.is_global and not parsed.is_multicast
 
 
-def sockets(
+def socket_factory(
     *, private: bool = False, networks: Sequence[Network] = ()
-) -> Callable[[Wanted], socket.socket]:
-    """What makes the sockets of aiohttp's connector. It raises ``Refused`` for an address that is
-    not public, unless ``private`` ones are allowed, or it lies in one of the ``networks``."""
+) -> Callable[[AddrInfo], socket.socket]:
+    """Return a socket factory for aiohttp's connector.
 
-    def made(wanted: Wanted) -> socket.socket:
-        family, kind, protocol, _, (host, *_) = wanted
+    The factory raises ``AddressNotAllowed`` for an address that is neither public nor in one of
+    ``networks``, unless ``private`` is set.
+    """
+
+    def create_socket(info: AddrInfo) -> socket.socket:
+        family, kind, protocol, _, (host, *_) = info
         if not (private or may_dial(str(host), networks)):
-            raise Refused("not a public address")
+            raise AddressNotAllowed("not a public address")
         return socket.socket(family, kind, protocol)
 
-    return made
+    return create_socket
 
 
-def network(text: str, setting: str) -> Network:
-    """An address or a network of a setting. Raises ``SetupError``."""
+def parse_network(text: str, setting: str) -> Network:
+    """Parse an address or a network from a setting. Raises ``SetupError``."""
     try:
         return ipaddress.ip_network(text)
     except ValueError as error:
@@ -70,7 +81,7 @@ def network(text: str, setting: str) -> Network:
 
 
 def may_dial(address: str, networks: Sequence[Network] = ()) -> bool:
-    """A public address, or one of the ``networks``."""
+    """Whether the address is public or in one of ``networks``."""
     return is_public(address) or _within(address, networks)
 
 
@@ -80,8 +91,8 @@ def _within(host: str, networks: Sequence[Network]) -> bool:
     return any((mapped or address) in network for network in networks)
 
 
-def is_literal(host: str) -> bool:
-    """An address that is written out, not a name."""
+def is_ip_address(host: str) -> bool:
+    """Whether the host is an IP address, not a name."""
     try:
         ipaddress.ip_address(host)
     except ValueError:

@@ -19,9 +19,10 @@ import pytest
 
 from antiphon import __version__
 from antiphon.cli.main import COMMANDS, main
+from antiphon.config.keys import ApiKey
 from antiphon.config.load import load
 from antiphon.config.options import options
-from antiphon.config.settings import Key, Settings
+from antiphon.config.settings import Settings
 
 WAIT_S = 60
 
@@ -207,7 +208,7 @@ def test_settings_show_values_and_where_they_are_from(
 ) -> None:
     Path("antiphon.toml").write_text(FILE)
     monkeypatch.setenv("ANTIPHON_DRAIN_S", "3")
-    monkeypatch.setenv("ANTIPHON_SEAL_KEYS", "a:CANARY,b:CANARY")
+    monkeypatch.setenv("ANTIPHON_ENCRYPTION_KEYS", "a:CANARY,b:CANARY")
     code, out, err = invoke("settings", "--log-level", "error")
     assert (code, err) == (0, "")
     lines = out.splitlines()
@@ -217,7 +218,7 @@ def test_settings_show_values_and_where_they_are_from(
         'log_level = "error"  # --log-level',
         'host = "127.0.0.1"  # default',
         "# chat_url is not set  # default",
-        'seal_keys = "hidden"  # ANTIPHON_SEAL_KEYS',
+        'encryption_keys = "hidden"  # ANTIPHON_ENCRYPTION_KEYS',
         '[models."tiny"]  # antiphon.toml',
     ):
         assert line in lines
@@ -238,7 +239,7 @@ def test_a_new_key_fits_the_snippet_beside_it(invoke: Invoke) -> None:
     assert key.startswith("sk-") and "only now" in err
     Path("antiphon.toml").write_text(snippet)
     digest = hashlib.sha256(key.encode()).hexdigest()
-    assert load(environ={}).settings.keys == (Key(tenant='team "a"', sha256=digest),)
+    assert load(environ={}).settings.keys == (ApiKey(tenant='team "a"', sha256=digest),)
     assert invoke("key", "new")[1] != out
 
 

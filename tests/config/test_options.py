@@ -10,14 +10,14 @@ from msgspec import Meta, Struct
 
 from antiphon.config.options import (
     declare,
+    did_you_mean,
+    environment_options,
     from_table,
     from_text,
     literal,
-    nearest,
     options,
-    parts,
     read_file,
-    variables,
+    split_list,
 )
 from antiphon.errors import SetupError
 
@@ -104,7 +104,7 @@ def test_text_that_does_not_fit_is_refused_in_words(name: str, text: str, compla
         ({"must": "x", "count": True}, "f: t.count must be a whole number from 1 to 9, not true"),
         ({"must": "x", "names": "a"}, 'f: t.names must be a list of texts, not "a"'),
         ({"must": "x", "place": 1}, "f: t.place must be a path, not 1"),
-        ({"must": "x", "word": ["CANARY"]}, "f: t.word must be a text, not what was given"),
+        ({"must": "x", "word": ["CANARY"]}, "f: t.word must be a text, not the given value"),
         ([], "f: t must be a table, not []"),
     ],
 )
@@ -120,7 +120,7 @@ def test_a_table_becomes_the_struct() -> None:
 
 
 def test_variables_are_ours_or_refused() -> None:
-    found = variables(
+    found = environment_options(
         {"ANTIPHON_COUNT": "4", "COUNT": "5", "ANTIPHON_FILE": "f"},
         KNOWN,
         besides=["ANTIPHON_FILE"],
@@ -129,7 +129,7 @@ def test_variables_are_ours_or_refused() -> None:
     with pytest.raises(
         SetupError, match=r"^ANTIPHON_COUTN is unknown; did you mean ANTIPHON_COUNT"
     ):
-        variables({"ANTIPHON_COUTN": "4"}, KNOWN)
+        environment_options({"ANTIPHON_COUTN": "4"}, KNOWN)
 
 
 def test_what_kubernetes_sets_for_a_service_of_our_name_is_not_ours() -> None:
@@ -141,7 +141,7 @@ def test_what_kubernetes_sets_for_a_service_of_our_name_is_not_ours() -> None:
         "ANTIPHON_PORT_80_TCP_ADDR": "10.0.0.1",
         "ANTIPHON_GPU_SERVICE_HOST": "10.0.0.2",
     }
-    assert variables(given, KNOWN) == {}
+    assert environment_options(given, KNOWN) == {}
 
 
 def test_files_that_cannot_be_read_say_so(tmp_path: Path) -> None:
@@ -175,9 +175,9 @@ def test_values_are_shown_as_toml(value: object, text: str) -> None:
 
 
 def test_the_nearest_name_is_offered_only_if_it_is_near() -> None:
-    assert nearest("potr", ["port", "host"]) == "; did you mean port?"
-    assert nearest("whatever", ["port", "host"]) == ""
+    assert did_you_mean("potr", ["port", "host"]) == "; did you mean port?"
+    assert did_you_mean("whatever", ["port", "host"]) == ""
 
 
 def test_parts() -> None:
-    assert parts(" a ,b,, ") == ["a", "b"]
+    assert split_list(" a ,b,, ") == ["a", "b"]

@@ -9,9 +9,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.config.load import Loaded, load, untracked
+from antiphon.config.keys import ApiKey
+from antiphon.config.load import Loaded, disable_usage_statistics, load
+from antiphon.config.model import DEFAULT_MODEL, Model
 from antiphon.config.options import options
-from antiphon.config.settings import DEFAULT_MODEL, Key, Model, Settings
+from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 
 DIGEST = "0" * 64
@@ -222,10 +224,10 @@ def test_the_key_of_an_upstream_may_be_in_the_environment() -> None:
 
 def test_keys_come_from_tables_or_from_the_environment() -> None:
     table = f'[[keys]]\ntenant = "t"\nsha256 = "{DIGEST}"\nrequests_per_minute = 5'
-    assert read(table).settings.keys == (Key(tenant="t", sha256=DIGEST, requests_per_minute=5),)
+    assert read(table).settings.keys == (ApiKey(tenant="t", sha256=DIGEST, requests_per_minute=5),)
     assert read("", KEYS=f"a={DIGEST}, b={DIGEST}").settings.keys == (
-        Key(tenant="a", sha256=DIGEST),
-        Key(tenant="b", sha256=DIGEST),
+        ApiKey(tenant="a", sha256=DIGEST),
+        ApiKey(tenant="b", sha256=DIGEST),
     )
     assert refused(KEYS="sk-CANARY") == (
         "ANTIPHON_KEYS must be TENANT=SHA256, with commas between several"
@@ -246,7 +248,7 @@ def test_engines_are_told_not_to_tell_of_their_use(monkeypatch: pytest.MonkeyPat
     for name in ("HF_HUB_DISABLE_TELEMETRY", "TRTLLM_NO_USAGE_STATS", "VLLM_NO_USAGE_STATS"):
         monkeypatch.setenv(name, "")
         monkeypatch.delenv(name)
-    untracked()
+    disable_usage_statistics()
     assert (os.environ["DO_NOT_TRACK"], os.environ["VLLM_NO_USAGE_STATS"]) == ("0", "1")
 
 

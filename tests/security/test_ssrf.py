@@ -13,7 +13,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from antiphon.errors import SetupError
-from antiphon.security.ssrf import Refused, is_public, sockets
+from antiphon.security.ssrf import AddressNotAllowed, is_public, socket_factory
 from antiphon.webhooks.deliver import Sender
 from antiphon.webhooks.url import check_url
 from tests.webhooks.receiver import SECRETS
@@ -43,10 +43,12 @@ def test_outer_addresses_are_known(address: str) -> None:
 
 def test_a_socket_is_made_for_an_outer_address_only() -> None:
     family, kind = socket.AF_INET, socket.SOCK_STREAM
-    sockets(private=False)((family, kind, 6, "", ("93.184.215.14", 443))).close()  # not connected
-    with pytest.raises(Refused):
-        sockets(private=False)((family, kind, 6, "", ("127.0.0.1", 443)))
-    sockets(private=True)((family, kind, 6, "", ("127.0.0.1", 443))).close()
+    socket_factory(private=False)(
+        (family, kind, 6, "", ("93.184.215.14", 443))
+    ).close()  # not connected
+    with pytest.raises(AddressNotAllowed):
+        socket_factory(private=False)((family, kind, 6, "", ("127.0.0.1", 443)))
+    socket_factory(private=True)((family, kind, 6, "", ("127.0.0.1", 443))).close()
 
 
 class Names:

@@ -1,0 +1,27 @@
+"""Settings of one API key."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from msgspec import Meta, Struct
+
+from .options import declare
+
+__all__ = ["ApiKey"]
+
+
+class ApiKey(Struct, frozen=True, kw_only=True):
+    """An API key: ``[[keys]]``.
+
+    Only its SHA-256 digest is stored. `antiphon key new` creates one.
+    """
+
+    sha256: Annotated[str, declare("SHA-256 of the key, in hex.")]
+    tenant: Annotated[str, declare("Tenant of the key. Tenants cannot see each other's data.")] = (
+        "default"
+    )
+    name: Annotated[str | None, declare("Name of the key in logs. Unset: the tenant.")] = None
+    requests_per_minute: Annotated[
+        Annotated[int, Meta(ge=1)] | None, declare("Rate limit of the key. Unset: the global one.")
+    ] = None
