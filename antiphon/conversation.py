@@ -34,10 +34,10 @@ class ResumePoint(Struct, frozen=True):
     items that were done by then, and those that were open. ``turns``: tokens read and sampled by
     each turn of the model so far."""
 
-    prompt: tuple[int, ...]
-    sampled: tuple[int, ...]
+    prompt_ids: tuple[int, ...]
+    sampled_ids: tuple[int, ...]
     items: tuple[Item, ...] = ()
-    open: tuple[Item, ...] = ()
+    open_items: tuple[Item, ...] = ()
     turns: tuple[tuple[int, int], ...] = ()
 
 
@@ -60,8 +60,8 @@ class Conversation(Struct, frozen=True):
 
     items: tuple[Item, ...]
     instructions: str | None = None
-    kept: PromptTokens | None = None
-    past: int = 0
+    stored_tokens: PromptTokens | None = None
+    past_count: int = 0
 
 
 #: Name and namespace of a function or custom tool, as the wire has them.
@@ -112,7 +112,7 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
 
     tools: tuple[Tool, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
-    strays: bool = False
+    accept_stray_calls: bool = False
     parallel_tool_calls: bool = True
     text: TextConfig = TextConfig()
     guide: Guide | None = None
@@ -121,7 +121,7 @@ class Options(SamplingOptions, frozen=True, kw_only=True):
     truncate: bool = False
     template: Mapping[str, Any] = {}
     thinking_budget: int | None = None
-    stop_shown: bool = False
+    include_stop_text: bool = False
 
     def requests(self, option: str) -> bool:
         """Whether ``option``, a key of ``NEUTRAL_VALUES``, has an effect. A server that does not
@@ -141,7 +141,7 @@ NEUTRAL_VALUES: Mapping[str, tuple[Any, ...]] = {
     "logit_bias": ({},),
     "thinking_budget": (None,),
     "ignore_eos": (False,),
-    "stop_shown": (False,),
+    "include_stop_text": (False,),
     "cache_salt": (None,),
     "priority": (None,),
     "adapter": (None,),

@@ -65,13 +65,13 @@ class Reply(Protocol):
         them."""
 
     @property
-    def kept(self) -> PromptTokens | None:
+    def prompt_tokens(self) -> PromptTokens | None:
         """The prompt as token ids, if they are known. Together with the sampled ids they are the
         beginning of the next turn's prompt."""
         return None
 
     @property
-    def dropped(self) -> tuple[str, ...]:
+    def dropped_ids(self) -> tuple[str, ...]:
         """Ids of the items that truncation left out."""
         return ()
 
@@ -81,7 +81,7 @@ class Reply(Protocol):
         client as an HTTP error."""
         return False
 
-    def resumed(self, begun: ResumePoint) -> Reply:
+    def resume(self, point: ResumePoint) -> Reply:
         """This reply, continued where it was interrupted: its deltas are those behind the tokens
         still to be sampled, its usage that of the whole. Raises ``CannotContinue``."""
 
@@ -124,7 +124,7 @@ class Backend(Protocol):
         """Tokens of prompt and answer together; None if only an upstream knows."""
 
     @property
-    def recommended(self) -> Mapping[str, Any]:
+    def recommended_options(self) -> Mapping[str, Any]:
         """Sampling values that the model's makers recommend, by the names of ``Options``."""
 
     @property
@@ -180,21 +180,26 @@ async def flatten(deltas: AsyncGenerator[tuple[Delta, ...], None]) -> AsyncGener
                 yield delta
 
 
-def upstream_usage(given: int, said: int, *, cached: int = 0, thought: int = 0) -> Usage:
+def upstream_usage(
+    input_tokens: int, output_tokens: int, *, cached_tokens: int = 0, reasoning_tokens: int = 0
+) -> Usage:
     """Token usage reported by an upstream, clamped to sane values.
 
     ``given``: input tokens, ``cached`` of them from a cache. ``said``: output tokens, ``thought``
     of them reasoning.
     """
-    given, said, cached, thought = (
-        max(0, min(n, _MAX_TOKENS)) for n in (given, said, cached, thought)
+    input_tokens, output_tokens, cached_tokens, reasoning_tokens = (
+        max(0, min(n, _MAX_TOKENS))
+        for n in (input_tokens, output_tokens, cached_tokens, reasoning_tokens)
     )
     return Usage(
-        input_tokens=given,
-        input_tokens_details=InputTokensDetails(cached_tokens=min(cached, given)),
-        output_tokens=said,
-        output_tokens_details=OutputTokensDetails(reasoning_tokens=min(thought, said)),
-        total_tokens=given + said,
+        input_tokens=input_tokens,
+        input_tokens_details=InputTokensDetails(cached_tokens=min(cached_tokens, input_tokens)),
+        output_tokens=output_tokens,
+        output_tokens_details=OutputTokensDetails(
+            reasoning_tokens=min(reasoning_tokens, output_tokens)
+        ),
+        total_tokens=input_tokens + output_tokens,
     )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any, Protocol
 
 from .base import Backend, Status
-from .embedding import Embedding, LazyEmbedding
+from .embedding import EmbeddingBackend, OnDemandEmbeddingBackend
 
 __all__ = ["CatalogModel", "ModelCatalog"]
 
@@ -21,7 +21,7 @@ class CatalogModel(Protocol):
     @property
     def backend(self) -> Backend: ...
     @property
-    def embedding(self) -> Embedding | LazyEmbedding | None:
+    def embedding(self) -> EmbeddingBackend | OnDemandEmbeddingBackend | None:
         """What makes its vectors, if it makes any; then it answers nothing."""
 
     @property

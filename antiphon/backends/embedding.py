@@ -13,14 +13,14 @@ from antiphon.errors import BackendError, InvalidRequest
 from .base import Backend, Reply, Status
 from .on_demand import OnDemandBackend
 
-__all__ = ["Embedding", "LazyEmbedding"]
+__all__ = ["EmbeddingBackend", "OnDemandEmbeddingBackend"]
 
 
-class _Silent(Backend):
+class _EmbeddingOnly(Backend):
     """Answers nothing."""
 
     context_size: int | None = None
-    recommended: Mapping[str, Any] = {}
+    recommended_options: Mapping[str, Any] = {}
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -34,7 +34,7 @@ class _Silent(Backend):
         )
 
 
-class Embedding(_Silent):
+class EmbeddingBackend(_EmbeddingOnly):
     """``Backend`` over an embedder, which it owns."""
 
     def __init__(self, name: str, embedder: Embedder) -> None:
@@ -50,7 +50,7 @@ class Embedding(_Silent):
         await self._embedder.close()
 
 
-class LazyEmbedding(_Silent):
+class OnDemandEmbeddingBackend(_EmbeddingOnly):
     """The same over a backend that is loaded by whoever uses it, and closed when idle."""
 
     def __init__(self, name: str, lazy: OnDemandBackend) -> None:
@@ -68,7 +68,7 @@ class LazyEmbedding(_Silent):
     async def use(self) -> AsyncIterator[Embedder]:
         """It stays loaded within. Raises ``BackendError`` where it cannot be loaded."""
         async with self._lazy.use() as backend:
-            if not isinstance(backend, Embedding):
+            if not isinstance(backend, EmbeddingBackend):
                 raise BackendError(f"The model '{self._name}' makes no embeddings.")
             async with backend.use() as embedder:
                 yield embedder

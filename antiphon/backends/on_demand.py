@@ -50,7 +50,7 @@ class _Unloaded(Backend):
     is known; nobody may prepare a reply with it."""
 
     context_size: int | None = None
-    recommended: Mapping[str, Any] = {}
+    recommended_options: Mapping[str, Any] = {}
     #: Until the first load everything is assumed to work: a request is rejected only for what is
     #: known to fail, and images are checked in vain rather than not at all.
     capabilities = BackendCapabilities(images=True, completes_text=True, detokenizes=True)
@@ -63,7 +63,7 @@ class _Unloaded(Backend):
         """What is still known of ``backend`` after it was unloaded. Its functions are dropped: they
         would keep the model in memory."""
         unloaded = cls(backend.context_size)
-        unloaded.recommended = backend.recommended
+        unloaded.recommended_options = backend.recommended_options
         unloaded.capabilities = replace(backend.capabilities, reasoning_retention=None)
         return unloaded
 
@@ -266,7 +266,7 @@ class _UnpreparedReply(Reply):
 
     input_tokens = 0
 
-    def resumed(self, begun: ResumePoint) -> Reply:
+    def resume(self, point: ResumePoint) -> Reply:
         return self
 
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -292,10 +292,10 @@ class OnDemandReply(ReplyWrapper):
         self._backend = backend
         self._resume_point: ResumePoint | None = None
 
-    def resumed(self, begun: ResumePoint) -> OnDemandReply:
-        reply = self._reply.resumed(begun)
+    def resume(self, point: ResumePoint) -> OnDemandReply:
+        reply = self._reply.resume(point)
         again = OnDemandReply(self._on_demand, self._prepare, self._backend, reply)
-        again._resume_point = begun
+        again._resume_point = point
         return again
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -314,7 +314,7 @@ class OnDemandReply(ReplyWrapper):
         except RequestError as error:  # too late for an HTTP error: the run has begun
             raise BackendError(error.message, code="invalid_prompt") from None
         if self._resume_point is not None:
-            reply = reply.resumed(self._resume_point)
+            reply = reply.resume(self._resume_point)
         self._backend, self._reply = backend, reply
         return reply
 

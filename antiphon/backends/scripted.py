@@ -15,7 +15,7 @@ from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Te
 from antiphon.wire.items import Message
 from antiphon.wire.response import Usage
 
-__all__ = ["Script", "Scripted", "ScriptedReply"]
+__all__ = ["Script", "ScriptedBackend", "ScriptedReply"]
 
 #: One reply: a text, said word by word; deltas, played as they are; or an error, raised before the
 #: run (``RequestError``) or when the reply begins (``RunError``).
@@ -33,7 +33,7 @@ _REMEMBERED = 1000
 _WORD = re.compile(r"\s*\S+|\s+\Z")
 
 
-class Scripted(Backend):
+class ScriptedBackend(Backend):
     """``Backend`` that plays ``scripts``, one a request, beginning again after the last; or what a
     function makes of the request.
 
@@ -43,7 +43,7 @@ class Scripted(Backend):
     """
 
     context_size: int | None = None
-    recommended: Mapping[str, Any] = {}
+    recommended_options: Mapping[str, Any] = {}
     capabilities = BackendCapabilities(images=True)
 
     def __init__(
@@ -104,7 +104,7 @@ class ScriptedReply(Reply):
 
     def __init__(
         self,
-        backend: Scripted,
+        backend: ScriptedBackend,
         steps: Steps | RunError,
         input_tokens: int,
         words: int,
@@ -116,9 +116,9 @@ class ScriptedReply(Reply):
         self._wait_s = wait_s
         self.input_tokens = input_tokens
 
-    def resumed(self, begun: ResumePoint) -> ScriptedReply:
+    def resume(self, point: ResumePoint) -> ScriptedReply:
         steps = () if isinstance(self._steps, RunError) else self._steps
-        sampled = len(begun.sampled)
+        sampled = len(point.sampled_ids)
         if sampled and not any(
             isinstance(delta, SampledTokens) for step in steps for delta in step
         ):

@@ -26,8 +26,8 @@ class BackendWrapper(Backend):
         return self._inner.context_size
 
     @property
-    def recommended(self) -> Mapping[str, Any]:
-        return self._inner.recommended
+    def recommended_options(self) -> Mapping[str, Any]:
+        return self._inner.recommended_options
 
     @property
     def capabilities(self) -> BackendCapabilities:
@@ -64,19 +64,19 @@ class ReplyWrapper(Reply):
         return self._reply.input_tokens
 
     @property
-    def kept(self) -> PromptTokens | None:
-        return self._reply.kept
+    def prompt_tokens(self) -> PromptTokens | None:
+        return self._reply.prompt_tokens
 
     @property
-    def dropped(self) -> tuple[str, ...]:
-        return self._reply.dropped
+    def dropped_ids(self) -> tuple[str, ...]:
+        return self._reply.dropped_ids
 
     @property
     def may_fail_early(self) -> bool:
         return self._reply.may_fail_early
 
-    def resumed(self, begun: ResumePoint) -> Reply:
-        return self._reply.resumed(begun)
+    def resume(self, point: ResumePoint) -> Reply:
+        return self._reply.resume(point)
 
     def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         return self._reply.deltas()

@@ -73,7 +73,7 @@ async def counts_what_it_used(backend: Backend) -> None:
     reading = await _read(reply)
     assert reading.finish is not None
     usage = reading.finish.usage
-    exact = reply.kept is not None
+    exact = reply.prompt_tokens is not None
     known = usage.input_tokens == before if exact else usage.input_tokens > 0
     assert before > 0 and known, "input_tokens must be known before"
     assert usage.output_tokens > 0
@@ -82,8 +82,8 @@ async def counts_what_it_used(backend: Backend) -> None:
     assert 0 <= usage.output_tokens_details.reasoning_tokens <= usage.output_tokens
     if reading.sampled:
         assert usage.output_tokens == len(reading.sampled), "every sampled token is told once"
-    if reply.kept is not None:
-        assert len(reply.kept.ids) == before, "what is kept is the prompt"
+    if reply.prompt_tokens is not None:
+        assert len(reply.prompt_tokens.ids) == before, "what is kept is the prompt"
 
 
 async def counts_a_longer_conversation_as_longer(backend: Backend) -> None:

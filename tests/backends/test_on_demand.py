@@ -14,7 +14,7 @@ import pytest
 from antiphon.backends.base import Backend, BackendCapabilities, Reply, Status
 from antiphon.backends.lora import LoraBackend
 from antiphon.backends.on_demand import OnDemandBackend, OnDemandReply, Progress
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options, ResumePoint
@@ -49,20 +49,20 @@ class Maker:
 
     def __init__(self, *faults: Exception, tokens: bool = False) -> None:
         self.faults = list(faults)
-        self.made: list[Scripted] = []
+        self.made: list[ScriptedBackend] = []
         self.tries = 0
         self.gate = asyncio.Event()
         self.gate.set()
         self._tokens = tokens
 
-    async def __call__(self, progress: Progress) -> Scripted:
+    async def __call__(self, progress: Progress) -> ScriptedBackend:
         self.tries += 1
         progress("weights", 50, 200)
         await self.gate.wait()
         if self.faults:
             raise self.faults.pop(0)
-        backend = Scripted((STORY,), context_size=4096, tokens=self._tokens)
-        backend.recommended = {"temperature": 0.3}
+        backend = ScriptedBackend((STORY,), context_size=4096, tokens=self._tokens)
+        backend.recommended_options = {"temperature": 0.3}
         self.made.append(backend)
         return backend
 
@@ -83,12 +83,12 @@ async def test_keeps_the_contract(check: Check) -> None:
 async def test_the_first_request_loads_it_and_it_is_loaded_once() -> None:
     make = Maker()
     lazy = OnDemandBackend("m", make, context_size=100)
-    assert (lazy.status.value, lazy.context_size, lazy.recommended) == ("unloaded", 100, {})
+    assert (lazy.status.value, lazy.context_size, lazy.recommended_options) == ("unloaded", 100, {})
     replies = await asyncio.gather(*(lazy.prepare(TALK, OPTIONS) for _ in range(5)))
     assert await asyncio.gather(*map(said, replies)) == [STORY] * 5
     assert make.tries == 1
     assert (lazy.status, lazy.context_size) == (Status(value="loaded"), 4096)
-    assert lazy.recommended == {"temperature": 0.3}
+    assert lazy.recommended_options == {"temperature": 0.3}
 
 
 async def test_a_load_that_takes_long_goes_on_in_the_run() -> None:
@@ -96,7 +96,7 @@ async def test_a_load_that_takes_long_goes_on_in_the_run() -> None:
     make.gate.clear()
     lazy = OnDemandBackend("m", make, patience_s=0)
     reply = await lazy.prepare(TALK, OPTIONS)
-    assert (reply.input_tokens, reply.kept, make.made) == (0, None, [])
+    assert (reply.input_tokens, reply.prompt_tokens, make.made) == (0, None, [])
     reading = asyncio.create_task(said(reply))
     await asyncio.sleep(0)
     make.gate.set()
@@ -156,11 +156,11 @@ async def test_how_far_a_load_is_can_be_seen() -> None:
 
 
 async def test_a_request_that_cannot_be_honoured_is_refused_or_fails() -> None:
-    class Strict(Scripted):
+    class Strict(ScriptedBackend):
         async def prepare(self, conversation: Conversation, options: Options) -> Any:
             raise InvalidRequest("too long", param="input")
 
-    async def make(progress: Progress) -> Scripted:
+    async def make(progress: Progress) -> ScriptedBackend:
         return Strict()
 
     with pytest.raises(InvalidRequest, match="too long"):
@@ -171,7 +171,7 @@ async def test_a_request_that_cannot_be_honoured_is_refused_or_fails() -> None:
     assert failed.value.code == "invalid_prompt"
 
 
-async def _until_unloaded(lazy: OnDemandBackend, made: Scripted) -> None:
+async def _until_unloaded(lazy: OnDemandBackend, made: ScriptedBackend) -> None:
     async with asyncio.timeout(WAIT_S):
         while not made.closed:
             await asyncio.sleep(0.005)
@@ -204,7 +204,7 @@ async def test_a_model_that_is_read_is_not_idle() -> None:
 async def test_an_interrupted_reply_is_continued(there: bool) -> None:
     lazy = OnDemandBackend("m", Maker(tokens=True))
     reply = await lazy.prepare(TALK, OPTIONS) if there else OnDemandReply(lazy, prepare)
-    rest = await said(reply.resumed(ResumePoint(prompt=(), sampled=(0, 1, 2))))
+    rest = await said(reply.resume(ResumePoint(prompt_ids=(), sampled_ids=(0, 1, 2))))
     assert STORY.endswith(rest) and 0 < len(rest) < len(STORY)
 
 
@@ -276,7 +276,7 @@ async def test_a_stream_is_kept_alive_while_its_model_loads() -> None:
 
 
 async def test_what_the_backend_can_besides() -> None:
-    class Able(Scripted):
+    class Able(ScriptedBackend):
         capabilities = BackendCapabilities(completes_text=True, detokenizes=True)
 
         async def complete(self, prompt: str | tuple[int, ...], options: Options) -> Any:
@@ -286,7 +286,7 @@ async def test_what_the_backend_can_besides() -> None:
         def detokenize(self, ids: Sequence[int]) -> str:
             return f"{len(ids)} tokens"
 
-    async def able(progress: Progress) -> Scripted:
+    async def able(progress: Progress) -> ScriptedBackend:
         return Able((STORY,))
 
     asked: list[Any] = []
@@ -296,7 +296,11 @@ async def test_what_the_backend_can_besides() -> None:
         assert backend.detokenize((1, 2)) == "2 tokens"
     assert asked == [("Once", None), ("Once", "poet")]
     plain = OnDemandBackend("m", Maker())
-    for unable in (plain, LoraBackend(plain, "poet"), LoraBackend(Scripted((STORY,)), "poet")):
+    for unable in (
+        plain,
+        LoraBackend(plain, "poet"),
+        LoraBackend(ScriptedBackend((STORY,)), "poet"),
+    ):
         with pytest.raises(InvalidRequest):
             await unable.complete("Once", OPTIONS)
         with pytest.raises(BackendError, match="not known here"):
@@ -318,7 +322,7 @@ async def test_messages_are_told_or_refused(patience_s: float) -> None:
 
     told = (await ask(local(engine(["Hello"])))).json()
     assert told["output_messages"][0]["message"].startswith("Hello")
-    refused = await ask(Scripted((STORY,)))
+    refused = await ask(ScriptedBackend((STORY,)))
     error = refused.json()["error"]
     assert (refused.status_code, error["code"]) == (400, "unsupported_parameter")
     assert error["param"] == "enable_response_messages"

@@ -7,7 +7,7 @@ from contextlib import aclosing
 import pytest
 
 from antiphon.backends.base import flatten
-from antiphon.backends.scripted import Script, Scripted
+from antiphon.backends.scripted import Script, ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.stream.deltas import Close, Delta, Finish, Open, Text
@@ -19,13 +19,13 @@ CONVERSATION = Conversation(
 )
 
 
-async def play(backend: Scripted) -> list[Delta]:
+async def play(backend: ScriptedBackend) -> list[Delta]:
     reply = await backend.prepare(CONVERSATION, Options())
     return [delta async for delta in flatten(reply.deltas())]
 
 
 async def test_a_text_is_said_word_by_word() -> None:
-    deltas = await play(Scripted(["Hello  wide\nworld. "]))
+    deltas = await play(ScriptedBackend(["Hello  wide\nworld. "]))
     assert isinstance(deltas[0], Open) and isinstance(deltas[0].item, Message)
     words = [delta.text for delta in deltas if isinstance(delta, Text)]
     assert words == ["Hello", "  wide", "\nworld.", " "]
@@ -38,18 +38,18 @@ async def test_deltas_are_played_as_they_are() -> None:
     call = FunctionCall(call_id="c", name="f", arguments="")
     finish = Finish("length", Usage())
     script = [Open(call), Text("{}"), finish]
-    assert await play(Scripted([script])) == script
+    assert await play(ScriptedBackend([script])) == script
 
 
 async def test_scripts_come_one_after_another_and_again() -> None:
-    backend = Scripted(["a", "b"])
+    backend = ScriptedBackend(["a", "b"])
     said = [(await play(backend))[1] for _ in range(3)]
     assert said == [Text("a"), Text("b"), Text("a")]
     assert len(backend.requests) == 3
 
 
 async def test_only_the_latest_requests_are_remembered() -> None:
-    backend = Scripted(["a", "b", "c"])
+    backend = ScriptedBackend(["a", "b", "c"])
     for number in range(1_500):
         await backend.prepare(Conversation(items=(), instructions=str(number)), Options())
     assert len(backend.requests) == 1_000
@@ -61,11 +61,11 @@ async def test_a_function_answers_what_it_is_asked() -> None:
     def script(conversation: Conversation, options: Options) -> Script:
         return conversation.instructions or ""
 
-    assert (await play(Scripted(script)))[1] == Text("four")
+    assert (await play(ScriptedBackend(script)))[1] == Text("four")
 
 
 async def test_errors_before_and_inside_a_run() -> None:
-    backend = Scripted([InvalidRequest("no"), BackendError("broken")])
+    backend = ScriptedBackend([InvalidRequest("no"), BackendError("broken")])
     with pytest.raises(InvalidRequest):
         await backend.prepare(CONVERSATION, Options())
     reply = await backend.prepare(CONVERSATION, Options())
@@ -74,7 +74,7 @@ async def test_errors_before_and_inside_a_run() -> None:
 
 
 async def test_closing_is_counted() -> None:
-    backend = Scripted(["a b c"])
+    backend = ScriptedBackend(["a b c"])
     reply = await backend.prepare(CONVERSATION, Options())
     async with aclosing(flatten(reply.deltas())) as deltas:
         await anext(deltas)

@@ -7,9 +7,9 @@ from collections.abc import Callable, Sequence
 import pytest
 
 from antiphon.backends.base import Backend
-from antiphon.backends.local.backend import Local
-from antiphon.backends.scripted import Scripted
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.backends.scripted import ScriptedBackend
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.testing.backend_check import CHECKS, Check, check_backend
 from antiphon.testing.engine import ScriptedEngine
@@ -21,16 +21,16 @@ from tests.dialects.families import TOKENS, source
 STORY = "A boat left the harbour. It was never seen again. The sea was calm."
 
 
-def local(family: str, reply: str) -> Local:
+def local(family: str, reply: str) -> LocalBackend:
     card = ModelCard(
         name="m", context_size=1000, chat_template=source(family), bos_token=TOKENS[family][0]
     )
     engine = ScriptedEngine((reply,), special=TOKENS[family], card=card)
-    return Local(engine, Dialect(card, engine.tokenizer))
+    return LocalBackend(engine, ChatDialect(card, engine.tokenizer))
 
 
 BACKENDS: dict[str, Callable[[], Backend]] = {
-    "scripted": lambda: Scripted((STORY,)),
+    "scripted": lambda: ScriptedBackend((STORY,)),
     "local": lambda: local("smol", STORY),
     "local that thinks": lambda: local("qwen", f"<think>\nHm.\n</think>\n\n{STORY}<|im_end|>"),
     "local that is cut": lambda: local("gemma", STORY * 9),
@@ -44,7 +44,7 @@ async def test_keeps_the_contract(name: str, check: Check) -> None:
 
 
 async def test_the_battery_stops_what_it_began() -> None:
-    backend = Scripted((STORY,))
+    backend = ScriptedBackend((STORY,))
     await check_backend(backend)
     assert backend.aborted > 20 and not backend.closed
 
@@ -72,4 +72,4 @@ END = Finish("stop", USAGE)
 )
 async def test_what_breaks_the_contract_is_noticed(script: Sequence[Delta], complaint: str) -> None:
     with pytest.raises(AssertionError, match=complaint):
-        await check_backend(Scripted((script,)))
+        await check_backend(ScriptedBackend((script,)))

@@ -12,8 +12,8 @@ from msgspec.structs import replace
 from antiphon.conversation import Conversation, Options
 from antiphon.dialects import base
 from antiphon.dialects.base import Parser, Rendered
-from antiphon.dialects.chat.dialect import Dialect
-from antiphon.stream.deltas import Close, Delta, Reason, SampledTokens, Text
+from antiphon.dialects.chat.dialect import ChatDialect
+from antiphon.stream.deltas import Close, Delta, FinishReason, SampledTokens, Text
 from antiphon.testing.dialect_check import CHECKS, Check, Model, check_dialect
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Chunk, ModelCard, Prompt
@@ -57,7 +57,7 @@ def model(family: str, kind: type[WordTokenizer] = WordTokenizer) -> Model:
         eos_token=END,
         fingerprint="f",
     )
-    return Model(Dialect(card, tokenizer, today=lambda: datetime(2026, 7, 9)), tokenizer, "f")
+    return Model(ChatDialect(card, tokenizer, today=lambda: datetime(2026, 7, 9)), tokenizer, "f")
 
 
 @pytest.mark.parametrize("check", CHECKS.values(), ids=CHECKS)
@@ -107,13 +107,13 @@ class Reader:
         return self._inner.reasoning_tokens
 
     @property
-    def thinking(self) -> bool:
-        return self._inner.thinking
+    def is_thinking(self) -> bool:
+        return self._inner.is_thinking
 
     def feed(self, chunk: Chunk) -> Iterable[Delta]:
         return self._change(list(self._inner.feed(chunk)))
 
-    def finish(self, reason: Reason) -> Iterable[Delta]:
+    def finish(self, reason: FinishReason) -> Iterable[Delta]:
         return self._change(list(self._inner.finish(reason)))
 
 
@@ -126,7 +126,7 @@ def as_rendered(conversation: Conversation, rendered: Rendered) -> Rendered:
 
 
 def extended_blindly(conversation: Conversation, rendered: Rendered) -> Rendered:
-    kept = conversation.kept.ids if conversation.kept else ()
+    kept = conversation.stored_tokens.ids if conversation.stored_tokens else ()
     return replace(rendered, prompt=Prompt((*kept, *rendered.prompt.ids[len(kept) :])))
 
 

@@ -25,18 +25,18 @@ from antiphon.dialects.base import Dialect, Rendered
 from antiphon.dialects.tools import restrict_tools, shown_tools
 from antiphon.engines.base import Engine, MeasuresImages, Sampling
 from antiphon.errors import BackendError, CannotContinue, context_length_exceeded
-from antiphon.stream.deltas import Delta, Finish, Reason
+from antiphon.stream.deltas import Delta, Finish, FinishReason
 from antiphon.tokens import Chunk, Constraint, Prompt
 from antiphon.wire.response import InputTokensDetails, OutputTokensDetails, Usage
 
 from .capability_checks import accepts_grammar, check_bias, check_options, enforces_schema
-from .sampling import recommended, sampling_of
+from .sampling import recommended_options, sampling_of
 from .text_completion import as_text, continuing
 
-__all__ = ["Local", "LocalReply"]
+__all__ = ["LocalBackend", "LocalReply"]
 
 
-class Local(Backend):
+class LocalBackend(Backend):
     """``Backend`` of one engine, which it owns."""
 
     def __init__(self, engine: Engine, dialect: Dialect) -> None:
@@ -47,7 +47,7 @@ class Local(Backend):
     @property
     def capabilities(self) -> BackendCapabilities:
         return BackendCapabilities(
-            images=self._dialect.sees_images,
+            images=self._dialect.supports_images,
             completes_text=True,
             detokenizes=True,
             reasoning_retention=self._dialect.reasoning_retention,
@@ -58,8 +58,8 @@ class Local(Backend):
         return self._engine.card.context_size
 
     @property
-    def recommended(self) -> Mapping[str, Any]:
-        return recommended(self._engine.card.generation)
+    def recommended_options(self) -> Mapping[str, Any]:
+        return recommended_options(self._engine.card.generation)
 
     async def prepare(self, conversation: Conversation, options: Options) -> Reply:
         """Render and check. Raises ``InvalidRequest`` with the path of the field for whatever the
@@ -105,7 +105,9 @@ class Local(Backend):
             form=enforced_form(options, grammars)
             if is_whole
             else await answer_format(options, grammars),
-            calls=tool_call_rules(shown, grammars, held=holds_calls, strays=options.strays),
+            calls=tool_call_rules(
+                shown, grammars, held=holds_calls, strays=options.accept_stray_calls
+            ),
             holds_form=is_whole,
             holds_calls=holds_calls,
             talks=bool(shown.tools) and not holds_calls,
@@ -191,7 +193,7 @@ class Local(Backend):
 class LocalReply(Reply):
     """``Reply`` of a local model: rendered and checked, nothing generated yet."""
 
-    dropped: tuple[str, ...] = ()
+    dropped_ids: tuple[str, ...] = ()
 
     def __init__(
         self,
@@ -210,10 +212,10 @@ class LocalReply(Reply):
         self._besides = besides
         self._begun = begun
         self._options = options
-        self._budget = options.thinking_budget if rendered.unthink else None
+        self._budget = options.thinking_budget if rendered.reasoning_end_ids else None
         #: The thinking was cut short.
         self._thought = False
-        self.dropped = dropped
+        self.dropped_ids = dropped
 
     @property
     def may_fail_early(self) -> bool:
@@ -224,32 +226,32 @@ class LocalReply(Reply):
         return len(self._rendered.prompt.ids) + self._besides
 
     @property
-    def kept(self) -> PromptTokens:
+    def prompt_tokens(self) -> PromptTokens:
         return PromptTokens(
             ids=self._rendered.prompt.ids, fingerprint=self._engine.card.fingerprint
         )
 
-    def resumed(self, begun: ResumePoint) -> LocalReply:
+    def resume(self, point: ResumePoint) -> LocalReply:
         """From the tokens so far. A grammar cannot be entered in the middle: one that only makes
         the reply better is left out, one that is needed makes this impossible. Images stand where
         they stood only in a prompt that is the same."""
         rendered, sampling = self._rendered, self._sampling
-        if rendered.prompt.images and rendered.prompt.ids != begun.prompt:
+        if rendered.prompt.images and rendered.prompt.ids != point.prompt_ids:
             raise CannotContinue("its images would stand elsewhere")
-        if begun.sampled and sampling.constraint is not None:
+        if point.sampled_ids and sampling.constraint is not None:
             if sampling.constraint.needed:
                 raise CannotContinue("its format was enforced by a grammar")
             sampling = replace(sampling, constraint=None)
-        prompt = Prompt(begun.prompt, rendered.prompt.images)
+        prompt = Prompt(point.prompt_ids, rendered.prompt.images)
         rendered = replace(rendered, prompt=prompt)
         return LocalReply(
             self._engine,
             rendered,
             sampling,
             self._options,
-            self.dropped,
+            self.dropped_ids,
             besides=self._besides,
-            begun=begun.sampled,
+            begun=point.sampled_ids,
         )
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -260,8 +262,8 @@ class LocalReply(Reply):
         reason, stopped, untold = self._caught_up(), False, 0
         while reason is None:
             if self._has_thought_enough:
-                sampled.extend(self._rendered.unthink)
-                yield tuple(parser.feed(Chunk(self._rendered.unthink)))
+                sampled.extend(self._rendered.reasoning_end_ids)
+                yield tuple(parser.feed(Chunk(self._rendered.reasoning_end_ids)))
                 self._thought = True
             prompt, sampling = self._continuation(sampled)
             if sampling.max_tokens < 1:
@@ -285,7 +287,9 @@ class LocalReply(Reply):
         finish = Finish(reason, self._usage(len(sampled), untold, cached), stopped)
         yield (*known, *parser.finish(reason), finish)
 
-    def _read(self, chunk: Chunk, sampled: array[int]) -> tuple[tuple[Delta, ...], Reason | None]:
+    def _read(
+        self, chunk: Chunk, sampled: array[int]
+    ) -> tuple[tuple[Delta, ...], FinishReason | None]:
         """What a chunk says, and why the reply is over, if it is. Where the reply may end before
         the engine does, at a token: what else came with it is dropped, however much that was."""
         parser, known = self._rendered.parser, list[Delta]()
@@ -293,23 +297,23 @@ class LocalReply(Reply):
         for piece in _pieces(chunk) if is_exact else (chunk,):
             sampled.extend(piece.ids)
             known += parser.feed(self._with_stop(piece))
-            reason: Reason | None = "stop" if parser.done else piece.finish
+            reason: FinishReason | None = "stop" if parser.done else piece.finish
             if reason is not None or self._has_thought_enough:
                 break
         return tuple(known), reason
 
     def _with_stop(self, chunk: Chunk) -> Chunk:
         """The chunk with the stop string that ended it, where that is part of the answer."""
-        if self._options.stop_shown and chunk.stop_text in self._options.stop:
+        if self._options.include_stop_text and chunk.stop_text in self._options.stop:
             return replace(chunk, tail=chunk.tail + (chunk.stop_text or ""))
         return chunk
 
     @property
     def _has_thought_enough(self) -> bool:
         parser, budget = self._rendered.parser, self._budget
-        return budget is not None and parser.thinking and parser.reasoning_tokens >= budget
+        return budget is not None and parser.is_thinking and parser.reasoning_tokens >= budget
 
-    def _caught_up(self) -> Reason | None:
+    def _caught_up(self) -> FinishReason | None:
         """Bring the parser to where the reply was interrupted: what it says to that has been said.
         Returns why the reply is over, if it is."""
         if not self._begun:
@@ -338,7 +342,7 @@ class LocalReply(Reply):
             input_tokens_details=InputTokensDetails(cached_tokens=min(cached, self.input_tokens)),
             output_tokens=told + untold,
             output_tokens_details=OutputTokensDetails(
-                reasoning_tokens=parser.reasoning_tokens + (untold if parser.thinking else 0)
+                reasoning_tokens=parser.reasoning_tokens + (untold if parser.is_thinking else 0)
             ),
             total_tokens=self.input_tokens + told + untold,
         )

@@ -13,7 +13,7 @@ from antiphon.dialects.base import Rendered
 from antiphon.engines.base import Sampling
 from antiphon.sampling import SamplingOptions
 
-__all__ = ["recommended", "sampling_of"]
+__all__ = ["recommended_options", "sampling_of"]
 
 #: What model files call a recommended value (``general.sampling.*`` of GGUF, generation_config of
 #: Hugging Face) → the option.
@@ -28,7 +28,7 @@ _RECOMMENDED: Mapping[str, str] = {
 }
 
 
-def recommended(generation: Mapping[str, Any]) -> dict[str, Any]:
+def recommended_options(generation: Mapping[str, Any]) -> dict[str, Any]:
     """What a model's files recommend, by the names of ``Options``."""
     return {
         option: generation[name]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from antiphon.dialects.base import Rendered
-from antiphon.dialects.parser.parser import Parser
+from antiphon.dialects.parser.parser import FormatParser
 from antiphon.engines.base import Engine
 from antiphon.errors import InvalidRequest, context_length_exceeded
 from antiphon.tokens import Prompt, Tokenizer
@@ -36,14 +36,14 @@ def continuing(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
     return Rendered(prompt=Prompt(ids), parser=as_text(tokenizer))
 
 
-def as_text(tokenizer: Tokenizer, *, is_json: bool = False) -> Parser:
+def as_text(tokenizer: Tokenizer, *, is_json: bool = False) -> FormatParser:
     """Reads nothing into what is written. ``is_json``: it is held to that."""
-    return Parser(
+    return FormatParser(
         tokenizer,
         reasoning=None,
         tools=None,
         shapes={},
         thinking=False,
-        held=is_json,
-        is_json=is_json,
+        constrained=is_json,
+        json_answer=is_json,
     )

@@ -45,7 +45,7 @@ _KEPT = 200
 #: Option → the field of the request that it came from, where that is called otherwise.
 _FIELDS: Mapping[str, str] = {
     "adapter": "model",
-    "stop_shown": "include_stop_str_in_output",
+    "include_stop_text": "include_stop_str_in_output",
     "thinking_budget": "thinking_token_budget",
 }
 
@@ -72,7 +72,7 @@ class RemoteBackend(Backend, ABC):
     #: Formats of images that this kind of server cannot read.
     unread: Collection[str] = ()
     context_size: int | None = None
-    recommended: Mapping[str, Any] = {}
+    recommended_options: Mapping[str, Any] = {}
     #: Only the upstream knows whether its model sees images; it rejects them itself.
     capabilities = BackendCapabilities(images=True)
 
@@ -102,7 +102,9 @@ class RemoteBackend(Backend, ABC):
         holds, grammars = self.enforces_format(options), self._grammars
         asked = ValidationPlan(
             form=await (trusted_form if holds else answer_format)(options, grammars),
-            calls=tool_call_rules(shown, grammars, held=self.enforces_calls, strays=options.strays),
+            calls=tool_call_rules(
+                shown, grammars, held=self.enforces_calls, strays=options.accept_stray_calls
+            ),
             holds_form=holds,
             holds_calls=self.enforces_calls,
             talks=bool(shown.tools or options.tools),
@@ -148,7 +150,7 @@ class UpstreamReply(Reply):
     """``Reply`` of an upstream: nothing has been asked yet."""
 
     input_tokens = 0
-    dropped: tuple[str, ...] = ()
+    dropped_ids: tuple[str, ...] = ()
     may_fail_early = True
 
     def __init__(
@@ -165,8 +167,8 @@ class UpstreamReply(Reply):
         self._body = backend.encode_request(conversation, options, shown)
         self.input_tokens = _weight(self._body)
 
-    def resumed(self, begun: ResumePoint) -> UpstreamReply:
-        if begun.sampled:
+    def resume(self, point: ResumePoint) -> UpstreamReply:
+        if point.sampled_ids:
             raise CannotContinue("its model is elsewhere")
         return self
 
@@ -230,7 +232,7 @@ class UpstreamReply(Reply):
         if found is None:
             return False
         (self._conversation, self._body), dropped = found
-        self.dropped += dropped
+        self.dropped_ids += dropped
         self.input_tokens = _weight(self._body)
         return True
 

@@ -76,7 +76,7 @@ class DeltaBuilder:
         self.out.append(Open(item))
         self.open = kind
 
-    def call(self, shape: ToolShape, call_id: str, caller: Caller | UnsetType = UNSET) -> None:
+    def open_call(self, shape: ToolShape, call_id: str, caller: Caller | UnsetType = UNSET) -> None:
         """An id that another call has is none: the run gives one. ``caller``: the program that
         makes it, if one does."""
         call_id = "" if call_id in self._call_ids else call_id[:256]
@@ -94,7 +94,7 @@ class DeltaBuilder:
     def add_arguments(self, text: str) -> None:
         self._say(text, (), "text")
 
-    def end_call(self) -> None:
+    def close_call(self) -> None:
         self.close()
 
     def close(self, kept: str = "", **result: Any) -> None:

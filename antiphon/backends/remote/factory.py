@@ -11,11 +11,11 @@ from functools import partial
 from typing import Any, TypeVar
 from urllib.parse import urlsplit
 
-from antiphon.backends.remote.chat_completions.backend import ChatCompletions
-from antiphon.backends.remote.responses.backend import Responses
+from antiphon.backends.remote.chat_completions.backend import ChatCompletionsBackend
+from antiphon.backends.remote.responses.backend import ResponsesBackend
 from antiphon.dialects.base import Parser
 from antiphon.dialects.formats.registry import SHIPPED, Formats
-from antiphon.dialects.parser.parser import Parser as Scanner
+from antiphon.dialects.parser.parser import FormatParser
 from antiphon.errors import SetupError
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.endpoint import listing, only_model, owner_of, reach
@@ -25,7 +25,7 @@ from .responses import servers as responses_flavours
 
 __all__ = ["chat_completions", "responses"]
 
-_Row = TypeVar("_Row", chat_flavours.Flavour, responses_flavours.Flavour)
+_Row = TypeVar("_Row", chat_flavours.ChatFlavour, responses_flavours.ResponsesFlavour)
 
 
 async def chat_completions(
@@ -40,14 +40,14 @@ async def chat_completions(
     template: Mapping[str, Any] | None = None,
     adapters: Mapping[str, str] | None = None,
     options: Mapping[str, Any] | None = None,
-) -> ChatCompletions:
+) -> ChatCompletionsBackend:
     """The model of the server at ``url`` that it calls ``model``, or its first one. ``name``: what
     it is called here. ``reasoning_format``: how thinking is marked in the text it answers, where it
     does not tell it apart, one of ``formats``. Raises ``SetupError``."""
     reader = _reader(name, reasoning_format, formats)
     upstream, told = reach(name, url, key, options or {})
     model, flavour = await _found(name, upstream, model, told.flavour, chat_flavours.FLAVOURS)
-    return ChatCompletions(
+    return ChatCompletionsBackend(
         upstream,
         model,
         flavour,
@@ -68,12 +68,12 @@ async def responses(
     context_size: int | None = None,
     template: Mapping[str, Any] | None = None,
     options: Mapping[str, Any] | None = None,
-) -> Responses:
+) -> ResponsesBackend:
     """The model of the server of the Responses API at ``url``. As ``chat_completions``."""
     upstream, told = reach(name, url, key, options or {})
     rows = responses_flavours.FLAVOURS
     model, flavour = await _found(name, upstream, model, told.flavour, rows)
-    return Responses(
+    return ResponsesBackend(
         upstream,
         model,
         flavour,
@@ -127,7 +127,13 @@ def _reader(
     if form is None:
         return None
     return partial(
-        Scanner, _Spelled(), reasoning=form, tools=None, shapes={}, thinking=False, parallel=True
+        FormatParser,
+        _Spelled(),
+        reasoning=form,
+        tools=None,
+        shapes={},
+        thinking=False,
+        parallel=True,
     )
 
 

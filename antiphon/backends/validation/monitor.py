@@ -72,7 +72,7 @@ class StreamValidator:
         have begun right."""
         last = known[-1] if known else None
         if isinstance(last, Finish):
-            self._is_cut = self._is_cut or last.stopped
+            self._is_cut = self._is_cut or last.stopped_by_string
             if last.reason != "stop":
                 self.waits = False
                 return None

@@ -105,11 +105,11 @@ class RetryingReply(ReplyWrapper):
         self._behind: tuple[Item, ...] = ()
 
     @property
-    def kept(self) -> None:
+    def prompt_tokens(self) -> None:
         return None
 
-    def resumed(self, begun: ResumePoint) -> Reply:
-        if begun.sampled:
+    def resume(self, point: ResumePoint) -> Reply:
+        if point.sampled_ids:
             raise CannotContinue("its format was checked")
         return self
 
@@ -148,7 +148,7 @@ class RetryingReply(ReplyWrapper):
                     self._used = add_usage(self._used, delta.usage)
                     delta = replace(delta, usage=self._used)
                     if delta.reason == "stop":
-                        held = await self._right(held, has_called, delta.stopped)
+                        held = await self._right(held, has_called, delta.stopped_by_string)
                     if self._fault:
                         return
                 else:
@@ -229,11 +229,11 @@ class MonitoredReply(ReplyWrapper):
         self._is_held = False
 
     @property
-    def kept(self) -> PromptTokens | None:
-        return None if self._is_held else self._reply.kept
+    def prompt_tokens(self) -> PromptTokens | None:
+        return None if self._is_held else self._reply.prompt_tokens
 
-    def resumed(self, begun: ResumePoint) -> Reply:
-        return MonitoredReply(self._reply.resumed(begun), self._watch, self._checked)
+    def resume(self, point: ResumePoint) -> Reply:
+        return MonitoredReply(self._reply.resume(point), self._watch, self._checked)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
         watch, is_out = self._watch, False

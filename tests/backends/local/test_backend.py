@@ -11,9 +11,9 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import flatten
-from antiphon.backends.local.backend import Local
-from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint, ToolChoice
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
@@ -30,7 +30,7 @@ from antiphon.wire.items import (
     Reasoning,
 )
 from antiphon.wire.response import JsonObjectFormat, TextConfig
-from antiphon.wire.tools import Choice, Function
+from antiphon.wire.tools import Function
 from tests.attachments.samples import data_url, png
 
 SPECIAL = ("<|im_start|>", "<|im_end|>", "<think>", "</think>", "<tool_call>", "</tool_call>")
@@ -51,7 +51,7 @@ WEATHER = Function(
     parameters={"type": "object", "properties": {"city": {"type": "string"}}},
 )
 LOOK = Function(name="look", parameters={"type": "object"})
-ONLY_LOOK = Choice(type="allowed_tools", mode="auto", tools=(Choice(type="function", name="look"),))
+ONLY_LOOK = ToolChoice("auto", frozenset({("look", None)}))
 CALL = '<tool_call>\n{"name": "weather", "arguments": {"city": "Oslo"}}\n</tool_call>'
 
 
@@ -74,8 +74,8 @@ def engine(*replies: Any, context: int = 2000, **more: Any) -> ScriptedEngine:
     return ScriptedEngine(replies or ("Hello!",), special=SPECIAL, card=card, **more)
 
 
-def local(engine: ScriptedEngine) -> Local:
-    return Local(engine, Dialect(engine.card, engine.tokenizer))
+def local(engine: ScriptedEngine) -> LocalBackend:
+    return LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
 
 
 class Told(Struct):
@@ -105,11 +105,11 @@ class Told(Struct):
 
 
 async def ask(
-    backend: Local, *items: Item, kept: PromptTokens | None = None, **options: Any
+    backend: LocalBackend, *items: Item, kept: PromptTokens | None = None, **options: Any
 ) -> Told:
-    conversation = Conversation(items=items, kept=kept)
+    conversation = Conversation(items=items, stored_tokens=kept)
     reply = await backend.prepare(conversation, Options(**options))
-    return Told([delta async for delta in flatten(reply.deltas())], reply.kept)
+    return Told([delta async for delta in flatten(reply.deltas())], reply.prompt_tokens)
 
 
 @pytest.mark.requirement("D-80")
@@ -360,7 +360,7 @@ async def test_truncation_drops_the_oldest_items_and_whole_calls(kept: tuple[int
         reply = await local(played).prepare(
             conversation, Options(truncate=True, max_output_tokens=16)
         )
-        assert reply.dropped == tuple(item.id for item in LONG[:dropped])
+        assert reply.dropped_ids == tuple(item.id for item in LONG[:dropped])
         assert reply.input_tokens == await size(LONG[dropped:])
 
 
@@ -371,7 +371,7 @@ async def test_an_output_is_dropped_with_its_call() -> None:
         Conversation(items=LONG, instructions="Be kind."),
         Options(truncate=True, max_output_tokens=16),
     )
-    assert {"i2", "i3"} <= set(reply.dropped)
+    assert {"i2", "i3"} <= set(reply.dropped_ids)
 
 
 async def test_truncation_never_drops_the_last_user_message() -> None:
@@ -385,7 +385,7 @@ async def test_truncation_keeps_what_the_developer_says() -> None:
     reply = await local(played).prepare(
         Conversation(items=(rules, *LONG)), Options(truncate=True, max_output_tokens=16)
     )
-    assert "i0" not in reply.dropped
+    assert "i0" not in reply.dropped_ids
 
 
 async def test_closing_the_backend_closes_the_engine() -> None:
@@ -454,18 +454,18 @@ async def test_no_room_for_an_answer_behind_the_thinking_is_a_cut() -> None:
 
 async def test_what_was_interrupted_sees_its_images_where_they_stood() -> None:
     seeing = engine("Hello!", capabilities=Capabilities(images="apart"))
-    dialect = Dialect(seeing.card, seeing.tokenizer, images="apart")
-    backend = Local(seeing, dialect)
+    dialect = ChatDialect(seeing.card, seeing.tokenizer, images="apart")
+    backend = LocalBackend(seeing, dialect)
     parts = (InputText(text="See: "), InputImage(image_url=data_url(png())))
     conversation = Conversation((Message(id="m", role="user", content=parts),))
     reply = await backend.prepare(conversation, Options())
-    ids = reply.kept.ids  # type: ignore[union-attr]
-    async with aclosing(flatten(reply.resumed(ResumePoint(ids, (72,))).deltas())) as deltas:
+    ids = reply.prompt_tokens.ids  # type: ignore[union-attr]
+    async with aclosing(flatten(reply.resume(ResumePoint(ids, (72,))).deltas())) as deltas:
         assert [delta async for delta in deltas]
     ((asked, _),) = seeing.requests
     assert asked.ids == (*ids, 72) and [image.content for image in asked.images] == [png()]
     with pytest.raises(CannotContinue, match="images"):
-        reply.resumed(ResumePoint((ids[0], *ids), (72,)))
+        reply.resume(ResumePoint((ids[0], *ids), (72,)))
 
 
 async def test_what_is_said_to_a_processor_of_images_is_no_argument_of_vllms() -> None:

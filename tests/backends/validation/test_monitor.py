@@ -12,13 +12,13 @@ from antiphon.backends.validation.answer_format import enforced_form
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.monitor import StreamValidator
 from antiphon.backends.validation.tool_calls import tool_call_rules
-from antiphon.conversation import Options
+from antiphon.conversation import Options, ToolChoice
 from antiphon.dialects.base import Parser
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.harmony import grammar as harmony_grammar
 from antiphon.dialects.harmony import parser as harmony_parser
-from antiphon.dialects.parser.parser import Parser as Scanner
+from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.tools import shown_tools
 from antiphon.stream.deltas import Finish
 from antiphon.testing.tokenizer import END, ByteTokenizer
@@ -42,8 +42,12 @@ TRIP = Function(
 ODD = Custom(name="odd", format=Grammar(syntax="regex", definition='[ab<|>\n"]{1,9}'))
 FORM = JsonSchemaFormat(name="n", schema=closed(s={"type": "string"}, n={"type": "boolean"}))
 ASKED: dict[str, dict[str, Any]] = {
-    "calls": {"tools": (TRIP,), "tool_choice": "required", "parallel_tool_calls": False},
-    "custom calls": {"tools": (ODD,), "tool_choice": "required"},
+    "calls": {
+        "tools": (TRIP,),
+        "tool_choice": ToolChoice("required"),
+        "parallel_tool_calls": False,
+    },
+    "custom calls": {"tools": (ODD,), "tool_choice": ToolChoice("required")},
     "an answer": {"text": TextConfig(format=FORM)},
 }
 GRAMMARS = GrammarCache()
@@ -71,20 +75,22 @@ async def test_what_is_held_to_is_right(name: str, asked: dict[str, Any]) -> Non
     ends = (tag for tag in (*thinks.open, *thinks.close) if tag == tag.strip())
     tokenizer = ByteTokenizer(sorted(specials(row).union(ends)))
     constraint = GrammarBuilder(tokenizer, row, thinks).constraint(options, shown, False)
-    parser = Scanner(tokenizer, reasoning=thinks, tools=row, shapes=shown.shapes, thinking=False)
+    parser = FormatParser(
+        tokenizer, reasoning=thinks, tools=row, shapes=shown.shapes, thinking=False
+    )
     ids = drawn(tokenizer, constraint, name)
     assert await fault(parser, ids, options) is None, b"".join(map(tokenizer.piece, ids))
 
 
 @pytest.mark.parametrize("asked", ASKED.values(), ids=ASKED)
 async def test_so_it_is_in_harmony(asked: dict[str, Any]) -> None:
-    tokenizer = ByteTokenizer(list(harmony_parser.CONTROLS.values()))
-    codes, options = harmony_parser.Codes.of(tokenizer), Options(**asked)
+    tokenizer = ByteTokenizer(list(harmony_parser.CONTROL_TOKENS.values()))
+    codes, options = harmony_parser.TokenCodes.from_tokenizer(tokenizer), Options(**asked)
     shown = shown_tools(options, ())
     constraint = harmony_grammar.Grammarian(tokenizer).reply(options, shown, None)
     for seed in range(5):
-        parser = harmony_parser.Parser(
-            tokenizer, codes, shapes=shown.shapes, held=True, is_json="text" in asked
+        parser = harmony_parser.HarmonyParser(
+            tokenizer, codes, shapes=shown.shapes, constrained=True, json_answer="text" in asked
         )
         ids = drawn(tokenizer, constraint, f"harmony {seed}", end="<|return|>")
         assert await fault(parser, ids, options) is None, b"".join(map(tokenizer.piece, ids))

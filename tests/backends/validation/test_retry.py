@@ -7,17 +7,17 @@ from typing import Any
 import pytest
 
 from antiphon.backends.base import Reply, flatten
-from antiphon.backends.local.backend import Local
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.backends.validation import schema_validator as judge
-from antiphon.conversation import Conversation, Options, ResumePoint
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities
 from antiphon.errors import CannotContinue, InvalidRequest, RunError
 from antiphon.stream.deltas import Close, Delta, Finish, Open, SampledTokens, Text
 from antiphon.wire.extensions import read_guides
 from antiphon.wire.items import FunctionCall, Message, Reasoning
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
-from antiphon.wire.tools import Choice, Function
+from antiphon.wire.tools import Function
 from tests.backends.local.test_backend import CALL, LOOK, ONLY_LOOK, WEATHER, engine, user
 
 AGE = {"type": "object", "properties": {"age": {"type": "integer"}}, "required": ["age"]}
@@ -35,7 +35,7 @@ async def told(
 
 
 async def asked(played: Any, **options: Any) -> Reply:
-    backend = Local(played, Dialect(played.card, played.tokenizer))
+    backend = LocalBackend(played, ChatDialect(played.card, played.tokenizer))
     return await backend.prepare(Conversation((user("How old?"),)), Options(**options))
 
 
@@ -139,7 +139,7 @@ def call(arguments: str) -> str:
     ("options", "wrong"),
     [
         ({"tools": (STRICT,)}, call('{"days": "two"}')),
-        ({"tools": (STRICT,), "tool_choice": "required"}, "Sunny."),
+        ({"tools": (STRICT,), "tool_choice": ToolChoice("required")}, "Sunny."),
         ({"tools": (STRICT,), "text": SCHEMA}, "Sunny."),
         ({"tools": (WEATHER,), "text": SCHEMA}, "Sunny."),
     ],
@@ -166,7 +166,7 @@ LETTERS = {"type": "array", "items": {"enum": ["a", "b"]}, "uniqueItems": True}
 async def test_what_a_grammar_cannot_hold_to_is_judged(grammars: bool) -> None:
     format = JsonSchemaFormat(name="n", schema=LETTERS)
     played = engine('["a", "a"]', '["b", "a"]', capabilities=Capabilities(constraints=grammars))
-    backend = Local(played, Dialect(played.card, played.tokenizer))
+    backend = LocalBackend(played, ChatDialect(played.card, played.tokenizer))
     options = Options(text=TextConfig(format=format))
     reply = await backend.prepare(Conversation((user("?"),)), options)
     assert text([delta async for delta in flatten(reply.deltas())]) == '["b", "a"]'
@@ -201,7 +201,7 @@ async def test_a_schema_that_cannot_even_be_judged_by_is_refused() -> None:
 
 async def test_an_engine_that_knows_schemas_alone_is_given_them() -> None:
     played = engine('{"age": 7}', capabilities=Capabilities(schemas=True))
-    backend = Local(played, Dialect(played.card, played.tokenizer))
+    backend = LocalBackend(played, ChatDialect(played.card, played.tokenizer))
     reply = await backend.prepare(Conversation((user("?"),)), Options(text=SCHEMA))
     assert text([delta async for delta in flatten(reply.deltas())]) == '{"age": 7}'
     constraint = played.requests[0][1].constraint
@@ -210,11 +210,11 @@ async def test_an_engine_that_knows_schemas_alone_is_given_them() -> None:
 
 async def test_it_cannot_be_continued_after_an_interruption() -> None:
     played = engine('{"age": 7}', capabilities=NO_GRAMMARS)
-    backend = Local(played, Dialect(played.card, played.tokenizer))
+    backend = LocalBackend(played, ChatDialect(played.card, played.tokenizer))
     reply = await backend.prepare(Conversation((user("?"),)), Options(text=SCHEMA))
-    assert reply.kept is None and reply.resumed(ResumePoint((1,), ())) is reply
+    assert reply.prompt_tokens is None and reply.resume(ResumePoint((1,), ())) is reply
     with pytest.raises(CannotContinue):
-        reply.resumed(ResumePoint((1,), (2,)))
+        reply.resume(ResumePoint((1,), (2,)))
 
 
 async def test_json_may_be_written_in_other_ways_than_a_grammar_has_it() -> None:
@@ -245,8 +245,8 @@ async def test_what_is_held_to_comes_as_it_is_said_and_is_kept() -> None:
         texts += sum(isinstance(delta, Text) for delta in known)
         sampled += sum(len(delta.ids) for delta in known if isinstance(delta, SampledTokens))
         assert seen == sampled  # nothing waits for its end
-    assert texts >= len('{"age": 7}') and reply.kept is not None
-    assert reply.kept.ids == played.requests[0][0].ids
+    assert texts >= len('{"age": 7}') and reply.prompt_tokens is not None
+    assert reply.prompt_tokens.ids == played.requests[0][0].ids
 
 
 @pytest.mark.requirement("VN-43")
@@ -278,13 +278,16 @@ async def test_what_is_wrong_from_the_first_is_held_back_and_asked_for_again() -
     played = engine("Seven.", "Seven!", '{"age": 7}', capabilities=GRAMMARS)
     reply = await asked(played, text=SCHEMA)
     deltas = [delta async for delta in flatten(reply.deltas())]
-    assert text(deltas) == '{"age": 7}' and reply.kept is None
+    assert text(deltas) == '{"age": 7}' and reply.prompt_tokens is None
     assert all(sampling.constraint is not None for _, sampling in played.requests)
     assert [type(d.item) for d in deltas if isinstance(d, Open)] == [Message]
 
 
 async def test_calls_are_read_along_as_well() -> None:
-    strict, forced = {"tools": (STRICT,)}, {"tools": (STRICT,), "tool_choice": "required"}
+    strict, forced = (
+        {"tools": (STRICT,)},
+        {"tools": (STRICT,), "tool_choice": ToolChoice("required")},
+    )
     for options, said in (
         (strict, call('{"days": "two"}')),
         (forced, "Sunny."),
@@ -303,7 +306,7 @@ async def test_a_stop_string_may_end_what_has_begun_right(can: Capabilities) -> 
     for said in ("ada@home.com\n", "ada@\nhome.com"):
         deltas, _ = await told(said, can=can, guide=guide, stop=("\n",))
         assert text(deltas) == said.partition("\n")[0]
-        assert isinstance(deltas[-1], Finish) and deltas[-1].stopped
+        assert isinstance(deltas[-1], Finish) and deltas[-1].stopped_by_string
     with pytest.raises(RunError, match="grammar"):
         await told("Ada\n", can=can, guide=guide, stop=("\n",))
 
@@ -338,7 +341,7 @@ async def test_where_nothing_keeps_a_model_from_it_it_is_not_shown_what_it_may_n
     assert "may not be called now" in second
     deltas, played = await told("Nothing to see.", **tools)
     assert text(deltas) == "Nothing to see." and len(played.requests) == 1
-    required = Choice(type="allowed_tools", mode="required", tools=ONLY_LOOK.tools)
+    required = ToolChoice("required", ONLY_LOOK.allowed)
     deltas, played = await told("No.", look, tools=tools["tools"], tool_choice=required)
     assert len(played.requests) == 2 and isinstance(deltas[-1], Finish)
     assert [d.item.name for d in deltas if isinstance(d, Open)] == ["look"]  # type: ignore[union-attr]

@@ -28,10 +28,10 @@ from antiphon.upstream.client import Upstream
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .messages import messages
-from .servers import STANDARD, Flavour
-from .stream_parser import Reading
+from .servers import STANDARD, ChatFlavour
+from .stream_parser import ChatStreamParser
 
-__all__ = ["ChatCompletions"]
+__all__ = ["ChatCompletionsBackend"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -41,7 +41,7 @@ _PARTICULAR = (
     "min_p",
     "repetition_penalty",
     "ignore_eos",
-    "stop_shown",
+    "include_stop_text",
     "priority",
     "cache_salt",
     "thinking_budget",
@@ -49,7 +49,7 @@ _PARTICULAR = (
 )
 
 
-class ChatCompletions(RemoteBackend):
+class ChatCompletionsBackend(RemoteBackend):
     """``Backend`` of a server of Chat Completions. ``reader``: makes what reads thinking in the
     content, for servers that leave it there. ``adapters``: what they are called here → what
     there."""
@@ -60,7 +60,7 @@ class ChatCompletions(RemoteBackend):
         self,
         upstream: Upstream,
         model: str,
-        flavour: Flavour,
+        flavour: ChatFlavour,
         *,
         context_size: int | None = None,
         body: Mapping[str, Any] | None = None,
@@ -120,8 +120,8 @@ class ChatCompletions(RemoteBackend):
 
     def stream_parser(
         self, conversation: Conversation, options: Options, shown: PromptTools, given: int
-    ) -> Reading:
-        return Reading(
+    ) -> ChatStreamParser:
+        return ChatStreamParser(
             shown.shapes,
             taken=(getattr(item, "call_id", None) or "" for item in conversation.items),
             thinking=None if self._reader is None else self._reader(),
@@ -133,7 +133,7 @@ class ChatCompletions(RemoteBackend):
 # --- what is asked -------------------------------------------------------------------------------
 
 
-def _check(options: Options, flavour: Flavour) -> None:
+def _check(options: Options, flavour: ChatFlavour) -> None:
     check_server_options(options, _PARTICULAR, flavour.fields)
     if flavour.without is not None and getattr(options, flavour.without) is not None:
         raise unsupported(flavour.without)
@@ -143,7 +143,7 @@ def _check(options: Options, flavour: Flavour) -> None:
         raise unsupported("chat_template_kwargs")
 
 
-def _sampling(options: Options, flavour: Flavour) -> dict[str, Any]:
+def _sampling(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
     body: dict[str, Any] = {}
     for option, field in {**STANDARD, **flavour.fields}.items():
         value = getattr(options, option)
@@ -198,7 +198,7 @@ def _choice(options: Options, shown: PromptTools) -> Any:
     return "required"
 
 
-def _form(options: Options, flavour: Flavour) -> dict[str, Any]:
+def _form(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
     if (guide := options.guide) is not None and guide.syntax in flavour.guides:
         *outer, field = flavour.guides[guide.syntax]
         return {outer[0]: {field: guide.definition}} if outer else {field: guide.definition}
@@ -215,7 +215,7 @@ def _form(options: Options, flavour: Flavour) -> dict[str, Any]:
     return {}
 
 
-def _words(options: Options, flavour: Flavour) -> list[str]:
+def _words(options: Options, flavour: ChatFlavour) -> list[str]:
     """What the model is told of its answer, where the server has no field for it or may pass over
     the one it has."""
     if options.guide is not None and options.guide.syntax in flavour.guides:
@@ -226,7 +226,7 @@ def _words(options: Options, flavour: Flavour) -> list[str]:
     return form + format_instructions(options)
 
 
-def _effort(options: Options, flavour: Flavour) -> dict[str, Any]:
+def _effort(options: Options, flavour: ChatFlavour) -> dict[str, Any]:
     """How hard to think. Chat templates have a switch of their own for not at all."""
     body: dict[str, Any] = {}
     if options.text.verbosity is not UNSET and flavour.developer:

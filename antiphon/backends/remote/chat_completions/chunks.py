@@ -177,7 +177,7 @@ def usage_of(told: Used | None, given: int, said: int, thought: int = 0) -> Usag
     cached = (details and details.cached_tokens) or told.prompt_cache_hit_tokens or 0
     inner = told.completion_tokens_details
     thought = (inner and inner.reasoning_tokens) or thought
-    return upstream_usage(prompt, answer, cached=cached, thought=thought)
+    return upstream_usage(prompt, answer, cached_tokens=cached, reasoning_tokens=thought)
 
 
 #: Why it ended, by the many names there are; what is not here means that the model was done.

@@ -43,10 +43,10 @@ def messages(
     of what it cannot be shown."""
     writer = _Writer(thought, developer, origin)
     items = [
-        writer.marked(item, index - conversation.past)
+        writer.marked(item, index - conversation.past_count)
         for index, item in enumerate(conversation.items)
     ]
-    told = messages_of(items, shown, past=conversation.past)
+    told = messages_of(items, shown, past=conversation.past_count)
     if conversation.instructions:
         told.insert(0, {"role": "system", "content": conversation.instructions})
     return writer.written(told)

@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from antiphon.engines.llama.images import UNSUPPORTED_FORMATS
 
-__all__ = ["FLAVOURS", "STANDARD", "Flavour"]
+__all__ = ["FLAVOURS", "STANDARD", "ChatFlavour"]
 
 #: Option → field of the body, where servers do what OpenAI's reference says.
 STANDARD: Mapping[str, str] = {
@@ -24,7 +24,7 @@ STANDARD: Mapping[str, str] = {
 }
 
 
-class Flavour(Struct, frozen=True, kw_only=True):
+class ChatFlavour(Struct, frozen=True, kw_only=True):
     """What one server takes. ``owners``: what its list of models names as their owner. ``hosts``:
     where it is to be found."""
 
@@ -75,9 +75,9 @@ _LOCAL: Mapping[str, str] = {
 }
 
 #: Sources: the servers' own request models and documentation, November 2026.
-FLAVOURS: Mapping[str, Flavour] = {
-    "plain": Flavour(),
-    "openai": Flavour(
+FLAVOURS: Mapping[str, ChatFlavour] = {
+    "plain": ChatFlavour(),
+    "openai": ChatFlavour(
         form="holds",
         calls=True,
         limit="max_completion_tokens",
@@ -86,7 +86,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         owners=("system", "openai", "openai-internal"),
         hosts=("api.openai.com",),
     ),
-    "vllm": Flavour(
+    "vllm": ChatFlavour(
         form="holds",
         fields={
             **_LOCAL,
@@ -94,7 +94,7 @@ FLAVOURS: Mapping[str, Flavour] = {
             "cache_salt": "cache_salt",
             "adapter": "model",
             "thinking_budget": "thinking_token_budget",
-            "stop_shown": "include_stop_str_in_output",
+            "include_stop_text": "include_stop_str_in_output",
         },
         extra=True,
         counts=_CONTINUOUS,
@@ -106,14 +106,14 @@ FLAVOURS: Mapping[str, Flavour] = {
         template=True,
         owners=("vllm",),
     ),
-    "sglang": Flavour(
+    "sglang": ChatFlavour(
         form="holds",
         fields={
             **_LOCAL,
             "priority": "priority",
             "cache_salt": "cache_salt",
             "adapter": "lora_path",
-            "stop_shown": "no_stop_trim",
+            "include_stop_text": "no_stop_trim",
         },
         without="seed",  # heeded by deterministic ones alone, which do not say that they are
         higher_first=True,
@@ -122,7 +122,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         template=True,
         owners=("sglang",),
     ),
-    "llama-server": Flavour(
+    "llama-server": ChatFlavour(
         form="holds",
         fields={**_LOCAL, "repetition_penalty": "repeat_penalty"},
         counts={"timings_per_token": True},
@@ -131,22 +131,22 @@ FLAVOURS: Mapping[str, Flavour] = {
         template=True,
         owners=("llamacpp",),
     ),
-    "ollama": Flavour(form="holds", thought=("reasoning",), owners=("library",)),
-    "lmstudio": Flavour(
+    "ollama": ChatFlavour(form="holds", thought=("reasoning",), owners=("library",)),
+    "lmstudio": ChatFlavour(
         form="holds",
         fields={"top_k": "top_k", "repetition_penalty": "repeat_penalty"},
         owners=("organization_owner",),
     ),
-    "openrouter": Flavour(
+    "openrouter": ChatFlavour(
         fields={"top_k": "top_k", "min_p": "min_p", "repetition_penalty": "repetition_penalty"},
         thought=("reasoning",),
         effort="reasoning",
         hosts=("openrouter.ai",),
     ),
-    "deepseek": Flavour(
+    "deepseek": ChatFlavour(
         form="json", effort="thinking", owners=("deepseek",), hosts=("api.deepseek.com",)
     ),
-    "zai": Flavour(
+    "zai": ChatFlavour(
         form="json", effort="thinking", owners=("z-ai",), hosts=("api.z.ai", "open.bigmodel.cn")
     ),
 }

@@ -15,9 +15,9 @@ import msgspec
 from antiphon.backends.remote.delta_builder import DeltaBuilder
 from antiphon.dialects.base import Parser
 from antiphon.dialects.json_stream import JsonSpan, dump
-from antiphon.dialects.parser.tool_call import Call, ToolShape
+from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape
 from antiphon.errors import BackendError
-from antiphon.stream.deltas import Delta, Finish, Reason
+from antiphon.stream.deltas import Delta, Finish, FinishReason
 from antiphon.tokens import Chunk as Tokens
 from antiphon.upstream.errors import GIVEN_UP, complaint, refused
 from antiphon.upstream.sse import MOST
@@ -25,7 +25,7 @@ from antiphon.wire.items import Logprob
 
 from . import chunks as cc
 
-__all__ = ["Reading"]
+__all__ = ["ChatStreamParser"]
 
 #: Bytes of text that are taken for one token where nobody counts them.
 _TOKEN_BYTES = 4
@@ -38,13 +38,13 @@ class _Pending:
         self.id = call_id
         self.name = ""
         self.held: list[str] = []
-        self.call: Call | None = None
+        self.call: CallBuilder | None = None
         self._span: JsonSpan | None = None
         self._argued = False
 
     @property
     def over(self) -> bool:
-        return self._span is not None and self._span.over
+        return self._span is not None and self._span.complete
 
     def named(self, name: str) -> None:
         """Some repeat the name with every piece; some cut it, or send it behind the arguments."""
@@ -60,7 +60,7 @@ class _Pending:
             self._argued = True
             self._span = JsonSpan() if text.startswith("{") else None
         if self._span is not None:
-            text = text[: self._span.read(text)] if not self._span.over else ""
+            text = text[: self._span.read(text)] if not self._span.complete else ""
         if text:
             self.held.append(text)
 
@@ -86,7 +86,7 @@ class _Counted:
             self._pending = 0
 
 
-class Reading:
+class ChatStreamParser:
     """One reply. ``shapes``: the names the model was shown → what they are on the wire. ``taken``:
     ids that calls of the conversation have. ``thinking``: reads thinking that stands in the
     content. ``origin``: marks what is kept for this upstream alone."""
@@ -167,7 +167,7 @@ class Reading:
             raise BackendError("The upstream's answer broke off.")
         if self._finish in GIVEN_UP:
             raise BackendError("The upstream failed.")
-        reason = cast(Reason, cc.REASONS.get(self._finish or "stop", "stop"))
+        reason = cast(FinishReason, cc.REASONS.get(self._finish or "stop", "stop"))
         self._progress(final=True, is_cut=reason == "length")
         if self._thinking is not None and self._items.open != "call":
             self._items.took(self._thinking.finish(reason))
@@ -217,7 +217,7 @@ class Reading:
             self._was_thought = False
             return
         self._items.took(self._thinking.feed(Tokens(tail=text)))
-        was, self._was_thought = self._was_thought, self._thinking.thinking
+        was, self._was_thought = self._was_thought, self._thinking.is_thinking
         self._has_ended = was and not self._was_thought and self._items.open == "reasoning"
 
     def _think(self, text: str, details: list[dict[str, object]]) -> None:
@@ -309,20 +309,20 @@ class Reading:
             if pending.call is None and pending.name and (pending.ready or final):
                 self._begin(pending)
             if pending.call is not None and pending.held:
-                pending.call.arguments("".join(pending.held))
+                pending.call.add_json_arguments("".join(pending.held))
                 pending.held.clear()
             is_whole = pending.over and pending.call is not None
             if not is_whole and not (final and not (is_cut and last)):
                 return
             if pending.call is not None:
-                pending.call.end()
+                pending.call.finish()
             self._ended += 1
 
     def _begin(self, pending: _Pending) -> None:
         self._close()
-        pending.call = Call(self._items, self._shapes, is_bare=False)
+        pending.call = CallBuilder(self._items, self._shapes, is_bare=False)
         pending.call.name, pending.call.call_id = pending.name, pending.id
-        pending.call.begin()
+        pending.call.start()
 
     def _leave_calls(self) -> None:
         """Something else is said: what was called is whole."""

@@ -38,10 +38,10 @@ from antiphon.upstream.client import Upstream
 from antiphon.wire import items as it
 from antiphon.wire.tools import Custom, Function, Namespace
 
-from .servers import Flavour
-from .stream_parser import Reading
+from .servers import ResponsesFlavour
+from .stream_parser import ResponsesStreamParser
 
-__all__ = ["Responses"]
+__all__ = ["ResponsesBackend"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -58,7 +58,7 @@ _PROGRAMS = "programmatic_tool_calling"
 _NAMED = (it.Message, it.Reasoning, it.McpCall, it.McpApprovalRequest, it.WebSearchCall)
 
 
-class Responses(RemoteBackend):
+class ResponsesBackend(RemoteBackend):
     """``Backend`` of a server of the Responses API. ``hosted_tools``: types of the tools that the
     upstream runs."""
 
@@ -68,7 +68,7 @@ class Responses(RemoteBackend):
         self,
         upstream: Upstream,
         model: str,
-        flavour: Flavour,
+        flavour: ResponsesFlavour,
         *,
         context_size: int | None = None,
         body: Mapping[str, Any] | None = None,
@@ -146,8 +146,8 @@ class Responses(RemoteBackend):
 
     def stream_parser(
         self, conversation: Conversation, options: Options, shown: PromptTools, given: int
-    ) -> Reading:
-        return Reading(
+    ) -> ResponsesStreamParser:
+        return ResponsesStreamParser(
             {} if self.flavour.native else shown.shapes,
             origin=self.upstream.root,
             given=given,
@@ -165,7 +165,7 @@ _PLAIN: Mapping[str, str] = {
 }
 
 
-def _check(options: Options, flavour: Flavour) -> None:
+def _check(options: Options, flavour: ResponsesFlavour) -> None:
     # none of these options is part of the API
     check_server_options(options, NEUTRAL_VALUES, flavour.fields)
     if options.template and not flavour.template:
@@ -174,7 +174,7 @@ def _check(options: Options, flavour: Flavour) -> None:
         raise unsupported(field_of_extra(next(iter(options.extra))))
 
 
-def _words(options: Options, flavour: Flavour) -> list[str]:
+def _words(options: Options, flavour: ResponsesFlavour) -> list[str]:
     """What the model is told of its answer, where the server has no field for it or may pass over
     the one it has."""
     form = [] if flavour.holds else form_in_words(options)
@@ -192,7 +192,7 @@ def _set(value: Any) -> dict[str, Any]:
     return {} if given == {"format": {"type": "text"}} else given
 
 
-def _tools(options: Options, shown: PromptTools, flavour: Flavour) -> dict[str, Any]:
+def _tools(options: Options, shown: PromptTools, flavour: ResponsesFlavour) -> dict[str, Any]:
     body: dict[str, Any] = {}
     if flavour.native:
         if options.tools:
@@ -304,7 +304,9 @@ def _plain(item: it.Item) -> dict[str, Any]:
     return fields
 
 
-def _reasoning(item: it.Reasoning, flavour: Flavour, origin: str) -> Sequence[dict[str, Any]]:
+def _reasoning(
+    item: it.Reasoning, flavour: ResponsesFlavour, origin: str
+) -> Sequence[dict[str, Any]]:
     """Thinking goes back as it came: sealed by the upstream, or as text to one that takes it."""
     source, line, kept = (item.encrypted_content or "").partition("\n")
     if line and source == origin:

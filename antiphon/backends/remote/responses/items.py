@@ -40,7 +40,7 @@ def usage_of(told: Any, given: int, said: int) -> Usage:
     said = _count(told, "output_tokens", said)
     cached = _count(told.get("input_tokens_details"), "cached_tokens", 0)
     thought = _count(told.get("output_tokens_details"), "reasoning_tokens", 0)
-    return upstream_usage(given, said, cached=cached, thought=thought)
+    return upstream_usage(given, said, cached_tokens=cached, reasoning_tokens=thought)
 
 
 def logprobs_of(told: list[Any]) -> tuple[it.Logprob, ...]:
@@ -76,7 +76,7 @@ def read_item(raw: Json) -> it.Item | None:
 #: Type of an item → its fields that are written as text streams.
 _WRITTEN: Mapping[str, tuple[str, ...]] = {
     str(cls.__struct_config__.tag): tuple(
-        stem.field for stem in kind.stems.values() if stem.part is None
+        stem.field for stem in kind.channels.values() if stem.part is None
     )
     for cls, kind in KINDS.items()
 }
@@ -84,7 +84,7 @@ _WRITTEN: Mapping[str, tuple[str, ...]] = {
 
 def text_fields(item: it.Item) -> Iterable[str]:
     """The fields that are written as text streams."""
-    return (stem.field for stem in KINDS[type(item)].stems.values() if stem.part is None)
+    return (stem.field for stem in KINDS[type(item)].channels.values() if stem.part is None)
 
 
 def found(raw: Json) -> Json:

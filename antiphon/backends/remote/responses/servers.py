@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from antiphon.engines.llama.images import UNSUPPORTED_FORMATS
 
-__all__ = ["FLAVOURS", "Flavour"]
+__all__ = ["FLAVOURS", "ResponsesFlavour"]
 
 
-class Flavour(Struct, frozen=True, kw_only=True):
+class ResponsesFlavour(Struct, frozen=True, kw_only=True):
     """What one server takes. ``owners``: what its list of models names as their owner. ``hosts``:
     where it is to be found."""
 
@@ -48,23 +48,23 @@ _VLLM: Mapping[str, str] = {
 _GUIDES: Mapping[str, str] = {"regex": "regex", "lark": "grammar"}
 
 #: Sources: the servers' own request models and documentation, November 2026.
-FLAVOURS: Mapping[str, Flavour] = {
-    "plain": Flavour(),
-    "openai": Flavour(
+FLAVOURS: Mapping[str, ResponsesFlavour] = {
+    "plain": ResponsesFlavour(),
+    "openai": ResponsesFlavour(
         holds=True,
         native=True,
         seals=True,
         owners=("system", "openai", "openai-internal"),
         hosts=("api.openai.com",),
     ),
-    "antiphon": Flavour(
+    "antiphon": ResponsesFlavour(
         holds=True,
         fields={
             **_VLLM,
             "min_p": "min_p",
             "logit_bias": "logit_bias",
             "stop": "stop",
-            "stop_shown": "include_stop_str_in_output",
+            "include_stop_text": "include_stop_str_in_output",
             "thinking_budget": "thinking_token_budget",
         },
         native=True,
@@ -72,8 +72,8 @@ FLAVOURS: Mapping[str, Flavour] = {
         template=True,
         owners=("antiphon",),
     ),
-    "vllm": Flavour(holds=True, fields=_VLLM, guides=_GUIDES, owners=("vllm",)),
-    "sglang": Flavour(
+    "vllm": ResponsesFlavour(holds=True, fields=_VLLM, guides=_GUIDES, owners=("vllm",)),
+    "sglang": ResponsesFlavour(
         fields={
             name: name
             for name in (
@@ -89,7 +89,7 @@ FLAVOURS: Mapping[str, Flavour] = {
         template=True,
         owners=("sglang",),
     ),
-    "llama-server": Flavour(
+    "llama-server": ResponsesFlavour(
         fields={
             "top_k": "top_k",
             "min_p": "min_p",

@@ -14,9 +14,9 @@ import msgspec
 from msgspec import UNSET, Struct
 
 from antiphon.backends.remote.delta_builder import DeltaBuilder
-from antiphon.dialects.parser.tool_call import Call, ToolShape
+from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape
 from antiphon.errors import BackendError
-from antiphon.stream.deltas import Annotate, Channel, Delta, Finish, Progress, Reason
+from antiphon.stream.deltas import Annotate, Channel, Delta, Finish, FinishReason, Progress
 from antiphon.stream.kinds import KINDS, OPEN_RESPONSES_KINDS
 from antiphon.upstream.errors import complaint, refused
 from antiphon.wire import items as it
@@ -33,7 +33,7 @@ from .items import (
     whole_texts,
 )
 
-__all__ = ["Reading"]
+__all__ = ["ResponsesStreamParser"]
 
 Json = dict[str, Any]
 #: Bytes of text that are taken for one token where nobody counts them.
@@ -45,13 +45,16 @@ _TEXTS: Mapping[str, tuple[str, Channel]] = {
     str(text.delta.__struct_config__.tag): (str(cls.__struct_config__.tag), channel)
     for table in (KINDS, OPEN_RESPONSES_KINDS)
     for cls, kind in table.items()
-    for channel, text in kind.stems.items()
+    for channel, text in kind.channels.items()
 }
 #: What a preview of an image tells besides.
 _OF_PREVIEWS = ("size", "quality", "background", "output_format")
 _PHASES = get_args(it.Phase)
 _ENDS = frozenset({"response.completed", "response.incomplete", "response.failed"})
-_CUT: Mapping[str, Reason] = {"max_output_tokens": "length", "content_filter": "content_filter"}
+_CUT: Mapping[str, FinishReason] = {
+    "max_output_tokens": "length",
+    "content_filter": "content_filter",
+}
 
 
 class _Event(Struct):
@@ -91,12 +94,12 @@ class _Told:
         self.steps: set[str] = set()
         self.summary = 0
         self.annotated = 0
-        self.call: Call | None = None
+        self.call: CallBuilder | None = None
         self.opened = self.done = False
         self.waiting: list[_Event] = []
 
 
-class Reading:
+class ResponsesStreamParser:
     """One reply. ``shapes``: the functions the upstream was shown → what they are on the wire;
     those it was shown as they are need none. ``most``: the limit of tokens, for upstreams that do
     not say that it cut the reply. ``origin``: marks what is kept for this upstream alone."""
@@ -245,16 +248,16 @@ class Reading:
         raw = told.raw
         name, call_id = str(raw.get("name") or ""), str(raw.get("call_id") or "")
         if name in self._shapes and told.tag == "function_call":
-            told.call = Call(self._written, self._shapes, is_bare=False)
+            told.call = CallBuilder(self._written, self._shapes, is_bare=False)
             told.call.name, told.call.call_id = name, call_id
-            told.call.begin()
+            told.call.start()
             return
         shape = ToolShape(
             wire_name=name,
             namespace=str(raw.get("namespace") or "") or None,
             custom=told.tag == "custom_tool_call",
         )
-        self._written.call(shape, call_id, caller_of(raw))
+        self._written.open_call(shape, call_id, caller_of(raw))
 
     def _text(self, told: _Told, event: _Event, channel: Channel) -> None:
         text = event.delta
@@ -270,7 +273,7 @@ class Reading:
         self._length += len(text)
         told.said[channel] = told.said.get(channel, 0) + len(text)
         if told.call is not None:
-            told.call.arguments(text)
+            told.call.add_json_arguments(text)
         elif told.tag in _SAID:
             kind = cast(Any, told.tag)
             if self._written.open != kind:
@@ -327,7 +330,7 @@ class Reading:
         if raw.get("status") == "incomplete" and self._written.open != "other":
             return  # it stays open, for the end to say why
         if told.call is not None:
-            told.call.end()
+            told.call.finish()
         elif told.tag == "reasoning" and raw.get("encrypted_content") and self._origin:
             kept = {"id": raw.get("id"), "encrypted_content": raw["encrypted_content"]}
             self._written.close(f"{self._origin}\n{json.dumps(kept)}")
@@ -360,7 +363,7 @@ class Reading:
 
     # --- the end ----------------------------------------------------------------------------------
 
-    def _reason(self, response: Json, usage: Usage) -> Reason:
+    def _reason(self, response: Json, usage: Usage) -> FinishReason:
         details = response.get("incomplete_details")
         why = details.get("reason") if isinstance(details, Mapping) else None
         if isinstance(why, str):

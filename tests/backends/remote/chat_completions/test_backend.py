@@ -12,10 +12,10 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.backends.base import flatten
-from antiphon.backends.remote.chat_completions.backend import ChatCompletions
+from antiphon.backends.remote.chat_completions.backend import ChatCompletionsBackend
 from antiphon.backends.remote.chat_completions.servers import FLAVOURS
 from antiphon.backends.remote.factory import chat_completions
-from antiphon.conversation import Conversation, Options, ResumePoint
+from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Text
@@ -24,7 +24,7 @@ from antiphon.testing.delta_reader import Reading
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig, TextConfig
-from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace
+from antiphon.wire.tools import Custom, Function, Grammar, Namespace
 from tests.backends.upstreams import STREAMS, VLLM
 from tests.conformance.served import Server
 from tests.upstream.fakes import Answer, Fake, chunks, fake, json_answer, sse
@@ -41,7 +41,7 @@ def models(owner: str = "nobody", *ids: str) -> Answer:
 @asynccontextmanager
 async def served(
     *answers: Answer | list[bytes], owner: str = "nobody", **more: Any
-) -> AsyncIterator[tuple[Fake, ChatCompletions]]:
+) -> AsyncIterator[tuple[Fake, ChatCompletionsBackend]]:
     """A fake that gives these answers, and a backend for it."""
     played = [each if isinstance(each, Answer) else Answer(each) for each in answers]
     async with fake(v1__models=models(owner), v1__chat__completions=played) as playing:
@@ -53,7 +53,9 @@ async def served(
 
 
 async def read(
-    backend: ChatCompletions, options: Options | None = None, conversation: Conversation = TALK
+    backend: ChatCompletionsBackend,
+    options: Options | None = None,
+    conversation: Conversation = TALK,
 ) -> Reading:
     reply = await backend.prepare(conversation, options or Options())
     reading = Reading()
@@ -158,7 +160,7 @@ async def test_a_server_that_knows_more_is_asked_more() -> None:
         adapter="lora",
         template={"x": 1},
         thinking_budget=50,
-        stop_shown=True,
+        include_stop_text=True,
         guide=Guide(syntax="regex", definition="a+", path="structured_outputs.regex"),
         extra={"mm_processor_kwargs": {"k": 1}, "x": 2},
     )
@@ -205,7 +207,7 @@ async def test_a_seed_that_sglang_would_drop_is_refused() -> None:
         (Options(template={"x": 1}), "chat_template_kwargs"),
         (Options(extra={"x": 1}), "vllm_xargs.x"),
         (Options(extra={"mm_processor_kwargs": {"k": 1}}), "mm_processor_kwargs"),
-        (Options(stop_shown=True), "include_stop_str_in_output"),
+        (Options(include_stop_text=True), "include_stop_str_in_output"),
         (Options(adapter="poet"), "model"),
     ],
 )
@@ -235,25 +237,21 @@ async def test_tools() -> None:
 @pytest.mark.parametrize(
     ("choice", "expected", "names"),
     [
-        ("auto", None, ["look", "patch"]),
-        ("required", "required", ["look", "patch"]),
-        ("none", None, None),
+        (ToolChoice("auto"), None, ["look", "patch"]),
+        (ToolChoice("required"), "required", ["look", "patch"]),
+        (ToolChoice("none"), None, None),
         (
-            Choice(type="custom", name="patch"),
+            ToolChoice("one", frozenset({("patch", None)})),
             {"type": "function", "function": {"name": "patch"}},
             ["patch"],
         ),
         (
-            Choice(
-                type="allowed_tools", mode="required", tools=(Choice(type="function", name="look"),)
-            ),
+            ToolChoice("required", frozenset({("look", None)})),
             "required",
             ["look"],
         ),
         (
-            Choice(
-                type="allowed_tools", mode="auto", tools=(Choice(type="function", name="look"),)
-            ),
+            ToolChoice("auto", frozenset({("look", None)})),
             None,
             ["look"],
         ),
@@ -380,7 +378,9 @@ async def test_calls_that_must_have_a_form_are_checked_and_asked_for_again(
 
 @pytest.mark.requirement("API-TOOL-CHOICE")
 async def test_a_call_that_must_come_is_asked_for_until_it_does() -> None:
-    wish = Options(tools=(LOOK, WEATHER), tool_choice=Choice(type="function", name="look"))
+    wish = Options(
+        tools=(LOOK, WEATHER), tool_choice=ToolChoice("one", frozenset({("look", None)}))
+    )
     right = calling(("look", "{}"))
     for wrong in (("weather", '{"city": "Oslo"}'), ("nowhere", "{}")):
         async with served(chunks({"content": "No."}), calling(wrong), right) as (playing, backend):
@@ -523,7 +523,7 @@ async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
         sizes = [len(body["messages"]) for body in playing.bodies]
         assert sizes[0] == 6 and sizes[0] > sizes[1] > sizes[2]
         assert playing.bodies[-1]["messages"][-1]["content"].startswith("5 ")
-        assert set(reply.dropped) == {f"msg_{n}" for n in range(6 - sizes[2])}
+        assert set(reply.dropped_ids) == {f"msg_{n}" for n in range(6 - sizes[2])}
         assert reply.input_tokens < before
     async with served(too_long) as (playing, backend):
         with pytest.raises(BackendError) as raised:
@@ -555,9 +555,9 @@ async def test_who_has_said_something_is_not_asked_again(said: tuple[dict[str, s
 async def test_cannot_be_continued() -> None:
     async with served(chunks()) as (_, backend):
         reply = await backend.prepare(TALK, Options())
-        assert reply.resumed(ResumePoint((), ())) is reply
+        assert reply.resume(ResumePoint((), ())) is reply
         with pytest.raises(CannotContinue):
-            reply.resumed(ResumePoint((1,), (2,)))
+            reply.resume(ResumePoint((1,), (2,)))
 
 
 # --- how it is set up ----------------------------------------------------------------------------

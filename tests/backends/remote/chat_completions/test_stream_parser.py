@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.remote.chat_completions.stream_parser import Reading
+from antiphon.backends.remote.chat_completions.stream_parser import ChatStreamParser
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Close, Open
@@ -29,7 +29,7 @@ def said(
     deltas: Sequence[JSON], reason: str | None = "stop", *, done: bool = True, **more: Any
 ) -> Read:
     """The reply of a stream of these deltas."""
-    reading = Reading(SHAPES, taken=["taken"], origin="http://h", given=7)
+    reading = ChatStreamParser(SHAPES, taken=["taken"], origin="http://h", given=7)
     payloads = [{"choices": [{"delta": delta}]} for delta in deltas]
     payloads.append({"choices": [{"delta": {}, "finish_reason": reason}], **more})
     found = [d for each in payloads for d in reading.feed([json.dumps(each).encode()])]
@@ -236,14 +236,14 @@ def test_what_was_not_streamed_means_the_same(name: str) -> None:
     deltas, expected = STREAMS[name]
     if len(deltas) > 1:
         return
-    reading = Reading(SHAPES)
+    reading = ChatStreamParser(SHAPES)
     whole = {"choices": [{"message": deltas[0], "finish_reason": "stop"}]}
     found = [*reading.feed([json.dumps(whole).encode()]), *reading.finish(done=False)]
     assert told(read(found)) == expected
 
 
 def test_pieces_are_passed_on_as_they_come() -> None:
-    reading = Reading(SHAPES)
+    reading = ChatStreamParser(SHAPES)
     sizes = [
         len(reading.feed([json.dumps({"choices": [{"delta": delta}]}).encode()]))
         for delta in (
@@ -319,7 +319,7 @@ def test_usage() -> None:
 @pytest.mark.parametrize("where", ["timings", "usage"])
 def test_thinking_is_counted_along_the_way(where: str) -> None:
     """What is sampled before a text, as what opens thinking is, belongs to it."""
-    reading = Reading(SHAPES)
+    reading = ChatStreamParser(SHAPES)
     name = "predicted_n" if where == "timings" else "completion_tokens"
     steps: list[tuple[JSON, int]] = [
         ({"role": "assistant", "content": None}, 1),
@@ -350,7 +350,7 @@ def test_a_usage_that_cannot_be_read_is_none(usage: Any) -> None:
 @pytest.mark.requirement("UP-BROKEN")
 @pytest.mark.parametrize("first", [0, 3])
 def test_of_several_choices_one_is_read(first: int) -> None:
-    reading = Reading(SHAPES)
+    reading = ChatStreamParser(SHAPES)
     said: list[tuple[int, JSON]] = [
         (first, {"delta": {"content": "a"}}),
         (7, {"delta": {"content": "X"}}),
@@ -381,7 +381,7 @@ def test_details_of_thinking_are_joined_whatever_comes_between() -> None:
         {"type": "reasoning.text", "index": 0, "text": None, "signature": "s2", "data": [1]},
         {"type": "reasoning.text", "index": 0, "data": "d"},
     ]
-    reading = Reading(SHAPES, origin="http://h")
+    reading = ChatStreamParser(SHAPES, origin="http://h")
     for piece in pieces:
         payload = {"choices": [{"delta": {"reasoning_details": [piece]}}]}
         reading.feed([json.dumps(payload).encode()])
@@ -444,7 +444,7 @@ def test_logprobs() -> None:
         },
         {"token": "b", "logprob": -99999, "bytes": None},
     ]
-    reading = Reading({})
+    reading = ChatStreamParser({})
     chunk = {"choices": [{"delta": {"content": "éb"}, "logprobs": {"content": content}}]}
     reply = read([*reading.feed([json.dumps(chunk).encode()]), *reading.finish(done=True)])
     first, second = reply.items[0].logprobs
@@ -468,7 +468,7 @@ def test_details_of_thinking_are_kept_for_the_upstream_alone() -> None:
         {"content": "Yes"},
         {"reasoning_details": [{"type": "reasoning.encrypted", "index": 2, "data": "late"}]},
     ]
-    reading = Reading({}, origin="http://h")
+    reading = ChatStreamParser({}, origin="http://h")
     found = [
         delta
         for piece in pieces
@@ -505,12 +505,12 @@ def test_details_of_thinking_are_kept_for_the_upstream_alone() -> None:
 )
 def test_nonsense_and_errors_raise(payload: bytes) -> None:
     with pytest.raises(BackendError):
-        Reading({}).feed([payload])
+        ChatStreamParser({}).feed([payload])
 
 
 def test_errors_in_the_stream_keep_their_meaning() -> None:
     with pytest.raises(BackendError) as raised:
-        Reading({}).feed([b'{"error": {"message": "wait", "code": 429}}'])
+        ChatStreamParser({}).feed([b'{"error": {"message": "wait", "code": 429}}'])
     assert raised.value.code == "rate_limit_exceeded"
 
 
@@ -521,7 +521,7 @@ def test_a_stream_without_an_end_raises(reason: str | None) -> None:
 
 
 def test_unusual_chunks_say_nothing() -> None:
-    reading = Reading({})
+    reading = ChatStreamParser({})
     for payload in (b"{}", b'{"choices": []}', b'{"choices": null, "usage": null}'):
         assert reading.feed([payload]) == ()
     assert not [d for d in reading.finish(done=True) if isinstance(d, Open)]

@@ -13,10 +13,10 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import flatten
 from antiphon.backends.remote.factory import responses
-from antiphon.backends.remote.responses.backend import Responses
+from antiphon.backends.remote.responses.backend import ResponsesBackend
 from antiphon.backends.remote.responses.servers import FLAVOURS
-from antiphon.backends.scripted import Script, Scripted
-from antiphon.conversation import Conversation, Options, ResumePoint
+from antiphon.backends.scripted import Script, ScriptedBackend
+from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice
 from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunError, SetupError
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
@@ -41,7 +41,7 @@ from antiphon.wire.items import (
     ReasoningText,
 )
 from antiphon.wire.response import JsonObjectFormat, ReasoningConfig, TextConfig
-from antiphon.wire.tools import Choice, Custom, Function, Namespace
+from antiphon.wire.tools import Custom, Function, Namespace
 from tests.conformance.served import Server
 from tests.upstream.fakes import Answer, Fake, fake, json_answer, sse
 
@@ -64,7 +64,7 @@ def said(text: str = STORY, **more: Any) -> Answer:
 @asynccontextmanager
 async def served(
     *answers: Answer, owner: str = "nobody", **more: Any
-) -> AsyncIterator[tuple[Fake, Responses]]:
+) -> AsyncIterator[tuple[Fake, ResponsesBackend]]:
     listed = json_answer({"data": [{"id": "first", "owned_by": owner}]})
     async with fake(v1__models=listed, v1__responses=answers or [said()]) as playing:
         backend = await responses("tiny", playing.url, key="sk-1", **more)
@@ -75,7 +75,7 @@ async def served(
 
 
 async def read(
-    backend: Responses, options: Options | None = None, conversation: Conversation = TALK
+    backend: ResponsesBackend, options: Options | None = None, conversation: Conversation = TALK
 ) -> Reading:
     reply = await backend.prepare(conversation, options or Options())
     reading = Reading()
@@ -128,7 +128,7 @@ async def test_all_that_every_server_knows() -> None:
         text=TextConfig(format=JsonObjectFormat()),
         parallel_tool_calls=False,
         tools=(LOOK, PATCH, Namespace(name="desk", tools=(LOOK,))),
-        tool_choice="required",
+        tool_choice=ToolChoice("required"),
     )
     body = await asked(wish, model="mine", options={"body": {"service_tier": "flex"}})
     expected = {
@@ -151,7 +151,7 @@ async def test_all_that_every_server_knows() -> None:
 
 
 async def test_a_server_that_knows_them_is_shown_tools_as_they_are() -> None:
-    choice = Choice(type="custom", name="patch")
+    choice = ToolChoice("one", frozenset({("patch", None)}))
     wish = Options(tools=(PATCH, Namespace(name="desk", tools=(LOOK,))), tool_choice=choice)
     called = {"type": "custom_tool_call", "call_id": "c", "name": "patch", "input": "x"}
     body = await asked(wish, owner="openai", answers=[said("", output=[called])])
@@ -174,7 +174,7 @@ async def test_a_server_that_knows_them_is_shown_tools_as_they_are() -> None:
         (Options(presence_penalty=0.1), "presence_penalty"),
         (Options(logit_bias={1: 2.0}), "logit_bias"),
         (Options(extra={"x": 1}), "vllm_xargs.x"),
-        (Options(stop_shown=True), "include_stop_str_in_output"),
+        (Options(include_stop_text=True), "include_stop_str_in_output"),
         (Options(thinking_budget=9), "thinking_token_budget"),
         (Options(template={"x": 1}), "chat_template_kwargs"),
     ],
@@ -200,7 +200,7 @@ async def test_a_guide_is_passed_on_or_told_and_checked() -> None:
 
 async def test_another_antiphon_is_asked_all_that_we_are() -> None:
     wish = Options(
-        stop=("x",), stop_shown=True, logit_bias={7: -1.0}, thinking_budget=9, temperature=0
+        stop=("x",), include_stop_text=True, logit_bias={7: -1.0}, thinking_budget=9, temperature=0
     )
     body = await asked(wish, owner="antiphon")
     expected = {
@@ -330,15 +330,15 @@ async def test_a_conversation_that_is_too_long_is_cut_if_it_may() -> None:
             async for _ in reply.deltas():
                 pass
         first, second = (len(body["input"]) for body in playing.bodies)
-        assert first == 6 > second and len(reply.dropped) == 6 - second
+        assert first == 6 > second and len(reply.dropped_ids) == 6 - second
     async with served(too_long) as (_, backend):
         with pytest.raises(BackendError) as raised:
             await read(backend)
         assert raised.value.code == "context_length_exceeded"
         reply = await backend.prepare(TALK, Options())
-        assert reply.resumed(ResumePoint((), ())) is reply
+        assert reply.resume(ResumePoint((), ())) is reply
         with pytest.raises(CannotContinue):
-            reply.resumed(ResumePoint((1,), (2,)))
+            reply.resume(ResumePoint((1,), (2,)))
 
 
 async def test_a_server_that_may_not_hold_to_a_form_is_asked_until_it_does() -> None:
@@ -409,9 +409,9 @@ async def test_tools_that_the_upstream_runs(choice: Any, expected: Any) -> None:
 
 
 @asynccontextmanager
-async def ours(*scripts: Script) -> AsyncIterator[tuple[str, Scripted]]:
+async def ours(*scripts: Script) -> AsyncIterator[tuple[str, ScriptedBackend]]:
     """A server of ours with a scripted model, on a port."""
-    backend = Scripted(scripts)
+    backend = ScriptedBackend(scripts)
     whole = Server(backend, MemoryStore())
     config = uvicorn.Config(
         whole.app, host="127.0.0.1", port=0, log_level="critical", lifespan="off"
@@ -430,7 +430,7 @@ async def ours(*scripts: Script) -> AsyncIterator[tuple[str, Scripted]]:
 
 
 @asynccontextmanager
-async def chained(*scripts: Script) -> AsyncIterator[tuple[Server, Scripted]]:
+async def chained(*scripts: Script) -> AsyncIterator[tuple[Server, ScriptedBackend]]:
     async with ours(*scripts) as (url, scripted):
         backend = await responses("tiny", url, options={"flavour": "antiphon"})
         front = Server(backend, MemoryStore())

@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from msgspec import UNSET
 
-from antiphon.backends.remote.responses.stream_parser import Reading
+from antiphon.backends.remote.responses.stream_parser import ResponsesStreamParser
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import BackendError
 from antiphon.runs.execution.recorder import Recorder
@@ -75,7 +75,7 @@ WAYS: list[Callable[[list[Json]], Iterable[Json]]] = [
 
 
 def deltas_of(payloads: Iterable[Json], **more: Any) -> list[Delta]:
-    reading = Reading({}, **more)
+    reading = ResponsesStreamParser({}, **more)
     found = [delta for each in payloads for delta in reading.feed([json.dumps(each).encode()])]
     return [*found, *reading.finish(done=False)]
 
@@ -86,11 +86,11 @@ def response_of(deltas: Iterable[Delta]) -> Response:
         Response(id="resp_1", created_at=0, model="m"), ids=lambda prefix: f"{prefix}_x"
     )
     out.create()
-    out.begin()
+    out.start()
     recorder = Recorder(out)
     for delta in deltas:
-        recorder.take(delta)
-    status = "incomplete" if recorder.cut else "completed"
+        recorder.record([delta])
+    status = "incomplete" if recorder.truncated else "completed"
     return out.finalize(status, at=0, usage=recorder.usage)
 
 
@@ -285,7 +285,7 @@ def test_functions_are_what_they_stand_for() -> None:
         "patch": ToolShape(wire_name="patch", custom=True),
         "desk__look": ToolShape(wire_name="look", namespace="desk"),
     }
-    reading = Reading(shapes)
+    reading = ResponsesStreamParser(shapes)
     payloads = [
         added(0, call("patch")),
         event("function_call_arguments.delta", 0, delta='{"input":"*** é'),
@@ -373,7 +373,7 @@ def test_a_stream_without_an_end_raises(payloads: list[Json]) -> None:
 def test_nonsense_raises_and_oddities_say_nothing() -> None:
     for payload in (b"nonsense", b"[]", b'{"delta": {}, "item": 7}'):
         with pytest.raises(BackendError, match="cannot be read"):
-            Reading({}).feed([payload])
+            ResponsesStreamParser({}).feed([payload])
     odd = [
         {"type": "response.something.new", "output_index": 9},
         {"type": "response.output_text.delta", "output_index": 0, "delta": None},
