@@ -1,7 +1,6 @@
-"""The tools that run here, made of the settings: one function a tool, one table of them.
+"""Create the server-side tools from the settings: one function per tool, one table of them.
 
-Heavy imports lie inside the functions. It knows no requests and no HTTP.
-"""
+Heavy imports are inside the functions."""
 
 from __future__ import annotations
 
@@ -19,12 +18,12 @@ from antiphon.attachments.documents import Documents, Reader
 from antiphon.attachments.fetch import Fetcher
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.security.encryption import Seal
-from antiphon.security.ssrf import network
-from antiphon.tools.base import Provider
-from antiphon.tools.containers.container import Rules, Uploads
-from antiphon.tools.containers.registry import Containers
-from antiphon.tools.containers.skills import Library
+from antiphon.security.encryption import Encryptor
+from antiphon.security.ssrf import parse_network
+from antiphon.tools.base import ToolProvider
+from antiphon.tools.containers.container import ContainerPolicy, Uploads
+from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.tools.containers.skills import SkillLibrary
 from antiphon.tools.image_generation.base import ImageGenerator
 
 __all__ = ["PROVIDERS", "ToolDependencies", "open_containers", "open_reader", "open_tools"]
@@ -33,17 +32,19 @@ _log = structlog.get_logger(__name__)
 
 
 class ToolDependencies(Struct, frozen=True, kw_only=True):
-    """What tools are made with. ``fetcher``: None where nothing may be fetched;
-    ``containers``: None where no code is run; ``uploads``: what clients keep here; ``seal``: for
-    what they carry, if they may carry anything. ``clock`` gives unix seconds."""
+    """What the tools are made with.
+
+    ``fetcher`` is None if the server may fetch no URLs, ``containers`` if it runs no code.
+    ``uploads``: the clients' uploaded files. ``seal`` encrypts state that clients carry, None if
+    they may carry none. ``clock`` gives Unix seconds."""
 
     settings: Settings
     clock: Callable[[], float]
     documents: Documents = field(default_factory=Documents)
     fetcher: Fetcher | None = None
-    containers: Containers | None = None
+    containers: ContainerRegistry | None = None
     uploads: Uploads | None = None
-    seal: Seal | None = None
+    seal: Encryptor | None = None
 
 
 @asynccontextmanager
@@ -52,36 +53,40 @@ async def open_containers(
     log: Any,
     *,
     uploads: Uploads,
-    library: Library,
+    library: SkillLibrary,
     clock: Callable[[], float],
     ids: Callable[[str], str],
-) -> AsyncIterator[Containers | None]:
-    """Where code is run; None if it is off, or if this machine cannot isolate it, which is said in
-    one line: nothing is ever run outside of a sandbox."""
+) -> AsyncIterator[ContainerRegistry | None]:
+    """Open the containers that run code.
+
+    Yields None if code execution is off, or if this machine cannot isolate it, which is logged:
+    code never runs outside a sandbox."""
     if settings.sandbox == "off":
         yield None
         return
-    from antiphon.sandbox.bubblewrap import Bubblewrap, Built
+    from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
 
-    rules = Rules(
+    rules = ContainerPolicy(
         idle_s=settings.sandbox_idle_s,
-        most=settings.max_containers,
+        max_containers=settings.max_containers,
         memory=settings.sandbox_memory,
         disk_bytes=settings.sandbox_disk_mb << 20,
         processes=settings.sandbox_processes,
-        code_s=settings.code_s,
+        code_timeout_s=settings.code_timeout_s,
     )
     python = None if settings.sandbox_python is None else str(settings.sandbox_python)
     try:
-        built = await asyncio.to_thread(Built.find, python)
-        sandbox = Bubblewrap(built, usual=rules.limits("1g"), pool=settings.sandbox_pool)
+        built = await asyncio.to_thread(BoxSetup.detect, python)
+        sandbox = Bubblewrap(
+            built, default_limits=rules.box_limits("1g"), pool_size=settings.sandbox_pool
+        )
         version = await sandbox.check()
     except SetupError as error:
-        log.warning(f"no code is run here: {error}")
+        log.warning(f"code execution is off: {error}")
         yield None
         return
-    log.info("code runs in sandboxes", python=version, program=built.bwrap)
-    async with Containers(
+    log.info("code execution is on, in sandboxes", python=version, program=built.bwrap)
+    async with ContainerRegistry(
         sandbox, rules, uploads=uploads, library=library, clock=clock, ids=ids
     ) as containers:
         yield containers
@@ -89,109 +94,116 @@ async def open_containers(
 
 @asynccontextmanager
 async def open_reader(settings: Settings, log: Any) -> AsyncIterator[Reader | None]:
-    """Where documents are read: in boxes, if there are any; None: in a process of their own, which
-    is said in one line where boxes were wanted."""
+    """Open the reader of documents.
+
+    Yields a reader in sandboxes if they are available. Yields None otherwise: documents are then
+    read in a plain subprocess, which is logged if the settings ask for sandboxes."""
     from antiphon.attachments.sandboxed_reader import BoxedReader, mounts
 
     if settings.sandbox == "off" or not (needed := mounts()):
         yield None
         return
-    from antiphon.sandbox.bubblewrap import Bubblewrap, Built
+    from antiphon.sandbox.bubblewrap import BoxSetup, Bubblewrap
 
     python = None if settings.sandbox_python is None else str(settings.sandbox_python)
     async with AsyncExitStack() as stack:
         reader = None
         try:
-            built = replace(await asyncio.to_thread(Built.find, python), mounts=needed)
+            built = replace(await asyncio.to_thread(BoxSetup.detect, python), mounts=needed)
             sandbox = Bubblewrap(built)
             stack.push_async_callback(sandbox.close)
             reader = BoxedReader(sandbox, built.python)
             await reader.check()
         except SetupError as error:
-            log.warning(f"documents are read outside of sandboxes: {error}")
+            log.warning(f"documents are read without a sandbox: {error}")
             reader = None
         yield reader
 
 
-#: Opens the providers of one tool, by the types of the request's tools they bring; none where the
-#: operator did not ask for it. Raises ``SetupError``.
-Opener = Callable[[ToolDependencies], AbstractAsyncContextManager[Mapping[str, Provider]]]
+#: Opens the providers of one tool, by tool type; an empty mapping if the settings disable it.
+#: Raises ``SetupError``.
+ProviderOpener = Callable[
+    [ToolDependencies], AbstractAsyncContextManager[Mapping[str, ToolProvider]]
+]
 
 
 @asynccontextmanager
-async def _web_search(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
-    from antiphon.tools.web_search.index import Index
-    from antiphon.tools.web_search.provider import TYPES, WebSearch
+async def _web_search(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
+    from antiphon.tools.web_search.index import PageIndex
+    from antiphon.tools.web_search.provider import TYPES, WebSearchProvider
 
-    settings = means.settings
-    named = settings.web_search
-    if named == "index" and not settings.web_index.is_file():
+    settings = dependencies.settings
+    setting = settings.web_search
+    if setting == "index" and not settings.web_index.is_file():
         _log.debug("web_search is off: fill an index with `antiphon index add`, or set web_search")
-        named = "off"
-    if named == "off":
+        setting = "off"
+    if setting == "off":
         yield {}
         return
-    if named == "index":
-        index = Index(settings.web_index)
+    if setting == "index":
+        index = PageIndex(settings.web_index)
         try:
-            yield dict.fromkeys(TYPES, WebSearch(index, is_external=False))
+            yield dict.fromkeys(TYPES, WebSearchProvider(index, is_external=False))
         finally:
             await index.close()
         return
     from antiphon.tools.web_search.ddgs import Ddgs
-    from antiphon.tools.web_search.engines import Remote
-    from antiphon.tools.web_search.live_web import Finder, Web
+    from antiphon.tools.web_search.engines import HttpSearchEngine
+    from antiphon.tools.web_search.live_web import LiveWeb, SearchEngine
 
-    if means.fetcher is None:
-        raise SetupError(f"web_search = {named!r} opens pages: set fetch_urls")
-    if named == "ddgs":
-        finder: Finder = Ddgs.open()
+    if dependencies.fetcher is None:
+        raise SetupError(f"web_search = {setting!r} has to fetch pages: set fetch_urls")
+    if setting == "ddgs":
+        finder: SearchEngine = Ddgs.open()
     else:
         key, url = settings.web_search_key, settings.web_search_url
-        finder = Remote.open(named, key=key, url=url)
-    web = Web(finder, means.fetcher, means.documents)
+        finder = HttpSearchEngine.open(setting, key=key, url=url)
+    web = LiveWeb(finder, dependencies.fetcher, dependencies.documents)
     try:
-        yield dict.fromkeys(TYPES, WebSearch(web, is_external=True))
+        yield dict.fromkeys(TYPES, WebSearchProvider(web, is_external=True))
     finally:
         await web.close()
 
 
 @asynccontextmanager
-async def _mcp(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
-    """On by default, its extra is not: it is only missed where servers are set."""
-    settings = means.settings
+async def _mcp(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
+    """Open the MCP provider. It is on by default but its extra is not installed by default, so that
+    the extra is required only if servers are configured."""
+    settings = dependencies.settings
     if not settings.mcp:
         yield {}
         return
     try:
-        from antiphon.tools.mcp.provider import Servers
-        from antiphon.tools.mcp.sessions import Pool
-        from antiphon.tools.mcp.transport import Server
+        from antiphon.tools.mcp.provider import McpProvider
+        from antiphon.tools.mcp.sessions import SessionPool
+        from antiphon.tools.mcp.transport import McpServer
     except ImportError:
-        if any(each.tool is None for each in settings.mcp_servers.values()):
+        if any(server.tool is None for server in settings.mcp_servers.values()):
             raise SetupError('MCP servers need an extra: pip install "antiphon[mcp]".') from None
         yield {}
         return
     configured = {
-        name: Server(
-            url=each.url,
-            transport=each.transport,
-            headers=each.headers,
-            command=each.command,
-            args=each.args,
-            env=each.env,
+        name: McpServer(
+            url=server.url,
+            transport=server.transport,
+            headers=server.headers,
+            command=server.command,
+            args=server.args,
+            env=server.env,
         )
-        for name, each in settings.mcp_servers.items()
-        if each.tool is None
+        for name, server in settings.mcp_servers.items()
+        if server.tool is None
     }
-    pool = Pool(
+    pool = SessionPool(
         connect_s=settings.mcp_connect_s, call_s=settings.mcp_call_s, idle_s=settings.mcp_idle_s
     )
-    servers = Servers(
+    servers = McpProvider(
         configured,
         pool,
         urls=settings.mcp_urls,
-        networks=tuple(network(text, "mcp_networks") for text in settings.mcp_networks),
+        networks=tuple(
+            parse_network(text, "mcp_allowed_networks") for text in settings.mcp_allowed_networks
+        ),
     )
     try:
         yield {"mcp": servers}
@@ -200,82 +212,94 @@ async def _mcp(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]
 
 
 @asynccontextmanager
-async def _code_interpreter(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
-    from antiphon.tools.code_interpreter import CodeInterpreter
+async def _code_interpreter(
+    dependencies: ToolDependencies,
+) -> AsyncIterator[Mapping[str, ToolProvider]]:
+    from antiphon.tools.code_interpreter import CodeInterpreterProvider
 
-    if means.containers is None:
+    if dependencies.containers is None:
         yield {}
         return
-    yield {"code_interpreter": CodeInterpreter(means.containers)}
+    yield {"code_interpreter": CodeInterpreterProvider(dependencies.containers)}
 
 
 @asynccontextmanager
-async def _image_generation(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
-    settings = means.settings
+async def _image_generation(
+    dependencies: ToolDependencies,
+) -> AsyncIterator[Mapping[str, ToolProvider]]:
+    settings = dependencies.settings
     if settings.image_generation == "off":
         yield {}
         return
     from antiphon.tools.image_generation import provider
-    from antiphon.tools.image_generation.conversation_images import Sources
+    from antiphon.tools.image_generation.conversation_images import ImageSources
 
-    maker = await (_diffusers if settings.image_generation == "diffusers" else _images_api)(means)
+    generator = await (_diffusers if settings.image_generation == "diffusers" else _images_api)(
+        dependencies
+    )
     try:
-        named = settings.image_generation_model
-        rules = provider.Rules(
-            model=named,
-            models={**settings.image_generation_models, **({named: named} if named else {})},
-            most_pixels=settings.image_generation_pixels,
-            most_bytes=settings.image_generation_bytes,
-            at_once=settings.image_generation_at_once,
+        model = settings.image_generation_model
+        rules = provider.ImagePolicy(
+            model=model,
+            models={**settings.image_generation_models, **({model: model} if model else {})},
+            max_pixels=settings.image_generation_max_pixels,
+            max_bytes=settings.image_generation_max_bytes,
+            concurrency=settings.image_generation_parallel,
         )
-        sources = Sources(means.uploads, means.fetcher, settings.image_generation_bytes)
-        yield {"image_generation": provider.ImageGeneration(maker, sources, rules)}
+        sources = ImageSources(
+            dependencies.uploads, dependencies.fetcher, settings.image_generation_max_bytes
+        )
+        yield {"image_generation": provider.ImageGenerationProvider(generator, sources, rules)}
     finally:
-        await maker.close()
+        await generator.close()
 
 
-async def _images_api(means: ToolDependencies) -> ImageGenerator:
+async def _images_api(dependencies: ToolDependencies) -> ImageGenerator:
     from antiphon.tools.image_generation.images_api import ImagesApi
 
-    settings = means.settings
+    settings = dependencies.settings
     if settings.image_generation_url is None:
         raise SetupError("image_generation = 'images_api' needs image_generation_url")
     return ImagesApi.open(
         settings.image_generation_url,
         key=settings.image_generation_key,
-        told=settings.image_generation_options,
-        fetcher=means.fetcher,
-        most_bytes=settings.image_generation_bytes,
+        settings=settings.image_generation_options,
+        fetcher=dependencies.fetcher,
+        max_bytes=settings.image_generation_max_bytes,
     )
 
 
-async def _diffusers(means: ToolDependencies) -> ImageGenerator:
+async def _diffusers(dependencies: ToolDependencies) -> ImageGenerator:
     from antiphon.tools.image_generation.diffusers import Diffusers
 
-    settings = means.settings
-    named = settings.image_generation_model
-    if named is None:
+    settings = dependencies.settings
+    model = settings.image_generation_model
+    if model is None:
         raise SetupError("image_generation = 'diffusers' needs image_generation_model")
-    if other := sorted(set(settings.image_generation_models.values()) - {named}):
-        raise SetupError(f"image_generation_models: {other[0]!r} is not the model that is loaded")
-    return await asyncio.to_thread(Diffusers.load, named, settings.image_generation_options)
+    if others := sorted(set(settings.image_generation_models.values()) - {model}):
+        raise SetupError(f"image_generation_models: {others[0]!r} is not image_generation_model")
+    return await asyncio.to_thread(Diffusers.load, model, settings.image_generation_options)
 
 
 @asynccontextmanager
-async def _programs(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
-    """On by default, its extra is not."""
+async def _programs(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
+    """Open the provider of programs, if its extra is installed. It is on by default, its extra is
+    not."""
     from antiphon.sandbox.javascript import JavaScript
-    from antiphon.tools.programs.provider import Programs
+    from antiphon.tools.programs.provider import ProgramProvider
 
-    settings = means.settings
-    if not settings.programs or means.seal is None or not JavaScript.is_here():
+    settings = dependencies.settings
+    if not settings.programs or dependencies.seal is None or not JavaScript.is_installed():
         yield {}
         return
     javascript = JavaScript(
-        step_s=settings.program_s, memory_bytes=settings.program_memory_mb << 20
+        step_s=settings.program_cpu_timeout_s, memory_bytes=settings.program_memory_mb << 20
     )
-    programs = Programs(
-        javascript, means.seal, clock=means.clock, most_calls=settings.max_program_calls
+    programs = ProgramProvider(
+        javascript,
+        dependencies.seal,
+        clock=dependencies.clock,
+        max_calls=settings.max_program_calls,
     )
     try:
         yield {"programmatic_tool_calling": programs}
@@ -284,42 +308,46 @@ async def _programs(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provi
 
 
 @asynccontextmanager
-async def _clients(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
-    """What clients run needs nothing here; of the shell the request says who does."""
+async def _client_tools(
+    dependencies: ToolDependencies,
+) -> AsyncIterator[Mapping[str, ToolProvider]]:
+    """Open the tools that clients run; for ``shell`` the request says whether it runs here."""
     from antiphon.tools.client_tools.provider import CLIENT_TOOLS
-    from antiphon.tools.shell import Shell
+    from antiphon.tools.shell import ShellProvider
 
-    yield {**CLIENT_TOOLS, "shell": Shell(means.containers)}
+    yield {**CLIENT_TOOLS, "shell": ShellProvider(dependencies.containers)}
 
 
-#: A tool → what opens its providers. Others come from entry points of the same group.
-PROVIDERS: Mapping[str, Opener] = {
+#: Tool → what opens its providers. Other packages add theirs as entry points of the group
+#: ``antiphon.tools``.
+PROVIDERS: Mapping[str, ProviderOpener] = {
     "web_search": _web_search,
     "mcp": _mcp,
     "code_interpreter": _code_interpreter,
     "image_generation": _image_generation,
     "programs": _programs,
-    "client": _clients,
+    "client": _client_tools,
 }
-_GROUP = "antiphon.tools"
+_ENTRY_POINT_GROUP = "antiphon.tools"
 
 
 @asynccontextmanager
-async def open_tools(means: ToolDependencies) -> AsyncIterator[Mapping[str, Provider]]:
-    """All that the settings ask for, by the types of tools. Raises ``SetupError``."""
+async def open_tools(dependencies: ToolDependencies) -> AsyncIterator[Mapping[str, ToolProvider]]:
+    """Open all tools that the settings enable, by tool type. Raises ``SetupError``."""
     async with AsyncExitStack() as stack:
-        found: dict[str, Provider] = {}
-        for name, opener in (*PROVIDERS.items(), *_installed()):
-            opened = await stack.enter_async_context(opener(means))
-            if taken := sorted(found.keys() & opened.keys()):
-                raise SetupError(f"tools {name} and another one both bring {taken[0]!r}")
-            found.update(opened)
-        yield found
+        providers: dict[str, ToolProvider] = {}
+        for name, opener in (*PROVIDERS.items(), *_installed_openers()):
+            new = await stack.enter_async_context(opener(dependencies))
+            if duplicates := sorted(providers.keys() & new.keys()):
+                raise SetupError(f"tool {name}: another tool already provides {duplicates[0]!r}")
+            providers.update(new)
+        yield providers
 
 
-def _installed() -> Iterator[tuple[str, Opener]]:
-    """What other packages bring. Raises ``SetupError`` for one that cannot be loaded."""
-    for point in entry_points(group=_GROUP):
+def _installed_openers() -> Iterator[tuple[str, ProviderOpener]]:
+    """Yield the openers that others packages provide. Raises ``SetupError`` for one that fails to
+    load."""
+    for point in entry_points(group=_ENTRY_POINT_GROUP):
         try:
             yield point.name, point.load()
         except Exception as error:

@@ -14,7 +14,7 @@ from antiphon import tool_factories as toolbox
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
 from antiphon.resources.skills import Skills
-from antiphon.security.encryption import Key, Seal
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.store.memory.store import MemoryStore
 from antiphon.tool_factories import ToolDependencies, open_containers, open_tools
 from antiphon.tools.web_search.index import PageDocument, PageIndex
@@ -156,7 +156,7 @@ async def test_images_that_cannot_be_made_are_named_at_the_start(
 async def test_programs_are_there_where_their_extra_is(monkeypatch: pytest.MonkeyPatch) -> None:
     async def found(**settings: Any) -> bool:
         means = ToolDependencies(
-            settings=Settings(**settings), clock=float, seal=Seal([Key.fresh()])
+            settings=Settings(**settings), clock=float, seal=Encryptor([EncryptionKey.generate()])
         )
         async with open_tools(means) as providers:
             return "programmatic_tool_calling" in providers

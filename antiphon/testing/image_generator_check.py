@@ -10,13 +10,13 @@ from msgspec.structs import replace
 
 from antiphon.errors import RunError
 from antiphon.tools.image_generation.base import (
+    GeneratedImage,
     Image,
     ImageGenerator,
     ImageRequest,
-    Made,
-    Order,
-    Partial,
-    image_of,
+    ImageTask,
+    PartialImage,
+    read_image,
 )
 
 __all__ = ["check_maker"]
@@ -29,27 +29,29 @@ async def check_maker(maker: ImageGenerator, wish: ImageRequest, *, previews: in
     ``previews``: how many it is to make, which it may fall short of. Closes it."""
     async with asyncio.timeout(_SECONDS):
         maker.check(wish)
-        order = Order(prompt="A red square", wish=wish)
+        order = ImageTask(prompt="A red square", request=wish)
         _, made = await _made(maker, order)
         _holds(made, wish)
         for _, each in await asyncio.gather(*(_made(maker, order) for _ in range(3))):
             _holds(each, wish)
-        if maker.edits:
+        if maker.supports_edits:
             await _edits(maker, order, made.image)
         if previews:
-            await _previews(maker, replace(order, wish=replace(wish, partial_images=previews)))
+            await _previews(maker, replace(order, request=replace(wish, partial_images=previews)))
         await _gives_up(maker, order)
         await maker.close()
 
 
-async def _made(maker: ImageGenerator, order: Order) -> tuple[list[Partial], Made]:
+async def _made(
+    maker: ImageGenerator, order: ImageTask
+) -> tuple[list[PartialImage], GeneratedImage]:
     """The image comes last, and once."""
-    previews: list[Partial] = []
-    made: Made | None = None
-    async with aclosing(maker.make(order)) as images:
+    previews: list[PartialImage] = []
+    made: GeneratedImage | None = None
+    async with aclosing(maker.generate(order)) as images:
         async for image in images:
             assert made is None, "something came after the image"
-            if isinstance(image, Made):
+            if isinstance(image, GeneratedImage):
                 made = image
             else:
                 previews.append(image)
@@ -57,29 +59,29 @@ async def _made(maker: ImageGenerator, order: Order) -> tuple[list[Partial], Mad
     return previews, made
 
 
-def _holds(made: Made, wish: ImageRequest) -> None:
+def _holds(made: GeneratedImage, wish: ImageRequest) -> None:
     image = made.image
-    assert image_of(image.content) == image, "it does not tell what its bytes are"
+    assert read_image(image.content) == image, "it does not tell what its bytes are"
     assert image.format == wish.output_format, f"{image.format} in place of {wish.output_format}"
     if wish.size is not None:
         assert (image.width, image.height) == wish.size, "it has another size"
 
 
-async def _edits(maker: ImageGenerator, order: Order, image: Image) -> None:
+async def _edits(maker: ImageGenerator, order: ImageTask, image: Image) -> None:
     _, changed = await _made(maker, replace(order, images=(image,)))
-    _holds(changed, order.wish)
+    _holds(changed, order.request)
 
 
-async def _previews(maker: ImageGenerator, order: Order) -> None:
-    maker.check(order.wish)
+async def _previews(maker: ImageGenerator, order: ImageTask) -> None:
+    maker.check(order.request)
     previews, made = await _made(maker, order)
-    assert len(previews) <= order.wish.partial_images, "more previews than were asked for"
+    assert len(previews) <= order.request.partial_images, "more previews than were asked for"
     for preview in previews:
-        assert image_of(preview.image.content) == preview.image
-    _holds(made, order.wish)
+        assert read_image(preview.image.content) == preview.image
+    _holds(made, order.request)
 
 
-async def _gives_up(maker: ImageGenerator, order: Order) -> None:
+async def _gives_up(maker: ImageGenerator, order: ImageTask) -> None:
     """Whoever leaves, at whatever moment, leaves nothing behind."""
 
     async def waits() -> None:

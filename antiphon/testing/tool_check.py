@@ -19,11 +19,11 @@ from antiphon.tools.base import (
     CallContext,
     CallsTools,
     FollowUpItem,
-    Provider,
     ResponseContext,
-    Result,
-    Step,
     ToolFunction,
+    ToolProgress,
+    ToolProvider,
+    ToolResult,
     Toolset,
 )
 from antiphon.wire import tools as tl
@@ -54,52 +54,52 @@ class Trial(Struct, frozen=True, kw_only=True):
     tenant: str = "t"
 
 
-async def check_tool(provider: Provider, trial: Trial) -> None:
-    """Opening, offers, calls side by side, failures, giving up, and opening anew; each call as a
+async def check_tool(provider: ToolProvider, trial: Trial) -> None:
+    """Opening, functions, calls side by side, failures, giving up, and response anew; each call as a
     client sees it, too. What it is used for leaves nothing that goes on."""
     async with asyncio.timeout(_SECONDS):
         _refuses(provider, trial)
-        opening = ResponseContext(tenant=trial.tenant, response_id="resp_check", items=())
+        response = ResponseContext(tenant=trial.tenant, response_id="resp_check", items=())
         provider.check(trial.tool, "tools[0]")
-        lead = provider.lead(trial.tool, opening)
+        lead = provider.leading_item(trial.tool, response)
         assert lead is None or type(lead) in KINDS, "its leading item is of no known kind"
-        async with _opened(provider, trial.tool, opening) as toolset:
+        async with _opened(provider, trial.tool, response) as toolset:
             _offers_functions(toolset)
             assert not toolset.failed, "it failed to open"
             if lead is not None:
                 msgspec.structs.replace(lead, **dict(toolset.fields))
-            if _offer(toolset, trial.works).call is None:
+            if _offer(toolset, trial.works).handler is None:
                 await _is_read(_offer(toolset, trial.works), trial)
             else:
                 await _calls(toolset, trial)
-        await _opens_side_by_side(provider, trial, opening)
+        await _opens_side_by_side(provider, trial, response)
         once = len(asyncio.all_tasks())
-        await _opens_side_by_side(provider, trial, opening)
+        await _opens_side_by_side(provider, trial, response)
         assert len(asyncio.all_tasks()) <= once, "every use leaves something that goes on"
 
 
 @asynccontextmanager
 async def _opened(
-    provider: Provider, tool: Any, opening: ResponseContext
+    provider: ToolProvider, tool: Any, response: ResponseContext
 ) -> AsyncIterator[Toolset]:
     """Its tools, of one that calls others where there are no others."""
-    async with provider.open(tool, opening) as toolset:
+    async with provider.open(tool, response) as toolset:
         if isinstance(provider, CallsTools):
-            toolset = provider.compose((), opening, {})
+            toolset = provider.compose((), response, {})
         yield toolset
 
 
-async def _is_read(offer: ToolFunction, trial: Trial) -> None:
+async def _is_read(function: ToolFunction, trial: Trial) -> None:
     """A client runs it: whatever is written makes an item."""
     for arguments in (trial.works[1], *_GARBAGE):
-        assert await _wire(offer, trial, arguments), "a call that is no item"
+        assert await _wire(function, trial, arguments), "a call that is no item"
 
 
-async def _wire(offer: ToolFunction, trial: Trial, arguments: str) -> list[Any]:
-    return await on_the_wire(offer, arguments, tenant=trial.tenant, room=_ROOM)
+async def _wire(function: ToolFunction, trial: Trial, arguments: str) -> list[Any]:
+    return await on_the_wire(function, arguments, tenant=trial.tenant, room=_ROOM)
 
 
-def _refuses(provider: Provider, trial: Trial) -> None:
+def _refuses(provider: ToolProvider, trial: Trial) -> None:
     for tool in trial.refused:
         try:
             provider.check(tool, "tools[7]")
@@ -110,16 +110,16 @@ def _refuses(provider: Provider, trial: Trial) -> None:
 
 
 def _offers_functions(toolset: Toolset) -> None:
-    names = [(offer.tool.name, offer.namespace) for offer in toolset.offers]
-    assert names, "it offers nothing"
-    assert len(set(names)) == len(names), "two offers have one name"
-    for offer in toolset.offers:
-        tool = offer.tool
+    names = [(function.tool.name, function.namespace) for function in toolset.functions]
+    assert names, "it functions nothing"
+    assert len(set(names)) == len(names), "two functions have one name"
+    for function in toolset.functions:
+        tool = function.tool
         name = f"{tool.name!r}"
         assert tool.name and all(c.isascii() and (c.isalnum() or c in "_-") for c in tool.name), (
             f"no model can write the name {name}"
         )
-        assert type(offer.shell) in KINDS, f"the item of {name} is of no known kind"
+        assert type(function.initial_item) in KINDS, f"the item of {name} is of no known kind"
         if isinstance(tool, tl.Function) and tool.parameters is not None:
             assert tool.parameters.get("type") == "object", f"{name} takes no object"
             check_schema(msgspec.json.encode(tool.parameters).decode(), "parameters")
@@ -133,7 +133,9 @@ async def _calls(toolset: Toolset, trial: Trial) -> None:
     items = await _wire(_offer(toolset, trial.works), trial, trial.works[1])
     ended = _status(_offer(toolset, trial.works), items)
     assert ended == "completed", f"a call that worked is {ended!r}"
-    assert type(items[0]) is type(_offer(toolset, trial.works).shell), "its item is another one"
+    assert type(items[0]) is type(_offer(toolset, trial.works).initial_item), (
+        "its item is another one"
+    )
     again = [_called(_offer(toolset, trial.works), trial) for _ in range(4)]
     for each in await asyncio.gather(*again):
         assert not each.failed, "it fails side by side with itself"
@@ -141,63 +143,65 @@ async def _calls(toolset: Toolset, trial: Trial) -> None:
         failed = await _called(_offer(toolset, trial.fails), trial, arguments=trial.fails[1])
         assert failed.failed, f"{trial.fails} did not fail"
         assert failed.text, "a failure that tells the model nothing"
-        offer = _offer(toolset, trial.fails)
-        ended = _status(offer, await _wire(offer, trial, trial.fails[1]))
-        wanted = offer.failure if offer.apart is None else "incomplete"
+        function = _offer(toolset, trial.fails)
+        ended = _status(function, await _wire(function, trial, trial.fails[1]))
+        wanted = function.failed_status if function.failed_output is None else "incomplete"
         assert ended == wanted, f"a call that failed is {ended!r}"
     if trial.long is not None:
         await _keeps_within_its_room(_offer(toolset, trial.long), trial, trial.long[1])
     for garbage in _GARBAGE:
-        offer = _offer(toolset, trial.works)
-        await _called(offer, trial, arguments=garbage)
-        await _wire(offer, trial, garbage)
+        function = _offer(toolset, trial.works)
+        await _called(function, trial, arguments=garbage)
+        await _wire(function, trial, garbage)
     if trial.hangs is not None:
         await _stops(_offer(toolset, trial.hangs), trial, trial.hangs[1])
         after = await _called(_offer(toolset, trial.works), trial)
         assert not after.failed, "it does not work any more once a call was given up"
 
 
-def _status(offer: ToolFunction, items: Sequence[Any]) -> str:
+def _status(function: ToolFunction, items: Sequence[Any]) -> str:
     """How a call ended, as the item says that tells of it."""
-    found: str = items[0 if offer.apart is None else -1].status
+    found: str = items[0 if function.failed_output is None else -1].status
     return found
 
 
-async def _keeps_within_its_room(offer: ToolFunction, trial: Trial, arguments: str) -> None:
+async def _keeps_within_its_room(function: ToolFunction, trial: Trial, arguments: str) -> None:
     """Texts are cut where they are too long; items are told as they are, and later ones too."""
-    items = await _wire(offer, trial, arguments)
+    items = await _wire(function, trial, arguments)
     size = len(msgspec.json.encode(items))
     assert size <= _ROOM + _AROUND, f"its items take {size} bytes where {_ROOM} can be told"
 
 
 def _offer(toolset: Toolset, named: tuple[str, str]) -> ToolFunction:
-    found = [offer for offer in toolset.offers if offer.tool.name == named[0]]
-    assert found, f"it does not offer {named[0]!r}"
+    found = [function for function in toolset.functions if function.tool.name == named[0]]
+    assert found, f"it does not function {named[0]!r}"
     return found[0]
 
 
-async def _called(offer: ToolFunction, trial: Trial, *, arguments: str | None = None) -> Result:
+async def _called(
+    function: ToolFunction, trial: Trial, *, arguments: str | None = None
+) -> ToolResult:
     """The one result, which comes last. A tool may also raise ``ToolError``."""
-    assert offer.call is not None
-    shell = offer.shell
+    assert function.handler is not None
+    shell = function.initial_item
     known = KINDS[type(shell)].progress
     given = trial.works[1] if arguments is None else arguments
-    results: list[Result] = []
+    results: list[ToolResult] = []
     try:
-        async with aclosing(offer.call(given, _context(trial))) as steps:
+        async with aclosing(function.handler(given, _context(trial))) as steps:
             async for step in steps:
                 assert not results, "something came after the result"
                 if isinstance(step, FollowUpItem):
-                    assert shell is offer.shell, "more than one item follows"
+                    assert shell is function.initial_item, "more than one item follows"
                     msgspec.json.encode(msgspec.structs.replace(shell, **dict(step.fields)))
                     shell = step.item
                     known = KINDS[type(shell)].progress
-                elif isinstance(step, Step):
+                elif isinstance(step, ToolProgress):
                     assert step.name in known, f"{step.name!r} is no step of its item"
                 else:
                     results.append(step)
     except ToolError as error:
-        return Result(text=error.message, failed=True)
+        return ToolResult(text=error.message, failed=True)
     assert len(results) == 1, "a call without a result"
     unknown = set(results[0].fields) - set(shell.__struct_fields__)
     assert not unknown, f"its item has no {unknown}"
@@ -205,14 +209,16 @@ async def _called(offer: ToolFunction, trial: Trial, *, arguments: str | None = 
     msgspec.json.encode(item)
     results[0].text.encode()  # half of a pair cannot be told
     return (
-        results[0] if shell is offer.shell else msgspec.structs.replace(results[0], items=(item,))
+        results[0]
+        if shell is function.initial_item
+        else msgspec.structs.replace(results[0], items=(item,))
     )
 
 
-async def _stops(offer: ToolFunction, trial: Trial, arguments: str) -> None:
+async def _stops(function: ToolFunction, trial: Trial, arguments: str) -> None:
     """A call that is given up ends, soon."""
-    assert offer.call is not None
-    steps = offer.call(arguments, _context(trial))
+    assert function.handler is not None
+    steps = function.handler(arguments, _context(trial))
 
     async def drain() -> None:
         async with aclosing(steps):
@@ -228,19 +234,21 @@ async def _stops(offer: ToolFunction, trial: Trial, arguments: str) -> None:
     assert done, "a call that was given up goes on"
 
 
-async def _opens_side_by_side(provider: Provider, trial: Trial, opening: ResponseContext) -> None:
+async def _opens_side_by_side(
+    provider: ToolProvider, trial: Trial, response: ResponseContext
+) -> None:
     """Each in a task of its own, some of which are cancelled while they have it open."""
     is_open = asyncio.Event()
 
     async def holds() -> None:
-        async with _opened(provider, trial.tool, opening):
+        async with _opened(provider, trial.tool, response):
             is_open.set()
             await asyncio.Event().wait()
 
     async def uses() -> None:
-        async with _opened(provider, trial.tool, opening) as toolset:
-            offer = _offer(toolset, trial.works)
-            assert offer.call is None or not (await _called(offer, trial)).failed
+        async with _opened(provider, trial.tool, response) as toolset:
+            function = _offer(toolset, trial.works)
+            assert function.handler is None or not (await _called(function, trial)).failed
 
     held = asyncio.create_task(holds())
     await is_open.wait()
@@ -252,4 +260,6 @@ async def _opens_side_by_side(provider: Provider, trial: Trial, opening: Respons
 
 
 def _context(trial: Trial) -> CallContext:
-    return CallContext(tenant=trial.tenant, response_id="resp_check", call_id="call_1", room=_ROOM)
+    return CallContext(
+        tenant=trial.tenant, response_id="resp_check", call_id="call_1", max_result_bytes=_ROOM
+    )

@@ -24,7 +24,9 @@ from antiphon.wire.response import Response, Usage
 __all__ = ["on_the_wire"]
 
 
-async def on_the_wire(offer: ToolFunction, arguments: str, *, tenant: str, room: int) -> list[Item]:
+async def on_the_wire(
+    function: ToolFunction, arguments: str, *, tenant: str, room: int
+) -> list[Item]:
     """The items of a call. Raises ``AssertionError`` for those that clients could not send back,
     ``GrammarError`` for events that may not follow one another."""
     numbers = itertools.count(1)
@@ -34,12 +36,12 @@ async def on_the_wire(offer: ToolFunction, arguments: str, *, tenant: str, room:
 
     writer = ResponseWriter(Response(id="resp_check", created_at=1, model="m"), ids=ids)
     writer.create()
-    writer.begin()
+    writer.start()
     recorder = Recorder(writer)
-    turn = Turn({(offer.tool.name, offer.namespace): offer}, ids)
-    for delta in turn.take((*_written(offer, arguments), Finish("stop", Usage()))):
-        recorder.take(delta)
-    calls = [call for call in turn.calls if call.offer.call is not None]
+    turn = Turn({(function.tool.name, function.namespace): function}, ids)
+    for delta in turn.take((*_written(function, arguments), Finish("stop", Usage()))):
+        recorder.record([delta])
+    calls = [call for call in turn.calls if call.function.handler is not None]
     place = CallEnvironment(
         tenant=tenant,
         response_id="resp_check",
@@ -50,7 +52,7 @@ async def on_the_wire(offer: ToolFunction, arguments: str, *, tenant: str, room:
         ids=ids,
     )
     async for delta in run_all(calls, place):
-        recorder.take(delta)
+        recorder.record([delta])
     response = writer.finalize("completed", at=2, usage=Usage())
     writer.emit_terminal()
     events: tuple[Event, ...] = writer.take()
@@ -62,12 +64,12 @@ async def on_the_wire(offer: ToolFunction, arguments: str, *, tenant: str, room:
     return list(response.output)
 
 
-def _written(offer: ToolFunction, arguments: str) -> tuple[Delta, ...]:
+def _written(function: ToolFunction, arguments: str) -> tuple[Delta, ...]:
     """The call as a model writes it."""
-    name, namespace = offer.tool.name, offer.namespace or UNSET
+    name, namespace = function.tool.name, function.namespace or UNSET
     shell: Item = (
         CustomToolCall(call_id="", name=name, input="", namespace=namespace)
-        if isinstance(offer.tool, tl.Custom)
+        if isinstance(function.tool, tl.Custom)
         else FunctionCall(call_id="", name=name, arguments="", namespace=namespace)
     )
     return (Open(shell), Text(arguments), Close())

@@ -1,1 +1,1 @@
-"""What the server can run."""
+"""Server-side tools: the contract, and one module or package per tool type."""

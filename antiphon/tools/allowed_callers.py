@@ -1,4 +1,4 @@
-"""Who may call which tools: the model itself, or programs that it writes. It runs nothing."""
+"""``allowed_callers``: which tools the model may call, and which its programs may call."""
 
 from __future__ import annotations
 
@@ -14,22 +14,21 @@ from antiphon.wire import tools as tl
 
 from .base import ToolFunction
 
-__all__ = ["by_the_model", "callers_of", "check_callers", "for_programs"]
+__all__ = ["callable_by_model", "callable_by_programs", "callers_of", "check_callers"]
 
 _DIRECT = ("direct",)
 
 
 def callers_of(tool: Any) -> Sequence[str]:
-    """Who may call a tool of a request."""
-    found = getattr(tool, "allowed_callers", UNSET)
-    return _DIRECT if found is UNSET else found
+    """Return who may call a tool: ``direct`` (the model), ``programmatic``, or both."""
+    callers = getattr(tool, "allowed_callers", UNSET)
+    return _DIRECT if callers is UNSET else callers
 
 
-def check_callers(tools: Sequence[tl.Tool], choice: Any) -> None:
-    """Raises ``InvalidRequest`` for what nobody may call, and for a choice of what the model may
-    not."""
+def check_callers(tools: Sequence[tl.Tool]) -> None:
+    """Raise ``InvalidRequest`` for a tool that nothing may call."""
     programs = any(isinstance(tool, tl.ProgrammaticToolCalling) for tool in tools)
-    for path, tool in _each(tools):
+    for path, tool in _tools_with_paths(tools):
         if "direct" in callers_of(tool):
             continue
         if not programs:
@@ -39,56 +38,51 @@ def check_callers(tools: Sequence[tl.Tool], choice: Any) -> None:
                 param=f"{path}.allowed_callers",
                 code="invalid_value",
             )
-        name = getattr(tool, "name", None)
-        if isinstance(choice, tl.Choice) and choice.name == name is not None:
-            raise InvalidRequest(
-                f"Tool choice '{name}' may be called by programs only.",
-                param="tool_choice",
-                code="invalid_value",
+
+
+def callable_by_model(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
+    """Return the client's tools without those that only programs may call."""
+    remaining: list[tl.Tool] = []
+    for tool in tools:
+        if isinstance(tool, tl.Namespace):
+            functions = tuple(
+                function for function in tool.tools if "direct" in callers_of(function)
             )
-
-
-def by_the_model(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
-    """The client's tools without those that only programs may call."""
-    kept: list[tl.Tool] = []
-    for tool in tools:
-        if isinstance(tool, tl.Namespace):
-            inner = tuple(each for each in tool.tools if "direct" in callers_of(each))
-            if inner:
-                kept.append(replace(tool, tools=inner))
+            if functions:
+                remaining.append(replace(tool, tools=functions))
         elif "direct" in callers_of(tool):
-            kept.append(tool)
-    return tuple(kept)
+            remaining.append(tool)
+    return tuple(remaining)
 
 
-def for_programs(tools: Iterable[tl.Tool]) -> tuple[ToolFunction, ...]:
-    """The client's tools that programs may call."""
-    placed: list[tuple[tl.Tool, str | None]] = []
+def callable_by_programs(tools: Iterable[tl.Tool]) -> tuple[ToolFunction, ...]:
+    """Return the client's tools that programs may call, as functions that the client runs."""
+    with_namespace: list[tuple[tl.Tool, str | None]] = []
     for tool in tools:
         if isinstance(tool, tl.Namespace):
-            placed += ((each, tool.name) for each in tool.tools)
+            with_namespace += ((function, tool.name) for function in tool.tools)
         else:
-            placed.append((tool, None))
+            with_namespace.append((tool, None))
     return tuple(
-        _offer(tool, space)
-        for tool, space in placed
+        _to_tool_function(tool, namespace)
+        for tool, namespace in with_namespace
         if isinstance(tool, tl.Function | tl.Custom) and "programmatic" in callers_of(tool)
     )
 
 
-def _offer(tool: tl.Function | tl.Custom, space: str | None) -> ToolFunction:
-    namespace = UNSET if space is None else space
-    shell: it.Item = (
+def _to_tool_function(tool: tl.Function | tl.Custom, namespace_name: str | None) -> ToolFunction:
+    namespace = UNSET if namespace_name is None else namespace_name
+    item: it.Item = (
         it.CustomToolCall(call_id="", name=tool.name, input="", namespace=namespace)
         if isinstance(tool, tl.Custom)
         else it.FunctionCall(call_id="", name=tool.name, arguments="", namespace=namespace)
     )
-    return ToolFunction(tool=tool, shell=shell, streamed=True, namespace=space)
+    return ToolFunction(tool=tool, initial_item=item, streams_text=True, namespace=namespace_name)
 
 
-def _each(tools: Sequence[tl.Tool]) -> Iterator[tuple[str, Any]]:
-    for at, tool in enumerate(tools):
-        yield f"tools[{at}]", tool
+def _tools_with_paths(tools: Sequence[tl.Tool]) -> Iterator[tuple[str, Any]]:
+    for index, tool in enumerate(tools):
+        yield f"tools[{index}]", tool
         if isinstance(tool, tl.Namespace):
-            for inner, each in enumerate(tool.tools):
-                yield f"tools[{at}].tools[{inner}]", each
+            for inner_index, function in enumerate(tool.tools):
+                yield f"tools[{index}].tools[{inner_index}]", function

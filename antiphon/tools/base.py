@@ -1,6 +1,8 @@
-"""The contract of a tool: what the model is shown, how a call of it looks on the wire, and who runs
-it. It knows no model, no run and no HTTP.
-"""
+"""The contract of server-side tools.
+
+A ``ToolProvider`` implements one tool type of a request. For each response it offers functions
+to the model; a ``ToolFunction`` says how the model sees the function, which item a call of it
+becomes, and what runs the call."""
 
 from __future__ import annotations
 
@@ -14,183 +16,199 @@ from antiphon.errors import ToolError
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Item
 
-from .citations import Naming, Notation
+from .citations import CitationFinder, CitationNotation
 
 __all__ = [
     "ArgumentObserver",
-    "Ask",
-    "Call",
     "CallContext",
+    "CallHandler",
     "CallsTools",
     "ChecksAccess",
     "FollowUpItem",
     "NestedCall",
     "PendingCall",
-    "Provider",
     "ResponseContext",
-    "Result",
-    "Step",
+    "RunNestedCalls",
     "ToolFunction",
+    "ToolProgress",
+    "ToolProvider",
+    "ToolResult",
     "Toolset",
 ]
 
 
 class NestedCall(Struct, frozen=True):
-    """A call that another call makes."""
+    """A tool call made by another tool call, such as by a program."""
 
-    offer: ToolFunction
+    function: ToolFunction
     arguments: str
 
 
-#: Makes calls side by side. Of each, what is in the output afterwards: the call, and what came of
-#: it if that is an item apart. One that the client has to run stands alone; one that may not be
-#: made leaves nothing.
-Ask = Callable[[Sequence[NestedCall]], Awaitable[Sequence[tuple[Item, ...]]]]
+#: Runs calls concurrently. Returns, for each call, its items in the output afterwards: the call's
+#: item and, for kinds with a separate output item, the output. A call that the client has to run
+#: has only the call's item. A call that may not be made has no items.
+RunNestedCalls = Callable[[Sequence[NestedCall]], Awaitable[Sequence[tuple[Item, ...]]]]
 
 
-async def _nobody(wanted: Sequence[NestedCall]) -> Sequence[tuple[Item, ...]]:
-    raise ToolError("Nothing can be called from here.")
+async def _no_nested_calls(calls: Sequence[NestedCall]) -> Sequence[tuple[Item, ...]]:
+    raise ToolError("Tools cannot be called from here.")
 
 
 class CallContext(Struct, frozen=True, kw_only=True):
-    """For whom a tool works. ``room``: about how many bytes of text the model can still be told of
-    this call (``trimmed``). ``caller``: the call that made this one; None: the model. All that such
-    a caller is to know of it must be in its items. ``ask``: makes calls in the name of this one."""
+    """What a tool knows about the call it runs.
+
+    ``caller`` is the ``call_id`` of the call that made this one, None if the model made it; such
+    a caller reads the result from the call's items alone. ``max_result_bytes`` is the
+    approximate room, in bytes of text, that the model's context has for the result: longer
+    results are truncated with ``truncate_middle``. ``run_nested_calls`` makes calls on behalf of
+    this one."""
 
     tenant: str
     response_id: str
     call_id: str
-    room: int
+    max_result_bytes: int
     caller: str | None = None
-    ask: Ask = _nobody
+    run_nested_calls: RunNestedCalls = _no_nested_calls
 
 
-class Step(Struct, frozen=True):
-    """The work has come to a step, by its name in the table of kinds. ``fields``: what its event
-    tells besides. That it is ``completed``, or ``failed``, is told by its result."""
+class ToolProgress(Struct, frozen=True):
+    """A progress event of a running call.
+
+    ``name`` is a step of the item's kind in ``KINDS``, ``fields`` are further fields of its
+    event. The final ``completed`` and ``failed`` events follow from the result and are not sent
+    this way."""
 
     name: str
     fields: Mapping[str, Any] = {}
 
 
 class FollowUpItem(Struct, frozen=True):
-    """The call's item is over, with these fields, and another one follows that tells the model in
-    place of a text: steps and the result's fields are its own from now on."""
+    """Close the call's item with these ``fields`` and open ``item``, which holds the output.
+
+    Later progress and the result's fields belong to ``item``. The model is shown ``item``
+    instead of the result's text."""
 
     item: Item
     fields: Mapping[str, Any] = {}
 
 
-class Result(Struct, frozen=True, kw_only=True):
-    """The work is done. ``text`` is what the model is told; ``fields`` are of the call's item.
+class ToolResult(Struct, frozen=True, kw_only=True):
+    """The result of a call. ``text`` is shown to the model; ``fields`` are set on the call's item.
 
-    ``items`` follow the call in the output, and tell the model in place of the text. ``used``:
-    what the call cost, as ``tool_usage`` of the response tells it. ``waiting``: the client has
-    calls to answer first; another response goes on with it.
-    """
+    ``items`` follow the call in the output and are shown to the model instead of the text.
+    ``usage`` is added to ``tool_usage`` of the response. ``awaits_client``: the client has to
+    answer calls first, and a later response continues this call."""
 
     text: str = ""
     fields: Mapping[str, Any] = {}
     failed: bool = False
     items: tuple[Item, ...] = ()
-    used: Mapping[str, Any] = {}
-    waiting: bool = False
+    usage: Mapping[str, Any] = {}
+    awaits_client: bool = False
 
 
-#: Runs one call: its arguments as the model wrote them (of a custom tool: its input), and for whom.
-#: Yields steps, a ``Next`` if its output is an item of its own, and one result last. What it raises
-#: is a failure: a ``ToolError`` with its message, anything else without. Closing the generator
-#: stops the work.
-Call = Callable[[str, CallContext], AsyncGenerator[Step | FollowUpItem | Result, None]]
+#: Runs one call. Arguments: the call's arguments as the model wrote them (for a custom tool, its
+#: input), and the context. Yields progress, at most one ``FollowUpItem`` where the output is a
+#: separate item, and one result last. An exception fails the call: the model is shown the message
+#: of a ``ToolError`` and no detail of any other. Closing the generator stops the work.
+CallHandler = Callable[
+    [str, CallContext], AsyncGenerator[ToolProgress | FollowUpItem | ToolResult, None]
+]
 
 
 class ArgumentObserver(Protocol):
-    """Follows what the model writes of one call, and tells it in steps."""
+    """Turns the arguments of one call into progress events while the model writes them."""
 
-    def feed(self, text: str) -> Iterable[Step]:
-        """More of it."""
+    def feed(self, text: str) -> Iterable[ToolProgress]:
+        """Process the next piece of the arguments."""
 
-    def end(self, written: str) -> Iterable[Step]:
-        """It is whole: all of it again, since not all that is called is written by a model."""
+    def finish(self, arguments: str) -> Iterable[ToolProgress]:
+        """Process the end. ``arguments`` is the whole text: a call that no model wrote comes
+        without ``feed``."""
 
-    def cut(self) -> Iterable[Step]:
-        """It is not, and nothing more comes: what was begun is over."""
+    def abort(self) -> Iterable[ToolProgress]:
+        """Close what is open; the arguments are incomplete and no more will come."""
 
 
 class ToolFunction(Struct, frozen=True, kw_only=True):
-    """A function that the model is shown, and what becomes of a call of it.
+    """A function shown to the model, and how its calls are run and shown to the client.
 
-    ``shell``: the call as it begins on the wire. ``streamed``: what the model writes is the text of
-    that item; ``writing``: it is told in steps. ``call`` runs it; None: the client does. ``read``
-    makes the item's fields of what the model wrote: of what the client runs, and of a call that
-    failed. ``namespace`` tells functions of the same name apart. With ``apart`` what comes of a
-    call is another item, and the call's own is over when it has been said, with what ``read`` makes
-    of it; it gives the item of a call, by its id, that failed, and why.
-    """
+    ``initial_item`` is the call's item as it opens. With ``streams_text`` the arguments are
+    streamed as the text of that item; with ``argument_observer`` as progress events. ``handler``
+    runs a call; None: the client runs it. ``parse_fields`` computes the item's fields from the
+    arguments, for calls that the client runs and for calls that fail. ``namespace`` separates
+    functions of the same name. ``failed_output`` is set for kinds whose output is a separate
+    item: the call's item is then closed with ``parse_fields`` as soon as it is written, and
+    ``failed_output`` makes the output item of a failed call from its ``call_id`` and the reason."""
 
     tool: tl.Function | tl.Custom
-    shell: Item
-    call: Call | None = None
-    read: Callable[[str], Mapping[str, Any]] = lambda arguments: {}
-    writing: Callable[[], ArgumentObserver] | None = None
-    streamed: bool = False
-    #: The status of the item of a call that failed.
-    failure: str = "failed"
+    initial_item: Item
+    handler: CallHandler | None = None
+    parse_fields: Callable[[str], Mapping[str, Any]] = lambda arguments: {}
+    argument_observer: Callable[[], ArgumentObserver] | None = None
+    streams_text: bool = False
+    #: The status of the item of a failed call.
+    failed_status: str = "failed"
     namespace: str | None = None
-    apart: Callable[[str, str], Item] | None = None
+    failed_output: Callable[[str, str], Item] | None = None
 
 
 class PendingCall(Struct, frozen=True, kw_only=True):
-    """A call to be run before the model is asked: what a client has allowed, which the item
-    ``request`` asked for, or one that stands in the conversation under this ``call_id`` and goes
-    on."""
+    """A call to run before the model is called.
 
-    offer: ToolFunction
+    Either the client has approved it: then ``approval_request_id`` is the id of the approval
+    request. Or it is in the conversation, under ``call_id``, and continues."""
+
+    function: ToolFunction
     arguments: str
-    request: str | None = None
+    approval_request_id: str | None = None
     call_id: str | None = None
 
 
 class Toolset(Struct, frozen=True, kw_only=True):
-    """What a tool of a request came to. ``fields`` are those of its leading item, if it has one;
-    ``failed``: the item says why there is nothing to offer. ``notation``: how the model cites
-    what it was shown; ``naming``: what it cites by name."""
+    """What a provider offers for one response.
 
-    offers: tuple[ToolFunction, ...] = ()
-    notation: Notation | None = None
-    naming: Naming | None = None
-    first: tuple[PendingCall, ...] = ()
+    ``fields`` are set on the leading item, if there is one; ``failed``: the leading item says
+    why there are no functions. ``citation_notation``: the marks by which the model cites what it
+    was shown. ``citation_finder`` finds citations by name in a finished message."""
+
+    functions: tuple[ToolFunction, ...] = ()
+    citation_notation: CitationNotation | None = None
+    citation_finder: CitationFinder | None = None
+    pending_calls: tuple[PendingCall, ...] = ()
     fields: Mapping[str, Any] = {}
     failed: bool = False
 
 
 class ResponseContext(Struct, frozen=True, kw_only=True):
-    """For which response a tool is opened. ``items``: what came before; ``begun``: what the
-    response had done when it was interrupted; ``include``: what the request wants to be told
-    besides."""
+    """The response for which a tool is opened.
+
+    ``items`` precede the response. ``interrupted_items`` are its own output so far, if it was
+    interrupted. ``include`` is the request's ``include``."""
 
     tenant: str
     response_id: str
     items: tuple[Item, ...]
-    begun: tuple[Item, ...] = ()
+    interrupted_items: tuple[Item, ...] = ()
     include: frozenset[str] = frozenset()
 
 
-class Provider(Protocol):
-    """Brings the tools of one type (``mcp``, ``web_search`` …) to responses. One a server; it knows
-    what the operator set."""
+class ToolProvider(Protocol):
+    """The implementation of one tool type (``mcp``, ``web_search`` …); one per server."""
 
     def check(self, tool: Any, path: str) -> None:
-        """Raises ``InvalidRequest``, with the path of the field, for what it cannot do."""
+        """Raise ``InvalidRequest``, with the path of the field, for what the provider cannot do."""
 
-    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
-        """The item that stands first in the output while the tool is opened (``mcp_list_tools``),
-        as it begins; None if there is none."""
+    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
+        """Return the item that comes first in the output while the tool is opened
+        (``mcp_list_tools``), as it opens; None if there is none."""
 
-    def open(self, tool: Any, opening: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
-        """What the request's tool comes to, for as long as its response is worked on. It is entered
-        and left by one task, which may be cancelled; what needs a task of its own has one. Raises
-        ``ToolError``: then the response goes on without it."""
+    def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
+        """Offer the tool for as long as the response runs.
+
+        One task enters and leaves the context, and it may be cancelled; resources that must be
+        entered and left by the same task need a task of their own. Raises ``ToolError``: then
+        the response continues without the tool."""
 
 
 @runtime_checkable
@@ -199,19 +217,18 @@ class CallsTools(Protocol):
 
     def compose(
         self,
-        offers: Sequence[ToolFunction],
-        opening: ResponseContext,
-        allowed: Mapping[str, PendingCall],
+        functions: Sequence[ToolFunction],
+        response: ResponseContext,
+        approved: Mapping[str, PendingCall],
     ) -> Toolset:
-        """What it offers, once it is known what it can call. ``allowed``: what calls of it asked
-        for and the client has allowed, by the items that asked."""
+        """Offer the tool, given the functions it can call. ``approved``: the calls it made that the
+        client has approved, by the ids of their approval requests."""
 
 
 @runtime_checkable
 class ChecksAccess(Protocol):
-    """A provider of tools that name what belongs to a tenant, or need something that came
-    before."""
+    """A provider whose tool names objects of a tenant, or needs earlier items."""
 
-    async def admit(self, tool: Any, opening: ResponseContext, path: str) -> None:
-        """Raises ``RequestError`` for what is none of the tenant's or is not there, before anything
-        is run. ``path``: where the request has the tool."""
+    async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
+        """Raise ``RequestError`` for an object that does not exist or belongs to another tenant.
+        Called before anything runs. ``path``: the tool's path in the request."""

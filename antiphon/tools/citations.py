@@ -1,9 +1,7 @@
-"""Citations: marks that a model writes become text and annotations, and so do names in its text.
+"""Citations: turn the marks and names that a model writes into annotations.
 
-One reader reads a message for all the tools that are cited in it, so that every place it tells is a
-place in the text that is said. Places are counted in code points, as Python's strings are; what a
-mark names, only its notation knows.
-"""
+One reader reads a message for all tools that are cited in it, so that every position refers to
+the text the client gets. Positions count code points, as Python strings do."""
 
 from __future__ import annotations
 
@@ -15,68 +13,70 @@ from msgspec import Struct
 from antiphon.stream.deltas import Annotate, Delta, Text
 from antiphon.wire.items import Annotation, Logprob
 
-__all__ = ["Citations", "Cited", "Naming", "Notation"]
+__all__ = ["Citation", "CitationFinder", "CitationNotation", "CitationReader"]
 
 
-class Cited(Struct, frozen=True):
-    """What is said in the place of a mark, and what is told of it."""
+class Citation(Struct, frozen=True):
+    """The text that replaces a mark, and its annotation."""
 
     text: str
     annotation: Annotation
 
 
-class Notation(Struct, frozen=True, kw_only=True):
+class CitationNotation(Struct, frozen=True, kw_only=True):
     """How citations of one kind are written.
 
-    ``whole`` finds a mark, ``begun`` what may become one at the end of a text: that is held back,
-    up to ``longest`` characters. ``cite`` is given a mark, the number of code points said before it
-    and the last of them (a blank at the beginning); None: it names nothing, and stays text.
-    """
+    ``pattern`` matches a mark; ``partial_pattern`` matches the beginning of a mark at the end of
+    a text, which is held back, up to ``max_length`` characters. ``cite`` gets a match, the
+    number of code points before it and the last of these (a space at the beginning of the
+    message); it returns None if the mark refers to nothing, and the mark stays in the text."""
 
-    whole: re.Pattern[str]
-    begun: re.Pattern[str]
-    longest: int
-    cite: Callable[[re.Match[str], int, str], Cited | None]
-
-
-#: Finds in the whole text of a message what is cited by its name.
-Naming = Callable[[str], Iterable[Annotation]]
+    pattern: re.Pattern[str]
+    partial_pattern: re.Pattern[str]
+    max_length: int
+    cite: Callable[[re.Match[str], int, str], Citation | None]
 
 
-class Citations:
-    """Reads the text of one message, wherever it is cut. What was sampled is told with the text
-    that is said next."""
+#: Finds citations by name in the whole text of a message.
+CitationFinder = Callable[[str], Iterable[Annotation]]
 
-    def __init__(self, notations: Sequence[Notation], namings: Sequence[Naming] = ()) -> None:
+
+class CitationReader:
+    """Reads the text of one message, in pieces of any size. Log probabilities of a removed mark go
+    with the next text."""
+
+    def __init__(
+        self, notations: Sequence[CitationNotation], finders: Sequence[CitationFinder] = ()
+    ) -> None:
         self._notations = notations
-        self._namings = namings
-        #: All that was said, if it is still to be looked through.
-        self._said: list[str] = []
-        self._held = ""
+        self._finders = finders
+        #: The text so far, kept for the finders.
+        self._text: list[str] = []
+        self._pending = ""
         self._logprobs: list[Logprob] = []
-        #: Code points said so far, and the last of them.
-        self._at = 0
-        self._last = " "
+        #: Code points sent so far, and the last of them.
+        self._position = 0
+        self._last_char = " "
 
-    def behind(self, said: str) -> Citations:
-        """The same, for a message of which so much has been said."""
-        self._at += len(said)
-        self._last = said[-1:] or self._last
-        self._said.append(said)
+    def resume_after(self, text: str) -> CitationReader:
+        """Return this reader, for a message that begins with ``text``, which is already sent."""
+        self._position += len(text)
+        self._last_char = text[-1:] or self._last_char
+        self._text.append(text)
         return self
 
     def feed(self, delta: Text) -> Iterable[Delta]:
-        """What is to be said of it now."""
+        """Return the deltas that the next piece of text yields."""
         self._logprobs += delta.logprobs
-        return self._read(self._held + delta.text, final=False)
+        return self._read(self._pending + delta.text, final=False)
 
-    def end(self) -> Iterable[Delta]:
-        """The message is over."""
-        out = self._read(self._held, final=True)
-        if self._logprobs:  # of a mark that was taken out
-            out.append(self._sampled(""))
-        said = "".join(self._said)
-        found = (each for naming in self._namings for each in naming(said)) if said else ()
+    def finish(self) -> Iterable[Delta]:
+        """Return the last deltas: held text, and annotations for what is cited by name."""
+        out = self._read(self._pending, final=True)
+        if self._logprobs:  # of a mark that was removed
+            out.append(self._text_delta(""))
+        text = "".join(self._text)
+        found = (each for finder in self._finders for each in finder(text)) if text else ()
         return [*out, *map(Annotate, found)]
 
     def _read(self, text: str, *, final: bool) -> list[Delta]:
@@ -84,37 +84,37 @@ class Citations:
         done = 0
         for notation, mark in self._marks(text):
             before = text[done : mark.start()]
-            at, last = self._at + len(before), before[-1:] or self._last
+            at, last = self._position + len(before), before[-1:] or self._last_char
             cited = notation.cite(mark, at, last)
             if cited is not None:
-                self._say(before + cited.text, out)
+                self._emit_text(before + cited.text, out)
                 out.append(Annotate(cited.annotation))
                 done = mark.end()
         rest = text[done:]
-        cut = len(rest) if final else min((self._begun(rest)), default=len(rest))
-        self._held = rest[cut:]
-        self._say(rest[:cut], out)
+        cut = len(rest) if final else min((self._partial_marks(rest)), default=len(rest))
+        self._pending = rest[cut:]
+        self._emit_text(rest[:cut], out)
         return out
 
-    def _marks(self, text: str) -> list[tuple[Notation, re.Match[str]]]:
-        found = [(each, mark) for each in self._notations for mark in each.whole.finditer(text)]
+    def _marks(self, text: str) -> list[tuple[CitationNotation, re.Match[str]]]:
+        found = [(each, mark) for each in self._notations for mark in each.pattern.finditer(text)]
         return sorted(found, key=lambda pair: pair[1].start())
 
-    def _begun(self, text: str) -> Iterator[int]:
-        """Where marks may have begun that are still waited for."""
+    def _partial_marks(self, text: str) -> Iterator[int]:
+        """Yield the positions where an incomplete mark may begin."""
         for each in self._notations:
-            begun = each.begun.search(text)
-            if begun is not None and len(text) - begun.start() <= each.longest:
-                yield begun.start()
+            partial = each.partial_pattern.search(text)
+            if partial is not None and len(text) - partial.start() <= each.max_length:
+                yield partial.start()
 
-    def _say(self, text: str, out: list[Delta]) -> None:
+    def _emit_text(self, text: str, out: list[Delta]) -> None:
         if text:
-            self._at += len(text)
-            self._last = text[-1]
-            if self._namings:
-                self._said.append(text)
-            out.append(self._sampled(text))
+            self._position += len(text)
+            self._last_char = text[-1]
+            if self._finders:
+                self._text.append(text)
+            out.append(self._text_delta(text))
 
-    def _sampled(self, text: str) -> Text:
+    def _text_delta(self, text: str) -> Text:
         logprobs, self._logprobs = tuple(self._logprobs), []
         return Text(text, logprobs)

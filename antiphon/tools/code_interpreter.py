@@ -1,6 +1,6 @@
-"""code_interpreter, as responses have it: the model writes Python, which runs in a container; files
-that it made are cited in the answer. It does not know how containers are isolated.
-"""
+"""The ``code_interpreter`` tool: the model writes Python, which runs in a container.
+
+Files that the code writes are cited in the answer."""
 
 from __future__ import annotations
 
@@ -11,156 +11,168 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from antiphon.errors import InvalidRequest, NotFound, RunError, ToolError
-from antiphon.sandbox.base import Ended, Outcome
+from antiphon.sandbox.base import EndReason, ExecutionResult
 from antiphon.tools.containers.container import Container
-from antiphon.tools.containers.registry import Containers
-from antiphon.tools.containers.skills import told
+from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.tools.containers.skills import skills_prompt
 from antiphon.wire import containers as wc
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Annotation, CodeInterpreterCall, Item
 from antiphon.wire.parts import ContainerFileCitation
 
-from .base import CallContext, ResponseContext, Result, Step, ToolFunction, Toolset
+from .base import CallContext, ResponseContext, ToolFunction, ToolProgress, ToolResult, Toolset
 
-__all__ = ["NAME", "CodeInterpreter", "cited"]
+__all__ = ["NAME", "CodeInterpreterProvider", "file_citations"]
 
-#: As models were taught to call it.
+#: The name under which models were trained to call it.
 NAME = "python"
-_OUTPUTS = "code_interpreter_call.outputs"
-_ABOUT = (
-    "Runs Python code and tells what it wrote, with the value of its last expression. Variables"
-    " stay from call to call. Files lie in /mnt/data; what you save there the user can download,"
+_INCLUDE_OUTPUTS = "code_interpreter_call.outputs"
+_DESCRIPTION = (
+    "Runs Python code and returns its output and the value of its last expression. Variables"
+    " persist between calls. Files are in /mnt/data; the user can download what you save there,"
     " under links like sandbox:/mnt/data/name. There is no network."
 )
-_SAID: dict[Ended, str] = {
+_ENDED_TEXT: dict[EndReason, str] = {
     "timeout": "It took too long and was interrupted.",
     "memory": "It used more memory than there is and was ended.",
     "output": "It wrote too much and was interrupted.",
     "stopped": "It was stopped.",
     "died": "Python ended.",
 }
-_LOST = "Variables are gone; files are not."
-_MOST_IMAGES = 10
-_MOST_IMAGE_BYTES = 4 << 20
+_STATE_LOST_TEXT = "Variables are gone; files are not."
+_MAX_IMAGES = 10
+_MAX_IMAGE_BYTES = 4 << 20
 
 
-class CodeInterpreter:
-    """``Provider`` of ``code_interpreter``."""
+class CodeInterpreterProvider:
+    """``ToolProvider`` of ``code_interpreter``."""
 
-    def __init__(self, containers: Containers) -> None:
+    def __init__(self, containers: ContainerRegistry) -> None:
         self._containers = containers
 
     def check(self, tool: Any, path: str) -> None:
         if isinstance(tool.container, str):
             return
-        asked = wc.auto(tool.container, f"{path}.container")
-        self._containers.rules.check(asked.memory_limit, f"{path}.container.memory_limit")
+        request = wc.auto(tool.container, f"{path}.container")
+        self._containers.policy.check(request.memory_limit, f"{path}.container.memory_limit")
 
-    async def admit(self, tool: Any, opening: ResponseContext, path: str) -> None:
-        """Raises ``RequestError`` for a container or a file that is none of the tenant's."""
+    async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
+        """Raise ``RequestError`` for a container or file that does not exist or is another
+        tenant's."""
         where = f"{path}.container"
         if isinstance(tool.container, str):
-            self._containers.check(opening.tenant, tool.container, where)
+            self._containers.check_reference(response.tenant, tool.container, where)
         else:
-            await self._containers.admit(opening.tenant, wc.auto(tool.container, where), where)
+            await self._containers.check_auto(
+                response.tenant, wc.auto(tool.container, where), where
+            )
 
-    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
+    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
-        work = _Work(self._container(tool, opening), with_outputs=_OUTPUTS in opening.include)
-        offer = ToolFunction(
-            tool=tl.Custom(name=NAME, description=_ABOUT + told(work.container.skills)),
-            shell=CodeInterpreterCall(container_id=work.container.id),
-            call=work.run,
-            streamed=True,
+    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+        session = _CodeSession(
+            self._container(tool, response), with_outputs=_INCLUDE_OUTPUTS in response.include
+        )
+        function = ToolFunction(
+            tool=tl.Custom(
+                name=NAME, description=_DESCRIPTION + skills_prompt(session.container.skills)
+            ),
+            initial_item=CodeInterpreterCall(container_id=session.container.id),
+            handler=session.run,
+            streams_text=True,
         )
         try:
-            yield Toolset(offers=(offer,), naming=work.cited)
+            yield Toolset(functions=(function,), citation_finder=session.file_citations)
         finally:
-            self._containers.release(work.container)
+            self._containers.release(session.container)
 
-    def _container(self, tool: Any, opening: ResponseContext) -> Container:
-        """The one that is named, or that of the last call before, or a new one."""
+    def _container(self, tool: Any, response: ResponseContext) -> Container:
+        """Return the container the request names, or that of the last call before, or a new one."""
         try:
             if isinstance(tool.container, str):
-                return self._containers.hold(opening.tenant, tool.container)
-            asked = wc.auto(tool.container, "container")
-            return self._containers.take(opening.tenant, asked, opening.items)
+                return self._containers.acquire(response.tenant, tool.container)
+            request = wc.auto(tool.container, "container")
+            return self._containers.acquire_auto(response.tenant, request, response.items)
         except (NotFound, InvalidRequest) as error:
             raise RunError(error.message, code="invalid_prompt") from None
 
 
-class _Work:
-    """What one response does in its container."""
+class _CodeSession:
+    """The calls of one response in its container."""
 
     def __init__(self, container: Container, *, with_outputs: bool) -> None:
         self.container = container
         self._with_outputs = with_outputs
-        #: Made and not cited yet, by their paths.
-        self._made: dict[str, wc.ContainerFile] = {}
+        #: Files written and not cited yet, by path.
+        self._uncited_files: dict[str, wc.ContainerFile] = {}
 
-    async def run(self, code: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
-        """One call."""
-        yield Step("interpreting")
+    async def run(
+        self, code: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+        """Run one call."""
+        yield ToolProgress("interpreting")
         try:
-            outcome, made = await self.container.python(code)
+            outcome, files = await self.container.run_python(code)
         except NotFound as error:
             raise ToolError(error.message) from None
-        self._made.update((file.path, file) for file in made)
-        shown = self._with_outputs or context.caller is not None
-        outputs = await self._outputs(outcome) if shown else None
-        failed = outcome.ended not in ("done", "raised")
-        yield Result(text=_told(outcome, made), fields={"outputs": outputs}, failed=failed)
+        self._uncited_files.update((file.path, file) for file in files)
+        with_outputs = self._with_outputs or context.caller is not None
+        outputs = await self._outputs(outcome) if with_outputs else None
+        failed = outcome.end_reason not in ("done", "raised")
+        yield ToolResult(
+            text=_result_text(outcome, files), fields={"outputs": outputs}, failed=failed
+        )
 
-    def cited(self, text: str) -> list[Annotation]:
-        """What a message cites. A file is cited by one."""
-        made, self._made = self._made, {}
-        return cited(made, text)
+    def file_citations(self, text: str) -> list[Annotation]:
+        """Return the citations of a message. Each file is cited by one message only."""
+        files, self._uncited_files = self._uncited_files, {}
+        return file_citations(files, text)
 
-    async def _outputs(self, outcome: Outcome) -> tuple[dict[str, Any], ...]:
-        """As clients see them: logs, and images as data URLs."""
-        found: list[dict[str, Any]] = []
+    async def _outputs(self, outcome: ExecutionResult) -> tuple[dict[str, Any], ...]:
+        """Return the outputs as clients see them: logs, and images as data URLs."""
+        outputs: list[dict[str, Any]] = []
         if outcome.output:
-            found.append({"type": "logs", "logs": outcome.output})
-        images = {f"/mnt/data/{path}" for path in outcome.images[:_MOST_IMAGES]}
-        for path in sorted(images & self._made.keys()):
-            if self._made[path].bytes <= _MOST_IMAGE_BYTES:
-                content = await self.container.read(self._made[path].id)
+            outputs.append({"type": "logs", "logs": outcome.output})
+        images = {f"/mnt/data/{path}" for path in outcome.images[:_MAX_IMAGES]}
+        for path in sorted(images & self._uncited_files.keys()):
+            if self._uncited_files[path].bytes <= _MAX_IMAGE_BYTES:
+                content = await self.container.read_file(self._uncited_files[path].id)
                 url = f"data:image/png;base64,{base64.b64encode(content).decode()}"
-                found.append({"type": "image", "url": url})
-        return tuple(found)
+                outputs.append({"type": "image", "url": url})
+        return tuple(outputs)
 
 
-def cited(made: Mapping[str, wc.ContainerFile], text: str) -> list[Annotation]:
-    """The files, by their paths, where a text names them; those that it does not, at its end."""
+def file_citations(files: Mapping[str, wc.ContainerFile], text: str) -> list[Annotation]:
+    """Cite files, given by path, wherever the text names them; the others at its end."""
     return [
         ContainerFileCitation(
             container_id=file.container_id,
             file_id=file.id,
             filename=path.rsplit("/", 1)[-1],
             start_index=start,
-            end_index=stop,
+            end_index=end,
         )
-        for path, file in made.items()
-        for start, stop in _places(path, text) or [(len(text), len(text))]
+        for path, file in files.items()
+        for start, end in _mentions(path, text) or [(len(text), len(text))]
     ]
 
 
-def _places(path: str, text: str) -> list[tuple[int, int]]:
+def _mentions(path: str, text: str) -> list[tuple[int, int]]:
+    """Return the start and end of each mention of the file."""
     name = re.escape(path.rsplit("/", 1)[-1])
     pattern = rf"(?:sandbox:)?{re.escape(path)}|(?<![\w./-]){name}(?![\w-])"
-    return [found.span() for found in re.finditer(pattern, text)]
+    return [match.span() for match in re.finditer(pattern, text)]
 
 
-def _told(outcome: Outcome, made: tuple[wc.ContainerFile, ...]) -> str:
-    """What the model is told."""
+def _result_text(outcome: ExecutionResult, files: tuple[wc.ContainerFile, ...]) -> str:
+    """Return the result as the model is shown it."""
     lines = [outcome.output.rstrip("\n")] if outcome.output.strip() else []
-    if outcome.ended in _SAID:
-        lines.append(_SAID[outcome.ended])
-    if not outcome.kept:
-        lines.append(_LOST)
-    if made:
-        lines.append("Files written: " + ", ".join(file.path for file in made[:20]))
+    if outcome.end_reason in _ENDED_TEXT:
+        lines.append(_ENDED_TEXT[outcome.end_reason])
+    if not outcome.variables_kept:
+        lines.append(_STATE_LOST_TEXT)
+    if files:
+        lines.append("Files written: " + ", ".join(file.path for file in files[:20]))
     return "\n".join(lines) or "It ran and wrote nothing."

@@ -1,6 +1,5 @@
-"""shell, as responses have it: commands of the model run in a container here, or on the client's
-machine, by what the request says. It does not know how containers are isolated.
-"""
+"""The ``shell`` tool: the model's shell commands run in a container here or on the client's
+machine, as the request says."""
 
 from __future__ import annotations
 
@@ -14,33 +13,41 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, NotFound, RunError, ToolError
-from antiphon.sandbox.base import Outcome
+from antiphon.sandbox.base import ExecutionResult
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS, shell_function
-from antiphon.tools.client_tools.shell_arguments import Commands, commands_of
+from antiphon.tools.client_tools.shell_arguments import CommandObserver, shell_action
 from antiphon.tools.containers.container import Container
-from antiphon.tools.containers.registry import Containers
-from antiphon.tools.containers.skills import Equipped, told, told_local
+from antiphon.tools.containers.registry import ContainerRegistry
+from antiphon.tools.containers.skills import ContainerSkill, local_skills_prompt, skills_prompt
 from antiphon.wire import containers as wc
 from antiphon.wire.items import Item, ShellCall, ShellCallOutput
 from antiphon.wire.parsing.fields import known
 from antiphon.wire.skills import local_skills
 
-from .base import CallContext, FollowUpItem, ResponseContext, Result, Step, ToolFunction, Toolset
-
-__all__ = ["Shell"]
-
-_HERE = ("container_auto", "container_reference")
-_ABOUT = (
-    "Runs shell commands in a Linux container without network, one after the other, each in a"
-    " shell of its own. Files lie in /mnt/data."
+from .base import (
+    CallContext,
+    FollowUpItem,
+    ResponseContext,
+    ToolFunction,
+    ToolProgress,
+    ToolResult,
+    Toolset,
 )
-_MOST_COMMANDS = 32
+
+__all__ = ["ShellProvider"]
+
+_HOSTED_ENVIRONMENTS = ("container_auto", "container_reference")
+_DESCRIPTION = (
+    "Runs shell commands in a Linux container without network, one after the other, each in its"
+    " own shell. Files are in /mnt/data."
+)
+_MAX_COMMANDS = 32
 
 
-class Shell:
-    """``Provider`` of ``shell``. Without ``containers`` it is the client's alone."""
+class ShellProvider:
+    """``ToolProvider`` of ``shell``. Without ``containers`` only the client can run commands."""
 
-    def __init__(self, containers: Containers | None) -> None:
+    def __init__(self, containers: ContainerRegistry | None) -> None:
         self._containers = containers
         self._client = CLIENT_TOOLS["shell"]
 
@@ -49,8 +56,8 @@ class Shell:
         kind = environment.get("type")
         where = f"{path}.environment"
         if kind == "local":
-            given = known(environment, {"type", "skills"}, where)
-            local_skills(given.get("skills", []), f"{where}.skills")
+            fields = known(environment, {"type", "skills"}, where)
+            local_skills(fields.get("skills", []), f"{where}.skills")
             return
         if self._containers is None:
             raise InvalidRequest(
@@ -67,153 +74,162 @@ class Shell:
                     code="missing_required_parameter",
                 )
             return
-        asked = wc.auto(environment, where, "container_auto")
-        self._containers.rules.check(asked.memory_limit, f"{where}.memory_limit")
+        request = wc.auto(environment, where, "container_auto")
+        self._containers.policy.check(request.memory_limit, f"{where}.memory_limit")
 
-    async def admit(self, tool: Any, opening: ResponseContext, path: str) -> None:
-        """Raises ``RequestError`` for a container, a file or a skill that is none of the
+    async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
+        """Raise ``RequestError`` for a container, file or skill that does not exist or is another
         tenant's."""
         environment, where = _environment(tool), f"{path}.environment"
-        if self._containers is None or environment.get("type") not in _HERE:
+        if self._containers is None or environment.get("type") not in _HOSTED_ENVIRONMENTS:
             return
         if environment["type"] == "container_reference":
-            named = environment["container_id"]
-            self._containers.check(opening.tenant, named, f"{where}.container_id")
+            container_id = environment["container_id"]
+            self._containers.check_reference(response.tenant, container_id, f"{where}.container_id")
         else:
-            asked = wc.auto(environment, where, "container_auto")
-            await self._containers.admit(opening.tenant, asked, where)
+            request = wc.auto(environment, where, "container_auto")
+            await self._containers.check_auto(response.tenant, request, where)
 
-    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
+    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
         return None
 
-    def open(self, tool: Any, opening: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
-        if self._containers is None or _environment(tool).get("type") not in _HERE:
-            return self._local(tool, opening)
-        return self._hosted(self._containers, _environment(tool), opening)
+    def open(self, tool: Any, response: ResponseContext) -> AbstractAsyncContextManager[Toolset]:
+        if self._containers is None or _environment(tool).get("type") not in _HOSTED_ENVIRONMENTS:
+            return self._local(tool, response)
+        return self._hosted(self._containers, _environment(tool), response)
 
     @asynccontextmanager
-    async def _local(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
-        skills = told_local(local_skills(_environment(tool).get("skills") or [], "skills"))
-        async with self._client.open(tool, opening) as toolset:
-            yield replace(toolset, offers=tuple(_with(each, skills) for each in toolset.offers))
+    async def _local(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+        skills = local_skills_prompt(local_skills(_environment(tool).get("skills") or [], "skills"))
+        async with self._client.open(tool, response) as toolset:
+            yield replace(
+                toolset,
+                functions=tuple(_extend_description(each, skills) for each in toolset.functions),
+            )
 
     @asynccontextmanager
     async def _hosted(
-        self, containers: Containers, environment: Mapping[str, Any], opening: ResponseContext
+        self,
+        containers: ContainerRegistry,
+        environment: Mapping[str, Any],
+        response: ResponseContext,
     ) -> AsyncIterator[Toolset]:
         try:
-            container, skills = await _container(containers, environment, opening)
+            container, skills = await _acquire_container(containers, environment, response)
         except (NotFound, InvalidRequest) as error:
             raise RunError(error.message, code="invalid_prompt") from None
-        offer = ToolFunction(
-            tool=shell_function(_ABOUT + told(skills)),
-            shell=ShellCall(
+        function = ToolFunction(
+            tool=shell_function(_DESCRIPTION + skills_prompt(skills)),
+            initial_item=ShellCall(
                 call_id="",
                 action={"commands": [], "timeout_ms": None, "max_output_length": None},
                 environment={"type": "container_reference", "container_id": container.id},
             ),
-            call=partial(_run, container),
-            read=_action,
-            writing=Commands,
-            failure="incomplete",
+            handler=partial(_run_commands, container),
+            parse_fields=_parse_action,
+            argument_observer=CommandObserver,
+            failed_status="incomplete",
         )
         try:
-            yield Toolset(offers=(offer,))
+            yield Toolset(functions=(function,))
         finally:
             containers.release(container)
 
 
-async def _container(
-    containers: Containers, environment: Mapping[str, Any], opening: ResponseContext
-) -> tuple[Container, tuple[Equipped, ...]]:
-    """The one that is named, or that of the last call before, or a new one; and the skills that the
-    model is to know of."""
+async def _acquire_container(
+    containers: ContainerRegistry, environment: Mapping[str, Any], response: ResponseContext
+) -> tuple[Container, tuple[ContainerSkill, ...]]:
+    """Return the container the request names, or that of the last call before, or a new one; and
+    the skills that the model is shown."""
     if environment["type"] == "container_reference":
-        named = containers.hold(opening.tenant, environment["container_id"])
-        return named, named.skills
-    asked = wc.auto(environment, "environment", "container_auto")
-    skills = await containers.equipment(opening.tenant, asked.skills, "environment.skills")
-    return containers.take(opening.tenant, asked, opening.items, skills), skills
+        container = containers.acquire(response.tenant, environment["container_id"])
+        return container, container.skills
+    request = wc.auto(environment, "environment", "container_auto")
+    skills = await containers.resolve_skills(response.tenant, request.skills, "environment.skills")
+    return containers.acquire_auto(response.tenant, request, response.items, skills), skills
 
 
-def _with(offer: ToolFunction, more: str) -> ToolFunction:
-    """The offer, with more that the model is told of it."""
-    return replace(offer, tool=replace(offer.tool, description=f"{offer.tool.description}{more}"))
+def _extend_description(function: ToolFunction, text: str) -> ToolFunction:
+    """Return the function with ``text`` added to its description."""
+    return replace(
+        function, tool=replace(function.tool, description=f"{function.tool.description}{text}")
+    )
 
 
-async def _run(
+async def _run_commands(
     container: Container, arguments: str, context: CallContext
-) -> AsyncGenerator[Step | FollowUpItem | Result, None]:
-    """The commands, one after the other; one that does not end is the last."""
-    fields = _action(arguments)
+) -> AsyncGenerator[ToolProgress | FollowUpItem | ToolResult, None]:
+    """Run the commands one after the other, up to the first that does not end by itself."""
+    fields = _parse_action(arguments)
     action = fields["action"]
     if not action["commands"]:
         raise ToolError("There is no command.")
-    wait, most = action["timeout_ms"], action["max_output_length"]
+    timeout_ms, max_output = action["timeout_ms"], action["max_output_length"]
     try:
-        await container.ready()
+        await container.ensure_ready()
     except NotFound as error:
         raise ToolError(error.message) from None
     yield FollowUpItem(
-        ShellCallOutput(call_id=context.call_id, output=(), max_output_length=most), fields
+        ShellCallOutput(call_id=context.call_id, output=(), max_output_length=max_output), fields
     )
     outputs: list[dict[str, Any]] = []
-    commands = action["commands"][:_MOST_COMMANDS]
-    room = context.room // len(commands)
+    commands = action["commands"][:_MAX_COMMANDS]
+    command_bytes = context.max_result_bytes // len(commands)
     for at, command in enumerate(commands):
         run = partial(
-            container.command,
+            container.run_command,
             command,
-            timeout_s=1e9 if wait is None else wait / 1000,
-            most=room if most is None else min(most, room),
+            timeout_s=1e9 if timeout_ms is None else timeout_ms / 1000,
+            max_output=command_bytes if max_output is None else min(max_output, command_bytes),
         )
-        async with aclosing(_heard(run)) as pieces:
+        async with aclosing(_stream_output(run)) as pieces:
             async for piece in pieces:
                 if isinstance(piece, dict):
-                    yield Step("output.delta", {"command_index": at, "delta": piece})
+                    yield ToolProgress("output.delta", {"command_index": at, "delta": piece})
                 else:
                     outcome = piece
         outputs.append(_output(outcome))
-        yield Step("output.done", {"command_index": at, "output": (outputs[-1],)})
-        if outcome.ended not in ("done", "raised"):
+        yield ToolProgress("output.done", {"command_index": at, "output": (outputs[-1],)})
+        if outcome.end_reason not in ("done", "raised"):
             break
-    yield Result(fields={"output": tuple(outputs)})
+    yield ToolResult(fields={"output": tuple(outputs)})
 
 
-def _action(written: str) -> Mapping[str, Any]:
-    """What the call was to do."""
-    return {"action": commands_of(written)}
+def _parse_action(arguments: str) -> Mapping[str, Any]:
+    """Return the item's fields for these arguments."""
+    return {"action": shell_action(arguments)}
 
 
-async def _heard(
-    run: Callable[..., Awaitable[Outcome]],
-) -> AsyncGenerator[dict[str, str] | Outcome, None]:
-    """What a command writes, as it comes, and what came of it. Closing this stops it."""
-    news: asyncio.Queue[dict[str, str] | None] = asyncio.Queue()
+async def _stream_output(
+    run: Callable[..., Awaitable[ExecutionResult]],
+) -> AsyncGenerator[dict[str, str] | ExecutionResult, None]:
+    """Yield the output of a command while it runs, then its result. Closing the generator stops
+    it."""
+    pieces_queue: asyncio.Queue[dict[str, str] | None] = asyncio.Queue()
 
-    def told(output: str, errors: str) -> None:
+    def on_output(output: str, errors: str) -> None:
         both = {"stdout": output, "stderr": errors}
-        news.put_nowait({name: text for name, text in both.items() if text})
+        pieces_queue.put_nowait({name: text for name, text in both.items() if text})
 
-    running = asyncio.ensure_future(run(told=told))
-    running.add_done_callback(lambda _: news.put_nowait(None))
+    task = asyncio.ensure_future(run(on_output=on_output))
+    task.add_done_callback(lambda _: pieces_queue.put_nowait(None))
     try:
-        while (piece := await news.get()) is not None:
+        while (piece := await pieces_queue.get()) is not None:
             yield piece
         try:
-            yield await running
-        except (NotFound, ToolError) as error:  # what ran before is told all the same
-            yield Outcome(output="", errors=error.message, ended="died", exit_code=1)
+            yield await task
+        except (NotFound, ToolError) as error:  # the output of earlier commands is kept
+            yield ExecutionResult(output="", stderr=error.message, end_reason="died", exit_code=1)
     finally:
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
 
 
-def _output(outcome: Outcome) -> dict[str, Any]:
-    timed_out = outcome.ended == "timeout"
+def _output(outcome: ExecutionResult) -> dict[str, Any]:
+    timed_out = outcome.end_reason == "timeout"
     return {
         "stdout": outcome.output,
-        "stderr": outcome.errors,
+        "stderr": outcome.stderr,
         "outcome": {"type": "timeout"}
         if timed_out
         else {"type": "exit", "exit_code": 0 if outcome.exit_code is None else outcome.exit_code},
@@ -221,6 +237,6 @@ def _output(outcome: Outcome) -> dict[str, Any]:
 
 
 def _environment(tool: Any) -> Mapping[str, Any]:
-    """Where a request that says nothing wants its commands to be run: with the client."""
+    """Return the environment of the tool; by default commands run on the client's machine."""
     found = tool.environment
     return {"type": "local"} if found is UNSET or found is None else dict(found)

@@ -1,6 +1,5 @@
-"""tool_search: finds the tools that a request has put off, so that a model with hundreds of them is
-shown only those it asks for. It knows no model and no run.
-"""
+"""``tool_search``: finds the tools that a request defers, so that a model with hundreds of tools is
+shown only those it searches for."""
 
 from __future__ import annotations
 
@@ -19,22 +18,25 @@ from antiphon.errors import ToolError
 from antiphon.wire import tools as tl
 from antiphon.wire.items import ToolSearchCall, ToolSearchOutput
 
-from .base import CallContext, Result, Step, ToolFunction
+from .base import CallContext, ToolFunction, ToolProgress, ToolResult
 
-__all__ = ["NAME", "deferred", "offer", "shown"]
+__all__ = ["NAME", "deferred_tools", "search_function", "without_deferred"]
 
 NAME = "tool_search"
-_MOST = 20
-_USUAL = 5
-#: Names told to the model beforehand.
-_TOLD = 40
-_WORD = re.compile(r"[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
-_HUMP = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
+_MAX_RESULTS = 20
+_DEFAULT_RESULTS = 5
+#: Names of deferred tools that the function's description lists.
+_MAX_LISTED_NAMES = 40
+_WORD_PATTERN = re.compile(r"[a-z]+|[0-9]+|[^\W\d_a-zA-Z]+")
+_CAMEL_CASE_BOUNDARY = re.compile(r"(?<=[a-z0-9])(?=[A-Z])")
 _PARAMETERS: Mapping[str, Any] = {
     "type": "object",
     "properties": {
         "query": {"type": "string", "description": "What the tool should do, in a few words."},
-        "limit": {"type": "integer", "description": f"The most tools, {_USUAL} if not given."},
+        "limit": {
+            "type": "integer",
+            "description": f"The maximum number of tools; default {_DEFAULT_RESULTS}.",
+        },
     },
     "required": ["query"],
 }
@@ -42,8 +44,8 @@ _PARAMETERS: Mapping[str, Any] = {
 _Tool = tl.Function | tl.Custom
 
 
-class _Deferred(Struct, frozen=True):
-    """A tool that was put off, and where it belongs."""
+class _DeferredTool(Struct, frozen=True):
+    """A deferred tool, and its namespace."""
 
     tool: _Tool
     namespace: tl.Namespace | None
@@ -53,96 +55,109 @@ class _Deferred(Struct, frozen=True):
         return f"{self.namespace.name}.{self.tool.name}" if self.namespace else self.tool.name
 
     @property
-    def words(self) -> list[str]:
-        """The words it is found by; those of names count twice."""
-        tool, space = self.tool, self.namespace
-        names = [tool.name, *([space.name] if space else [])]
-        said = [_said(tool.description), _said(space.description) if space else ""]
+    def search_terms(self) -> list[str]:
+        """Words by which a search finds the tool; those of its names count twice."""
+        tool, namespace = self.tool, self.namespace
+        names = [tool.name, *([namespace.name] if namespace else [])]
+        texts = [
+            _text_or_empty(tool.description),
+            _text_or_empty(namespace.description) if namespace else "",
+        ]
         schema = tool.parameters if isinstance(tool, tl.Function) else None
         for name, inner in ((schema or {}).get("properties") or {}).items():
-            said += [name, _said(inner.get("description")) if isinstance(inner, dict) else ""]
-        return _words(" ".join((*names, *names, *said)))
+            texts += [
+                name,
+                _text_or_empty(inner.get("description")) if isinstance(inner, dict) else "",
+            ]
+        return _split_words(" ".join((*names, *names, *texts)))
 
 
-def deferred(tools: Iterable[tl.Tool]) -> tuple[_Deferred, ...]:
-    """The tools a request puts off."""
-    return tuple(_deferred(tools))
+def deferred_tools(tools: Iterable[tl.Tool]) -> tuple[_DeferredTool, ...]:
+    """Return the tools that a request defers (``defer_loading``)."""
+    return tuple(_iter_deferred(tools))
 
 
-def shown(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
-    """The tools of a request without those it puts off."""
-    return tuple(kept for tool in tools if (kept := _kept(tool)) is not None)
+def without_deferred(tools: Iterable[tl.Tool]) -> tuple[tl.Tool, ...]:
+    """Return the tools of a request that it does not defer."""
+    kept = (_without_deferred(tool) for tool in tools)
+    return tuple(tool for tool in kept if tool is not None)
 
 
-def offer(tool: tl.ToolSearch, found_in: tuple[_Deferred, ...], name: str = NAME) -> ToolFunction:
-    """The function that searches, run here or, if the request says so, by the client."""
+def search_function(
+    tool: tl.ToolSearch, deferred: tuple[_DeferredTool, ...], name: str = NAME
+) -> ToolFunction:
+    """Return the search function, run here or, if the request says so, by the client."""
     by_client = tool.execution == "client"
     parameters = tool.parameters if isinstance(tool.parameters, dict) else dict(_PARAMETERS)
     return ToolFunction(
         tool=tl.Function(
             name=name,
-            description=_described(tool, found_in),
+            description=_description(tool, deferred),
             parameters=parameters if by_client else dict(_PARAMETERS),
         ),
-        shell=ToolSearchCall(arguments={}, execution="client" if by_client else "server"),
-        call=None if by_client else partial(_search, found_in),
-        read=lambda arguments: {"arguments": _parsed(arguments)},
-        failure="incomplete",
+        initial_item=ToolSearchCall(arguments={}, execution="client" if by_client else "server"),
+        handler=None if by_client else partial(_search, deferred),
+        parse_fields=lambda arguments: {"arguments": _parse_arguments(arguments)},
+        failed_status="incomplete",
     )
 
 
 async def _search(
-    found_in: Sequence[_Deferred], arguments: str, context: CallContext
-) -> AsyncGenerator[Step | Result, None]:
-    asked = _parsed(arguments)
-    query = asked.get("query") if isinstance(asked, dict) else None
+    deferred: Sequence[_DeferredTool], arguments: str, context: CallContext
+) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+    parsed = _parse_arguments(arguments)
+    query = parsed.get("query") if isinstance(parsed, dict) else None
     if not isinstance(query, str) or not query.strip():
         raise ToolError("tool_search needs a query: what the tool should do, in a few words.")
-    limit = asked.get("limit")
-    most = min(_MOST, limit) if isinstance(limit, int) and limit > 0 else _USUAL
-    found = _best(found_in, query, most)
-    output = ToolSearchOutput(
-        call_id=context.call_id, execution="server", tools=tuple(_grouped(found))
+    limit = parsed.get("limit")
+    max_results = (
+        min(_MAX_RESULTS, limit) if isinstance(limit, int) and limit > 0 else _DEFAULT_RESULTS
     )
-    yield Result(fields={"arguments": asked}, items=(output,))
+    matches = _rank(deferred, query, max_results)
+    output = ToolSearchOutput(
+        call_id=context.call_id, execution="server", tools=tuple(_group_by_namespace(matches))
+    )
+    yield ToolResult(fields={"arguments": parsed}, items=(output,))
 
 
-def _best(tools: Sequence[_Deferred], query: str, most: int) -> list[_Deferred]:
-    """By the words of the query that describe them, rare ones first."""
-    described = [Counter(tool.words) for tool in tools]
-    asked = set(_words(query))
-    spread = Counter(word for words in described for word in words.keys() & asked)
-    weights = {word: math.log(1 + len(tools) / count) for word, count in spread.items()}
+def _rank(tools: Sequence[_DeferredTool], query: str, limit: int) -> list[_DeferredTool]:
+    """Return the best matches. Each word of the query counts by how few tools it describes."""
+    described = [Counter(tool.search_terms) for tool in tools]
+    query_words = set(_split_words(query))
+    counts = Counter(word for words in described for word in words.keys() & query_words)
+    weights = {word: math.log(1 + len(tools) / count) for word, count in counts.items()}
     scores = [
-        sum(weights[word] * min(words[word], 3) for word in words.keys() & asked)
+        sum(weights[word] * min(words[word], 3) for word in words.keys() & query_words)
         for words in described
     ]
     ranked = sorted(range(len(tools)), key=lambda at: (-scores[at], at))
-    return [tools[at] for at in ranked[:most] if scores[at] > 0]
+    return [tools[at] for at in ranked[:limit] if scores[at] > 0]
 
 
-def _grouped(found: Iterable[_Deferred]) -> Iterator[tl.Tool]:
-    """As a request would declare them, the best first, those of a namespace together."""
-    groups: dict[str, list[_Deferred]] = {}
-    for each in found:
+def _group_by_namespace(matches: Iterable[_DeferredTool]) -> Iterator[tl.Tool]:
+    """Yield tools as a request declares them: the best first, those of a namespace together."""
+    groups: dict[str, list[_DeferredTool]] = {}
+    for each in matches:
         groups.setdefault(each.namespace.name if each.namespace else each.name, []).append(each)
     for group in groups.values():
-        space = group[0].namespace
-        if space is None:
+        namespace = group[0].namespace
+        if namespace is None:
             yield group[0].tool
         else:
-            yield replace(space, tools=tuple(each.tool for each in group))
+            yield replace(namespace, tools=tuple(each.tool for each in group))
 
 
-def _deferred(tools: Iterable[tl.Tool]) -> Iterator[_Deferred]:
+def _iter_deferred(tools: Iterable[tl.Tool]) -> Iterator[_DeferredTool]:
     for tool in tools:
         if isinstance(tool, tl.Namespace):
-            yield from (_Deferred(each, tool) for each in tool.tools if each.defer_loading is True)
+            yield from (
+                _DeferredTool(each, tool) for each in tool.tools if each.defer_loading is True
+            )
         elif isinstance(tool, tl.Function | tl.Custom) and tool.defer_loading is True:
-            yield _Deferred(tool, None)
+            yield _DeferredTool(tool, None)
 
 
-def _kept(tool: tl.Tool) -> tl.Tool | None:
+def _without_deferred(tool: tl.Tool) -> tl.Tool | None:
     if isinstance(tool, tl.Namespace):
         rest = tuple(each for each in tool.tools if each.defer_loading is not True)
         return replace(tool, tools=rest) if rest else None
@@ -151,31 +166,36 @@ def _kept(tool: tl.Tool) -> tl.Tool | None:
     return tool
 
 
-def _described(tool: tl.ToolSearch, found_in: Sequence[_Deferred]) -> str:
-    own = _said(tool.description)
-    if own or not found_in:
+def _description(tool: tl.ToolSearch, deferred: Sequence[_DeferredTool]) -> str:
+    own = _text_or_empty(tool.description)
+    if own or not deferred:
         return own or "Finds more tools. What it finds can be called from then on."
-    names = ", ".join(each.name for each in found_in[:_TOLD])
-    more = f" and {len(found_in) - _TOLD} more" if len(found_in) > _TOLD else ""
+    names = ", ".join(each.name for each in deferred[:_MAX_LISTED_NAMES])
+    more = (
+        f" and {len(deferred) - _MAX_LISTED_NAMES} more"
+        if len(deferred) > _MAX_LISTED_NAMES
+        else ""
+    )
     return (
         "Finds more tools by what they do, and how to call them. What it finds can be called from"
         f" then on. There are: {names}{more}."
     )
 
 
-def _parsed(arguments: str) -> Any:
-    """The arguments as the item carries them: an object, or what was written instead of one."""
+def _parse_arguments(arguments: str) -> Any:
+    """Return the arguments as the item carries them: parsed JSON, or the text as the query."""
     try:
         return json.loads(arguments)
     except (ValueError, RecursionError):
         return {"query": arguments} if arguments.strip() else {}
 
 
-def _words(text: str) -> list[str]:
-    """Short words say nothing, in the scripts that have them."""
-    words = _WORD.findall(_HUMP.sub(" ", text).lower())
+def _split_words(text: str) -> list[str]:
+    """Split text and camel case into words. In ASCII, words of one or two letters are dropped: they
+    carry no meaning."""
+    words = _WORD_PATTERN.findall(_CAMEL_CASE_BOUNDARY.sub(" ", text).lower())
     return [word for word in words if len(word) > 2 or not word.isascii()]
 
 
-def _said(text: Any) -> str:
+def _text_or_empty(text: Any) -> str:
     return text if isinstance(text, str) and text is not UNSET else ""

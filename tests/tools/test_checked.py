@@ -11,11 +11,11 @@ import pytest
 from antiphon.errors import RunError
 from antiphon.testing.tool_check import Trial, check_tool
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
-from antiphon.tools.code_interpreter import CodeInterpreter
-from antiphon.tools.file_search.provider import FileSearch
-from antiphon.tools.shell import Shell
-from antiphon.tools.web_search.index import Document, Index
-from antiphon.tools.web_search.provider import WebSearch
+from antiphon.tools.code_interpreter import CodeInterpreterProvider
+from antiphon.tools.file_search.provider import FileSearchProvider
+from antiphon.tools.shell import ShellProvider
+from antiphon.tools.web_search.index import PageDocument, PageIndex
+from antiphon.tools.web_search.provider import WebSearchProvider
 from antiphon.wire import tools as tl
 from antiphon.wire.parsing.vector_stores import Search
 from antiphon.wire.vector_stores import Found, TextPart
@@ -28,7 +28,7 @@ AUTO = {"type": "container_auto"}
 async def test_code_interpreter() -> None:
     async with containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes) as held:
         await check_tool(
-            CodeInterpreter(held),
+            CodeInterpreterProvider(held),
             Trial(
                 tool=tl.CodeInterpreter(container={"type": "auto"}),
                 works=("python", "print(6 * 7)"),
@@ -46,7 +46,7 @@ async def test_code_interpreter() -> None:
 async def test_a_shell_here() -> None:
     async with containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes) as held:
         await check_tool(
-            Shell(held),
+            ShellProvider(held),
             Trial(
                 tool=tl.Shell(environment=AUTO),
                 works=("shell", '{"commands": ["echo 1", "exit 3"]}'),
@@ -80,11 +80,11 @@ async def test_what_clients_run(tool: Any, works: tuple[str, str]) -> None:
 
 
 async def test_web_search() -> None:
-    index = Index(":memory:")
+    index = PageIndex(":memory:")
     text = "A fjord is a narrow inlet.\n" * 2_000
-    await index.add([Document(url="https://a.example/", title="Fjords", text=text)])
+    await index.add([PageDocument(url="https://a.example/", title="Fjords", text=text)])
     await check_tool(
-        WebSearch(index, is_external=False),
+        WebSearchProvider(index, is_external=False),
         Trial(
             tool=tl.WebSearch(),
             works=("search", '{"query": "fjord"}'),
@@ -115,7 +115,7 @@ class Files:
 
 async def test_file_search() -> None:
     await check_tool(
-        FileSearch(Files()),
+        FileSearchProvider(Files()),
         Trial(
             tool=tl.FileSearch(vector_store_ids=("vs_1",)),
             works=("file_search", '{"queries": ["fjord"]}'),

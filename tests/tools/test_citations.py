@@ -11,18 +11,20 @@ from hypothesis import strategies as st
 
 from antiphon.runs.tool_loop.turn import Turn
 from antiphon.stream.deltas import Annotate, Close, Text
-from antiphon.tools.citations import Citations
-from antiphon.tools.file_search.citations import of_files
-from antiphon.tools.web_search.citations import of_pages
-from antiphon.tools.web_search.page import Page
+from antiphon.tools.citations import CitationReader
+from antiphon.tools.file_search.citations import file_citation_notation
+from antiphon.tools.web_search.citations import page_citation_notation
+from antiphon.tools.web_search.page import WebPage
 from antiphon.wire.items import Logprob, Message, OutputText
 from antiphon.wire.parts import Annotation, FileCitation, UrlCitation
 
 URL = "https://north.example/a?b=(c)"
 LINK = "([north.example](https://north.example/a?b=%28c%29))"
 NOTATIONS = (
-    of_pages({1: Page.of(URL, "Oslo", "x"), 2: Page.listing("y", ())}.get),
-    of_files({1: ("file-1", "one.txt")}.get),
+    page_citation_notation(
+        {1: WebPage.from_text(URL, "Oslo", "x"), 2: WebPage.from_results("y", ())}.get
+    ),
+    file_citation_notation({1: ("file-1", "one.txt")}.get),
 )
 #: One that names something.
 MARK = re.compile(r"【(?:1†[^【】]{0,64}|f1(?:†[^【】]{0,200})?)】")
@@ -45,9 +47,9 @@ PIECES = [
 
 def read(pieces: list[str]) -> tuple[str, list[Annotation], int]:
     """What is said, what is cited, and how many tokens were told of."""
-    reader = Citations(NOTATIONS)
+    reader = CitationReader(NOTATIONS)
     given = [Text(piece, (Logprob(token=piece, logprob=-1.0),)) for piece in pieces]
-    deltas = [out for each in given for out in reader.feed(each)] + list(reader.end())
+    deltas = [out for each in given for out in reader.feed(each)] + list(reader.finish())
     said, cited, told = "", list[Annotation](), 0
     for delta in deltas:
         if isinstance(delta, Annotate):
@@ -93,7 +95,7 @@ def test_a_file_cited_before_a_page_does_not_move_it() -> None:
 
 @pytest.mark.parametrize("mark", ["【1†L3】", "【f1】"])
 def test_a_mark_is_said_in_one_piece(mark: str) -> None:
-    reader = Citations(NOTATIONS)
+    reader = CitationReader(NOTATIONS)
     assert not [out for sign in mark[:-1] for out in reader.feed(Text(sign))]
     said = list(reader.feed(Text(mark[-1])))
     assert [type(each) for each in said] == ([Text, Annotate] if "f" not in mark else [Annotate])
@@ -101,7 +103,9 @@ def test_a_mark_is_said_in_one_piece(mark: str) -> None:
 
 def test_a_message_that_was_interrupted_is_cited_behind_what_it_said() -> None:
     begun = Message(role="assistant", content=(OutputText(text="So 🦊"),), status="in_progress")
-    turn = Turn({}, lambda prefix: f"{prefix}_1", begun=begun, reader=lambda: Citations(NOTATIONS))
+    turn = Turn(
+        {}, lambda prefix: f"{prefix}_1", begun=begun, reader=lambda: CitationReader(NOTATIONS)
+    )
     text, noted, _ = turn.take([Text("【1†L3】"), Close()])
     assert isinstance(text, Text) and text.text == f" {LINK}"
     assert isinstance(noted, Annotate) and isinstance(noted.annotation, UrlCitation)

@@ -8,14 +8,14 @@ from contextlib import aclosing
 import pytest
 
 from antiphon.testing.sandbox import FakeSandbox
-from antiphon.tools.base import CallContext, ResponseContext, Result, Step
-from antiphon.tools.code_interpreter import CodeInterpreter, cited
+from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult
+from antiphon.tools.code_interpreter import CodeInterpreterProvider, file_citations
 from antiphon.wire.containers import ContainerFile, CreateContainer
 from antiphon.wire.tools import CodeInterpreter as Tool
 from tests.conformance.boxes import containers, play
 from tests.sandbox.boxes import SMALL, sandbox
 
-CONTEXT = CallContext(tenant="t", response_id="r", call_id="c", room=1000)
+CONTEXT = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=1000)
 AUTO = Tool(container={"type": "auto"})
 
 
@@ -25,31 +25,31 @@ def opening(**more: object) -> ResponseContext:
 
 async def test_code_of_a_client_that_left_is_stopped_and_its_container_stays() -> None:
     held = containers(await sandbox(SMALL), disk_bytes=SMALL.disk_bytes)
-    async with held, CodeInterpreter(held).open(AUTO, opening()) as toolset:
-        (offer,) = toolset.offers
-        assert offer.call is not None
-        async with aclosing(offer.call("x = 5", CONTEXT)) as steps:
+    async with held, CodeInterpreterProvider(held).open(AUTO, opening()) as toolset:
+        (offer,) = toolset.functions
+        assert offer.handler is not None
+        async with aclosing(offer.handler("x = 5", CONTEXT)) as steps:
             done = [step async for step in steps]
-        assert isinstance(done[-1], Result) and not done[-1].failed
-        (container,) = held._all.values()
+        assert isinstance(done[-1], ToolResult) and not done[-1].failed
+        (container,) = held._containers.values()
 
         async def endless() -> None:
-            assert offer.call is not None
-            async with aclosing(offer.call("while True: pass", CONTEXT)) as steps:
+            assert offer.handler is not None
+            async with aclosing(offer.handler("while True: pass", CONTEXT)) as steps:
                 async for step in steps:
-                    assert isinstance(step, Step)
+                    assert isinstance(step, ToolProgress)
                     begun.set()
 
         begun = asyncio.Event()
         leaving = asyncio.create_task(endless())
         await begun.wait()
-        while not container._turn.locked():
+        while not container._lock.locked():
             await asyncio.sleep(0)
         leaving.cancel()
         async with asyncio.timeout(15):
             with pytest.raises(asyncio.CancelledError):
                 await leaving
-            outcome, _ = await container.python("x")
+            outcome, _ = await container.run_python("x")
         assert outcome.output == "5\n"
 
 
@@ -58,7 +58,7 @@ async def test_two_tenants_have_no_container_in_common() -> None:
     held = containers(box)
     mine = await held.create("a", CreateContainer(name="x"))
     with pytest.raises(Exception, match="not found"):
-        async with CodeInterpreter(held).open(Tool(container=mine.id), opening()):
+        async with CodeInterpreterProvider(held).open(Tool(container=mine.id), opening()):
             pass
 
 
@@ -75,7 +75,7 @@ def names(text: str, *paths: str) -> list[tuple[str, str]]:
         )
         for path in paths
     }
-    notes = cited(made, text)
+    notes = file_citations(made, text)
     return [(n.filename, text[n.start_index : n.end_index]) for n in notes]  # type: ignore[union-attr]
 
 

@@ -46,11 +46,11 @@ class ClientToolProvider:
     def check(self, tool: Any, path: str) -> None:
         """There is nothing that a client could not do."""
 
-    def leading_item(self, tool: Any, opening: ResponseContext) -> it.Item | None:
+    def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
         row = self._row
         about = f"{row.function.description}{row.extra_description(tool)}"
         function = replace(row.function, description=about)

@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from antiphon.dialects.json_stream import StringText
+from antiphon.dialects.json_stream import StringDecoder
 from antiphon.tools.arguments import non_negative_int, parse_lenient
 from antiphon.tools.base import ToolProgress
 
@@ -41,7 +41,7 @@ class CommandObserver:
     def __init__(self) -> None:
         self._rest = ""
         #: The command being written, and what it says so far.
-        self._string: StringText | None = None
+        self._string: StringDecoder | None = None
         self._said: list[str] = []
         self._count = 0
         self._is_list = self._is_over = False
@@ -55,12 +55,12 @@ class CommandObserver:
             if string is None:
                 if not self._begins():
                     return
-                string = self._string = StringText()
+                string = self._string = StringDecoder()
                 yield self._step("added", command="")
             said, at = string.read(self._rest)
             self._rest = self._rest[at:]
             yield from self._more(said)
-            if not string.over:
+            if not string.complete:
                 return
             yield from self.abort()
             self._is_over = not self._is_list
@@ -68,7 +68,7 @@ class CommandObserver:
     def finish(self, arguments: str) -> Iterator[ToolProgress]:
         yield from self.abort()
         for command in shell_action(arguments)["commands"][self._count :]:
-            self._string = StringText()
+            self._string = StringDecoder()
             yield self._step("added", command="")
             yield from self._more(command)
             yield from self.abort()

@@ -11,12 +11,12 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from antiphon.errors import InvalidRequest, NotFound, ToolError
-from antiphon.sandbox.base import Box, Entry, Limits, Outcome, Told
+from antiphon.sandbox.base import Box, ExecutionResult, FileEntry, Limits, OutputCallback
 from antiphon.wire import containers as wc
 
-from .skills import Equipped
+from .skills import ContainerSkill
 
-__all__ = ["Container", "Rules", "Uploads", "safe"]
+__all__ = ["Container", "ContainerPolicy", "Uploads", "safe_file_name"]
 
 _HOME = "/mnt/data/"
 
@@ -31,20 +31,20 @@ class Uploads(Protocol):
         """Its name and content. Raises ``NotFound``."""
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class ContainerPolicy(Struct, frozen=True, kw_only=True):
     """What the operator allows. ``idle_s``: how long a container is kept that nobody uses;
     ``most``: how many a tenant may have at a time; ``memory``: the highest limit there is;
-    ``code_s``: seconds that one call may run; ``output``: characters kept of it."""
+    ``code_timeout_s``: seconds that one call may run; ``output``: characters kept of it."""
 
     idle_s: float = 1200
-    most: int = 16
+    max_containers: int = 16
     memory: wc.Memory = "1g"
     disk_bytes: int = 256 << 20
     processes: int = 128
-    code_s: float = 60
-    output: int = 20_000
+    code_timeout_s: float = 60
+    max_output: int = 20_000
 
-    def limits(self, memory: wc.Memory) -> Limits:
+    def box_limits(self, memory: wc.Memory) -> Limits:
         """Of a box."""
         return Limits(
             memory_bytes=wc.MEMORY[memory],
@@ -68,10 +68,10 @@ class Container:
     def __init__(
         self,
         tenant: str,
-        asked: wc.CreateContainer,
+        request: wc.CreateContainer,
         *,
         id: str,
-        rules: Rules,
+        rules: ContainerPolicy,
         open: Callable[[Limits], Awaitable[Box]],
         uploads: Uploads,
         clock: Callable[[], float],
@@ -79,179 +79,186 @@ class Container:
     ) -> None:
         self.id = id
         self.tenant = tenant
-        self.asked = asked
+        self.request = request
         self._rules = rules
         self._open = open
         self._uploads = uploads
         self._clock = clock
         self._ids = ids
-        self._turn = asyncio.Lock()
-        self._busy = 0
-        self._created = self._used = clock()
-        self._is_over = False
+        self._lock = asyncio.Lock()
+        self._use_count = 0
+        self._created = self._last_used = clock()
+        self._is_closed = False
         self._box: Box | None = None
         #: Uploaded files it is to have, and those it has been given.
-        self._due = list(dict.fromkeys(asked.file_ids))
-        self._given: set[str] = set()
+        self._pending_file_ids = list(dict.fromkeys(request.file_ids))
+        self._loaded_file_ids: set[str] = set()
         #: Skills it is to have, by their names, and which of them lie in its box.
-        self._skills: dict[str, Equipped] = {}
-        self._shared: dict[str, str] = {}
-        self._seen: dict[str, Entry] = {}
+        self._skills: dict[str, ContainerSkill] = {}
+        self._mounted_skill_keys: dict[str, str] = {}
+        self._known_entries: dict[str, FileEntry] = {}
         #: Path → the file as it is shown.
         self._files: dict[str, wc.ContainerFile] = {}
 
     @property
     def idle_s(self) -> float:
         """How long it is kept that nobody uses it."""
-        after = self.asked.expires_after
+        after = self.request.expires_after
         return self._rules.idle_s if after is None else after.minutes * 60
 
     @property
     def is_active(self) -> bool:
         """It can be used."""
-        if self._is_over or (self._box is not None and not self._box.is_alive):
+        if self._is_closed or (self._box is not None and not self._box.is_alive):
             return False
-        return bool(self._busy) or self._clock() - self._used < self.idle_s
+        return bool(self._use_count) or self._clock() - self._last_used < self.idle_s
 
     @property
-    def used_at(self) -> float:
+    def last_used_at(self) -> float:
         """When it was last used."""
-        return self._used
+        return self._last_used
 
     @property
     def is_busy(self) -> bool:
         """Something is done in it."""
-        return self._busy > 0
+        return self._use_count > 0
 
     def expire(self) -> None:
         """Nobody can use it any more; what it holds goes with the next sweep."""
-        self._is_over = True
+        self._is_closed = True
 
     @property
-    def is_untouched(self) -> bool:
+    def is_unused(self) -> bool:
         """Nobody has used it yet, or is about to."""
-        return self._box is None and not self._busy and not self._is_over
+        return self._box is None and not self._use_count and not self._is_closed
 
     @property
-    def shown(self) -> wc.Container:
+    def resource(self) -> wc.Container:
         """As the API shows it."""
         return wc.Container(
             id=self.id,
             created_at=int(self._created),
-            name=self.asked.name,
+            name=self.request.name,
             status="active" if self.is_active else "expired",
             expires_after=wc.ExpiresAfter(minutes=max(1, round(self.idle_s / 60))),
-            last_active_at=int(self._used),
-            memory_limit=self.asked.memory_limit or "1g",
+            last_active_at=int(self._last_used),
+            memory_limit=self.request.memory_limit or "1g",
         )
 
-    def bring(self, file_ids: Iterable[str]) -> None:
+    def add_files(self, file_ids: Iterable[str]) -> None:
         """Uploaded files that are to be there when it is used next, once each."""
-        known = {*self._due, *self._given}
-        self._due += [each for each in dict.fromkeys(file_ids) if each not in known]
+        known = {*self._pending_file_ids, *self._loaded_file_ids}
+        self._pending_file_ids += [each for each in dict.fromkeys(file_ids) if each not in known]
 
-    def equip(self, skills: Iterable[Equipped]) -> None:
+    def add_skills(self, skills: Iterable[ContainerSkill]) -> None:
         """Skills that are to be there when it is used next, in place of those of the same names."""
         self._skills.update((each.name, each) for each in skills)
 
     @property
-    def skills(self) -> tuple[Equipped, ...]:
+    def skills(self) -> tuple[ContainerSkill, ...]:
         """Those it has."""
         return tuple(self._skills.values())
 
-    async def python(self, code: str) -> tuple[Outcome, tuple[wc.ContainerFile, ...]]:
+    async def run_python(self, code: str) -> tuple[ExecutionResult, tuple[wc.ContainerFile, ...]]:
         """Run it; what came of it, and the files it made or changed. Raises ``ToolError``."""
-        async with _Use(self) as box:
-            outcome = await box.python(code, timeout_s=self._rules.code_s, most=self._rules.output)
-            return outcome, await self.look(box)
+        async with _ExclusiveUse(self) as box:
+            outcome = await box.python(
+                code, timeout_s=self._rules.code_timeout_s, max_chars=self._rules.max_output
+            )
+            return outcome, await self.refresh_files(box)
 
-    async def ready(self) -> None:
+    async def ensure_ready(self) -> None:
         """Something can be run in it now. Raises ``ToolError``, ``NotFound``."""
-        async with _Use(self):
+        async with _ExclusiveUse(self):
             pass
 
-    async def command(
-        self, command: str, *, timeout_s: float, most: int, told: Told | None = None
-    ) -> Outcome:
+    async def run_command(
+        self,
+        command: str,
+        *,
+        timeout_s: float,
+        max_output: int,
+        on_output: OutputCallback | None = None,
+    ) -> ExecutionResult:
         """Run it in a shell; ``told`` hears what it writes, as it comes. Raises ``ToolError``."""
-        async with _Use(self) as box:
+        async with _ExclusiveUse(self) as box:
             outcome = await box.command(
                 command,
-                timeout_s=min(timeout_s, self._rules.code_s),
-                most=min(most, self._rules.output),
-                told=told,
+                timeout_s=min(timeout_s, self._rules.code_timeout_s),
+                max_chars=min(max_output, self._rules.max_output),
+                on_output=on_output,
             )
-            await self.look(box)
+            await self.refresh_files(box)
             return outcome
 
-    async def put(self, name: str, content: bytes) -> wc.ContainerFile:
+    async def write_file(self, name: str, content: bytes) -> wc.ContainerFile:
         """A file of the user's. Raises ``ToolError`` where there is no room."""
-        async with _Use(self) as box:
+        async with _ExclusiveUse(self) as box:
             await box.write(name, content)
-            await self.look(box, "user", name)
+            await self.refresh_files(box, "user", name)
             return self._files[name]
 
-    async def files(self) -> tuple[wc.ContainerFile, ...]:
+    async def list_files(self) -> tuple[wc.ContainerFile, ...]:
         """All there are, by their paths."""
-        async with _Use(self) as box:
-            await self.look(box)
+        async with _ExclusiveUse(self) as box:
+            await self.refresh_files(box)
             return tuple(self._files[path] for path in sorted(self._files))
 
-    async def file(self, file_id: str) -> wc.ContainerFile:
+    async def get_file(self, file_id: str) -> wc.ContainerFile:
         """Raises ``NotFound``."""
-        for found in await self.files():
+        for found in await self.list_files():
             if found.id == file_id:
                 return found
         raise NotFound(f"Container file '{file_id}' not found.", param="file_id")
 
-    async def read(self, file_id: str) -> bytes:
+    async def read_file(self, file_id: str) -> bytes:
         """Its content. Raises ``NotFound``."""
-        found = await self.file(file_id)
-        async with _Use(self) as box:
+        found = await self.get_file(file_id)
+        async with _ExclusiveUse(self) as box:
             content = await box.read(found.path.removeprefix(_HOME))
         if content is None:
             raise NotFound(f"Container file '{file_id}' not found.", param="file_id")
         return content
 
-    async def remove(self, file_id: str) -> None:
+    async def delete_file(self, file_id: str) -> None:
         """Raises ``NotFound``."""
-        found = await self.file(file_id)
-        async with _Use(self) as box:
+        found = await self.get_file(file_id)
+        async with _ExclusiveUse(self) as box:
             await box.remove(found.path.removeprefix(_HOME))
-            await self.look(box)
+            await self.refresh_files(box)
 
     async def close(self) -> None:
         """What it holds is gone."""
-        self._is_over = True
+        self._is_closed = True
         box, self._box = self._box, None
         if box is not None:
             await box.close()
 
-    async def opened(self) -> Box:
+    async def ensure_open(self) -> Box:
         """Its box, with the files and skills that are due. Raises ``ToolError``, ``NotFound``."""
-        if not self.is_active and not self._busy:
+        if not self.is_active and not self._use_count:
             raise ToolError(f"Container '{self.id}' has expired.")
         if self._box is None:
-            self._box = await self._open(self._rules.limits(self.asked.memory_limit or "1g"))
-        while self._due:
-            name, content = await self._uploads.read(self.tenant, self._due[0])
-            await self._box.write(safe(name), content)
-            await self.look(self._box, "user", safe(name))
-            self._given.add(self._due.pop(0))
+            self._box = await self._open(self._rules.box_limits(self.request.memory_limit or "1g"))
+        while self._pending_file_ids:
+            name, content = await self._uploads.read(self.tenant, self._pending_file_ids[0])
+            await self._box.write(safe_file_name(name), content)
+            await self.refresh_files(self._box, "user", safe_file_name(name))
+            self._loaded_file_ids.add(self._pending_file_ids.pop(0))
         for skill in self.skills:
-            if self._shared.get(skill.name) != skill.key:
-                await _share(self._box, skill)
-                self._shared[skill.name] = skill.key
+            if self._mounted_skill_keys.get(skill.name) != skill.key:
+                await _mount_skill(self._box, skill)
+                self._mounted_skill_keys[skill.name] = skill.key
         return self._box
 
-    async def look(
-        self, box: Box, by: Literal["user", "assistant"] = "assistant", name: str | None = None
+    async def refresh_files(
+        self, box: Box, source: Literal["user", "assistant"] = "assistant", name: str | None = None
     ) -> tuple[wc.ContainerFile, ...]:
         """The files that have changed since the last look. ``name``: whose file it is by ``by``."""
-        now = {entry.path: entry for entry in await box.entries()}
+        now = {entry.path: entry for entry in await box.list_files()}
         for gone in self._files.keys() - now.keys():
             del self._files[gone]
-        changed = [path for path, entry in now.items() if self._seen.get(path) != entry]
+        changed = [path for path, entry in now.items() if self._known_entries.get(path) != entry]
         for path in changed:
             known = self._files.get(path)
             self._files[path] = wc.ContainerFile(
@@ -260,19 +267,19 @@ class Container:
                 container_id=self.id,
                 created_at=known.created_at if known is not None else int(self._clock()),
                 path=_HOME + path,
-                source=by if path == name else known.source if known else "assistant",
+                source=source if path == name else known.source if known else "assistant",
             )
-        self._seen = now
+        self._known_entries = now
         return tuple(self._files[path] for path in changed)
 
 
-async def _share(box: Box, skill: Equipped) -> None:
+async def _mount_skill(box: Box, skill: ContainerSkill) -> None:
     files = (await skill.read()).files
     scripts = [path for path, member in files.items() if member.is_executable]
     await box.share(skill.name, {path: each.content for path, each in files.items()}, scripts)
 
 
-class _Use:
+class _ExclusiveUse:
     """While a container is used it does not expire, and one at a time uses it."""
 
     def __init__(self, container: Container) -> None:
@@ -280,25 +287,25 @@ class _Use:
 
     async def __aenter__(self) -> Box:
         used = self._container
-        used._busy += 1
+        used._use_count += 1
         try:
-            await used._turn.acquire()
+            await used._lock.acquire()
             try:
-                return await used.opened()
+                return await used.ensure_open()
             except BaseException:
-                used._turn.release()
+                used._lock.release()
                 raise
         except BaseException:
-            used._busy -= 1
+            used._use_count -= 1
             raise
 
     async def __aexit__(self, *exc: object) -> None:
         used = self._container
-        used._turn.release()
-        used._busy -= 1
-        used._used = used._clock()
+        used._lock.release()
+        used._use_count -= 1
+        used._last_used = used._clock()
 
 
-def safe(name: str) -> str:
+def safe_file_name(name: str) -> str:
     """A file's name without folders."""
     return name.replace("\\", "/").rsplit("/", 1)[-1].lstrip(".") or "file"

@@ -24,17 +24,25 @@ from antiphon.wire.skills import (
     SkillVersion,
 )
 
-__all__ = ["FOLDER", "Equipped", "Library", "equipment", "inspect", "told", "told_local"]
+__all__ = [
+    "SKILLS_FOLDER",
+    "ContainerSkill",
+    "SkillLibrary",
+    "check_inline_skills",
+    "local_skills_prompt",
+    "resolve_skills",
+    "skills_prompt",
+]
 
 #: Where skills lie in a box.
-FOLDER = "/mnt/skills"
-_ABOUT = (
+SKILLS_FOLDER = "/mnt/skills"
+_PROMPT = (
     "Skills are folders of instructions and scripts. Where one fits the task, read its SKILL.md"
     " first and do as it says:"
 )
 
 
-class Library(Protocol):
+class SkillLibrary(Protocol):
     """Where skills are kept."""
 
     async def version(self, tenant: str, skill_id: str, version: str | None) -> SkillVersion:
@@ -44,7 +52,7 @@ class Library(Protocol):
         """Its files as a zip. Raises ``NotFound``."""
 
 
-class Equipped(Struct, frozen=True, kw_only=True):
+class ContainerSkill(Struct, frozen=True, kw_only=True):
     """A skill for a container. ``key`` tells versions and contents apart; ``load`` brings the zip,
     and raises ``NotFound``."""
 
@@ -62,17 +70,17 @@ class Equipped(Struct, frozen=True, kw_only=True):
             raise ToolError(f"Skill {self.name}: {error}") from None
 
 
-async def equipment(
-    library: Library, tenant: str, skills: Iterable[ShellSkill], path: str
-) -> tuple[Equipped, ...]:
+async def resolve_skills(
+    library: SkillLibrary, tenant: str, skills: Iterable[ShellSkill], path: str
+) -> tuple[ContainerSkill, ...]:
     """What a request names at ``path``. Raises ``InvalidRequest`` for what there is not."""
-    found: dict[str, Equipped] = {}
+    found: dict[str, ContainerSkill] = {}
     for at, skill in enumerate(skills):
         where = f"{path}[{at}]"
         if isinstance(skill, InlineSkill):
-            made = _inline(skill, where)
+            made = _inline_skill(skill, where)
         else:
-            made = await _kept(library, tenant, skill, where)
+            made = await _stored_skill(library, tenant, skill, where)
         if made.name in found:
             raise InvalidRequest(
                 f"Two skills are called '{made.name}'.", param=where, code="invalid_value"
@@ -81,10 +89,12 @@ async def equipment(
     return tuple(found.values())
 
 
-async def inspect(skills: Sequence[ShellSkill], equipped: Sequence[Equipped], path: str) -> None:
+async def check_inline_skills(
+    skills: Sequence[ShellSkill], resolved: Sequence[ContainerSkill], path: str
+) -> None:
     """Raises ``InvalidRequest`` for a skill of a request that is none. Those that are kept were
     looked at when they came."""
-    for at, (skill, made) in enumerate(zip(skills, equipped, strict=True)):
+    for at, (skill, made) in enumerate(zip(skills, resolved, strict=True)):
         if isinstance(skill, InlineSkill):
             try:
                 await made.read()
@@ -94,30 +104,34 @@ async def inspect(skills: Sequence[ShellSkill], equipped: Sequence[Equipped], pa
                 ) from None
 
 
-def told(skills: Iterable[Equipped]) -> str:
+def skills_prompt(skills: Iterable[ContainerSkill]) -> str:
     """What the model is told of those of its container; nothing, if there are none."""
-    return _told((each.name, f"{FOLDER}/{each.name}", each.description) for each in skills)
+    return _skills_prompt(
+        (each.name, f"{SKILLS_FOLDER}/{each.name}", each.description) for each in skills
+    )
 
 
-def told_local(skills: Iterable[LocalSkill]) -> str:
+def local_skills_prompt(skills: Iterable[LocalSkill]) -> str:
     """What the model is told of those of the client."""
-    return _told((each.name, each.path, each.description) for each in skills)
+    return _skills_prompt((each.name, each.path, each.description) for each in skills)
 
 
-def _told(skills: Iterable[tuple[str, str, str]]) -> str:
+def _skills_prompt(skills: Iterable[tuple[str, str, str]]) -> str:
     lines = [
         f"- {name} ({path}/SKILL.md): {' '.join(about.split())}" for name, path, about in skills
     ]
-    return "\n".join(["", _ABOUT, *lines]) if lines else ""
+    return "\n".join(["", _PROMPT, *lines]) if lines else ""
 
 
-async def _kept(library: Library, tenant: str, skill: SkillReference, path: str) -> Equipped:
+async def _stored_skill(
+    library: SkillLibrary, tenant: str, skill: SkillReference, path: str
+) -> ContainerSkill:
     try:
         found = await library.version(tenant, skill.skill_id, skill.version)
     except NotFound as error:
         field = "version" if error.param == "version" else "skill_id"
         raise InvalidRequest(error.message, param=f"{path}.{field}", code=error.code) from None
-    return Equipped(
+    return ContainerSkill(
         name=found.name,
         description=found.description,
         key=f"{found.skill_id} {found.version}",
@@ -125,7 +139,7 @@ async def _kept(library: Library, tenant: str, skill: SkillReference, path: str)
     )
 
 
-def _inline(skill: InlineSkill, path: str) -> Equipped:
+def _inline_skill(skill: InlineSkill, path: str) -> ContainerSkill:
     try:
         content = b64decode(skill.source.data, validate=True)
     except binascii.Error:
@@ -136,7 +150,7 @@ def _inline(skill: InlineSkill, path: str) -> Equipped:
     async def load() -> bytes:
         return content
 
-    return Equipped(
+    return ContainerSkill(
         name=skill.name,
         description=skill.description,
         key=sha256(content).hexdigest(),

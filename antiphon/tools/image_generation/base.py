@@ -12,26 +12,26 @@ from msgspec import Struct
 from antiphon.attachments.image_header import Broken, sniff
 
 __all__ = [
-    "MIMES",
+    "MIME_TYPES",
+    "GeneratedImage",
     "Image",
     "ImageGenerator",
     "ImageRequest",
-    "Made",
-    "Order",
-    "Partial",
-    "Unable",
-    "image_of",
+    "ImageTask",
+    "PartialImage",
+    "UnsupportedOption",
+    "read_image",
 ]
 
 #: ``output_format`` → the type of such bytes.
-MIMES: Mapping[str, str] = {
+MIME_TYPES: Mapping[str, str] = {
     "png": "image/png",
     "jpeg": "image/jpeg",
     "webp": "image/webp",
     "gif": "image/gif",
     "svg": "image/svg+xml",
 }
-_FORMATS = {mime: name for name, mime in MIMES.items()}
+_FORMATS = {mime: name for name, mime in MIME_TYPES.items()}
 
 
 class Image(Struct, frozen=True):
@@ -49,7 +49,7 @@ class Image(Struct, frozen=True):
         return f"{self.width}x{self.height}" if self.width else None
 
 
-def image_of(content: bytes) -> Image | None:
+def read_image(content: bytes) -> Image | None:
     """The image that these bytes are; None if they are none."""
     try:
         head = sniff(content)
@@ -82,23 +82,23 @@ class ImageRequest(Struct, frozen=True, kw_only=True):
     partial_images: int = 0
 
 
-class Order(Struct, frozen=True, kw_only=True):
+class ImageTask(Struct, frozen=True, kw_only=True):
     """One image to make: of words alone, or of ``images`` too. What ``mask`` (a PNG as large as the
     first image) shows transparent is to change, the rest to stay."""
 
     prompt: str
-    wish: ImageRequest
+    request: ImageRequest
     images: tuple[Image, ...] = ()
     mask: Image | None = None
 
 
-class Partial(Struct, frozen=True):
+class PartialImage(Struct, frozen=True):
     """A preview."""
 
     image: Image
 
 
-class Made(Struct, frozen=True, kw_only=True):
+class GeneratedImage(Struct, frozen=True, kw_only=True):
     """The image. What the maker tells of it: None, where it does not. ``used``: tokens, by the
     names of ``tool_usage.image_gen``."""
 
@@ -107,10 +107,10 @@ class Made(Struct, frozen=True, kw_only=True):
     background: str | None = None
     revised_prompt: str | None = None
     svg_usage: Mapping[str, Any] | None = None
-    used: Mapping[str, Any] = {}
+    usage: Mapping[str, Any] = {}
 
 
-class Unable(Exception):
+class UnsupportedOption(Exception):
     """What a request wants, the maker cannot do. ``field``: of ``Wish``."""
 
     def __init__(self, field: str, message: str) -> None:
@@ -122,17 +122,17 @@ class ImageGenerator(Protocol):
     """One a server; its calls may come side by side."""
 
     @property
-    def edits(self) -> bool:
+    def supports_edits(self) -> bool:
         """It takes images."""
 
     @property
-    def masks(self) -> bool:
+    def supports_masks(self) -> bool:
         """It takes a mask."""
 
-    def check(self, wish: ImageRequest) -> None:
+    def check(self, request: ImageRequest) -> None:
         """Raises ``Unable`` for what it would otherwise have to leave out."""
 
-    def make(self, order: Order) -> AsyncGenerator[Partial | Made, None]:
+    def generate(self, task: ImageTask) -> AsyncGenerator[PartialImage | GeneratedImage, None]:
         """Previews, if they are wanted, and the image last. Closing the iterator stops the work, at
         the next step of it. Raises ``RunError``; its code is ``image_content_policy_violation``
         for what the maker will not show."""

@@ -16,36 +16,36 @@ from antiphon.errors import RequestError, ToolError
 from antiphon.tools.containers.container import Uploads
 from antiphon.wire import items as it
 
-from .base import Image, image_of
+from .base import Image, read_image
 
-__all__ = ["Gallery", "Sources"]
+__all__ = ["ConversationImages", "ImageSources"]
 
 
-class Sources(Struct, frozen=True):
+class ImageSources(Struct, frozen=True):
     """How images are reached. ``uploads``, ``fetcher``: None where there are no files, and where no
     URLs are fetched; ``most_bytes``: of one."""
 
     uploads: Uploads | None
     fetcher: Fetcher | None
-    most_bytes: int
+    max_bytes: int
 
-    async def read(self, tenant: str, given: Mapping[str, Any]) -> Image:
+    async def read(self, tenant: str, reference: Mapping[str, Any]) -> Image:
         """What ``file_id`` or ``image_url`` names. Raises ``ToolError``."""
         try:
-            content = await self._content(tenant, given)
+            content = await self._content(tenant, reference)
         except (Failed, NotEncoded) as trouble:
             raise ToolError(f"An image cannot be read: {trouble}.") from None
         except RequestError as error:
             raise ToolError(error.message) from None
-        if len(content) > self.most_bytes:
-            raise ToolError(f"An image cannot be read: it has more than {self.most_bytes} bytes.")
-        image = image_of(content)
+        if len(content) > self.max_bytes:
+            raise ToolError(f"An image cannot be read: it has more than {self.max_bytes} bytes.")
+        image = read_image(content)
         if image is None:
             raise ToolError("An image cannot be read: it is in no known format.")
         return image
 
-    async def _content(self, tenant: str, given: Mapping[str, Any]) -> bytes:
-        file_id, url = given.get("file_id"), given.get("image_url")
+    async def _content(self, tenant: str, reference: Mapping[str, Any]) -> bytes:
+        file_id, url = reference.get("file_id"), reference.get("image_url")
         if file_id and file_id is not UNSET:
             if self.uploads is None:
                 raise Failed("url", "this server keeps no files")
@@ -59,27 +59,27 @@ class Sources(Struct, frozen=True):
         return (await asyncio.to_thread(inline_bytes, url))[1]
 
 
-class _Group(Struct, frozen=True):
+class _ImageGroup(Struct, frozen=True):
     """Images that stand together: of one message, or one that was made."""
 
     images: tuple[Mapping[str, Any] | Image, ...]
     id: str = ""
 
 
-class Gallery:
+class ConversationImages:
     """Of one response."""
 
-    def __init__(self, items: Iterable[it.Item], sources: Sources, tenant: str) -> None:
+    def __init__(self, items: Iterable[it.Item], sources: ImageSources, tenant: str) -> None:
         self._sources = sources
         self._tenant = tenant
-        self._groups = _groups(items)
+        self._groups = _image_groups(items)
 
     def __len__(self) -> int:
         return sum(len(group.images) for group in self._groups)
 
     def add(self, image: Image) -> int:
         """One that was made now; returns its number."""
-        self._groups.append(_Group((image,)))
+        self._groups.append(_ImageGroup((image,)))
         return len(self)
 
     def latest(self) -> tuple[int, ...]:
@@ -100,15 +100,15 @@ class Gallery:
         return found if isinstance(found, Image) else await self._sources.read(self._tenant, found)
 
 
-def _groups(items: Iterable[it.Item]) -> list[_Group]:
+def _image_groups(items: Iterable[it.Item]) -> list[_ImageGroup]:
     """An image that is named again stands where it is named last."""
-    found: dict[str, _Group] = {}
+    found: dict[str, _ImageGroup] = {}
     for place, item in enumerate(items):
         if isinstance(item, it.ImageGenerationCall):
             if item.result:
                 key = item.id or str(place)
                 found.pop(key, None)
-                found[key] = _Group(({"image_url": item.result},), key)
+                found[key] = _ImageGroup(({"image_url": item.result},), key)
             continue
         content = getattr(item, "content", getattr(item, "output", ()))
         parts = content if isinstance(content, tuple) else ()
@@ -118,5 +118,5 @@ def _groups(items: Iterable[it.Item]) -> list[_Group]:
             if isinstance(part, it.InputImage)
         )
         if images:
-            found[str(place)] = _Group(images)
+            found[str(place)] = _ImageGroup(images)
     return list(found.values())

@@ -19,24 +19,24 @@ from msgspec import Struct, field
 
 from antiphon.errors import BackendError, SetupError, first_line
 
-from .base import Image, ImageRequest, Made, Order, Partial, Unable
-from .encoding import WRITTEN, encoded
+from .base import GeneratedImage, Image, ImageRequest, ImageTask, PartialImage, UnsupportedOption
+from .encoding import WRITABLE_FORMATS, encode_picture
 
-__all__ = ["Diffusers", "Options"]
+__all__ = ["Diffusers", "DiffusersOptions"]
 
 _log = structlog.get_logger(__name__)
 
 #: Sides of images are multiples of it: of 8 for the encoders of most models, times their patches.
-_MULTIPLE = 16
+_SIDE_MULTIPLE = 16
 #: ``quality`` → how many times the usual steps.
-_EFFORTS: Mapping[str, float] = {"low": 0.5, "medium": 1, "high": 2}
+_STEP_FACTORS: Mapping[str, float] = {"low": 0.5, "medium": 1, "high": 2}
 #: ``input_fidelity`` → how much of an image is made anew, for pipelines that can be told.
 _STRENGTHS: Mapping[str | None, float] = {"high": 0.5, "low": 0.8, None: 0.8}
-_PLAIN_ENCODERS = ("AutoencoderKL", "AutoencoderTiny")
+_PREVIEW_DECODERS = ("AutoencoderKL", "AutoencoderTiny")
 _CALLBACK = "callback_on_step_end"
 
 
-class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class DiffusersOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an operator may say of the model. ``device``: unset, the best there is. ``dtype``:
     ``auto`` is bfloat16 on GPUs and float32 else. ``steps``: of an image of medium quality; unset,
     as the pipeline has it. ``images``: how many it takes at a time to edit. ``offload``: keep on
@@ -53,29 +53,29 @@ class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     arguments: dict[str, Any] = field(default_factory=dict)
 
 
-class _Stopped(Exception):
+class _Cancelled(Exception):
     """Nobody waits for the image any more."""
 
 
 class Diffusers:
     """``Maker`` over a pipeline; those that edit share its parts."""
 
-    def __init__(self, pipeline: Any, options: Options) -> None:
+    def __init__(self, pipeline: Any, options: DiffusersOptions) -> None:
         self._options = options
-        self._draws = pipeline
-        self._changes = _related(pipeline, "image", "AutoPipelineForImage2Image")
-        self._fills = _related(pipeline, "mask_image", "AutoPipelineForInpainting")
-        for each in (self._draws, self._changes, self._fills):
+        self._text_to_image = pipeline
+        self._image_to_image = _derive_pipeline(pipeline, "image", "AutoPipelineForImage2Image")
+        self._inpainting = _derive_pipeline(pipeline, "mask_image", "AutoPipelineForInpainting")
+        for each in (self._text_to_image, self._image_to_image, self._inpainting):
             if each is not None:
                 each.set_progress_bar_config(disable=True)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="images")
 
     @classmethod
-    def load(cls, source: str, told: Mapping[str, Any]) -> Diffusers:
+    def load(cls, source: str, settings: Mapping[str, Any]) -> Diffusers:
         """The model in a folder or repository. ``told``: what the operator says of it. Takes its
         time. Raises ``SetupError``."""
         try:
-            options = msgspec.convert(dict(told), Options)
+            options = msgspec.convert(dict(settings), DiffusersOptions)
         except msgspec.ValidationError as error:
             raise SetupError(f"image_generation_options: {error}") from None
         try:
@@ -105,43 +105,54 @@ class Diffusers:
         return cls(pipeline, options)
 
     @property
-    def edits(self) -> bool:
-        return self._changes is not None
+    def supports_edits(self) -> bool:
+        return self._image_to_image is not None
 
     @property
-    def masks(self) -> bool:
-        return self._fills is not None
+    def supports_masks(self) -> bool:
+        return self._inpainting is not None
 
-    def check(self, wish: ImageRequest) -> None:
-        if wish.output_format not in WRITTEN:
-            raise Unable("output_format", f"the formats here are {', '.join(WRITTEN)}")
-        if wish.background == "transparent":
-            raise Unable("background", "this model makes no transparent images")
-        if wish.quality is not None and wish.quality not in _EFFORTS:
-            raise Unable("quality", f"the qualities here are {', '.join(_EFFORTS)}")
-        if wish.complexity is not None:
-            raise Unable("complexity", "this model does not plan")
-        if wish.size is not None and any(side % _MULTIPLE for side in wish.size):
-            raise Unable("size", f"width and height must be multiples of {_MULTIPLE}")
-        if wish.input_fidelity is not None and not _takes(self._changes, "strength"):
-            raise Unable("input_fidelity", "this model cannot be told")
-        if wish.moderation == "low" and getattr(self._draws, "safety_checker", None) is not None:
-            raise Unable("moderation", "this model has one level of it")
-        if wish.partial_images and not self._previews:
-            raise Unable("partial_images", "this model makes no previews")
+    def check(self, request: ImageRequest) -> None:
+        if request.output_format not in WRITABLE_FORMATS:
+            raise UnsupportedOption(
+                "output_format", f"the formats here are {', '.join(WRITABLE_FORMATS)}"
+            )
+        if request.background == "transparent":
+            raise UnsupportedOption("background", "this model makes no transparent images")
+        if request.quality is not None and request.quality not in _STEP_FACTORS:
+            raise UnsupportedOption("quality", f"the qualities here are {', '.join(_STEP_FACTORS)}")
+        if request.complexity is not None:
+            raise UnsupportedOption("complexity", "this model does not plan")
+        if request.size is not None and any(side % _SIDE_MULTIPLE for side in request.size):
+            raise UnsupportedOption(
+                "size", f"width and height must be multiples of {_SIDE_MULTIPLE}"
+            )
+        if request.input_fidelity is not None and not _has_argument(
+            self._image_to_image, "strength"
+        ):
+            raise UnsupportedOption("input_fidelity", "this model cannot be told")
+        if (
+            request.moderation == "low"
+            and getattr(self._text_to_image, "safety_checker", None) is not None
+        ):
+            raise UnsupportedOption("moderation", "this model has one level of it")
+        if request.partial_images and not self._supports_previews:
+            raise UnsupportedOption("partial_images", "this model makes no previews")
 
-    async def make(self, order: Order) -> AsyncGenerator[Partial | Made, None]:
-        if len(order.images) > self._options.images:
+    async def generate(
+        self, task: ImageTask
+    ) -> AsyncGenerator[PartialImage | GeneratedImage, None]:
+        if len(task.images) > self._options.images:
             raise BackendError(f"At most {self._options.images} images can be used at a time.")
         loop = asyncio.get_running_loop()
-        news: asyncio.Queue[Partial | None] = asyncio.Queue()
+        news: asyncio.Queue[PartialImage | None] = asyncio.Queue()
         stop = threading.Event()
 
-        def tell(partial: Partial | None) -> None:
+        def tell(partial: PartialImage | None) -> None:
             with suppress(RuntimeError):  # the loop is closed: nobody is there
                 loop.call_soon_threadsafe(news.put_nowait, partial)
 
-        work = loop.run_in_executor(self._thread, self._made, order, tell, stop)
+        work = loop.run_in_executor(self._thread, self._run_pipeline, task, tell, stop)
         work.add_done_callback(lambda _: news.put_nowait(None))
         try:
             while (partial := await news.get()) is not None:
@@ -158,17 +169,25 @@ class Diffusers:
 
     # --- in the thread ---------------------------------------------------------------------------
 
-    def _made(self, order: Order, tell: Callable[[Partial], None], stop: threading.Event) -> Made:
+    def _run_pipeline(
+        self, task: ImageTask, send: Callable[[PartialImage], None], stop: threading.Event
+    ) -> GeneratedImage:
         """Raises ``BackendError``."""
         if stop.is_set():
             raise BackendError("The image was not waited for.")
-        pipeline = self._fills if order.mask else self._changes if order.images else self._draws
+        pipeline = (
+            self._inpainting
+            if task.mask
+            else self._image_to_image
+            if task.images
+            else self._text_to_image
+        )
         try:
-            arguments = self._arguments(pipeline, order)
-            if _takes(pipeline, _CALLBACK):
-                arguments[_CALLBACK] = _Watch(order.wish, arguments, tell, stop)
+            arguments = self._pipeline_arguments(pipeline, task)
+            if _has_argument(pipeline, _CALLBACK):
+                arguments[_CALLBACK] = _StepCallback(task.request, arguments, send, stop)
             drawn = pipeline(**arguments)
-        except _Stopped:
+        except _Cancelled:
             raise BackendError("The image was not waited for.") from None
         except BackendError:
             raise
@@ -184,77 +203,79 @@ class Diffusers:
             raise BackendError(
                 "The image is not fit to be shown.", code="image_content_policy_violation"
             )
-        return Made(image=encoded(drawn.images[0], order.wish), background="opaque")
+        return GeneratedImage(
+            image=encode_picture(drawn.images[0], task.request), background="opaque"
+        )
 
-    def _arguments(self, pipeline: Any, order: Order) -> dict[str, Any]:
-        wish = order.wish
-        width, height = wish.size or self._size(order)
+    def _pipeline_arguments(self, pipeline: Any, task: ImageTask) -> dict[str, Any]:
+        wish = task.request
+        width, height = wish.size or self._default_size(task)
         arguments: dict[str, Any] = {
-            "prompt": order.prompt,
-            "num_inference_steps": self._steps(pipeline, wish.quality),
+            "prompt": task.prompt,
+            "num_inference_steps": self._step_count(pipeline, wish.quality),
             **self._options.arguments,
         }
         sizes = {"width": width, "height": height}
-        arguments |= {name: value for name, value in sizes.items() if _takes(pipeline, name)}
-        if order.images:
-            pictures = [_picture(image) for image in order.images]
-            if _takes(pipeline, "strength"):  # which go on from the image itself
+        arguments |= {name: value for name, value in sizes.items() if _has_argument(pipeline, name)}
+        if task.images:
+            pictures = [_open_picture(image) for image in task.images]
+            if _has_argument(pipeline, "strength"):  # which go on from the image itself
                 pictures = [each.resize((width, height)) for each in pictures]
                 arguments["strength"] = _STRENGTHS[wish.input_fidelity]
             arguments["image"] = pictures if len(pictures) > 1 else pictures[0]
-        if order.mask is not None:
-            arguments["mask_image"] = _mask(order.mask, (width, height))
+        if task.mask is not None:
+            arguments["mask_image"] = _mask_picture(task.mask, (width, height))
         return arguments
 
-    def _steps(self, pipeline: Any, quality: str | None) -> int:
+    def _step_count(self, pipeline: Any, quality: str | None) -> int:
         usual = self._options.steps
         if usual is None:
             parameter = inspect.signature(pipeline.__call__).parameters["num_inference_steps"]
             usual = parameter.default
-        return max(1, round(usual * _EFFORTS[quality or "medium"]))
+        return max(1, round(usual * _STEP_FACTORS[quality or "medium"]))
 
-    def _size(self, order: Order) -> tuple[int, int]:
+    def _default_size(self, task: ImageTask) -> tuple[int, int]:
         """As large as the model was made for; of an edit, in the shape of its first image."""
-        side = _side(self._draws)
-        if not order.images:
+        side = _native_side(self._text_to_image)
+        if not task.images:
             return side, side
-        first = order.images[0]
+        first = task.images[0]
         scale = min(1.0, (side * side / (first.width * first.height)) ** 0.5)
-        return _rounded(first.width * scale), _rounded(first.height * scale)
+        return _round_side(first.width * scale), _round_side(first.height * scale)
 
     @property
-    def _previews(self) -> bool:
+    def _supports_previews(self) -> bool:
         """Its latents are decoded as those of the models that came first are."""
-        encoder = getattr(self._draws, "vae", None)
-        is_plain = type(encoder).__name__ in _PLAIN_ENCODERS
-        return is_plain and _takes(self._draws, _CALLBACK)
+        encoder = getattr(self._text_to_image, "vae", None)
+        is_plain = type(encoder).__name__ in _PREVIEW_DECODERS
+        return is_plain and _has_argument(self._text_to_image, _CALLBACK)
 
 
-class _Watch:
+class _StepCallback:
     """Called after each step: stops, or shows what there is at evenly spread steps."""
 
     def __init__(
         self,
-        wish: ImageRequest,
+        request: ImageRequest,
         arguments: Mapping[str, Any],
-        tell: Callable[[Partial], None],
+        send: Callable[[PartialImage], None],
         stop: threading.Event,
     ) -> None:
-        self._wish = wish
+        self._request = request
         self._size = (arguments.get("width"), arguments.get("height"))
         self._steps = arguments["num_inference_steps"]
-        self._tell = tell
+        self._send = send
         self._stop = stop
 
     def __call__(self, pipeline: Any, step: int, time: Any, known: dict[str, Any]) -> Any:
         if self._stop.is_set():
-            raise _Stopped
-        count = self._wish.partial_images
+            raise _Cancelled
+        count = self._request.partial_images
         steps = getattr(pipeline, "num_timesteps", None) or self._steps
         spread = {round(steps * part / (count + 1)) for part in range(1, count + 1)}
         if step + 1 in spread and step + 1 < steps and "latents" in known:
             preview = self._preview(pipeline, known["latents"])
-            self._tell(Partial(encoded(preview, self._wish)))
+            self._send(PartialImage(encode_picture(preview, self._request)))
         return {}
 
     def _preview(self, pipeline: Any, latents: Any) -> Any:
@@ -274,9 +295,9 @@ def _best_device(torch: Any) -> str:
     return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
-def _related(pipeline: Any, argument: str, auto: str) -> Any:
+def _derive_pipeline(pipeline: Any, argument: str, auto: str) -> Any:
     """The pipeline of the same parts that takes this argument; None if there is none."""
-    if _takes(pipeline, argument):
+    if _has_argument(pipeline, argument):
         return pipeline
     import diffusers
 
@@ -286,11 +307,11 @@ def _related(pipeline: Any, argument: str, auto: str) -> Any:
         return None
 
 
-def _takes(pipeline: Any, argument: str) -> bool:
+def _has_argument(pipeline: Any, argument: str) -> bool:
     return pipeline is not None and argument in inspect.signature(pipeline.__call__).parameters
 
 
-def _side(pipeline: Any) -> int:
+def _native_side(pipeline: Any) -> int:
     """Of the square images that a model was made for."""
     side = getattr(pipeline, "default_sample_size", None)
     if side is None:
@@ -300,11 +321,11 @@ def _side(pipeline: Any) -> int:
     return latents * int(getattr(pipeline, "vae_scale_factor", 8))
 
 
-def _rounded(side: float) -> int:
-    return max(_MULTIPLE, int(side) // _MULTIPLE * _MULTIPLE)
+def _round_side(side: float) -> int:
+    return max(_SIDE_MULTIPLE, int(side) // _SIDE_MULTIPLE * _SIDE_MULTIPLE)
 
 
-def _picture(image: Image) -> Any:
+def _open_picture(image: Image) -> Any:
     """Raises ``BackendError`` for what cannot be decoded."""
     from PIL import Image as pictures
 
@@ -314,7 +335,7 @@ def _picture(image: Image) -> Any:
         raise BackendError("An image is damaged.") from None
 
 
-def _mask(mask: Image, size: tuple[int, int]) -> Any:
+def _mask_picture(mask: Image, size: tuple[int, int]) -> Any:
     """White where the image is to change: where the mask is transparent."""
     from PIL import Image as pictures
 

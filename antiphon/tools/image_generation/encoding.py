@@ -5,31 +5,33 @@ from __future__ import annotations
 from io import BytesIO
 from typing import Any
 
-from .base import Image, ImageRequest, image_of
+from .base import Image, ImageRequest, read_image
 
-__all__ = ["WRITTEN", "encoded", "rewritten"]
+__all__ = ["WRITABLE_FORMATS", "convert_image", "encode_picture"]
 
 #: What can be written.
-WRITTEN = ("png", "jpeg", "webp")
+WRITABLE_FORMATS = ("png", "jpeg", "webp")
 
 
-def encoded(picture: Any, wish: ImageRequest) -> Image:
+def encode_picture(picture: Any, request: ImageRequest) -> Image:
     """A picture of Pillow's as it is wished for."""
     more: dict[str, Any] = {}
-    if wish.output_format != "png":
-        level = 100 if wish.output_compression is None else wish.output_compression
-        more["quality"] = max(1, level) if wish.output_format == "jpeg" else level
+    if request.output_format != "png":
+        level = 100 if request.output_compression is None else request.output_compression
+        more["quality"] = max(1, level) if request.output_format == "jpeg" else level
     out = BytesIO()
-    picture = picture.convert("RGB") if wish.output_format == "jpeg" else picture
-    picture.save(out, wish.output_format.upper(), **more)
-    image = image_of(out.getvalue())
+    picture = picture.convert("RGB") if request.output_format == "jpeg" else picture
+    picture.save(out, request.output_format.upper(), **more)
+    image = read_image(out.getvalue())
     assert image is not None
     return image
 
 
-def rewritten(image: Image, wish: ImageRequest) -> Image:
+def convert_image(image: Image, request: ImageRequest) -> Image:
     """The image in the format that is wished for; as it is, where that cannot be had."""
-    if image.format == wish.output_format or {image.format, wish.output_format} - {*WRITTEN}:
+    if image.format == request.output_format or {image.format, request.output_format} - {
+        *WRITABLE_FORMATS
+    }:
         return image
     try:
         from PIL import Image as pictures
@@ -37,6 +39,6 @@ def rewritten(image: Image, wish: ImageRequest) -> Image:
         return image
     try:
         with pictures.open(BytesIO(image.content)) as picture:
-            return encoded(picture, wish)
+            return encode_picture(picture, request)
     except (OSError, ValueError, pictures.DecompressionBombError):
         return image

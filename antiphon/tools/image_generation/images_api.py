@@ -18,11 +18,20 @@ from antiphon.errors import BackendError, SetupError
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.errors import complaint, refused
 
-from .base import MIMES, Image, ImageRequest, Made, Order, Partial, Unable, image_of
+from .base import (
+    MIME_TYPES,
+    GeneratedImage,
+    Image,
+    ImageRequest,
+    ImageTask,
+    PartialImage,
+    UnsupportedOption,
+    read_image,
+)
 
-__all__ = ["ImagesApi", "Options"]
+__all__ = ["ImagesApi", "ImagesApiOptions"]
 
-_STRANGE = "The upstream's answer is no image."
+_NO_IMAGE = "The upstream's answer is no image."
 #: Fields of a wish that go to the upstream by their own names.
 _FIELDS = (
     "model",
@@ -34,13 +43,13 @@ _FIELDS = (
     "frame_duration_ms",
 )
 #: What only one of the routes knows.
-_OF_GENERATIONS, _OF_EDITS = ("moderation",), ("input_fidelity",)
+_GENERATION_FIELDS, _EDIT_FIELDS = ("moderation",), ("input_fidelity",)
 #: Of its usage, what is told on (OpenAI's ``tool_usage.image_gen``).
 _COUNTS = ("input_tokens", "output_tokens", "total_tokens", "cached_tokens")
 _DETAILS = ("input_tokens_details", "output_tokens_details", "cached_tokens_details")
 
 
-class Options(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class ImagesApiOptions(Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """What an operator may say of the upstream. ``headers`` go with every request, ``body`` into
     it. ``connect_s``, ``silence_s``: the longest waits, in seconds. ``streams``: it streams
     previews; ``edits``, ``masks``: it has ``/images/edits``, with masks. ``without``: fields of the
@@ -61,12 +70,17 @@ class ImagesApi:
     ``most_bytes``: of one image."""
 
     def __init__(
-        self, upstream: Upstream, options: Options, *, fetcher: Fetcher | None, most_bytes: int
+        self,
+        upstream: Upstream,
+        options: ImagesApiOptions,
+        *,
+        fetcher: Fetcher | None,
+        max_bytes: int,
     ) -> None:
         self._upstream = upstream
         self._options = options
         self._fetcher = fetcher
-        self._most_bytes = most_bytes
+        self._max_bytes = max_bytes
 
     @classmethod
     def open(
@@ -74,13 +88,13 @@ class ImagesApi:
         url: str,
         *,
         key: str | None,
-        told: Mapping[str, Any],
+        settings: Mapping[str, Any],
         fetcher: Fetcher | None,
-        most_bytes: int,
+        max_bytes: int,
     ) -> ImagesApi:
         """``told``: what the operator says of the upstream. Raises ``SetupError``."""
         try:
-            options = msgspec.convert(dict(told), Options)
+            options = msgspec.convert(dict(settings), ImagesApiOptions)
         except msgspec.ValidationError as error:
             raise SetupError(f"image_generation_options: {error}") from None
         if unknown := sorted(set(options.without) - set(ImageRequest.__struct_fields__)):
@@ -92,28 +106,30 @@ class ImagesApi:
             connect_s=options.connect_s,
             silence_s=options.silence_s,
         )
-        return cls(upstream, options, fetcher=fetcher, most_bytes=most_bytes)
+        return cls(upstream, options, fetcher=fetcher, max_bytes=max_bytes)
 
     @property
-    def edits(self) -> bool:
+    def supports_edits(self) -> bool:
         return self._options.edits
 
     @property
-    def masks(self) -> bool:
+    def supports_masks(self) -> bool:
         return self._options.edits and self._options.masks
 
-    def check(self, wish: ImageRequest) -> None:
+    def check(self, request: ImageRequest) -> None:
         for name in self._options.without:
-            if getattr(wish, name) != getattr(ImageRequest(), name):
-                raise Unable(name, "what makes images here does not know it")
-        if wish.partial_images and not self._options.streams:
-            raise Unable("partial_images", "what makes images here makes no previews")
+            if getattr(request, name) != getattr(ImageRequest(), name):
+                raise UnsupportedOption(name, "what makes images here does not know it")
+        if request.partial_images and not self._options.streams:
+            raise UnsupportedOption("partial_images", "what makes images here makes no previews")
 
-    async def make(self, order: Order) -> AsyncGenerator[Partial | Made, None]:
-        route = "edits" if order.images else "generations"
-        fields = self._fields(order)
-        if order.images:
-            kind, body = _multipart(fields, order)
+    async def generate(
+        self, task: ImageTask
+    ) -> AsyncGenerator[PartialImage | GeneratedImage, None]:
+        route = "edits" if task.images else "generations"
+        fields = self._request_fields(task)
+        if task.images:
+            kind, body = _multipart(fields, task)
         else:
             kind, body = "application/json", msgspec.json.encode(fields)
         url = f"{self._upstream.versioned}/images/{route}"
@@ -121,10 +137,10 @@ class ImagesApi:
         async with aclosing(answers) as batches:
             async for payloads in batches:
                 for payload in payloads:
-                    made = await self._read(payload)
+                    made = await self._parse_payload(payload)
                     if made is not None:
                         yield made
-                    if isinstance(made, Made):
+                    if isinstance(made, GeneratedImage):
                         return
         raise BackendError("The upstream ended without an image.")
 
@@ -133,12 +149,12 @@ class ImagesApi:
 
     # --- what is asked ---------------------------------------------------------------------------
 
-    def _fields(self, order: Order) -> dict[str, Any]:
-        wish = order.wish
-        names = (*_FIELDS, *(_OF_EDITS if order.images else _OF_GENERATIONS))
+    def _request_fields(self, task: ImageTask) -> dict[str, Any]:
+        wish = task.request
+        names = (*_FIELDS, *(_EDIT_FIELDS if task.images else _GENERATION_FIELDS))
         fields: dict[str, Any] = {
             **self._options.body,
-            "prompt": order.prompt,
+            "prompt": task.prompt,
             **{name: value for name in names if (value := getattr(wish, name)) is not None},
         }
         if wish.size is not None:
@@ -153,56 +169,56 @@ class ImagesApi:
 
     # --- what is answered ------------------------------------------------------------------------
 
-    async def _read(self, payload: bytes) -> Partial | Made | None:
+    async def _parse_payload(self, payload: bytes) -> PartialImage | GeneratedImage | None:
         """What a payload brings: a preview, the image, or nothing. Raises ``BackendError``."""
         try:
             told = msgspec.json.decode(payload)
         except (msgspec.DecodeError, UnicodeDecodeError):
             raise BackendError("The upstream's answer is no JSON.") from None
         if not isinstance(told, dict):
-            raise BackendError(_STRANGE)
+            raise BackendError(_NO_IMAGE)
         kind = str(told.get("type", ""))
         if told.get("error") or kind == "error":
             raise refused(400, complaint(told))
         if kind.endswith(".partial_image"):
-            return Partial(await self._image(told))
+            return PartialImage(await self._decode_image(told))
         if kind.endswith(".completed") or "data" in told:
-            return await self._made(told)
+            return await self._generated_image(told)
         return None
 
-    async def _made(self, told: Mapping[str, Any]) -> Made:
-        listed = told.get("data")
-        entry = listed[0] if isinstance(listed, list) and listed else told
+    async def _generated_image(self, payload: Mapping[str, Any]) -> GeneratedImage:
+        listed = payload.get("data")
+        entry = listed[0] if isinstance(listed, list) and listed else payload
         if not isinstance(entry, Mapping):
-            raise BackendError(_STRANGE)
-        return Made(
-            image=await self._image(entry),
-            quality=_text(told, "quality"),
-            background=_text(told, "background"),
+            raise BackendError(_NO_IMAGE)
+        return GeneratedImage(
+            image=await self._decode_image(entry),
+            quality=_text(payload, "quality"),
+            background=_text(payload, "background"),
             revised_prompt=_text(entry, "revised_prompt"),
-            svg_usage=told["svg_usage"] if isinstance(told.get("svg_usage"), dict) else None,
-            used=_used(told.get("usage")),
+            svg_usage=payload["svg_usage"] if isinstance(payload.get("svg_usage"), dict) else None,
+            usage=_parse_usage(payload.get("usage")),
         )
 
-    async def _image(self, entry: Mapping[str, Any]) -> Image:
+    async def _decode_image(self, entry: Mapping[str, Any]) -> Image:
         encoded, url = entry.get("b64_json"), entry.get("url")
         if isinstance(encoded, str) and encoded:
-            if len(encoded) > self._most_bytes * 4 // 3 + 4:
+            if len(encoded) > self._max_bytes * 4 // 3 + 4:
                 raise BackendError("The upstream's image is too large.")
             try:
                 content = await asyncio.to_thread(base64.b64decode, encoded, validate=True)
             except (binascii.Error, ValueError):
-                raise BackendError(_STRANGE) from None
+                raise BackendError(_NO_IMAGE) from None
         elif isinstance(url, str) and url:
-            content = await self._fetched(url)
+            content = await self._fetch(url)
         else:
-            raise BackendError(_STRANGE)
-        image = image_of(content)
+            raise BackendError(_NO_IMAGE)
+        image = read_image(content)
         if image is None:
-            raise BackendError(_STRANGE)
+            raise BackendError(_NO_IMAGE)
         return image
 
-    async def _fetched(self, url: str) -> bytes:
+    async def _fetch(self, url: str) -> bytes:
         """An upstream says where its image is: anywhere, so that it is fetched like all URLs of
         others."""
         if self._fetcher is None:
@@ -213,38 +229,38 @@ class ImagesApi:
             raise BackendError(f"The upstream's image cannot be fetched: {failed}.") from None
 
 
-def _text(told: Mapping[str, Any], name: str) -> str | None:
-    value = told.get(name)
+def _text(payload: Mapping[str, Any], name: str) -> str | None:
+    value = payload.get(name)
     return value if isinstance(value, str) and value else None
 
 
-def _used(told: Any) -> dict[str, Any]:
+def _parse_usage(payload: Any) -> dict[str, Any]:
     """Its tokens, as far as they are numbers."""
-    if not isinstance(told, Mapping) or not isinstance(told.get("total_tokens"), int):
+    if not isinstance(payload, Mapping) or not isinstance(payload.get("total_tokens"), int):
         return {}
-    used: dict[str, Any] = {n: told[n] for n in _COUNTS if isinstance(told.get(n), int)}
+    used: dict[str, Any] = {n: payload[n] for n in _COUNTS if isinstance(payload.get(n), int)}
     for name in _DETAILS:
-        details = told.get(name)
+        details = payload.get(name)
         if isinstance(details, Mapping):
             used[name] = {n: count for n, count in details.items() if isinstance(count, int)}
     return used
 
 
-def _multipart(fields: Mapping[str, Any], order: Order) -> tuple[str, bytes]:
+def _multipart(fields: Mapping[str, Any], task: ImageTask) -> tuple[str, bytes]:
     """A form with files (RFC 7578), as OpenAI's clients write it; its content type and bytes."""
-    field_name = "image" if len(order.images) == 1 else "image[]"
-    files = [(field_name, f"image{at}", each) for at, each in enumerate(order.images, 1)]
-    if order.mask is not None:
-        files.append(("mask", "mask", order.mask))
+    field_name = "image" if len(task.images) == 1 else "image[]"
+    files = [(field_name, f"image{at}", each) for at, each in enumerate(task.images, 1)]
+    if task.mask is not None:
+        files.append(("mask", "mask", task.mask))
     parts = [
         (f'name="{name}"', "", text.encode())
         for field, value in fields.items()
-        for name, text in _flat(field, value)
+        for name, text in _flatten(field, value)
     ]
     parts += [
         (
             f'name="{name}"; filename="{called}.{image.format}"',
-            f"Content-Type: {MIMES[image.format]}\r\n",
+            f"Content-Type: {MIME_TYPES[image.format]}\r\n",
             image.content,
         )
         for name, called, image in files
@@ -260,13 +276,13 @@ def _multipart(fields: Mapping[str, Any], order: Order) -> tuple[str, bytes]:
     return f"multipart/form-data; boundary={boundary}", body
 
 
-def _flat(name: str, value: Any) -> list[tuple[str, str]]:
+def _flatten(name: str, value: Any) -> list[tuple[str, str]]:
     if isinstance(value, Mapping):
         return [
             pair
             for key, inner in value.items()
             if inner is not None
-            for pair in _flat(f"{name}[{key}]", inner)
+            for pair in _flatten(f"{name}[{key}]", inner)
         ]
     if isinstance(value, bool):
         return [(name, "true" if value else "false")]

@@ -15,225 +15,250 @@ from msgspec.structs import replace
 
 from antiphon.errors import InvalidRequest, RunError, ToolError
 from antiphon.tools.arguments import parse_arguments
-from antiphon.tools.base import CallContext, ResponseContext, Result, Step, ToolFunction, Toolset
+from antiphon.tools.base import (
+    CallContext,
+    ResponseContext,
+    ToolFunction,
+    ToolProgress,
+    ToolResult,
+    Toolset,
+)
 from antiphon.wire import tools as tl
 from antiphon.wire.items import ImageGenerationCall, Item
 
-from .base import Image, ImageGenerator, ImageRequest, Made, Order, Partial, Unable
-from .conversation_images import Gallery, Sources
-from .encoding import rewritten
-from .request import action_of, check_mask, refused, wish_of
+from .base import (
+    GeneratedImage,
+    Image,
+    ImageGenerator,
+    ImageRequest,
+    ImageTask,
+    PartialImage,
+    UnsupportedOption,
+)
+from .conversation_images import ConversationImages, ImageSources
+from .encoding import convert_image
+from .request import check_mask, parse_image_request, requested_action, unsupported_value
 
-__all__ = ["NAME", "ImageGeneration", "Rules"]
+__all__ = ["NAME", "ImageGenerationProvider", "ImagePolicy"]
 
 NAME = "image_generation"
-_ABOUT = (
+_DESCRIPTION = (
     "Makes an image of a description, and shows it to the user. Describe all that is to be seen."
 )
-_EDITS = (
+_EDIT_DESCRIPTION = (
     " Give `images` to change images of the conversation, or to make a new one of them: their"
     " numbers, 1 for the first one in the conversation, -1 for the last one."
 )
 _PROMPT = {"type": "string", "description": "What the image is to show, in detail."}
 _IMAGES = {"type": "array", "items": {"type": "integer"}}
 #: As many as OpenAI takes.
-_MOST_IMAGES = 16
-_MODERATED = "image_content_policy_violation"
+_MAX_IMAGES = 16
+_MODERATION_CODE = "image_content_policy_violation"
 
 
-class Rules(Struct, frozen=True, kw_only=True):
+class ImagePolicy(Struct, frozen=True, kw_only=True):
     """``model``: what the maker calls the one of requests that name none; ``models``: names that
     requests may give, and what the maker calls these. ``at_once``: images made side by side."""
 
     model: str | None = None
     models: Mapping[str, str] = {}
-    most_pixels: int
-    most_bytes: int
-    at_once: int
+    max_pixels: int
+    max_bytes: int
+    concurrency: int
 
 
-class ImageGeneration:
+class ImageGenerationProvider:
     """``Provider`` over a maker, which it does not own."""
 
-    def __init__(self, maker: ImageGenerator, sources: Sources, rules: Rules) -> None:
-        self._maker = maker
+    def __init__(
+        self, generator: ImageGenerator, sources: ImageSources, policy: ImagePolicy
+    ) -> None:
+        self._generator = generator
         self._sources = sources
-        self._rules = rules
-        self._places = asyncio.Semaphore(rules.at_once)
+        self._policy = policy
+        self._slots = asyncio.Semaphore(policy.concurrency)
 
     def check(self, tool: Any, path: str) -> None:
         check_mask(tool, path)
-        wish = self._wish(tool, path)
-        if not self._maker.edits and action_of(tool) == "edit":
+        wish = self._image_request(tool, path)
+        if not self._generator.supports_edits and requested_action(tool) == "edit":
             what = "input_image_mask" if tool.action != "edit" else "action"
-            raise refused(f"{path}.{what}", "images cannot be edited here")
-        if not self._maker.masks and tool.input_image_mask is not UNSET:
-            raise refused(f"{path}.input_image_mask", "masks cannot be used here")
+            raise unsupported_value(f"{path}.{what}", "images cannot be edited here")
+        if not self._generator.supports_masks and tool.input_image_mask is not UNSET:
+            raise unsupported_value(f"{path}.input_image_mask", "masks cannot be used here")
         try:
-            self._maker.check(wish)
-        except Unable as unable:
-            raise refused(f"{path}.{unable.field}", str(unable)) from None
+            self._generator.check(wish)
+        except UnsupportedOption as unable:
+            raise unsupported_value(f"{path}.{unable.field}", str(unable)) from None
 
-    async def admit(self, tool: Any, opening: ResponseContext, path: str) -> None:
+    async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
         """Raises ``InvalidRequest`` for a mask that cannot be read, and where there is nothing to
         edit."""
-        if action_of(tool) == "edit" and not len(self._gallery(opening)):
-            raise refused(f"{path}.action", "there is no image in the conversation to edit")
+        if requested_action(tool) == "edit" and not len(self._conversation_images(response)):
+            raise unsupported_value(
+                f"{path}.action", "there is no image in the conversation to edit"
+            )
         if tool.input_image_mask is UNSET:
             return
         where = f"{path}.input_image_mask"
         try:
-            mask = await self._sources.read(opening.tenant, tool.input_image_mask)
+            mask = await self._sources.read(response.tenant, tool.input_image_mask)
         except ToolError as error:
             raise InvalidRequest(error.message, param=where, code="invalid_image") from None
         if mask.format != "png":
-            raise refused(where, "a mask is a PNG, transparent where the image is to change")
+            raise unsupported_value(
+                where, "a mask is a PNG, transparent where the image is to change"
+            )
 
-    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
+    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
-        work = _Work(
-            self._maker,
-            self._gallery(opening),
-            wish=self._wish(tool, "tools"),
-            action=action_of(tool) if self._maker.edits else "generate",
-            places=self._places,
-            most_bytes=self._rules.most_bytes,
+    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
+        work = _ImageSession(
+            self._generator,
+            self._conversation_images(response),
+            request=self._image_request(tool, "tools"),
+            action=requested_action(tool) if self._generator.supports_edits else "generate",
+            slots=self._slots,
+            max_bytes=self._policy.max_bytes,
         )
         if tool.input_image_mask is not UNSET:
-            work.mask = await self._sources.read(opening.tenant, tool.input_image_mask)
-        offer = ToolFunction(
-            tool=_function(work.action), shell=ImageGenerationCall(), call=work.run
+            work.mask = await self._sources.read(response.tenant, tool.input_image_mask)
+        function = ToolFunction(
+            tool=_function(work.action), initial_item=ImageGenerationCall(), handler=work.run
         )
-        yield Toolset(offers=(offer,))
+        yield Toolset(functions=(function,))
 
-    def _wish(self, tool: Any, path: str) -> ImageRequest:
-        rules = self._rules
-        wish = wish_of(tool, path, models=rules.models, most_pixels=rules.most_pixels)
+    def _image_request(self, tool: Any, path: str) -> ImageRequest:
+        rules = self._policy
+        wish = parse_image_request(tool, path, models=rules.models, max_pixels=rules.max_pixels)
         return wish if wish.model is not None else replace(wish, model=rules.model)
 
-    def _gallery(self, opening: ResponseContext) -> Gallery:
-        return Gallery(opening.items, self._sources, opening.tenant)
+    def _conversation_images(self, response: ResponseContext) -> ConversationImages:
+        return ConversationImages(response.items, self._sources, response.tenant)
 
 
-class _Work:
+class _ImageSession:
     """What one response makes."""
 
     def __init__(
         self,
-        maker: ImageGenerator,
-        gallery: Gallery,
+        generator: ImageGenerator,
+        images: ConversationImages,
         *,
-        wish: ImageRequest,
+        request: ImageRequest,
         action: str,
-        places: asyncio.Semaphore,
-        most_bytes: int,
+        slots: asyncio.Semaphore,
+        max_bytes: int,
     ) -> None:
         self.action = action
         self.mask: Image | None = None
-        self._maker = maker
-        self._gallery = gallery
-        self._wish = wish
-        self._places = places
-        self._most_bytes = most_bytes
+        self._generator = generator
+        self._images = images
+        self._request = request
+        self._slots = slots
+        self._max_bytes = max_bytes
 
     async def run(
         self, arguments: str, context: CallContext
-    ) -> AsyncGenerator[Step | Result, None]:
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         """One call."""
-        order = await self._order(parse_arguments(arguments))
-        made: Made | None = None
+        order = await self._build_task(parse_arguments(arguments))
+        made: GeneratedImage | None = None
         try:
-            async with self._places, aclosing(self._maker.make(order)) as images:
-                yield Step("generating")
+            async with self._slots, aclosing(self._generator.generate(order)) as images:
+                yield ToolProgress("generating")
                 shown = 0
                 async for image in images:
-                    if isinstance(image, Made):
+                    if isinstance(image, GeneratedImage):
                         made = image
                         break
-                    if shown < self._wish.partial_images:
-                        yield Step("partial_image", await self._partial(image, shown))
+                    if shown < self._request.partial_images:
+                        yield ToolProgress(
+                            "partial_image", await self._partial_fields(image, shown)
+                        )
                         shown += 1
-            if made is None or len(made.image.content) > self._most_bytes:
+            if made is None or len(made.image.content) > self._max_bytes:
                 raise ToolError("The image is too large." if made else "No image was made.")
         except RunError as error:
-            yield _failure(error)
+            yield _failed_result(error)
             return
-        written = await asyncio.to_thread(rewritten, made.image, self._wish)
+        written = await asyncio.to_thread(convert_image, made.image, self._request)
         made = replace(made, image=written)
-        fields = await self._fields(order, made)
-        number = self._gallery.add(made.image)
-        yield Result(
-            text=_told(number, made.image),
+        fields = await self._item_fields(order, made)
+        number = self._images.add(made.image)
+        yield ToolResult(
+            text=_result_text(number, made.image),
             fields=fields,
-            used={"image_gen": made.used} if made.used else {},
+            usage={"image_gen": made.usage} if made.usage else {},
         )
 
-    async def _order(self, asked: Mapping[str, Any]) -> Order:
+    async def _build_task(self, arguments: Mapping[str, Any]) -> ImageTask:
         """Raises ``ToolError`` for what the model cannot have."""
-        prompt = asked.get("prompt")
+        prompt = arguments.get("prompt")
         if not isinstance(prompt, str) or not prompt.strip():
             raise ToolError("'prompt' is missing.")
         # small models name images where there are none
-        can_edit = self.action != "generate" and len(self._gallery) > 0
-        numbers = _numbers(asked.get("images")) if can_edit else ()
+        can_edit = self.action != "generate" and len(self._images) > 0
+        numbers = _parse_numbers(arguments.get("images")) if can_edit else ()
         if self.action == "edit" and not numbers:
-            numbers = self._gallery.latest()
-        if len(numbers) > _MOST_IMAGES:
-            raise ToolError(f"At most {_MOST_IMAGES} images can be used at a time.")
-        images = tuple([await self._gallery.read(number) for number in numbers])
-        return Order(
+            numbers = self._images.latest()
+        if len(numbers) > _MAX_IMAGES:
+            raise ToolError(f"At most {_MAX_IMAGES} images can be used at a time.")
+        images = tuple([await self._images.read(number) for number in numbers])
+        return ImageTask(
             prompt=prompt.strip(),
-            wish=self._wish,
+            request=self._request,
             images=images,
             mask=self.mask if images else None,
         )
 
-    async def _partial(self, partial: Partial, index: int) -> dict[str, Any]:
+    async def _partial_fields(self, partial: PartialImage, index: int) -> dict[str, Any]:
         fields = {
-            "partial_image_b64": await _encoded(partial.image),
+            "partial_image_b64": await _base64(partial.image),
             "partial_image_index": index,
             "size": partial.image.size,
-            "quality": self._wish.quality or "auto",
-            "background": self._wish.background or "auto",
+            "quality": self._request.quality or "auto",
+            "background": self._request.background or "auto",
             "output_format": partial.image.format,
         }
         return {name: value for name, value in fields.items() if value is not None}
 
-    async def _fields(self, order: Order, made: Made) -> dict[str, Any]:
+    async def _item_fields(self, task: ImageTask, generated: GeneratedImage) -> dict[str, Any]:
         """What the item tells: what was made, which need not be what was asked."""
         fields = {
-            "result": await _encoded(made.image),
-            "action": "edit" if order.images else "generate",
-            "background": made.background or self._wish.background or "auto",
-            "output_format": made.image.format,
-            "quality": made.quality or self._wish.quality or "auto",
-            "revised_prompt": made.revised_prompt or order.prompt,
-            "size": made.image.size,
-            "svg_usage": made.svg_usage,
+            "result": await _base64(generated.image),
+            "action": "edit" if task.images else "generate",
+            "background": generated.background or self._request.background or "auto",
+            "output_format": generated.image.format,
+            "quality": generated.quality or self._request.quality or "auto",
+            "revised_prompt": generated.revised_prompt or task.prompt,
+            "size": generated.image.size,
+            "svg_usage": generated.svg_usage,
         }
         return {name: value for name, value in fields.items() if value is not None}
 
 
-def _failure(error: RunError) -> Result:
+def _failed_result(error: RunError) -> ToolResult:
     """What the client and the model are told. The form of what moderation stopped is OpenAI's."""
-    moderated = error.code == _MODERATED
+    moderated = error.code == _MODERATION_CODE
     told = {
         "type": "image_generation_user_error" if moderated else "server_error",
         "code": "moderation_blocked" if moderated else "image_generation_failed",
         "message": error.message,
         "param": None,
     }
-    return Result(text=f"No image was made: {error.message}", fields={"error": told}, failed=True)
+    return ToolResult(
+        text=f"No image was made: {error.message}", fields={"error": told}, failed=True
+    )
 
 
 def _function(action: str) -> tl.Function:
     can_edit = action != "generate"
     return tl.Function(
         name=NAME,
-        description=_ABOUT + (_EDITS if can_edit else ""),
+        description=_DESCRIPTION + (_EDIT_DESCRIPTION if can_edit else ""),
         parameters={
             "type": "object",
             "properties": {"prompt": _PROMPT, **({"images": _IMAGES} if can_edit else {})},
@@ -243,7 +268,7 @@ def _function(action: str) -> tl.Function:
     )
 
 
-def _numbers(given: Any) -> tuple[int, ...]:
+def _parse_numbers(given: Any) -> tuple[int, ...]:
     """As models write them: one or several, as numbers or as texts."""
     several = given if isinstance(given, list) else [] if given is None else [given]
     try:
@@ -252,10 +277,10 @@ def _numbers(given: Any) -> tuple[int, ...]:
         raise ToolError("'images' must be numbers of images.") from None
 
 
-def _told(number: int, image: Image) -> str:
+def _result_text(number: int, image: Image) -> str:
     size = f" ({image.size} {image.format})" if image.size else f" ({image.format})"
     return f"Image {number}{size} is made, and the user sees it."
 
 
-async def _encoded(image: Image) -> str:
+async def _base64(image: Image) -> str:
     return (await asyncio.to_thread(base64.b64encode, image.content)).decode()

@@ -14,9 +14,9 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire.parsing.errors import bad_type, bad_value, kind_of, out_of_range
 from antiphon.wire.tools import ImageGeneration
 
-from .base import MIMES, ImageRequest
+from .base import MIME_TYPES, ImageRequest
 
-__all__ = ["action_of", "check_mask", "refused", "wish_of"]
+__all__ = ["check_mask", "parse_image_request", "requested_action", "unsupported_value"]
 
 _QUALITIES = ("low", "medium", "high", "xhigh", "max", "auto")
 _EFFORTS = ("none", "minimal", "low", "medium", "high", "xhigh", "max")
@@ -27,19 +27,23 @@ _VALUES: Mapping[str, tuple[str, ...]] = {
     "complexity": ("low", "medium", "high"),
     "input_fidelity": ("high", "low"),
     "moderation": ("auto", "low"),
-    "output_format": tuple(MIMES),
+    "output_format": tuple(MIME_TYPES),
     "quality": _QUALITIES,
 }
 #: Field → the numbers it may be.
 _RANGES: Mapping[str, tuple[int, int]] = {"frame_count": (2, 16), "frame_duration_ms": (1, 655_350)}
 _SIZE = re.compile(r"([1-9]\d{0,4})x([1-9]\d{0,4})")
 #: Field → the one format it has a meaning in.
-_ONLY_IN: Mapping[str, str] = {"frame_count": "gif", "frame_duration_ms": "gif", "svg": "svg"}
-_MASK = ("image_url", "file_id")
+_REQUIRED_FORMAT: Mapping[str, str] = {
+    "frame_count": "gif",
+    "frame_duration_ms": "gif",
+    "svg": "svg",
+}
+_MASK_FIELDS = ("image_url", "file_id")
 
 
-def wish_of(
-    tool: ImageGeneration, path: str, *, models: Mapping[str, str], most_pixels: int
+def parse_image_request(
+    tool: ImageGeneration, path: str, *, models: Mapping[str, str], max_pixels: int
 ) -> ImageRequest:
     """What is asked. ``models``: name in requests → what the maker calls it. Raises
     ``InvalidRequest``."""
@@ -54,15 +58,15 @@ def wish_of(
             raise bad_value(f"{path}.model", named, sorted(models))
         given["model"] = models[named]
     if "size" in given:
-        given["size"] = _size(given["size"], f"{path}.size", most_pixels)
+        given["size"] = _parse_size(given["size"], f"{path}.size", max_pixels)
     if "svg" in given:
         _check_svg(given["svg"], f"{path}.svg")
     wish = ImageRequest(**{name: value for name, value in given.items() if value != "auto"})
-    _check_together(wish, path)
+    _check_combinations(wish, path)
     return wish
 
 
-def action_of(tool: ImageGeneration) -> str:
+def requested_action(tool: ImageGeneration) -> str:
     """``generate``, ``edit``, or ``auto``: the model decides. A mask is of something to edit."""
     asked = "auto" if tool.action is UNSET else tool.action
     return "edit" if tool.input_image_mask is not UNSET else asked
@@ -75,11 +79,11 @@ def check_mask(tool: ImageGeneration, path: str) -> None:
         return
     where = f"{path}.input_image_mask"
     if tool.action == "generate":
-        raise refused(where, "a mask needs an image to edit, and 'action' is 'generate'")
+        raise unsupported_value(where, "a mask needs an image to edit, and 'action' is 'generate'")
     if tool.output_format == "gif":
-        raise refused(where, "there are no masks with output_format 'gif'")
+        raise unsupported_value(where, "there are no masks with output_format 'gif'")
     for name, value in mask.items():
-        if name not in _MASK:
+        if name not in _MASK_FIELDS:
             raise InvalidRequest(
                 f"Unknown parameter: '{where}.{name[:64]}'.",
                 param=f"{where}.{name[:64]}",
@@ -87,13 +91,13 @@ def check_mask(tool: ImageGeneration, path: str) -> None:
             )
         if value is not None and not isinstance(value, str):
             raise bad_type(f"{where}.{name}", "a string", kind_of(value))
-    if sum(bool(mask.get(name)) for name in _MASK) != 1:
-        raise refused(where, "it has either an image_url or a file_id")
+    if sum(bool(mask.get(name)) for name in _MASK_FIELDS) != 1:
+        raise unsupported_value(where, "it has either an image_url or a file_id")
 
 
-def refused(path: str, why: str) -> InvalidRequest:
+def unsupported_value(path: str, reason: str) -> InvalidRequest:
     """What can be said, but not done."""
-    return InvalidRequest(f"Invalid '{path}': {why}.", param=path, code="unsupported_value")
+    return InvalidRequest(f"Invalid '{path}': {reason}.", param=path, code="unsupported_value")
 
 
 def _check_values(tool: ImageGeneration, path: str) -> None:
@@ -108,15 +112,15 @@ def _check_values(tool: ImageGeneration, path: str) -> None:
             raise out_of_range(f"{path}.{name}", "integer", value, sign, str(bound))
 
 
-def _size(text: str, path: str, most: int) -> tuple[int, int] | str:
+def _parse_size(text: str, path: str, max_pixels: int) -> tuple[int, int] | str:
     if text == "auto":
         return text
     found = _SIZE.fullmatch(text)
     if found is None:
         raise bad_value(path, text, ("auto", "WIDTHxHEIGHT"))
     width, height = int(found[1]), int(found[2])
-    if width * height > most:
-        raise refused(path, f"images may have {most} pixels")
+    if width * height > max_pixels:
+        raise unsupported_value(path, f"images may have {max_pixels} pixels")
     return width, height
 
 
@@ -134,15 +138,19 @@ def _check_svg(svg: Any, path: str) -> None:
         raise bad_value(f"{path}.reasoning.effort", str(effort), _EFFORTS)
 
 
-def _check_together(wish: ImageRequest, path: str) -> None:
+def _check_combinations(request: ImageRequest, path: str) -> None:
     """What excludes or needs each other. The rules are OpenAI's."""
-    form = wish.output_format
-    for name, only in _ONLY_IN.items():
-        if getattr(wish, name) is not None and form != only:
-            raise refused(f"{path}.{name}", f"it needs output_format '{only}'")
-    if wish.background == "transparent" and form not in ("png", "webp"):
-        raise refused(f"{path}.background", f"'{form}' cannot be transparent")
-    if wish.output_compression not in (None, 100) and form not in ("jpeg", "webp"):
-        raise refused(f"{path}.output_compression", f"'{form}' is not compressed by a level")
-    if wish.partial_images and form in ("gif", "svg"):
-        raise refused(f"{path}.partial_images", f"there are none with output_format '{form}'")
+    form = request.output_format
+    for name, only in _REQUIRED_FORMAT.items():
+        if getattr(request, name) is not None and form != only:
+            raise unsupported_value(f"{path}.{name}", f"it needs output_format '{only}'")
+    if request.background == "transparent" and form not in ("png", "webp"):
+        raise unsupported_value(f"{path}.background", f"'{form}' cannot be transparent")
+    if request.output_compression not in (None, 100) and form not in ("jpeg", "webp"):
+        raise unsupported_value(
+            f"{path}.output_compression", f"'{form}' is not compressed by a level"
+        )
+    if request.partial_images and form in ("gif", "svg"):
+        raise unsupported_value(
+            f"{path}.partial_images", f"there are none with output_format '{form}'"
+        )

@@ -33,25 +33,33 @@ from antiphon.tools.base import (
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp
 
-from .request import Listed, ToolRules, answered, check_label, function_of, known, wishes
-from .results import Failure, refused_by_tool, text_of
-from .sessions import Pool
-from .transport import Server
+from .request import (
+    ListedTool,
+    ToolRules,
+    approved_requests,
+    check_label,
+    listed_tools,
+    parse_tool_rules,
+    to_function,
+)
+from .results import McpFailure, result_text, tool_error
+from .sessions import SessionPool
+from .transport import McpServer
 
-__all__ = ["Servers"]
+__all__ = ["McpProvider"]
 
-_PAGES = 100
-_MOST_TOOLS = 1_000
+_MAX_PAGES = 100
+_MAX_TOOLS = 1_000
 
 
-class Servers:
+class McpProvider:
     """``Provider``. ``configured``: the operator's servers by name. ``urls``: requests may bring
     their own; their addresses are public, or in one of the ``networks``."""
 
     def __init__(
         self,
-        configured: Mapping[str, Server],
-        pool: Pool,
+        configured: Mapping[str, McpServer],
+        pool: SessionPool,
         *,
         urls: bool = True,
         networks: Sequence[Network] = (),
@@ -67,40 +75,48 @@ class Servers:
 
     def check(self, tool: Mcp, path: str) -> None:
         check_label(tool.server_label, f"{path}.server_label")
-        wishes(tool, path)
+        parse_tool_rules(tool, path)
         self._server(tool, path)
 
-    def leading_item(self, tool: Mcp, opening: ResponseContext) -> it.Item | None:
-        if known(tool.server_label, opening.items) is not None:
+    def leading_item(self, tool: Mcp, response: ResponseContext) -> it.Item | None:
+        if listed_tools(tool.server_label, response.items) is not None:
             return None
         return it.McpListTools(server_label=tool.server_label, tools=())
 
     @asynccontextmanager
-    async def open(self, tool: Mcp, opening: ResponseContext) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Mcp, response: ResponseContext) -> AsyncIterator[Toolset]:
         """What is in the conversation need not be listed: its server is dialled when a tool of it
         is called."""
-        label, server, wished = tool.server_label, self._server(tool, "tools"), wishes(tool)
-        tools = known(label, opening.items)
+        label, server, wished = (
+            tool.server_label,
+            self._server(tool, "tools"),
+            parse_tool_rules(tool),
+        )
+        tools = listed_tools(label, response.items)
         if tools is None:
-            tools = await self._list(label, opening.tenant, server)
-        tools = tuple(each for each in tools if wished.wanted(each))
-        allowed = answered(label, opening.items)
+            tools = await self._list_tools(label, response.tenant, server)
+        tools = tuple(each for each in tools if wished.allows(each))
+        allowed = approved_requests(label, response.items)
         yield Toolset(
-            functions=tuple(self._offer(label, server, each, wished) for each in tools),
-            pending_calls=tuple(self._first(label, server, tools, request) for request in allowed),
+            functions=tuple(self._tool_function(label, server, each, wished) for each in tools),
+            pending_calls=tuple(
+                self._approved_call(label, server, tools, request) for request in allowed
+            ),
             fields={"tools": tuple(to_builtins(each) for each in tools)},
         )
 
     # --- within ----------------------------------------------------------------------------------
 
-    def _server(self, tool: Mcp, path: str) -> Server:
+    def _server(self, tool: Mcp, path: str) -> McpServer:
         """Raises ``InvalidRequest`` for one that cannot be had."""
         if tool.server_url is UNSET:
-            server = self._named(tool, path)
+            server = self._configured_server(tool, path)
         elif not self._urls:
-            raise _refused(f"{path}.server_url", "This server calls only MCP servers of its own.")
+            raise _invalid_value(
+                f"{path}.server_url", "This server calls only MCP servers of its own."
+            )
         else:
-            server = Server(url=tool.server_url, guarded=True, networks=self._networks)
+            server = McpServer(url=tool.server_url, guarded=True, networks=self._networks)
             _check_url(tool.server_url, f"{path}.server_url")
         headers = dict(server.headers)
         if tool.headers is not UNSET:
@@ -109,20 +125,22 @@ class Servers:
             headers = {k: v for k, v in headers.items() if k.lower() != "authorization"}
             headers["Authorization"] = f"Bearer {tool.authorization}"
         if headers and server.command:
-            raise _refused(f"{path}.headers", f"'{tool.server_label}' is not reached by HTTP.")
+            raise _invalid_value(
+                f"{path}.headers", f"'{tool.server_label}' is not reached by HTTP."
+            )
         _check_headers(headers, f"{path}.headers")
         return replace(server, headers=headers)
 
-    def _named(self, tool: Mcp, path: str) -> Server:
+    def _configured_server(self, tool: Mcp, path: str) -> McpServer:
         if tool.tunnel_id is not UNSET:
-            raise _refused(f"{path}.tunnel_id", "This server has no tunnels.")
+            raise _invalid_value(f"{path}.tunnel_id", "This server has no tunnels.")
         if tool.connector_id is not UNSET:
             name, field = tool.connector_id, "connector_id"
         else:
             name, field = tool.server_label, "server_url"
         if name not in self._configured:
             if field == "connector_id":
-                raise _refused(f"{path}.{field}", f"This server has no connector '{name}'.")
+                raise _invalid_value(f"{path}.{field}", f"This server has no connector '{name}'.")
             raise InvalidRequest(
                 f"Missing required parameter: '{path}.{field}'.",
                 param=f"{path}.{field}",
@@ -130,105 +148,115 @@ class Servers:
             )
         return self._configured[name]
 
-    async def _list(self, label: str, tenant: str, server: Server) -> tuple[Listed, ...]:
+    async def _list_tools(
+        self, label: str, tenant: str, server: McpServer
+    ) -> tuple[ListedTool, ...]:
         try:
-            return await self._pool.ask(tenant, server, _listed)
-        except Failure as error:
-            why = error.fault.message
+            return await self._pool.call(tenant, server, _fetch_tools)
+        except McpFailure as error:
+            why = error.details.message
             raise ToolError(
                 f"Error retrieving tool list from MCP server: '{label}'. {why}"
             ) from None
 
-    def _offer(self, label: str, server: Server, tool: Listed, wished: ToolRules) -> ToolFunction:
-        if wished.asks(tool):
+    def _tool_function(
+        self, label: str, server: McpServer, tool: ListedTool, rules: ToolRules
+    ) -> ToolFunction:
+        if rules.needs_approval(tool):
             return ToolFunction(
-                tool=function_of(tool),
+                tool=to_function(tool),
                 initial_item=it.McpApprovalRequest(
                     server_label=label, name=tool.name, arguments=""
                 ),
                 parse_fields=lambda arguments: {"arguments": arguments},
                 namespace=label,
             )
-        return self._calling(label, server, tool)
+        return self._calling_function(label, server, tool)
 
-    def _calling(self, label: str, server: Server, tool: Listed, **more: Any) -> ToolFunction:
+    def _calling_function(
+        self, label: str, server: McpServer, tool: ListedTool, **more: Any
+    ) -> ToolFunction:
         return ToolFunction(
-            tool=function_of(tool),
+            tool=to_function(tool),
             initial_item=it.McpCall(
                 server_label=label, name=tool.name, arguments="", status="in_progress", **more
             ),
-            handler=self._call(server, tool.name),
+            handler=self._call_handler(server, tool.name),
             streams_text=True,
             namespace=label,
         )
 
-    def _first(
-        self, label: str, server: Server, tools: Sequence[Listed], request: it.McpApprovalRequest
+    def _approved_call(
+        self,
+        label: str,
+        server: McpServer,
+        tools: Sequence[ListedTool],
+        request: it.McpApprovalRequest,
     ) -> PendingCall:
         """What was allowed; a tool that this request does not want is not run for that."""
         tool = next((each for each in tools if each.name == request.name), None)
-        offer = self._calling(
-            label, server, tool or Listed(name=request.name), approval_request_id=request.id
+        function = self._calling_function(
+            label, server, tool or ListedTool(name=request.name), approval_request_id=request.id
         )
         if tool is None:
-            offer = replace(offer, call=_absent)
+            function = replace(function, handler=_call_disallowed_tool)
         return PendingCall(
-            function=offer, arguments=request.arguments, approval_request_id=request.id
+            function=function, arguments=request.arguments, approval_request_id=request.id
         )
 
-    def _call(self, server: Server, name: str) -> CallHandler:
+    def _call_handler(self, server: McpServer, name: str) -> CallHandler:
         async def call(
             arguments: str, context: CallContext
         ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-            given = _object(arguments)
+            given = _parse_object(arguments)
             if given is None:
-                yield _failed(_INVALID)
+                yield _failed_result(_INVALID_ARGUMENTS)
                 return
 
             async def question(client: Client) -> CallToolResult:
                 return await client.call_tool(name, given)
 
             try:
-                result = await self._pool.ask(context.tenant, server, question)
-            except Failure as error:
-                yield _failed(error.fault.error)
+                result = await self._pool.call(context.tenant, server, question)
+            except McpFailure as error:
+                yield _failed_result(error.details.error)
                 return
             if result.is_error:
-                yield _failed(refused_by_tool(result, context.max_result_bytes))
+                yield _failed_result(tool_error(result, context.max_result_bytes))
                 return
             text = truncate_middle(
-                text_of(result), context.max_result_bytes
+                result_text(result), context.max_result_bytes
             )  # later turns are shown the item
             yield ToolResult(text=text, fields={"output": text})
 
         return call
 
 
-_INVALID = {
+_INVALID_ARGUMENTS = {
     "type": "mcp_protocol_error",
     "code": -32602,
     "message": "The arguments are not a JSON object.",
 }
-_ABSENT = {
+_DISALLOWED_TOOL = {
     "type": "mcp_protocol_error",
     "code": -32601,
     "message": "The request does not allow this tool.",
 }
 
 
-async def _absent(
+async def _call_disallowed_tool(
     arguments: str, context: CallContext
 ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
-    yield _failed(_ABSENT)
+    yield _failed_result(_DISALLOWED_TOOL)
 
 
-def _failed(error: dict[str, Any]) -> ToolResult:
+def _failed_result(error: dict[str, Any]) -> ToolResult:
     """The model is told the same now and whenever the call is shown to it again."""
     text = f"Error: {json.dumps(error, ensure_ascii=False)}"
     return ToolResult(text=text, fields={"error": error}, failed=True)
 
 
-def _object(arguments: str) -> dict[str, Any] | None:
+def _parse_object(arguments: str) -> dict[str, Any] | None:
     if not arguments.strip():
         return {}
     try:
@@ -239,16 +267,16 @@ def _object(arguments: str) -> dict[str, Any] | None:
     return value if isinstance(value, dict) else None
 
 
-async def _listed(client: Client) -> tuple[Listed, ...]:
+async def _fetch_tools(client: Client) -> tuple[ListedTool, ...]:
     """All pages of them."""
-    found: list[Listed] = []
+    found: list[ListedTool] = []
     cursor: str | None = None
-    for _ in range(_PAGES):
+    for _ in range(_MAX_PAGES):
         page = await client.list_tools(cursor=cursor)
         for tool in page.tools:
             about = tool.annotations
             found.append(
-                Listed(
+                ListedTool(
                     name=tool.name,
                     input_schema=tool.input_schema,
                     description=tool.description,
@@ -258,12 +286,12 @@ async def _listed(client: Client) -> tuple[Listed, ...]:
                 )
             )
         cursor = page.next_cursor
-        if cursor is None or len(found) >= _MOST_TOOLS:
+        if cursor is None or len(found) >= _MAX_TOOLS:
             break
-    return tuple(found[:_MOST_TOOLS])
+    return tuple(found[:_MAX_TOOLS])
 
 
-def _refused(path: str, message: str) -> InvalidRequest:
+def _invalid_value(path: str, message: str) -> InvalidRequest:
     return InvalidRequest(message, param=path, code="invalid_value")
 
 
@@ -272,17 +300,17 @@ def _check_url(url: str, path: str) -> None:
         parts = urlsplit(url)
         port = parts.port
     except ValueError:
-        raise _refused(path, "It is not a valid URL.") from None
+        raise _invalid_value(path, "It is not a valid URL.") from None
     if parts.scheme not in ("http", "https") or not parts.hostname or port == 0:
-        raise _refused(path, "It is not an http or https URL.")
+        raise _invalid_value(path, "It is not an http or https URL.")
     if parts.username is not None or parts.password is not None:
-        raise _refused(path, "It must not hold a user or password.")
+        raise _invalid_value(path, "It must not hold a user or password.")
 
 
 def _check_headers(headers: Mapping[str, str], path: str) -> None:
     """What HTTP cannot carry is refused without being told."""
     for name, value in headers.items():
         if not name.isascii() or not name.replace("-", "").replace("_", "").isalnum():
-            raise _refused(path, "A name of a header has characters that it may not have.")
+            raise _invalid_value(path, "A name of a header has characters that it may not have.")
         if not value.isascii() or not value.isprintable():
-            raise _refused(path, "A value of a header has characters that it may not have.")
+            raise _invalid_value(path, "A value of a header has characters that it may not have.")

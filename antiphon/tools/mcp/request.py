@@ -16,7 +16,15 @@ from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire.tools import Function, Mcp
 
-__all__ = ["Listed", "ToolRules", "answered", "check_label", "function_of", "known", "wishes"]
+__all__ = [
+    "ListedTool",
+    "ToolRules",
+    "approved_requests",
+    "check_label",
+    "listed_tools",
+    "parse_tool_rules",
+    "to_function",
+]
 
 Json = dict[str, Any]
 
@@ -24,7 +32,7 @@ _LABEL = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
 _NO_ARGUMENTS: Json = {"type": "object", "properties": {}}
 
 
-class Listed(Struct, frozen=True, kw_only=True, omit_defaults=True):
+class ListedTool(Struct, frozen=True, kw_only=True, omit_defaults=True):
     """A tool as ``mcp_list_tools`` shows it. What it lacks is absent: clients refuse nulls."""
 
     name: str
@@ -33,19 +41,19 @@ class Listed(Struct, frozen=True, kw_only=True, omit_defaults=True):
     annotations: Any = None
 
     @property
-    def only_reads(self) -> bool:
+    def is_read_only(self) -> bool:
         found = self.annotations
         return isinstance(found, Mapping) and found.get("readOnlyHint") is True
 
 
-Rule = Callable[[Listed], bool]
+Rule = Callable[[ListedTool], bool]
 
 
 class ToolRules(Struct, frozen=True, kw_only=True):
     """``wanted``: the model is shown the tool. ``asks``: a user has to allow its calls."""
 
-    wanted: Rule
-    asks: Rule
+    allows: Rule
+    needs_approval: Rule
 
 
 def check_label(label: str, path: str) -> None:
@@ -59,23 +67,23 @@ def check_label(label: str, path: str) -> None:
         )
 
 
-def wishes(tool: Mcp, path: str = "") -> ToolRules:
+def parse_tool_rules(tool: Mcp, path: str = "") -> ToolRules:
     """``path``: where the request has the tool. Raises ``InvalidRequest``."""
     return ToolRules(
-        wanted=_wanted(tool.allowed_tools, f"{path}.allowed_tools"),
-        asks=_asks(tool.require_approval, f"{path}.require_approval"),
+        allows=_parse_allowed_tools(tool.allowed_tools, f"{path}.allowed_tools"),
+        needs_approval=_parse_require_approval(tool.require_approval, f"{path}.require_approval"),
     )
 
 
-def _wanted(given: Any, path: str) -> Rule:
+def _parse_allowed_tools(given: Any, path: str) -> Rule:
     if given is UNSET or given is None or given == {}:
         return lambda tool: True
     if isinstance(given, list | tuple):
-        return _filter({"tool_names": list(given)}, path)
-    return _filter(given, path)
+        return _parse_filter({"tool_names": list(given)}, path)
+    return _parse_filter(given, path)
 
 
-def _asks(given: Any, path: str) -> Rule:
+def _parse_require_approval(given: Any, path: str) -> Rule:
     """``always`` and ``never`` may each name some. What neither names is asked for, unless only
     ``always`` says anything: whoever lists what has to be allowed means that the rest need not."""
     if given is UNSET or given is None or given == "always":
@@ -83,13 +91,13 @@ def _asks(given: Any, path: str) -> Rule:
     if given == "never":
         return lambda tool: False
     if not isinstance(given, dict):
-        raise _wrong(path, "'always', 'never' or an object with filters of these names")
-    _only(given, ("always", "never"), path)
+        raise _invalid_value(path, "'always', 'never' or an object with filters of these names")
+    _check_fields(given, ("always", "never"), path)
     parts = {name: each for name, each in given.items() if each is not None}
-    always = _filter(parts["always"], f"{path}.always") if "always" in parts else None
-    never = _filter(parts["never"], f"{path}.never") if "never" in parts else None
+    always = _parse_filter(parts["always"], f"{path}.always") if "always" in parts else None
+    never = _parse_filter(parts["never"], f"{path}.never") if "never" in parts else None
 
-    def asks(tool: Listed) -> bool:
+    def asks(tool: ListedTool) -> bool:
         if always is not None and always(tool):
             return True
         if never is not None:
@@ -99,27 +107,27 @@ def _asks(given: Any, path: str) -> Rule:
     return asks
 
 
-def _filter(given: Any, path: str) -> Rule:
+def _parse_filter(given: Any, path: str) -> Rule:
     """All that it says must be true of a tool."""
     if not isinstance(given, dict):
-        raise _wrong(path, "an object with 'tool_names' or 'read_only'")
-    _only(given, ("tool_names", "read_only"), path)
+        raise _invalid_value(path, "an object with 'tool_names' or 'read_only'")
+    _check_fields(given, ("tool_names", "read_only"), path)
     names, reads = given.get("tool_names"), given.get("read_only")
     if names is not None and not (
         isinstance(names, list) and all(isinstance(name, str) for name in names)
     ):
-        raise _wrong(f"{path}.tool_names", "an array of strings")
+        raise _invalid_value(f"{path}.tool_names", "an array of strings")
     if reads is not None and not isinstance(reads, bool):
-        raise _wrong(f"{path}.read_only", "a boolean")
+        raise _invalid_value(f"{path}.read_only", "a boolean")
     chosen = None if names is None else frozenset(names)
     return lambda tool: (
-        (chosen is None or tool.name in chosen) and (reads is None or tool.only_reads is reads)
+        (chosen is None or tool.name in chosen) and (reads is None or tool.is_read_only is reads)
     )
 
 
-def _only(given: Mapping[str, Any], names: Iterable[str], path: str) -> None:
+def _check_fields(given: Mapping[str, Any], allowed: Iterable[str], path: str) -> None:
     for name in given:
-        if name not in names:
+        if name not in allowed:
             raise InvalidRequest(
                 f"Unknown parameter: '{path}.{name}'.",
                 param=f"{path}.{name}",
@@ -127,35 +135,35 @@ def _only(given: Mapping[str, Any], names: Iterable[str], path: str) -> None:
             )
 
 
-def _wrong(path: str, wanted: str) -> InvalidRequest:
+def _invalid_value(path: str, expected: str) -> InvalidRequest:
     return InvalidRequest(
-        f"Invalid value for '{path}': expected {wanted}.", param=path, code="invalid_value"
+        f"Invalid value for '{path}': expected {expected}.", param=path, code="invalid_value"
     )
 
 
 # --- what came before ----------------------------------------------------------------------------
 
 
-def known(label: str, items: Iterable[it.Item]) -> tuple[Listed, ...] | None:
+def listed_tools(label: str, items: Iterable[it.Item]) -> tuple[ListedTool, ...] | None:
     """The tools of a server as the conversation lists them; None: it does not."""
     lists = [
         item
         for item in items
         if isinstance(item, it.McpListTools) and item.server_label == label and not item.error
     ]
-    return tuple(_read(lists[-1].tools)) if lists else None
+    return tuple(_read_tools(lists[-1].tools)) if lists else None
 
 
-def _read(tools: Iterable[Json]) -> Iterator[Listed]:
+def _read_tools(tools: Iterable[Json]) -> Iterator[ListedTool]:
     """A client may have written the list: what is no tool is left out."""
     for tool in tools:
         try:
-            yield msgspec.convert(tool, Listed)
+            yield msgspec.convert(tool, ListedTool)
         except msgspec.ValidationError:
             continue
 
 
-def answered(label: str, items: Iterable[it.Item]) -> list[it.McpApprovalRequest]:
+def approved_requests(label: str, items: Iterable[it.Item]) -> list[it.McpApprovalRequest]:
     """What was asked of the user, was allowed, and has not been run."""
     asked: dict[str, it.McpApprovalRequest] = {}
     allowed: dict[str, it.McpApprovalRequest] = {}
@@ -173,7 +181,7 @@ def answered(label: str, items: Iterable[it.Item]) -> list[it.McpApprovalRequest
 # --- what the model is shown ---------------------------------------------------------------------
 
 
-def function_of(tool: Listed) -> Function:
+def to_function(tool: ListedTool) -> Function:
     """Under a name that models can write, with a schema that engines can hold them to; one they
     cannot is told in words."""
     name = re.sub(r"[^A-Za-z0-9_-]", "_", tool.name)

@@ -13,49 +13,49 @@ from typing import TypeVar
 import structlog
 from mcp import Client
 
-from .results import Failure, failure
-from .transport import Seen, Server, connected, seen
+from .results import McpFailure, describe_failure
+from .transport import McpServer, RequestTrace, connect, current_trace
 
-__all__ = ["Pool"]
+__all__ = ["SessionPool"]
 
 _log = structlog.get_logger(__name__)
 
 R = TypeVar("R")
 
 #: Sessions that nobody uses.
-_MOST_IDLE = 64
+_MAX_IDLE = 64
 
 
 class _Session:
     """A connection, and the task that owns it."""
 
-    def __init__(self, server: Server, seconds: float) -> None:
-        self._leave = asyncio.Event()
+    def __init__(self, server: McpServer, seconds: float) -> None:
+        self._close_requested = asyncio.Event()
         self._ready: asyncio.Future[Client] = asyncio.get_running_loop().create_future()
-        self._seen = Seen()
-        self._task = asyncio.create_task(self._own(server, seconds), name="mcp session")
+        self._trace = RequestTrace()
+        self._task = asyncio.create_task(self._run(server, seconds), name="mcp session")
 
-    async def _own(self, server: Server, seconds: float) -> None:
-        seen.set(self._seen)
+    async def _run(self, server: McpServer, seconds: float) -> None:
+        current_trace.set(self._trace)
         try:
-            async with connected(server, seconds) as client:
+            async with connect(server, seconds) as client:
                 self._ready.set_result(client)
-                await self._leave.wait()
+                await self._close_requested.wait()
         except Exception as error:
             if not self._ready.done():
-                fault = failure(error, self._seen)
+                fault = describe_failure(error, self._trace)
                 _log.info("an MCP server was not reached", server=server.name, why=fault.message)
-                self._ready.set_exception(Failure(fault))
+                self._ready.set_exception(McpFailure(fault))
             else:
                 _log.info("an MCP session ended", error=type(error).__name__)
         finally:
             if not self._ready.done():
-                self._ready.set_exception(Failure(failure(EOFError(), self._seen)))
+                self._ready.set_exception(McpFailure(describe_failure(EOFError(), self._trace)))
             if not self._ready.cancelled():
                 self._ready.exception()  # whoever waits hears of it; nobody has to
 
     @property
-    def is_over(self) -> bool:
+    def has_ended(self) -> bool:
         return self._task.done()
 
     async def client(self, seconds: float) -> Client:
@@ -64,11 +64,11 @@ class _Session:
             async with asyncio.timeout(seconds):
                 return await asyncio.shield(self._ready)
         except TimeoutError:
-            raise Failure(failure(TimeoutError(), self._seen)) from None
+            raise McpFailure(describe_failure(TimeoutError(), self._trace)) from None
 
     async def close(self) -> None:
         """Left by the task that entered it, soon or by force."""
-        self._leave.set()
+        self._close_requested.set()
         if not self._ready.done():
             self._task.cancel()
         with suppress(asyncio.CancelledError):
@@ -78,7 +78,7 @@ class _Session:
                 await asyncio.wait([self._task], timeout=5)
 
 
-class _Entry:
+class _PoolEntry:
     """A server of a tenant: its session, if there is one, and how many use it."""
 
     def __init__(self) -> None:
@@ -88,7 +88,7 @@ class _Entry:
         self.closing: asyncio.TimerHandle | None = None
 
 
-class Pool:
+class SessionPool:
     """One a server of ours. ``connect_s``: to reach a server and be greeted. ``call_s``: for an
     answer. ``idle_s``: how long a session is kept that nobody uses."""
 
@@ -98,35 +98,35 @@ class Pool:
         self._call_s = call_s
         self._connect_s = connect_s
         self._idle_s = idle_s
-        self._entries: dict[tuple[str, str], _Entry] = {}
+        self._entries: dict[tuple[str, str], _PoolEntry] = {}
         self._closing: set[asyncio.Task[None]] = set()
 
     @property
-    def sessions(self) -> int:
+    def session_count(self) -> int:
         """How many there are."""
         return sum(1 for entry in self._entries.values() if entry.session is not None)
 
-    async def ask(
-        self, tenant: str, server: Server, question: Callable[[Client], Awaitable[R]]
+    async def call(
+        self, tenant: str, server: McpServer, operation: Callable[[Client], Awaitable[R]]
     ) -> R:
         """What a server answers. Where its session is found to be over before it did anything, it
         is asked once more in a new one. Raises ``Failure``."""
         async with self._entry(tenant, server) as entry:
             for is_last in (False, True):
                 client, is_fresh = await self._client(entry, server)
-                noted = Seen()
-                before = seen.set(noted)
+                noted = RequestTrace()
+                before = current_trace.set(noted)
                 try:
                     async with asyncio.timeout(self._call_s):
-                        return await question(client)
+                        return await operation(client)
                 except Exception as error:
-                    fault = failure(error, noted)
-                    if fault.is_over:
-                        await self._drop(entry, client)
-                    if is_last or is_fresh or not fault.is_unheard:
-                        raise Failure(fault) from error
+                    fault = describe_failure(error, noted)
+                    if fault.session_ended:
+                        await self._discard_session(entry, client)
+                    if is_last or is_fresh or not fault.can_retry:
+                        raise McpFailure(fault) from error
                 finally:
-                    seen.reset(before)
+                    current_trace.reset(before)
         raise AssertionError("the second time is the last")
 
     async def close(self) -> None:
@@ -141,9 +141,9 @@ class Pool:
     # --- within ----------------------------------------------------------------------------------
 
     @asynccontextmanager
-    async def _entry(self, tenant: str, server: Server) -> AsyncIterator[_Entry]:
+    async def _entry(self, tenant: str, server: McpServer) -> AsyncIterator[_PoolEntry]:
         key = (tenant, server.key)
-        entry = self._entries.setdefault(key, _Entry())
+        entry = self._entries.setdefault(key, _PoolEntry())
         entry.users += 1
         if entry.closing is not None:
             entry.closing.cancel()
@@ -155,12 +155,12 @@ class Pool:
             if entry.users == 0 and self._entries.get(key) is entry:
                 loop = asyncio.get_running_loop()
                 entry.closing = loop.call_later(self._idle_s, self._forget, key)
-                self._bound()
+                self._limit_idle()
 
-    async def _client(self, entry: _Entry, server: Server) -> tuple[Client, bool]:
+    async def _client(self, entry: _PoolEntry, server: McpServer) -> tuple[Client, bool]:
         """The client, and whether it was made for this."""
         async with entry.lock:
-            if entry.session is not None and not entry.session.is_over:
+            if entry.session is not None and not entry.session.has_ended:
                 return await entry.session.client(self._connect_s), False
             session = _Session(server, self._connect_s)
             try:
@@ -171,20 +171,20 @@ class Pool:
             entry.session = session
             return client, True
 
-    async def _drop(self, entry: _Entry, client: Client) -> None:
+    async def _discard_session(self, entry: _PoolEntry, client: Client) -> None:
         """Unless another one stands in its place already."""
         async with entry.lock:
             session = entry.session
             if session is None or (
-                not session.is_over and await session.client(self._connect_s) is not client
+                not session.has_ended and await session.client(self._connect_s) is not client
             ):
                 return
             entry.session = None
             self._close(session)
 
-    def _bound(self) -> None:
+    def _limit_idle(self) -> None:
         idle = [key for key, entry in self._entries.items() if entry.users == 0]
-        for key in idle[: max(0, len(idle) - _MOST_IDLE)]:
+        for key in idle[: max(0, len(idle) - _MAX_IDLE)]:
             self._forget(key)
 
     def _forget(self, key: tuple[str, str]) -> None:

@@ -27,14 +27,14 @@ from msgspec import Struct
 
 from antiphon.security.ssrf import Network, may_dial
 
-__all__ = ["REFUSED", "Seen", "Server", "connected", "seen"]
+__all__ = ["ADDRESS_REFUSED", "McpServer", "RequestTrace", "connect", "current_trace"]
 
 #: What the SDK gets from a server that does not speak streamable HTTP, but perhaps SSE.
-_OLDER = frozenset({400, 404, 405})
-_MOST_BYTES = 16 * 2**20
+_LEGACY_STATUSES = frozenset({400, 404, 405})
+_MAX_BODY_BYTES = 16 * 2**20
 
 
-class Server(Struct, frozen=True, kw_only=True):
+class McpServer(Struct, frozen=True, kw_only=True):
     """Where an MCP server is: a URL, or a command of the operator. ``guarded``: the URL comes from
     a request, so its address has to be public or in one of the ``networks``."""
 
@@ -62,59 +62,59 @@ class Server(Struct, frozen=True, kw_only=True):
         return hashlib.sha256(told).hexdigest()
 
 
-class Seen(msgspec.Struct):
+class RequestTrace(msgspec.Struct):
     """What happened while something was asked: whether it was sent, statuses of HTTP that are
     errors, what broke."""
 
     sent: bool = False
     statuses: list[int] = []
-    broken: list[str] = []
+    transport_errors: list[str] = []
 
 
 #: What the requests of the current context see. The SDK sends a message in its sender's context.
-seen: ContextVar[Seen | None] = ContextVar("seen", default=None)
+current_trace: ContextVar[RequestTrace | None] = ContextVar("seen", default=None)
 
 #: ``Seen.broken`` of an address that must not be dialled.
-REFUSED = "its address is not a public one"
+ADDRESS_REFUSED = "its address is not a public one"
 
 
 @asynccontextmanager
-async def connected(server: Server, seconds: float) -> AsyncIterator[Client]:
+async def connect(server: McpServer, connect_s: float) -> AsyncIterator[Client]:
     """A client that has greeted the server. ``seconds``: for a connection to be made."""
     async with AsyncExitStack() as stack:
         if server.command:
-            yield await stack.enter_async_context(Client(_noting(_process(server))))
+            yield await stack.enter_async_context(Client(_traced(_process(server))))
             return
         if server.transport != "sse":
             try:
-                client = await stack.enter_async_context(_streaming(server, seconds))
+                client = await stack.enter_async_context(_streamable_http(server, connect_s))
             except (MCPError, ExceptionGroup):
-                noted = seen.get()
-                older = noted is not None and _OLDER.intersection(noted.statuses)
+                noted = current_trace.get()
+                older = noted is not None and _LEGACY_STATUSES.intersection(noted.statuses)
                 if server.transport == "http" or not older:
                     raise
             else:
                 yield client
                 return
-        events = _noting(_events(server, seconds))
+        events = _traced(_sse(server, connect_s))
         yield await stack.enter_async_context(Client(events, mode="legacy"))
 
 
-class _Noting:
+class _TracedStream:
     """The stream to a server. What is not even handed to it was not heard there."""
 
     def __init__(self, stream: Any) -> None:
         self._stream = stream
 
     async def send(self, message: Any) -> None:
-        if (noted := seen.get()) is not None:
+        if (noted := current_trace.get()) is not None:
             noted.sent = True
         await self._stream.send(message)
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._stream, name)
 
-    async def __aenter__(self) -> _Noting:
+    async def __aenter__(self) -> _TracedStream:
         await self._stream.__aenter__()
         return self
 
@@ -123,12 +123,12 @@ class _Noting:
 
 
 @asynccontextmanager
-async def _noting(transport: Any) -> AsyncGenerator[Any, None]:
+async def _traced(transport: Any) -> AsyncGenerator[Any, None]:
     async with transport as (read, write):
-        yield read, _Noting(write)
+        yield read, _TracedStream(write)
 
 
-def _process(server: Server) -> Any:
+def _process(server: McpServer) -> Any:
     """Its stderr is ours; of the environment it gets a few harmless variables and its own."""
     parameters = StdioServerParameters(
         command=server.command, args=list(server.args), env=dict(server.env)
@@ -137,70 +137,74 @@ def _process(server: Server) -> Any:
 
 
 @asynccontextmanager
-async def _streaming(server: Server, seconds: float) -> AsyncIterator[Client]:
+async def _streamable_http(server: McpServer, seconds: float) -> AsyncIterator[Client]:
     async with (
-        _http(server, server.headers, seconds) as http,
-        Client(_noting(streamable_http_client(server.url, http_client=http))) as client,
+        _http_client(server, server.headers, seconds) as http,
+        Client(_traced(streamable_http_client(server.url, http_client=http))) as client,
     ):
         yield client
 
 
-def _events(server: Server, seconds: float) -> Any:
+def _sse(server: McpServer, seconds: float) -> Any:
     def made(
         headers: dict[str, str] | None = None,
         timeout: httpx2.Timeout | None = None,
         auth: httpx2.Auth | None = None,
     ) -> httpx2.AsyncClient:
-        return _http(server, headers or {}, seconds)
+        return _http_client(server, headers or {}, seconds)
 
     return sse_client(server.url, headers=dict(server.headers), httpx_client_factory=made)
 
 
-def _http(server: Server, headers: Mapping[str, str], seconds: float) -> httpx2.AsyncClient:
+def _http_client(
+    server: McpServer, headers: Mapping[str, str], seconds: float
+) -> httpx2.AsyncClient:
     """Of one session alone. Calls may be silent for as long as they take: who asks has the clock.
     The environment's proxies are not used: they would dial unchecked."""
     return httpx2.AsyncClient(
-        transport=_Transport(server),
+        transport=_TracedTransport(server),
         headers=dict(headers),
         timeout=httpx2.Timeout(seconds, read=None),
         trust_env=False,
     )
 
 
-class _Transport(httpx2.AsyncHTTPTransport):
+class _TracedTransport(httpx2.AsyncHTTPTransport):
     """Notes what becomes of requests, and bounds what is answered."""
 
-    def __init__(self, server: Server) -> None:
+    def __init__(self, server: McpServer) -> None:
         super().__init__(trust_env=False)
         if server.guarded:
             self._pool = httpcore2.AsyncConnectionPool(
                 ssl_context=httpx2.create_ssl_context(trust_env=False),
-                network_backend=_Dialler(server.networks),
+                network_backend=_GuardedBackend(server.networks),
             )
 
     async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
-        noted = seen.get()
+        noted = current_trace.get()
         try:
             response = await super().handle_async_request(request)
         except httpx2.ConnectError as error:
             if noted is not None:
-                refused = isinstance(_root(error), _Refused)
-                noted.broken.append(REFUSED if refused else "it could not be reached")
+                refused = isinstance(_root_cause(error), _AddressRefused)
+                noted.transport_errors.append(
+                    ADDRESS_REFUSED if refused else "it could not be reached"
+                )
             raise
         except httpx2.TransportError:
             if noted is not None:
-                noted.broken.append("the connection broke off")
+                noted.transport_errors.append("the connection broke off")
             raise
         if noted is not None and response.status_code >= 300:
             noted.statuses.append(response.status_code)
         kind = response.headers.get("content-type", "")
         if not kind.startswith("text/event-stream"):
             assert isinstance(response.stream, httpx2.AsyncByteStream)
-            response.stream = _Bounded(response.stream)
+            response.stream = _SizeLimitedStream(response.stream)
         return response
 
 
-class _Bounded(httpx2.AsyncByteStream):
+class _SizeLimitedStream(httpx2.AsyncByteStream):
     """A body that breaks off where it becomes too large. Of event streams the SDK bounds events."""
 
     def __init__(self, stream: httpx2.AsyncByteStream) -> None:
@@ -210,7 +214,7 @@ class _Bounded(httpx2.AsyncByteStream):
         size = 0
         async for piece in self._stream:
             size += len(piece)
-            if size > _MOST_BYTES:
+            if size > _MAX_BODY_BYTES:
                 raise httpx2.ReadError("the answer is too large")
             yield piece
 
@@ -218,11 +222,11 @@ class _Bounded(httpx2.AsyncByteStream):
         await self._stream.aclose()
 
 
-class _Refused(httpcore2.ConnectError):
+class _AddressRefused(httpcore2.ConnectError):
     """An address that must not be dialled."""
 
 
-class _Dialler(httpcore2.AsyncNetworkBackend):
+class _GuardedBackend(httpcore2.AsyncNetworkBackend):
     """Looks a name up and dials what it found, if it may be dialled: what is checked is what is
     connected to."""
 
@@ -244,7 +248,7 @@ class _Dialler(httpcore2.AsyncNetworkBackend):
             raise httpcore2.ConnectError("no such name") from None
         addresses = dict.fromkeys(str(each[4][0]) for each in found)
         allowed = [each for each in addresses if may_dial(each, self._networks)]
-        failure: Exception = _Refused(REFUSED)
+        failure: Exception = _AddressRefused(ADDRESS_REFUSED)
         for each in allowed:
             try:
                 return await self._inner.connect_tcp(
@@ -255,13 +259,13 @@ class _Dialler(httpcore2.AsyncNetworkBackend):
         raise failure
 
     async def connect_unix_socket(self, *args: Any, **kwargs: Any) -> Any:
-        raise _Refused(REFUSED)
+        raise _AddressRefused(ADDRESS_REFUSED)
 
     async def sleep(self, seconds: float) -> None:
         await self._inner.sleep(seconds)
 
 
-def _root(error: BaseException) -> BaseException:
+def _root_cause(error: BaseException) -> BaseException:
     while error.__cause__ is not None:
         error = error.__cause__
     return error

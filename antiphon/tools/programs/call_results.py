@@ -10,22 +10,22 @@ from typing import Any
 
 from msgspec import UNSET, to_builtins
 
-from antiphon.sandbox.javascript import Answer
+from antiphon.sandbox.javascript import CallOutcome
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-from .typescript import typed
+from .typescript import schema_type
 
-__all__ = ["ANSWERED", "call_result", "returned"]
+__all__ = ["CALL_TARGETS", "call_result", "return_type"]
 
-_BROKE = "The call failed."
-_SHELL = "{ stdout: string; stderr: string; outcome: { type: string; exit_code?: number } }[]"
-_PATCH = "{ status: string; output: string }"
+_CALL_FAILED = "The call failed."
+_SHELL_TYPE = "{ stdout: string; stderr: string; outcome: { type: string; exit_code?: number } }[]"
+_PATCH_TYPE = "{ status: string; output: string }"
 
 #: Items of calls that programs make → what they call.
-ANSWERED: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, ...]]] = {
-    it.FunctionCall: lambda call: _named(call.namespace, call.name),
-    it.CustomToolCall: lambda call: _named(call.namespace, call.name),
+CALL_TARGETS: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, ...]]] = {
+    it.FunctionCall: lambda call: _target(call.namespace, call.name),
+    it.CustomToolCall: lambda call: _target(call.namespace, call.name),
     it.McpCall: lambda call: (call.server_label, call.name),
     it.McpApprovalRequest: lambda call: (call.server_label, call.name),
     it.CodeInterpreterCall: lambda call: ("python",),
@@ -34,55 +34,59 @@ ANSWERED: Mapping[type[it.ItemBase], Callable[[Any], tuple[str, ...]]] = {
 }
 
 
-def _named(namespace: Any, name: str) -> tuple[str, ...]:
+def _target(namespace: Any, name: str) -> tuple[str, ...]:
     return (name,) if namespace is UNSET or namespace is None else (namespace, name)
 
 
-def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> Answer | None:
+def call_result(call: Sequence[it.Item], tool: tl.Function | tl.Custom) -> CallOutcome | None:
     """What came of a call, given its item and what followed. None: nothing yet, the client has to
     answer it."""
     made, output = call[0], call[1] if len(call) > 1 else None
     match made, output:
         case it.McpCall(), _:
-            return _mcp(made)
+            return _mcp_answer(made)
         case it.McpApprovalRequest(), it.McpCall():
-            return _mcp(output)
+            return _mcp_answer(output)
         case it.McpApprovalRequest(), it.McpApprovalResponse(approve=True):
-            return _thrown(_BROKE)
+            return _error_answer(_CALL_FAILED)
         case it.McpApprovalRequest(), it.McpApprovalResponse():
             why = f": {output.reason}" if output.reason else "."
-            return _thrown(f"The user did not allow this call{why}")
+            return _error_answer(f"The user did not allow this call{why}")
         case it.CodeInterpreterCall(), _:
-            return _python(made)
+            return _python_answer(made)
         case _, it.FunctionCallOutput() | it.CustomToolCallOutput():
-            return _value(output.output, tool)
+            return _output_answer(output.output, tool)
         case _, it.ShellCallOutput():
-            return Answer(_json(list(output.output)))
+            return CallOutcome(_json(list(output.output)))
         case _, it.ApplyPatchCallOutput():
             said = "" if output.output is UNSET else output.output
-            return Answer(_json({"status": output.status, "output": said}))
+            return CallOutcome(_json({"status": output.status, "output": said}))
     if getattr(made, "status", None) in ("failed", "incomplete"):
-        return _thrown(_BROKE)
+        return _error_answer(_CALL_FAILED)
     return None
 
 
-def returned(shell: it.Item, tool: tl.Function | tl.Custom) -> str:
+def return_type(initial_item: it.Item, tool: tl.Function | tl.Custom) -> str:
     """The type of what a call comes to."""
-    if isinstance(shell, it.ShellCall):
-        return _SHELL
-    if isinstance(shell, it.ApplyPatchCall):
-        return _PATCH
+    if isinstance(initial_item, it.ShellCall):
+        return _SHELL_TYPE
+    if isinstance(initial_item, it.ApplyPatchCall):
+        return _PATCH_TYPE
     schema = tool.output_schema if isinstance(tool, tl.Function) else UNSET
-    return "string" if schema is UNSET else typed(schema)
+    return "string" if schema is UNSET else schema_type(schema)
 
 
-def _mcp(call: it.McpCall) -> Answer:
+def _mcp_answer(call: it.McpCall) -> CallOutcome:
     if call.error is not None:
-        return _thrown(_said(call.error))
-    return _thrown(_BROKE) if call.status == "failed" else Answer(_json(call.output or ""))
+        return _error_answer(_error_text(call.error))
+    return (
+        _error_answer(_CALL_FAILED)
+        if call.status == "failed"
+        else CallOutcome(_json(call.output or ""))
+    )
 
 
-def _said(error: Any) -> str:
+def _error_text(error: Any) -> str:
     """An error in words, if it has some."""
     if isinstance(error, str):
         return error
@@ -90,27 +94,27 @@ def _said(error: Any) -> str:
     return message if isinstance(message, str) else _json(error)
 
 
-def _python(call: it.CodeInterpreterCall) -> Answer:
+def _python_answer(call: it.CodeInterpreterCall) -> CallOutcome:
     logs = "".join(each.get("logs", "") for each in call.outputs or () if isinstance(each, dict))
     if call.status in ("failed", "incomplete"):
-        return _thrown(f"{_BROKE} {logs}".strip())
-    return Answer(_json(logs))
+        return _error_answer(f"{_CALL_FAILED} {logs}".strip())
+    return CallOutcome(_json(logs))
 
 
-def _value(output: it.ToolOutput, tool: tl.Function | tl.Custom) -> Answer:
+def _output_answer(output: it.ToolOutput, tool: tl.Function | tl.Custom) -> CallOutcome:
     """A text is a value where the tool says that it gives one."""
     if not isinstance(output, str):
-        return Answer(_json(to_builtins(output)))
+        return CallOutcome(_json(to_builtins(output)))
     if isinstance(tool, tl.Function) and tool.output_schema is not UNSET:
         try:
-            return Answer(_json(json.loads(output)))
+            return CallOutcome(_json(json.loads(output)))
         except (ValueError, RecursionError):
             pass
-    return Answer(_json(output))
+    return CallOutcome(_json(output))
 
 
-def _thrown(message: str) -> Answer:
-    return Answer(_json(message), failed=True)
+def _error_answer(message: str) -> CallOutcome:
+    return CallOutcome(_json(message), failed=True)
 
 
 def _json(value: Any) -> str:

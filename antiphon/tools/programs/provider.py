@@ -21,8 +21,8 @@ from msgspec.structs import replace
 
 from antiphon.conversation import caller_program_id, open_programs
 from antiphon.errors import InvalidRequest
-from antiphon.sandbox.javascript import CallOutcome, ProgramCall, JavaScript
-from antiphon.security.encryption import Seal, SealBroken
+from antiphon.sandbox.javascript import CallOutcome, JavaScript, ProgramCall
+from antiphon.security.encryption import DecryptionError, Encryptor
 from antiphon.stream.kinds import KINDS
 from antiphon.text import truncate_middle
 from antiphon.tools.base import (
@@ -38,14 +38,14 @@ from antiphon.tools.base import (
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
-from .call_results import ANSWERED, call_result, returned
-from .typescript import declared, typed
+from .call_results import CALL_TARGETS, call_result, return_type
+from .typescript import function_declaration, schema_type
 
-__all__ = ["NAME", "Programs"]
+__all__ = ["NAME", "ProgramProvider"]
 
 NAME = "program"
 _PURPOSE = "program"
-_ABOUT = (
+_DESCRIPTION = (
     "Runs a JavaScript program that calls tools: several at a time, in loops, with what came of"
     " others. Use it where code can do with the results what you would have to read them for.\n"
     "The program is the body of an async function: use `await` and `return` freely. It puts out"
@@ -53,59 +53,59 @@ _ABOUT = (
     " There is nothing else: no files, no network, no timers, no imports; each program begins anew."
     " Call independent tools with `await Promise.all([...])`. A call that fails throws.\n"
 )
-_NOTHING = "There is nothing to call."
-_MANY = "It made too many calls: {most} are possible."
-_NO_MORE = "No more calls of tools are possible in this response."
-_OBJECT = "The argument must be one object."
+_NO_FUNCTIONS = "There is nothing to call."
+_TOO_MANY_CALLS = "It made too many calls: {most} are possible."
+_CALL_LIMIT_REACHED = "No more calls of tools are possible in this response."
+_NOT_AN_OBJECT = "The argument must be one object."
 
 #: Outputs of calls that programs make.
 _OUTPUTS: tuple[type[Any], ...] = tuple(
-    cls for cls, kind in KINDS.items() if kind.answers in ANSWERED
+    cls for cls, kind in KINDS.items() if kind.answers in CALL_TARGETS
 )
 
 
-class _Mark(Struct, frozen=True, array_like=True):
+class _Fingerprint(Struct, frozen=True, array_like=True):
     """What a fingerprint says: a digest of the code, and the time that it is in the program."""
 
     digest: bytes
-    at: int
+    started_ms: int
 
 
-_mark = msgspec.msgpack.Decoder(_Mark).decode
+_decode_fingerprint = msgspec.msgpack.Decoder(_Fingerprint).decode
 
 
-class Programs:
+class ProgramProvider:
     """``Provider`` of ``programmatic_tool_calling``. ``most_calls``: of one program. ``clock``
     gives seconds."""
 
     def __init__(
         self,
         javascript: JavaScript,
-        seal: Seal,
+        seal: Encryptor,
         *,
         clock: Callable[[], float],
-        most_calls: int = 128,
+        max_calls: int = 128,
     ) -> None:
         self._javascript = javascript
         self._seal = seal
         self._clock = clock
-        self._most_calls = most_calls
+        self._max_calls = max_calls
 
     def check(self, tool: Any, path: str) -> None:
         """It has no fields."""
 
-    def leading_item(self, tool: Any, opening: ResponseContext) -> it.Item | None:
+    def leading_item(self, tool: Any, response: ResponseContext) -> it.Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
         yield Toolset()  # until it is known what there is to call
 
-    async def check_access(self, tool: Any, opening: ResponseContext, path: str) -> None:
+    async def check_access(self, tool: Any, response: ResponseContext, path: str) -> None:
         """Raises ``InvalidRequest`` for a program that should go on and cannot."""
-        for program in open_programs(opening.items):
-            self._opened(program, opening.tenant)
-            for call in _calls_of(program, opening.items):
+        for program in open_programs(response.items):
+            self._verify(program, response.tenant)
+            for call in _calls_of(program, response.items):
                 if len(call) == 1 and isinstance(call[0], it.McpApprovalRequest):
                     raise InvalidRequest(
                         f"No approval response found for MCP approval request {call[0].id}.",
@@ -114,54 +114,56 @@ class Programs:
 
     def compose(
         self,
-        offers: Sequence[ToolFunction],
-        opening: ResponseContext,
+        functions: Sequence[ToolFunction],
+        response: ResponseContext,
         allowed: Mapping[str, PendingCall] = {},
     ) -> Toolset:
-        callable_ = {_path(each): each for each in offers if type(each.initial_item) in ANSWERED}
-        taken = {each.tool.name for each in offers if each.namespace is None}
+        callable_ = {
+            _path(each): each for each in functions if type(each.initial_item) in CALL_TARGETS
+        }
+        taken = {each.tool.name for each in functions if each.namespace is None}
         name = NAME
         while name in taken:
             name = f"{name}_"
         at = int(self._clock() * 1000)
-        work = _Work(self._javascript, callable_, allowed, self._most_calls)
-        offer = ToolFunction(
-            tool=tl.Custom(name=name, description=_described(callable_)),
+        work = _ProgramSession(self._javascript, callable_, allowed, self._max_calls)
+        function = ToolFunction(
+            tool=tl.Custom(name=name, description=_description(callable_)),
             initial_item=it.Program(call_id="", code="", fingerprint=""),
             handler=partial(work.run, (), at),
             parse_fields=lambda code: {
                 "code": code,
-                "fingerprint": self._print(code, at, opening.tenant),
+                "fingerprint": self._fingerprint(code, at, response.tenant),
             },
-            failed_output=_failed,
+            failed_output=_failed_output,
         )
         first = tuple(
             PendingCall(
                 function=replace(
-                    offer,
-                    call=partial(
+                    function,
+                    handler=partial(
                         work.run,
-                        _calls_of(program, opening.items),
-                        self._opened(program, opening.tenant).at,
+                        _calls_of(program, response.items),
+                        self._verify(program, response.tenant).started_ms,
                     ),
                 ),
                 arguments=program.code,
                 call_id=program.call_id,
             )
-            for program in open_programs(opening.items)
+            for program in open_programs(response.items)
         )
-        return Toolset(functions=(offer,), pending_calls=first)
+        return Toolset(functions=(function,), pending_calls=first)
 
-    def _print(self, code: str, at: int, tenant: str) -> str:
-        mark = msgspec.msgpack.encode(_Mark(_digest(code), at))
-        return self._seal.seal(mark, purpose=_PURPOSE, tenant=tenant)
+    def _fingerprint(self, code: str, started_ms: int, tenant: str) -> str:
+        mark = msgspec.msgpack.encode(_Fingerprint(_digest(code), started_ms))
+        return self._seal.encrypt(mark, purpose=_PURPOSE, tenant=tenant)
 
-    def _opened(self, program: it.Program, tenant: str) -> _Mark:
+    def _verify(self, program: it.Program, tenant: str) -> _Fingerprint:
         """Raises ``InvalidRequest`` for a program that was not written here."""
         try:
-            sealed = self._seal.open(program.fingerprint, purpose=_PURPOSE, tenant=tenant)
-            mark = _mark(sealed)
-        except (SealBroken, msgspec.DecodeError):
+            sealed = self._seal.decrypt(program.fingerprint, purpose=_PURPOSE, tenant=tenant)
+            mark = _decode_fingerprint(sealed)
+        except (DecryptionError, msgspec.DecodeError):
             mark = None
         if mark is None or mark.digest != _digest(program.code):
             raise InvalidRequest(
@@ -173,41 +175,47 @@ class Programs:
         return mark
 
 
-class _Work:
+class _ProgramSession:
     """What the programs of one response can call."""
 
     def __init__(
         self,
         javascript: JavaScript,
         callable_: Mapping[tuple[str, ...], ToolFunction],
-        allowed: Mapping[str, PendingCall],
-        most_calls: int,
+        approved: Mapping[str, PendingCall],
+        max_calls: int,
     ) -> None:
         self._javascript = javascript
         self._callable = callable_
-        self._allowed = allowed
-        self._most_calls = most_calls
+        self._approved = approved
+        self._max_calls = max_calls
 
     async def run(
-        self, before: Sequence[tuple[it.Item, ...]], at: int, code: str, context: CallContext
+        self,
+        recorded: Sequence[tuple[it.Item, ...]],
+        started_ms: int,
+        code: str,
+        context: CallContext,
     ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         """One program. ``before``: its calls so far. All calls that it waits for are answered at
         once, in their order: what it does next must not hang on which of them was quicker."""
-        known = _Known(before)
+        known = _RecordedCalls(recorded)
         answers: list[CallOutcome] = []
         while True:
-            stage = await self._javascript.advance(code, tuple(self._callable), answers, at=at)
-            if not stage.asked:
+            stage = await self._javascript.advance(
+                code, tuple(self._callable), answers, time_ms=started_ms
+            )
+            if not stage.pending_calls:
                 break
-            if len(answers) + len(stage.asked) > self._most_calls:
-                stage = replace(stage, error=_MANY.format(most=self._most_calls))
+            if len(answers) + len(stage.pending_calls) > self._max_calls:
+                stage = replace(stage, error=_TOO_MANY_CALLS.format(most=self._max_calls))
                 break
-            more = await self._answered(stage.asked, known, context)
+            more = await self._answer_calls(stage.pending_calls, known, context)
             if more is None:
                 yield ToolResult(awaits_client=True)
                 return
             answers += more
-        lines = [stage.said] if stage.said else []
+        lines = [stage.output] if stage.output else []
         if stage.error is not None:
             lines.append(f"The program failed. {stage.error}")
         output = it.ProgramOutput(
@@ -217,51 +225,53 @@ class _Work:
         )
         yield ToolResult(text=output.result, failed=stage.error is not None, items=(output,))
 
-    async def _answered(
-        self, asked: Sequence[ProgramCall], known: _Known, context: CallContext
+    async def _answer_calls(
+        self, calls: Sequence[ProgramCall], recorded: _RecordedCalls, context: CallContext
     ) -> list[CallOutcome] | None:
         """None: the client has to answer some of them."""
-        answers: list[CallOutcome | None] = [None] * len(asked)
+        answers: list[CallOutcome | None] = [None] * len(calls)
         waiting = False
         wanted: dict[int, NestedCall] = {}
-        for place, each in enumerate(asked):
-            offer = self._callable.get(each.path)
-            arguments = None if offer is None else _arguments(offer, each.argument)
-            if offer is None or arguments is None:
-                answers[place] = CallOutcome(json.dumps(_OBJECT), failed=True)
-            elif (call := known.take(offer.initial_item)) is not None:
-                if (first := self._allowed.get(call[0].id)) is not None:
+        for place, each in enumerate(calls):
+            function = self._callable.get(each.path)
+            arguments = None if function is None else _arguments(function, each.argument)
+            if function is None or arguments is None:
+                answers[place] = CallOutcome(json.dumps(_NOT_AN_OBJECT), failed=True)
+            elif (call := recorded.take(function.initial_item)) is not None:
+                if (first := self._approved.get(call[0].id)) is not None:
                     wanted[place] = NestedCall(first.function, first.arguments)
                     continue
-                answers[place] = call_result(call, offer.tool)
+                answers[place] = call_result(call, function.tool)
                 waiting |= answers[place] is None
             else:
-                wanted[place] = NestedCall(offer, arguments)
+                wanted[place] = NestedCall(function, arguments)
         if wanted:
             done = await context.run_nested_calls(tuple(wanted.values()))
             for (place, each_wanted), call in zip(wanted.items(), done, strict=True):
-                found = call_result(call, each_wanted.function.tool) if call else _refused()
+                found = (
+                    call_result(call, each_wanted.function.tool) if call else _call_limit_answer()
+                )
                 answers[place] = found
                 waiting |= found is None
         return None if waiting else [each for each in answers if each is not None]
 
 
-class _Known:
+class _RecordedCalls:
     """The calls of a program that stand in the conversation, by what they call, in their order."""
 
     def __init__(self, calls: Sequence[tuple[it.Item, ...]]) -> None:
         self._calls: dict[tuple[str, ...], deque[tuple[it.Item, ...]]] = {}
         for call in calls:
-            self._calls.setdefault(self._called(call[0]), deque()).append(call)
+            self._calls.setdefault(self._target(call[0]), deque()).append(call)
 
-    def take(self, shell: it.Item) -> tuple[it.Item, ...] | None:
+    def take(self, initial_item: it.Item) -> tuple[it.Item, ...] | None:
         """The next call of what has such calls."""
-        left = self._calls.get(self._called(shell))
+        left = self._calls.get(self._target(initial_item))
         return left.popleft() if left else None
 
     @staticmethod
-    def _called(item: it.Item) -> tuple[str, ...]:
-        return ANSWERED[type(item)](item)
+    def _target(item: it.Item) -> tuple[str, ...]:
+        return CALL_TARGETS[type(item)](item)
 
 
 def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.Item, ...]]:
@@ -278,7 +288,7 @@ def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.It
             came[item.approval_request_id or ""] = item
     found: list[tuple[it.Item, ...]] = []
     for item in items:
-        if caller_program_id(item) != program.call_id or type(item) not in ANSWERED:
+        if caller_program_id(item) != program.call_id or type(item) not in CALL_TARGETS:
             continue
         if isinstance(item, it.McpCall) and item.approval_request_id in asked:
             continue
@@ -287,53 +297,59 @@ def _calls_of(program: it.Program, items: Sequence[it.Item]) -> list[tuple[it.It
     return found
 
 
-def _path(offer: ToolFunction) -> tuple[str, ...]:
-    name = offer.tool.name
-    return (name,) if offer.namespace is None else (offer.namespace, name)
+def _path(function: ToolFunction) -> tuple[str, ...]:
+    name = function.tool.name
+    return (name,) if function.namespace is None else (function.namespace, name)
 
 
-def _arguments(offer: ToolFunction, given: str) -> str | None:
+def _arguments(function: ToolFunction, argument: str) -> str | None:
     """As a model would write them; None if there is no making sense of them."""
-    if isinstance(offer.tool, tl.Function):
-        return given or "{}" if not given or given.startswith("{") else None
-    value = json.loads(given) if given else ""
-    text = value if isinstance(value, str) else given
+    if isinstance(function.tool, tl.Function):
+        return argument or "{}" if not argument or argument.startswith("{") else None
+    value = json.loads(argument) if argument else ""
+    text = value if isinstance(value, str) else argument
     return text.encode("utf-8", "replace").decode()
 
 
-def _described(callable_: Mapping[tuple[str, ...], ToolFunction]) -> str:
+def _description(callable_: Mapping[tuple[str, ...], ToolFunction]) -> str:
     """What can be called, as TypeScript has it. What a search would have to find first is not
     told."""
     told = [
-        declared(
-            path, _about(offer.tool), _taken(offer.tool), returned(offer.initial_item, offer.tool)
+        function_declaration(
+            path,
+            _tool_description(function.tool),
+            _parameter_declaration(function.tool),
+            return_type(function.initial_item, function.tool),
         )
-        for path, offer in callable_.items()
-        if not (offer.tool.defer_loading is True and "direct" in (offer.tool.allowed_callers or ()))
+        for path, function in callable_.items()
+        if not (
+            function.tool.defer_loading is True
+            and "direct" in (function.tool.allowed_callers or ())
+        )
     ]
-    return _ABOUT + ("\n\n".join(["What it can call:", *told]) if told else _NOTHING)
+    return _DESCRIPTION + ("\n\n".join(["What it can call:", *told]) if told else _NO_FUNCTIONS)
 
 
-def _about(tool: tl.Function | tl.Custom) -> str:
+def _tool_description(tool: tl.Function | tl.Custom) -> str:
     return tool.description if isinstance(tool.description, str) else ""
 
 
-def _taken(tool: tl.Function | tl.Custom) -> str:
+def _parameter_declaration(tool: tl.Function | tl.Custom) -> str:
     if isinstance(tool, tl.Custom):
         return "input: string"
     if not (tool.parameters or {}).get("properties"):
         return ""
-    return f"args: {typed(tool.parameters)}"
+    return f"args: {schema_type(tool.parameters)}"
 
 
-def _failed(call_id: str, why: str) -> it.Item:
+def _failed_output(call_id: str, reason: str) -> it.Item:
     return it.ProgramOutput(
-        call_id=call_id, result=f"The program failed. {why}", status="incomplete"
+        call_id=call_id, result=f"The program failed. {reason}", status="incomplete"
     )
 
 
-def _refused() -> CallOutcome:
-    return CallOutcome(json.dumps(_NO_MORE), failed=True)
+def _call_limit_answer() -> CallOutcome:
+    return CallOutcome(json.dumps(_CALL_LIMIT_REACHED), failed=True)
 
 
 def _digest(code: str) -> bytes:

@@ -9,10 +9,10 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["access", "declared", "typed"]
+__all__ = ["function_declaration", "property_access", "schema_type"]
 
 _NAME = re.compile(r"[A-Za-z_$][A-Za-z0-9_$]*\Z")
-_PLAIN = {
+_PRIMITIVE_TYPES = {
     "string": "string",
     "number": "number",
     "integer": "number",
@@ -20,23 +20,27 @@ _PLAIN = {
     "null": "null",
 }
 #: Deeper schemas are of no help to whoever calls.
-_DEEP = 6
+_MAX_DEPTH = 6
 
 
-def declared(path: Sequence[str], about: str, taken: str, given: str) -> str:
+def function_declaration(
+    path: Sequence[str], description: str, parameters: str, return_type: str
+) -> str:
     """A function behind ``tools``, with what it is for above it."""
-    lines = [f"// {line.strip()}" for line in about.splitlines() if line.strip()]
-    return "\n".join([*lines, f"tools{access(path)}({taken}): Promise<{given}>"])
+    lines = [f"// {line.strip()}" for line in description.splitlines() if line.strip()]
+    return "\n".join(
+        [*lines, f"tools{property_access(path)}({parameters}): Promise<{return_type}>"]
+    )
 
 
-def access(path: Sequence[str]) -> str:
+def property_access(path: Sequence[str]) -> str:
     """How a property is written: ``.name``, or ``["a-name"]``."""
     return "".join(f".{name}" if _NAME.match(name) else f"[{json.dumps(name)}]" for name in path)
 
 
-def typed(schema: Any, depth: int = 0) -> str:
+def schema_type(schema: Any, depth: int = 0) -> str:
     """The type of a schema; what it does not say is ``unknown``."""
-    if not isinstance(schema, Mapping) or depth > _DEEP:
+    if not isinstance(schema, Mapping) or depth > _MAX_DEPTH:
         return "unknown"
     if "const" in schema:
         return _literal(schema["const"])
@@ -44,37 +48,37 @@ def typed(schema: Any, depth: int = 0) -> str:
         return " | ".join(map(_literal, schema["enum"])) or "never"
     for name, sign in (("anyOf", " | "), ("oneOf", " | "), ("allOf", " & ")):
         if isinstance(schema.get(name), list):
-            return sign.join(_within(each, depth) for each in schema[name])
+            return sign.join(_inner_type(each, depth) for each in schema[name])
     kind = schema.get("type")
     if isinstance(kind, list):
-        return " | ".join(_within({**schema, "type": each}, depth) for each in kind)
+        return " | ".join(_inner_type({**schema, "type": each}, depth) for each in kind)
     if kind == "array":
-        return f"{_within(schema.get('items'), depth)}[]"
+        return f"{_inner_type(schema.get('items'), depth)}[]"
     if kind == "object" or "properties" in schema:
-        return _object(schema, depth)
-    return _PLAIN.get(str(kind), "unknown")
+        return _object_type(schema, depth)
+    return _PRIMITIVE_TYPES.get(str(kind), "unknown")
 
 
-def _within(schema: Any, depth: int) -> str:
-    text = typed(schema, depth + 1)
+def _inner_type(schema: Any, depth: int) -> str:
+    text = schema_type(schema, depth + 1)
     return f"({text})" if " | " in text or " & " in text else text
 
 
-def _object(schema: Mapping[str, Any], depth: int) -> str:
+def _object_type(schema: Mapping[str, Any], depth: int) -> str:
     properties = schema.get("properties")
     if not isinstance(properties, Mapping) or not properties:
-        return f"Record<string, {typed(schema.get('additionalProperties'), depth + 1)}>"
+        return f"Record<string, {schema_type(schema.get('additionalProperties'), depth + 1)}>"
     required = schema.get("required")
     needed = set(required) if isinstance(required, list) else set()
     fields = (
         f"{name if _NAME.match(name) else json.dumps(name)}{'' if name in needed else '?'}:"
-        f" {typed(each, depth + 1)}{_about(each)}"
+        f" {schema_type(each, depth + 1)}{_field_comment(each)}"
         for name, each in properties.items()
     )
     return f"{{ {'; '.join(fields)} }}"
 
 
-def _about(schema: Any) -> str:
+def _field_comment(schema: Any) -> str:
     """What is said of a field, if it is short."""
     about = schema.get("description") if isinstance(schema, Mapping) else None
     if not isinstance(about, str) or not about.strip():

@@ -13,20 +13,20 @@ import structlog
 
 from antiphon.errors import SetupError, ToolError
 
-from .browser import Asked
-from .page import Found
+from .browser import SearchOptions
+from .page import SearchResult
 
 __all__ = ["Ddgs"]
 
 _log = structlog.get_logger(__name__)
 
-_AT_ONCE = 4
+_MAX_THREADS = 4
 #: For one engine, and for all that are asked for one search.
-_ENGINE_SECONDS, _SECONDS = 5, 15.0
+_ENGINE_TIMEOUT_S, _TOTAL_TIMEOUT_S = 5, 15.0
 #: Domains that are written into a query: engines cut long ones.
-_MOST_DOMAINS = 10
+_MAX_DOMAINS = 10
 #: What the package says when the engines had nothing, and also when they refused.
-_NOTHING = "No results found."
+_NO_RESULTS_MESSAGE = "No results found."
 
 #: The package's names of regions, by their countries.
 _REGIONS: Mapping[str, str] = {
@@ -41,16 +41,16 @@ _REGIONS: Mapping[str, str] = {
         ).split()
     },
 }
-_ANYWHERE = "us-en"
+_DEFAULT_REGION = "us-en"
 
 
 class Ddgs:
     """``Finder`` over the package. Made by ``open``."""
 
-    def __init__(self, make: Any) -> None:
+    def __init__(self, client_factory: Any) -> None:
         #: Makes what searches once: it is not to be shared between threads.
-        self._make = make
-        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="search")
+        self._client_factory = client_factory
+        self._threads = ThreadPoolExecutor(_MAX_THREADS, thread_name_prefix="search")
 
     @classmethod
     def open(cls) -> Ddgs:
@@ -63,19 +63,19 @@ class Ddgs:
             ) from None
         return cls(DDGS)
 
-    async def find(self, query: str, asked: Asked) -> tuple[Found, ...]:
+    async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
         from ddgs.exceptions import DDGSException, RatelimitException, TimeoutException
 
         def search() -> list[dict[str, Any]]:
-            found: list[dict[str, Any]] = self._make(timeout=_ENGINE_SECONDS).text(
-                _within(query, asked),
-                region=_REGIONS.get(str(asked.location.get("country")).upper(), _ANYWHERE),
-                max_results=asked.count,
+            found: list[dict[str, Any]] = self._client_factory(timeout=_ENGINE_TIMEOUT_S).text(
+                _with_domains(query, options),
+                region=_REGIONS.get(str(options.location.get("country")).upper(), _DEFAULT_REGION),
+                max_results=options.count,
             )
             return found
 
         try:
-            async with asyncio.timeout(_SECONDS):
+            async with asyncio.timeout(_TOTAL_TIMEOUT_S):
                 loop = asyncio.get_running_loop()
                 found = await loop.run_in_executor(self._threads, search)
         except (TimeoutException, TimeoutError):
@@ -83,25 +83,27 @@ class Ddgs:
         except RatelimitException:
             raise ToolError("The search engines want no more searches for now.") from None
         except DDGSException as error:
-            if str(error) == _NOTHING:
+            if str(error) == _NO_RESULTS_MESSAGE:
                 return ()
             _log.warning("a search failed", why=str(error)[:200])
             raise ToolError("The search engines cannot be reached. Try again later.") from None
-        return tuple(filter(None, map(_found, found)))
+        return tuple(filter(None, map(_parse_result, found)))
 
     async def close(self) -> None:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
 
-def _within(query: str, asked: Asked) -> str:
+def _with_domains(query: str, options: SearchOptions) -> str:
     """The query with the domains that are meant, as engines understand it."""
-    wanted = " OR ".join(f"site:{name}" for name in asked.allowed[:_MOST_DOMAINS])
-    unwanted = " ".join(f"-site:{name}" for name in asked.blocked[:_MOST_DOMAINS])
+    wanted = " OR ".join(f"site:{name}" for name in options.allowed_domains[:_MAX_DOMAINS])
+    unwanted = " ".join(f"-site:{name}" for name in options.blocked_domains[:_MAX_DOMAINS])
     return " ".join(filter(None, (query, f"({wanted})" if wanted else "", unwanted)))
 
 
-def _found(one: Mapping[str, Any]) -> Found | None:
-    url = str(one.get("href") or "")
+def _parse_result(result: Mapping[str, Any]) -> SearchResult | None:
+    url = str(result.get("href") or "")
     if not url.startswith(("http://", "https://")):
         return None
-    return Found(url=url, title=str(one.get("title") or ""), text=str(one.get("body") or ""))
+    return SearchResult(
+        url=url, title=str(result.get("title") or ""), text=str(result.get("body") or "")
+    )

@@ -10,45 +10,45 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError, ToolError
 
-from .browser import Asked
-from .page import Found
+from .browser import SearchOptions
+from .page import SearchResult
 
-__all__ = ["ENGINES", "Engine", "Remote"]
+__all__ = ["ENGINES", "EngineSpec", "HttpSearchEngine"]
 
 _log = structlog.get_logger(__name__)
 
 Json = dict[str, Any]
-_SECONDS = 15.0
+_TIMEOUT_S = 15.0
 
 
-class Engine(Struct, frozen=True, kw_only=True):
+class EngineSpec(Struct, frozen=True, kw_only=True):
     """``url``: where it answers; None: the operator says. ``key``: the header for the key, and how
     it is written there. ``query`` or ``body``: what is asked. ``read``: the results."""
 
     url: str | None
     path: str
-    read: Callable[[Json], Sequence[Any]]
-    found: Callable[[Json], Found]
+    list_results: Callable[[Json], Sequence[Any]]
+    parse_result: Callable[[Json], SearchResult]
     key: tuple[str, str] | None = None
-    query: Callable[[str, Asked], Json] | None = None
-    body: Callable[[str, Asked], Json] | None = None
+    query: Callable[[str, SearchOptions], Json] | None = None
+    body: Callable[[str, SearchOptions], Json] | None = None
 
 
-def _domains(allowed: str, blocked: str) -> Callable[[Asked], Json]:
-    def fields(asked: Asked) -> Json:
-        given = {allowed: list(asked.allowed), blocked: list(asked.blocked)}
+def _domain_fields(allowed: str, blocked: str) -> Callable[[SearchOptions], Json]:
+    def fields(asked: SearchOptions) -> Json:
+        given = {allowed: list(asked.allowed_domains), blocked: list(asked.blocked_domains)}
         return {name: value for name, value in given.items() if value}
 
     return fields
 
 
 _exa, _tavily = (
-    _domains("includeDomains", "excludeDomains"),
-    _domains("include_domains", "exclude_domains"),
+    _domain_fields("includeDomains", "excludeDomains"),
+    _domain_fields("include_domains", "exclude_domains"),
 )
 
-ENGINES: Mapping[str, Engine] = {
-    "exa": Engine(
+ENGINES: Mapping[str, EngineSpec] = {
+    "exa": EngineSpec(
         url="https://api.exa.ai",
         path="/search",
         key=("x-api-key", "{}"),
@@ -58,22 +58,22 @@ ENGINES: Mapping[str, Engine] = {
             "contents": {"text": {"maxCharacters": 500}},
             **_exa(asked),
         },
-        read=lambda answer: answer["results"],
-        found=lambda one: Found(
+        list_results=lambda answer: answer["results"],
+        parse_result=lambda one: SearchResult(
             url=one["url"], title=one.get("title") or "", text=one.get("text") or ""
         ),
     ),
-    "tavily": Engine(
+    "tavily": EngineSpec(
         url="https://api.tavily.com",
         path="/search",
         key=("authorization", "Bearer {}"),
         body=lambda query, asked: {"query": query, "max_results": asked.count, **_tavily(asked)},
-        read=lambda answer: answer["results"],
-        found=lambda one: Found(
+        list_results=lambda answer: answer["results"],
+        parse_result=lambda one: SearchResult(
             url=one["url"], title=one.get("title") or "", text=one.get("content") or ""
         ),
     ),
-    "brave": Engine(
+    "brave": EngineSpec(
         url="https://api.search.brave.com",
         path="/res/v1/web/search",
         key=("x-subscription-token", "{}"),
@@ -82,45 +82,47 @@ ENGINES: Mapping[str, Engine] = {
             "count": min(asked.count, 20),
             **({"country": asked.location["country"]} if asked.location.get("country") else {}),
         },
-        read=lambda answer: answer.get("web", {}).get("results", []),
-        found=lambda one: Found(
+        list_results=lambda answer: answer.get("web", {}).get("results", []),
+        parse_result=lambda one: SearchResult(
             url=one["url"], title=one.get("title") or "", text=one.get("description") or ""
         ),
     ),
-    "you": Engine(
+    "you": EngineSpec(
         url="https://ydc-index.io",
         path="/v1/search",
         key=("x-api-key", "{}"),
         query=lambda query, asked: {"query": query, "count": asked.count},
-        read=lambda answer: answer.get("results", {}).get("web", []),
-        found=lambda one: Found(
+        list_results=lambda answer: answer.get("results", {}).get("web", []),
+        parse_result=lambda one: SearchResult(
             url=one["url"],
             title=one.get("title") or "",
             text=" ".join(one.get("snippets") or ()) or one.get("description") or "",
         ),
     ),
-    "searxng": Engine(
+    "searxng": EngineSpec(
         url=None,
         path="/search",
         query=lambda query, asked: {"q": query, "format": "json"},
-        read=lambda answer: answer["results"],
-        found=lambda one: Found(
+        list_results=lambda answer: answer["results"],
+        parse_result=lambda one: SearchResult(
             url=one["url"], title=one.get("title") or "", text=one.get("content") or ""
         ),
     ),
 }
 
 
-class Remote:
+class HttpSearchEngine:
     """``Finder`` over a search engine's interface. Made by ``open``, inside an event loop."""
 
-    def __init__(self, engine: Engine, base: str, session: Any) -> None:
-        self._engine = engine
+    def __init__(self, spec: EngineSpec, base: str, session: Any) -> None:
+        self._spec = spec
         self._base = base
         self._session = session
 
     @classmethod
-    def open(cls, engine: str, *, key: str | None = None, url: str | None = None) -> Remote:
+    def open(
+        cls, engine: str, *, key: str | None = None, url: str | None = None
+    ) -> HttpSearchEngine:
         """``engine``: a name of ``ENGINES``. Raises ``SetupError``: a missing extra, key or URL."""
         row = ENGINES[engine]
         base = url or row.url
@@ -140,18 +142,18 @@ class Remote:
             headers[name] = form.format(key)
         session = aiohttp.ClientSession(
             headers=headers,
-            timeout=aiohttp.ClientTimeout(total=_SECONDS),
+            timeout=aiohttp.ClientTimeout(total=_TIMEOUT_S),
             cookie_jar=aiohttp.DummyCookieJar(),
         )
         return cls(row, base.rstrip("/"), session)
 
-    async def find(self, query: str, asked: Asked) -> tuple[Found, ...]:
+    async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
         import aiohttp
 
-        row = self._engine
-        given: Json = {"params": row.query(query, asked)} if row.query else {}
+        row = self._spec
+        given: Json = {"params": row.query(query, options)} if row.query else {}
         if row.body is not None:
-            given["json"] = row.body(query, asked)
+            given["json"] = row.body(query, options)
         method = "POST" if row.body is not None else "GET"
         try:
             async with self._session.request(
@@ -160,8 +162,8 @@ class Remote:
                 if answer.status != 200:
                     _log.warning("a search failed", status=answer.status)
                     raise ToolError("The search engine did not answer. Try again later.")
-                results = row.read(await answer.json(content_type=None))
-            return tuple(row.found(one) for one in results if isinstance(one, dict))
+                results = row.list_results(await answer.json(content_type=None))
+            return tuple(row.parse_result(one) for one in results if isinstance(one, dict))
         except (aiohttp.ClientError, OSError, TimeoutError):
             raise ToolError("The search engine cannot be reached. Try again later.") from None
         except (ValueError, KeyError, TypeError, AttributeError):

@@ -10,20 +10,20 @@ from urllib.parse import unquote, urljoin, urlsplit
 from antiphon.attachments.documents import Documents, Unreadable
 from antiphon.errors import SetupError, ToolError
 
-from .index import Document
-from .page import domain, plain
+from .index import PageDocument
+from .page import domain, plain_line
 
-__all__ = ["read"]
+__all__ = ["extract_document"]
 
 _LINK = re.compile(r"!?\[([^\[\]]*)\]\(([^()\s]+)\)")
 _TITLE = re.compile(r"<title[^>]*>(.*?)</title>", re.IGNORECASE | re.DOTALL)
 _HEADING = re.compile(r"^#\s+(.+)$", re.MULTILINE)
 _HTML = ("text/html", "application/xhtml+xml")
 #: Bytes of markup: it is read in this process.
-_LARGEST = 8 * 2**20
-_NOT_OURS = str.maketrans("【】", "〖〗")
+_MAX_HTML_BYTES = 8 * 2**20
+_REPLACED_BRACKETS = str.maketrans("【】", "〖〗")
 
-_WHY = {
+_UNREADABLE_TEXT = {
     "unsupported": "is nothing that can be read as text",
     "missing": 'needs an extra to be read: pip install "antiphon[documents]"',
     "encrypted": "is protected by a password",
@@ -34,24 +34,26 @@ _WHY = {
 }
 
 
-async def read(url: str, content: bytes, mime: str, documents: Documents) -> Document:
+async def extract_document(
+    url: str, content: bytes, mime: str, documents: Documents
+) -> PageDocument:
     """The document in ``content``. Raises ``ToolError`` for what is no text, ``SetupError`` without
     what reads HTML."""
     if mime in _HTML or (not mime and b"<html" in content[:2000].lower()):
-        if len(content) > _LARGEST:
+        if len(content) > _MAX_HTML_BYTES:
             raise ToolError(f"{url} is too large to be read.")
-        return await asyncio.to_thread(_html, url, content)
+        return await asyncio.to_thread(_extract_html, url, content)
     name = unquote(urlsplit(url).path.rpartition("/")[2])
     try:
         text = await documents.text(content, name=name, mime=mime)
     except Unreadable as error:
-        raise ToolError(f"{url} {_WHY[error.why]}.") from None
+        raise ToolError(f"{url} {_UNREADABLE_TEXT[error.why]}.") from None
     found = _HEADING.search(text)
     title = found.group(1) if found else name.rpartition(".")[0] or name
-    return await asyncio.to_thread(_document, url, title, text)
+    return await asyncio.to_thread(_build_document, url, title, text)
 
 
-def _html(url: str, content: bytes) -> Document:
+def _extract_html(url: str, content: bytes) -> PageDocument:
     try:
         import trafilatura
         from trafilatura.utils import decode_file
@@ -64,24 +66,24 @@ def _html(url: str, content: bytes) -> Document:
     title = _TITLE.search(markup)
     if not text:
         raise ToolError(f"{url} says nothing that could be read.")
-    return _document(url, _unescaped(title.group(1)) if title else "", text)
+    return _build_document(url, _unescaped(title.group(1)) if title else "", text)
 
 
-def _document(url: str, title: str, text: str) -> Document:
+def _build_document(url: str, title: str, text: str) -> PageDocument:
     links: list[str] = []
 
     def numbered(found: re.Match[str]) -> str:
-        said, target = plain(found.group(1)), _target(url, found.group(2))
+        said, target = plain_line(found.group(1)), _link_target(url, found.group(2))
         if not target.startswith(("http://", "https://")):
             return said
         links.append(target)
         return f"【{len(links) - 1}†{said}†{domain(target)}】"
 
-    text = _LINK.sub(numbered, text.translate(_NOT_OURS))
-    return Document(url=url, title=plain(title), text=text, links=tuple(links))
+    text = _LINK.sub(numbered, text.translate(_REPLACED_BRACKETS))
+    return PageDocument(url=url, title=plain_line(title), text=text, links=tuple(links))
 
 
-def _target(url: str, link: str) -> str:
+def _link_target(url: str, link: str) -> str:
     try:
         return urljoin(url, link)
     except ValueError:

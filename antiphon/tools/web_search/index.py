@@ -20,10 +20,10 @@ from antiphon.errors import SetupError, ToolError
 from antiphon.search_terms import index_terms
 from antiphon.search_terms import query_terms as words_asked
 
-from .browser import Asked
-from .page import Found, Page, unlinked
+from .browser import SearchOptions
+from .page import SearchResult, WebPage, strip_links
 
-__all__ = ["Document", "Index"]
+__all__ = ["PageDocument", "PageIndex"]
 
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
@@ -55,7 +55,7 @@ CREATE TRIGGER removed AFTER DELETE ON pages BEGIN
 END;
 """
 #: Columns that indexes of earlier versions lack.
-_LATER = {
+_ADDED_COLUMNS = {
     "source": "TEXT NOT NULL DEFAULT ''",
     "indexed_title": "TEXT",
     "indexed_text": "TEXT",
@@ -67,14 +67,14 @@ WHERE words MATCH ? AND rank MATCH 'bm25(3.0, 1.0)' ORDER BY rank
 _PAGE = """
 SELECT url, title, text, links FROM pages WHERE url IN (?1, ?2, ?3) ORDER BY url = ?1 DESC LIMIT 1
 """
-_MOST_WORDS = 64
+_MAX_QUERY_TERMS = 64
 #: Characters of what is shown of a page that was found, and how many of them before a hit.
-_SHOWN, _BEFORE = 300, 60
+_SNIPPET_CHARS, _CHARS_BEFORE_HIT = 300, 60
 #: How many places of words are looked at.
-_HITS = 1000
+_MAX_HITS = 1000
 
 
-class Document(Struct, frozen=True, kw_only=True):
+class PageDocument(Struct, frozen=True, kw_only=True):
     """A page to be kept: where it is to be found, and what it says."""
 
     url: str
@@ -83,7 +83,7 @@ class Document(Struct, frozen=True, kw_only=True):
     links: tuple[str, ...] = ()
 
 
-class Index:
+class PageIndex:
     """``Source`` over a file; ``:memory:`` for none. Raises ``SetupError`` for one that is no
     index."""
 
@@ -93,19 +93,19 @@ class Index:
                 Path(path).parent.mkdir(parents=True, exist_ok=True)
             self._database = sqlite3.connect(path, check_same_thread=False)
             self._database.executescript(_PAGES)
-            self._grow()
+            self._add_missing_columns()
             self._database.executescript(_WORDS)
         except (OSError, sqlite3.Error) as error:
             raise SetupError(f"The index {path} cannot be used: {error}") from None
         self._lock = Lock()
 
-    def _grow(self) -> None:
+    def _add_missing_columns(self) -> None:
         columns = {row[1] for row in self._database.execute("PRAGMA table_info(pages)")}
-        for name, kind in _LATER.items():
+        for name, kind in _ADDED_COLUMNS.items():
             if name not in columns:
                 self._database.execute(f"ALTER TABLE pages ADD COLUMN {name} {kind}")
 
-    async def add(self, documents: Iterable[Document], source: str = "") -> int:
+    async def add(self, documents: Iterable[PageDocument], source: str = "") -> int:
         """Keep them; one of the same URL is replaced. ``source``: the folder or file they were read
         from. Returns how many there were."""
         rows = [
@@ -135,9 +135,9 @@ class Index:
                 )
             return len(rows)
 
-        return await self._with(write)
+        return await self._run_locked(write)
 
-    async def keep(self, source: str, urls: Collection[str]) -> int:
+    async def remove_missing(self, source: str, urls: Collection[str]) -> int:
         """Forget the pages of a source that are not among these. Returns how many there were."""
 
         def write() -> int:
@@ -147,12 +147,12 @@ class Index:
                 self._database.executemany("DELETE FROM pages WHERE url = ?", gone)
             return len(gone)
 
-        return await self._with(write)
+        return await self._run_locked(write)
 
     async def list(self, prefix: str = "") -> tuple[tuple[str, str], ...]:
         """URL and title of the pages whose URL begins so, in order."""
         query = "SELECT url, title FROM pages WHERE substr(url, 1, ?) = ? ORDER BY url"
-        return await self._with(
+        return await self._run_locked(
             lambda: tuple(self._database.execute(query, (len(prefix), prefix)).fetchall())
         )
 
@@ -166,32 +166,32 @@ class Index:
                 )
             return found.rowcount
 
-        return await self._with(write)
+        return await self._run_locked(write)
 
     async def count(self) -> int:
         """How many pages there are."""
-        return await self._with(
+        return await self._run_locked(
             lambda: int(self._database.execute("SELECT count(*) FROM pages").fetchone()[0])
         )
 
-    async def search(self, query: str, asked: Asked) -> tuple[Found, ...]:
-        words = words_asked(query)[:_MOST_WORDS]
+    async def search(self, query: str, options: SearchOptions) -> tuple[SearchResult, ...]:
+        words = words_asked(query)[:_MAX_QUERY_TERMS]
 
-        def read() -> list[Found]:
+        def read() -> list[SearchResult]:
             rows = self._database.execute(_SEARCH, (" OR ".join(f'"{word}"' for word in words),))
-            allowed = (row for row in rows if asked.allows(row[0]))
-            best = islice(allowed, asked.count)
+            allowed = (row for row in rows if options.allows(row[0]))
+            best = islice(allowed, options.count)
             return [
-                Found(url=url, title=title, text=_shown(unlinked(text), words))
+                SearchResult(url=url, title=title, text=_snippet(strip_links(text), words))
                 for url, title, text in best
             ]
 
-        found = await self._read(read) if words else []
+        found = await self._run_query(read) if words else []
         if not found and not await self.count():
             raise ToolError("Nothing can be found: the index of this server is empty.")
         return tuple(found)
 
-    async def page(self, url: str) -> Page:
+    async def page(self, url: str) -> WebPage:
         plain, _, _ = url.partition("#")
         twin = plain.removesuffix("/") if plain.endswith("/") else f"{plain}/"
 
@@ -201,26 +201,26 @@ class Index:
             ).fetchone()
             return row
 
-        row = await self._read(read)
+        row = await self._run_query(read)
         if row is None:
             raise ToolError(f"The page {url} is not in the index.")
         found, title, text, links = row
         return await asyncio.to_thread(
-            Page.of, found, title, text, tuple(links.split("\n")) if links else ()
+            WebPage.from_text, found, title, text, tuple(links.split("\n")) if links else ()
         )
 
     async def close(self) -> None:
-        await self._with(self._database.close)
+        await self._run_locked(self._database.close)
 
-    async def _read(self, work: Callable[[], _T]) -> _T:
+    async def _run_query(self, work: Callable[[], _T]) -> _T:
         """For a model. Raises ``ToolError``: another process may be writing just now."""
         try:
-            return await self._with(work)
+            return await self._run_locked(work)
         except sqlite3.Error:
             _log.exception("the index could not be read")
             raise ToolError("The index of this server cannot be read now.") from None
 
-    async def _with(self, work: Callable[[], _T]) -> _T:
+    async def _run_locked(self, work: Callable[[], _T]) -> _T:
         def locked() -> _T:
             with self._lock:
                 return work()
@@ -228,18 +228,22 @@ class Index:
         return await asyncio.to_thread(locked)
 
 
-def _shown(text: str, words: list[str]) -> str:
+def _snippet(text: str, words: list[str]) -> str:
     """What a page says where most of the words stand together."""
     # Endings differ: "fjords" is found by "fjord".
     stems = [re.escape(word[: max(3, len(word) - 2)]) for word in words]
-    places = [hit.start() for hit in islice(re.finditer("|".join(stems), text, re.I), _HITS)]
+    places = [hit.start() for hit in islice(re.finditer("|".join(stems), text, re.I), _MAX_HITS)]
     best, most = 0, 0
     for at, place in enumerate(places):
-        near = {text[p : p + 3].lower() for p in places[at:] if p < place + _SHOWN - _BEFORE}
+        near = {
+            text[p : p + 3].lower()
+            for p in places[at:]
+            if p < place + _SNIPPET_CHARS - _CHARS_BEFORE_HIT
+        }
         if len(near) > most:
             best, most = place, len(near)
-    start = max(0, best - _BEFORE)
+    start = max(0, best - _CHARS_BEFORE_HIT)
     start = 0 if start == 0 else max(text.find(" ", start, best), start - 1) + 1
-    end = start + _SHOWN
+    end = start + _SNIPPET_CHARS
     end = len(text) if end >= len(text) else max(text.rfind(" ", best, end), best + 1)
     return f"{'… ' if start else ''}{text[start:end].strip()}{' …' if end < len(text) else ''}"

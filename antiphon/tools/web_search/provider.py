@@ -12,16 +12,23 @@ from typing import Any
 
 from antiphon.errors import ToolError
 from antiphon.tools.arguments import parse_arguments
-from antiphon.tools.base import CallContext, ResponseContext, Result, Step, ToolFunction, Toolset
+from antiphon.tools.base import (
+    CallContext,
+    ResponseContext,
+    ToolFunction,
+    ToolProgress,
+    ToolResult,
+    Toolset,
+)
 from antiphon.wire import tools as tl
 from antiphon.wire.items import Item, WebSearchCall
 
-from .browser import Browser, Shown, Source
-from .citations import of_pages
-from .page import Page, domain
-from .request import asked_by, check, place
+from .browser import Browser, PageSource, StepResult
+from .citations import page_citation_notation
+from .page import WebPage, domain
+from .request import check_tool, describe_location, search_options
 
-__all__ = ["TYPES", "WebSearch"]
+__all__ = ["TYPES", "WebSearchProvider"]
 
 #: The types of tools that are this one.
 TYPES = (
@@ -31,7 +38,7 @@ TYPES = (
     "web_search_preview_2025_03_11",
 )
 _NAMESPACE = "browser"
-_SOURCES, _RESULTS = "web_search_call.action.sources", "web_search_call.results"
+_INCLUDE_SOURCES, _INCLUDE_RESULTS = "web_search_call.action.sources", "web_search_call.results"
 
 _NUMBER = re.compile(r"-?\d{1,9}")
 _CURSOR = {"type": "integer", "description": "The number of a page that was shown; the last one."}
@@ -61,73 +68,79 @@ _FUNCTIONS: Mapping[str, tuple[str, Mapping[str, Any], tuple[str, ...]]] = {
 }
 
 #: What a call is before its arguments are known: clients want to see a whole action.
-_BEGUN: Mapping[str, Mapping[str, Any]] = {
+_INITIAL_ACTIONS: Mapping[str, Mapping[str, Any]] = {
     "search": {"type": "search", "query": "", "queries": []},
     "open": {"type": "open_page", "url": None},
     "find": {"type": "find_in_page", "url": "", "pattern": ""},
 }
 
-_Step = Callable[[Browser, Mapping[str, Any], int], Awaitable[Shown]]
+_StepFunction = Callable[[Browser, Mapping[str, Any], int], Awaitable[StepResult]]
 
 
-class WebSearch:
+class WebSearchProvider:
     """``Provider`` over a source, which it does not own. ``is_external``: it goes to the web, which
     a request may forbid (``external_web_access``)."""
 
-    def __init__(self, source: Source, *, is_external: bool) -> None:
+    def __init__(self, source: PageSource, *, is_external: bool) -> None:
         self._source = source
         self._is_external = is_external
 
     def check(self, tool: Any, path: str) -> None:
-        check(tool, path)
+        check_tool(tool, path)
 
-    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
+    def leading_item(self, tool: Any, response: ResponseContext) -> Item | None:
         return None
 
     @asynccontextmanager
-    async def open(self, tool: Any, opening: ResponseContext) -> AsyncIterator[Toolset]:
+    async def open(self, tool: Any, response: ResponseContext) -> AsyncIterator[Toolset]:
         if self._is_external and tool.external_web_access is False:
             yield Toolset()
             return
-        browser = Browser(self._source, asked_by(tool), _before((*opening.items, *opening.begun)))
-        offers = tuple(
+        browser = Browser(
+            self._source,
+            search_options(tool),
+            _earlier_pages((*response.items, *response.interrupted_items)),
+        )
+        functions = tuple(
             ToolFunction(
-                tool=_function(name, place(tool)),
-                shell=WebSearchCall(action=dict(_BEGUN[name])),
-                call=partial(_run, browser, step, opening.include),
-                read=partial(_wanted, name),
+                tool=_function(name, describe_location(tool)),
+                initial_item=WebSearchCall(action=dict(_INITIAL_ACTIONS[name])),
+                handler=partial(_run, browser, step, response.include),
+                parse_fields=partial(_call_fields, name),
                 namespace=_NAMESPACE,
             )
             for name, step in _STEPS.items()
         )
-        yield Toolset(offers=offers, notation=of_pages(browser.shown))
+        yield Toolset(
+            functions=functions, citation_notation=page_citation_notation(browser.page_at)
+        )
 
 
 async def _run(
     browser: Browser,
-    step: _Step,
+    step: _StepFunction,
     include: frozenset[str],
     arguments: str,
     context: CallContext,
-) -> AsyncGenerator[Step | Result, None]:
-    at = browser.begin()
-    yield Step("searching")
+) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+    at = browser.begin_step()
+    yield ToolProgress("searching")
     shown = await step(browser, parse_arguments(arguments), at)
     action = dict(shown.action)
-    if _SOURCES in include and shown.found:
-        action["sources"] = [{"type": "url", "url": one.url} for one in shown.found]
+    if _INCLUDE_SOURCES in include and shown.results:
+        action["sources"] = [{"type": "url", "url": one.url} for one in shown.results]
     fields: dict[str, Any] = {"action": action}
-    if _RESULTS in include and shown.found:
+    if _INCLUDE_RESULTS in include and shown.results:
         fields["results"] = tuple(
-            {"url": one.url, "title": one.title, "text": one.text} for one in shown.found
+            {"url": one.url, "title": one.title, "text": one.text} for one in shown.results
         )
     used = {"web_search": {"num_requests": 1}} if action["type"] == "search" else {}
-    yield Result(text=shown.text, fields=fields, used=used)
+    yield ToolResult(text=shown.text, fields=fields, usage=used)
 
 
-def _wanted(name: str, arguments: str) -> Mapping[str, Any]:
+def _call_fields(name: str, arguments: str) -> Mapping[str, Any]:
     """What a call was to do, of which nothing came."""
-    action = dict(_BEGUN[name])
+    action = dict(_INITIAL_ACTIONS[name])
     try:
         asked = parse_arguments(arguments)
     except ToolError:
@@ -141,40 +154,40 @@ def _wanted(name: str, arguments: str) -> Mapping[str, Any]:
     return {"action": action}
 
 
-async def _search(browser: Browser, asked: Mapping[str, Any], at: int) -> Shown:
-    return await browser.search(_text(asked, "query"), at=at)
+async def _search(browser: Browser, arguments: Mapping[str, Any], at: int) -> StepResult:
+    return await browser.search(_text(arguments, "query"), at=at)
 
 
-async def _open(browser: Browser, asked: Mapping[str, Any], at: int) -> Shown:
-    id = asked.get("id")
+async def _open(browser: Browser, arguments: Mapping[str, Any], at: int) -> StepResult:
+    id = arguments.get("id")
     if isinstance(id, str) and _NUMBER.fullmatch(id.strip()):
         id = int(id)
     if isinstance(id, bool) or not isinstance(id, int | str) or id == "":
         id = None
-    loc, lines = _number(asked, "loc"), _number(asked, "num_lines")
+    loc, lines = _number(arguments, "loc"), _number(arguments, "num_lines")
     return await browser.open(
         id,
-        _number(asked, "cursor"),
+        _number(arguments, "cursor"),
         None if loc is None or loc < 0 else loc,
         None if lines is None or lines < 0 else lines,
         at=at,
     )
 
 
-async def _find(browser: Browser, asked: Mapping[str, Any], at: int) -> Shown:
-    return await browser.find(_text(asked, "pattern"), _number(asked, "cursor"), at=at)
+async def _find(browser: Browser, arguments: Mapping[str, Any], at: int) -> StepResult:
+    return await browser.find(_text(arguments, "pattern"), _number(arguments, "cursor"), at=at)
 
 
-_STEPS: Mapping[str, _Step] = {"search": _search, "open": _open, "find": _find}
+_STEPS: Mapping[str, _StepFunction] = {"search": _search, "open": _open, "find": _find}
 
 
-def _before(items: Sequence[Item]) -> tuple[Page | None, ...]:
+def _earlier_pages(items: Sequence[Item]) -> tuple[WebPage | None, ...]:
     """The pages of steps that were taken before, as far as their items tell: cursors go on from
     there, and what is cited of them keeps its URL."""
-    return tuple(_step_of(item) for item in items if isinstance(item, WebSearchCall))
+    return tuple(_page_of_call(item) for item in items if isinstance(item, WebSearchCall))
 
 
-def _step_of(call: WebSearchCall) -> Page | None:
+def _page_of_call(call: WebSearchCall) -> WebPage | None:
     action = call.action if isinstance(call.action, dict) else {}
     if call.status != "completed":
         return None
@@ -182,9 +195,9 @@ def _step_of(call: WebSearchCall) -> Page | None:
         sources = action.get("sources")
         urls = [one.get("url") for one in sources or () if isinstance(one, dict)]
         links = tuple((url, 0) for url in urls if isinstance(url, str))
-        return Page(url="", title="", links=links, found=())
+        return WebPage(url="", title="", links=links, results=())
     url = action.get("url")
-    return Page(url=url, title=domain(url)) if isinstance(url, str) and url else None
+    return WebPage(url=url, title=domain(url)) if isinstance(url, str) and url else None
 
 
 def _function(name: str, place: str) -> tl.Function:
@@ -202,15 +215,15 @@ def _function(name: str, place: str) -> tl.Function:
     )
 
 
-def _text(asked: Mapping[str, Any], name: str) -> str:
-    value = asked.get(name)
+def _text(arguments: Mapping[str, Any], name: str) -> str:
+    value = arguments.get(name)
     if not isinstance(value, str) or not value.strip():
         raise ToolError(f"'{name}' is missing.")
     return value.strip()
 
 
-def _number(asked: Mapping[str, Any], name: str) -> int | None:
-    value = asked.get(name)
+def _number(arguments: Mapping[str, Any], name: str) -> int | None:
+    value = arguments.get(name)
     if isinstance(value, bool) or not isinstance(value, int):
         return None
     return value

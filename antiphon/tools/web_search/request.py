@@ -11,74 +11,76 @@ from msgspec import UNSET
 from antiphon.wire.parsing.errors import bad_pattern, bad_type, bad_value, kind_of, too_long
 from antiphon.wire.parsing.fields import Json, array, fields_of, known
 
-from .browser import Asked
+from .browser import SearchOptions
 
-__all__ = ["asked_by", "check", "place"]
+__all__ = ["check_tool", "describe_location", "search_options"]
 
 #: How much is shown: results of a search, characters of a view.
 _SIZES: Mapping[str, tuple[int, int]] = {"low": (5, 2000), "medium": (10, 4000), "high": (20, 8000)}
-_MOST_DOMAINS = 100
+_MAX_DOMAINS = 100
 #: A name without scheme and path, as the API has it.
 _DOMAIN = re.compile(r"[^\s/:?#@\[\]]{1,253}")
 _COUNTRY = re.compile(r"[A-Za-z]{2}")
-_PLACE = ("city", "region", "country", "timezone")
-_LONGEST = 128
+_LOCATION_FIELDS = ("city", "region", "country", "timezone")
+_MAX_LOCATION_LENGTH = 128
 #: What may be asked for; the first is what is found.
-_KINDS = ("text", "image")
+_CONTENT_TYPES = ("text", "image")
 
 
-def check(tool: Any, path: str) -> None:
+def check_tool(tool: Any, path: str) -> None:
     """Raises ``InvalidRequest``, with the path of what is wrong or cannot be done."""
     filters = known(_filters(tool), ("allowed_domains", "blocked_domains"), f"{path}.filters")
     for name, domains in filters.items():
         _check_domains(domains, f"{path}.filters.{name}")
-    location = known(_location(tool), ("type", *_PLACE), f"{path}.user_location")
+    location = known(_location(tool), ("type", *_LOCATION_FIELDS), f"{path}.user_location")
     for name, value in location.items():
-        _check_place(name, value, f"{path}.user_location.{name}")
+        _check_location(name, value, f"{path}.user_location.{name}")
     kinds = () if tool.search_content_types is UNSET else tool.search_content_types
     for at, kind in enumerate(kinds):
         # Codex always names both, and takes what is found.
-        if kind not in _KINDS or "text" not in kinds:
-            raise bad_value(f"{path}.search_content_types[{at}]", kind, _KINDS[:1])
+        if kind not in _CONTENT_TYPES or "text" not in kinds:
+            raise bad_value(f"{path}.search_content_types[{at}]", kind, _CONTENT_TYPES[:1])
 
 
 def _check_domains(domains: Any, path: str) -> None:
-    for at, one in enumerate(array(domains, path, _MOST_DOMAINS)):
+    for at, one in enumerate(array(domains, path, _MAX_DOMAINS)):
         if not isinstance(one, str):
             raise bad_type(f"{path}[{at}]", "a string", kind_of(one))
         if not _DOMAIN.fullmatch(one):
             raise bad_pattern(f"{path}[{at}]", _DOMAIN.pattern)
 
 
-def _check_place(name: str, value: Any, path: str) -> None:
+def _check_location(name: str, value: Any, path: str) -> None:
     if not isinstance(value, str):
         raise bad_type(path, "a string", kind_of(value))
-    if len(value) > _LONGEST:
-        raise too_long(path, len(value), _LONGEST)
+    if len(value) > _MAX_LOCATION_LENGTH:
+        raise too_long(path, len(value), _MAX_LOCATION_LENGTH)
     if name == "type" and value != "approximate":
         raise bad_value(path, value, ("approximate",))
     if name == "country" and not _COUNTRY.fullmatch(value):
         raise bad_pattern(path, _COUNTRY.pattern)
 
 
-def asked_by(tool: Any) -> Asked:
+def search_options(tool: Any) -> SearchOptions:
     """As searches are told it."""
     size = "medium" if tool.search_context_size is UNSET else tool.search_context_size
     count, room = _SIZES[size]
     filters = _filters(tool)
-    return Asked(
+    return SearchOptions(
         count=count,
-        room=room,
-        allowed=tuple(filters.get("allowed_domains", ())),
-        blocked=tuple(filters.get("blocked_domains", ())),
+        max_view_chars=room,
+        allowed_domains=tuple(filters.get("allowed_domains", ())),
+        blocked_domains=tuple(filters.get("blocked_domains", ())),
         location=_location(tool),
     )
 
 
-def place(tool: Any) -> str:
+def describe_location(tool: Any) -> str:
     """Where the user is, in words; nothing if it is not said."""
     location = _location(tool)
-    return ", ".join(" ".join(location[name].split()) for name in _PLACE if location.get(name))
+    return ", ".join(
+        " ".join(location[name].split()) for name in _LOCATION_FIELDS if location.get(name)
+    )
 
 
 def _filters(tool: Any) -> Json:

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.tools.base import Step
-from antiphon.tools.client_tools.shell_arguments import Commands, commands_of
+from antiphon.tools.base import ToolProgress
+from antiphon.tools.client_tools.shell_arguments import CommandObserver, shell_action
 
 
-def told(steps: Sequence[Step]) -> list[str]:
+def told(steps: Sequence[ToolProgress]) -> list[str]:
     """The commands, each from ``added`` by its deltas to ``done``."""
     found: list[str] = []
     said: list[str] | None = None
@@ -35,12 +35,12 @@ def told(steps: Sequence[Step]) -> list[str]:
     return found
 
 
-def written(text: str, cuts: Sequence[int] = ()) -> list[Step]:
-    writing = Commands()
+def written(text: str, cuts: Sequence[int] = ()) -> list[ToolProgress]:
+    writing = CommandObserver()
     places = sorted({0, len(text), *(cut % (len(text) + 1) for cut in cuts)})
     pieces = [text[a:b] for a, b in pairwise(places)]
     steps = [step for piece in pieces for step in writing.feed(piece)]
-    return [*steps, *writing.end(text)]
+    return [*steps, *writing.finish(text)]
 
 
 @pytest.mark.parametrize(
@@ -63,19 +63,19 @@ def written(text: str, cuts: Sequence[int] = ()) -> list[Step]:
     ],
 )
 def test_what_is_told_is_what_is_run(text: str) -> None:
-    whole = commands_of(text)["commands"]
+    whole = shell_action(text)["commands"]
     assert told(written(text)) == whole
     assert told(written(text, range(len(text)))) == whole
 
 
 def test_they_are_told_while_they_are_written() -> None:
-    writing = Commands()
+    writing = CommandObserver()
     steps = [list(writing.feed(piece)) for piece in ('{"commands": ["l', "s -", 'a", "p', "wd")]
     names = [[step.name.removeprefix("command.") for step in each] for each in steps]
     assert names == [["added", "delta"], ["delta"], ["delta", "done", "added", "delta"], ["delta"]]
-    (done,) = writing.cut()
+    (done,) = writing.abort()
     assert (done.name, done.fields["command"]) == ("command.done", "pwd")
-    assert list(writing.cut()) == []
+    assert list(writing.abort()) == []
 
 
 @given(st.lists(st.text(), max_size=4), st.lists(st.integers(0, 400), max_size=12), st.booleans())
@@ -83,7 +83,7 @@ def test_however_it_is_cut_the_same_is_told(
     commands: list[str], cuts: list[int], plain: bool
 ) -> None:
     text = json.dumps({"commands": commands}, ensure_ascii=plain)
-    assert told(written(text, cuts)) == commands_of(text)["commands"]
+    assert told(written(text, cuts)) == shell_action(text)["commands"]
 
 
 @given(
@@ -95,7 +95,7 @@ def test_whatever_is_written_every_command_has_its_end(text: str, cuts: list[int
 
 
 def test_long_commands_cost_what_they_are() -> None:
-    writing: Any = Commands()
+    writing: Any = CommandObserver()
     list(writing.feed('{"commands": ["'))
     for _ in range(2000):
         list(writing.feed("x" * 50))

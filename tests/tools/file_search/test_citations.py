@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.stream.deltas import Annotate, Text
-from antiphon.tools.citations import Citations
-from antiphon.tools.file_search.citations import of_files
+from antiphon.tools.citations import CitationReader
+from antiphon.tools.file_search.citations import file_citation_notation
 from antiphon.wire.parts import FileCitation
 
 TEXT = "Oslo 【f1】. A 【 b 【f9】 c【f2†two.txt】 【f1†L2-L3】end 【f1"
@@ -17,8 +17,10 @@ READ = "Oslo. A 【 b 【f9】 cend 【f1"
 
 
 def read(pieces: list[str]) -> tuple[str, list[tuple[str, int]]]:
-    reader = Citations([of_files({1: ("file-1", "one.txt"), 2: ("file-2", "two.txt")}.get)])
-    deltas = [d for piece in pieces for d in reader.feed(Text(piece))] + list(reader.end())
+    reader = CitationReader(
+        [file_citation_notation({1: ("file-1", "one.txt"), 2: ("file-2", "two.txt")}.get)]
+    )
+    deltas = [d for piece in pieces for d in reader.feed(Text(piece))] + list(reader.finish())
     text = ""
     cited = []
     for delta in deltas:
@@ -40,6 +42,6 @@ def test_marks_become_citations_wherever_the_text_is_cut(cuts: set[int]) -> None
 
 
 def test_what_is_never_closed_is_not_waited_for() -> None:
-    reader = Citations([of_files(lambda number: None)])
+    reader = CitationReader([file_citation_notation(lambda number: None)])
     said = list(reader.feed(Text("【" + "x" * 300)))
     assert [d.text for d in said if isinstance(d, Text)] == ["【" + "x" * 300]

@@ -8,16 +8,16 @@ from typing import Any
 
 from antiphon.errors import BackendError
 from antiphon.tools.image_generation.base import (
+    GeneratedImage,
     Image,
     ImageRequest,
-    Made,
-    Order,
-    Partial,
-    Unable,
-    image_of,
+    ImageTask,
+    PartialImage,
+    UnsupportedOption,
+    read_image,
 )
-from antiphon.tools.image_generation.conversation_images import Sources
-from antiphon.tools.image_generation.provider import ImageGeneration, Rules
+from antiphon.tools.image_generation.conversation_images import ImageSources
+from antiphon.tools.image_generation.provider import ImageGenerationProvider, ImagePolicy
 from tests.attachments.samples import png
 from tests.conformance.boxes import Uploads
 
@@ -32,7 +32,7 @@ USED = {
 
 
 def painted(width: int = 2, height: int = 3, color: tuple[int, int, int] = (200, 10, 10)) -> Image:
-    image = image_of(png(width, height, color))
+    image = read_image(png(width, height, color))
     assert image is not None
     return image
 
@@ -46,7 +46,7 @@ class Painter:
         self.more = more
         self.edits = edits
         self.masks = masks
-        self.orders: list[Order] = []
+        self.orders: list[ImageTask] = []
         self.left = 0
         self.waiting = asyncio.Event()
         #: What a client does that leaves.
@@ -54,16 +54,16 @@ class Painter:
 
     def check(self, wish: ImageRequest) -> None:
         if wish.complexity is not None:
-            raise Unable("complexity", "painters do not plan")
+            raise UnsupportedOption("complexity", "painters do not plan")
 
-    async def make(self, order: Order) -> AsyncGenerator[Partial | Made, None]:
+    async def make(self, order: ImageTask) -> AsyncGenerator[PartialImage | GeneratedImage, None]:
         self.orders.append(order)
         try:
-            for part in range(order.wish.partial_images + self.more):
-                yield Partial(painted(color=(part, 0, 0)))
+            for part in range(order.request.partial_images + self.more):
+                yield PartialImage(painted(color=(part, 0, 0)))
             await self._does(order.prompt)
-            size = order.wish.size or (2, 3)
-            yield Made(image=painted(*size, color=(9, 9, len(self.orders))), used=USED)
+            size = order.request.size or (2, 3)
+            yield GeneratedImage(image=painted(*size, color=(9, 9, len(self.orders))), usage=USED)
         except (asyncio.CancelledError, GeneratorExit):
             self.left += 1
             raise
@@ -88,7 +88,9 @@ class Painter:
 
 def provider(
     painter: Painter, uploads: Mapping[tuple[str, str], tuple[str, bytes]] = {}, **rules: Any
-) -> ImageGeneration:
+) -> ImageGenerationProvider:
     """``image_generation`` over a painter."""
-    kept = {"most_pixels": 4096 * 4096, "most_bytes": 100_000, "at_once": 2, **rules}
-    return ImageGeneration(painter, Sources(Uploads(uploads), None, 100_000), Rules(**kept))
+    kept = {"max_pixels": 4096 * 4096, "max_bytes": 100_000, "concurrency": 2, **rules}
+    return ImageGenerationProvider(
+        painter, ImageSources(Uploads(uploads), None, 100_000), ImagePolicy(**kept)
+    )

@@ -11,13 +11,19 @@ import pytest
 
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import BackendError, SetupError
-from antiphon.security.ssrf import network
+from antiphon.security.ssrf import parse_network
 from antiphon.testing.image_generator_check import check_maker
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.image_generation.base import ImageRequest, Made, Order, Partial, Unable
-from antiphon.tools.image_generation.conversation_images import Sources
+from antiphon.tools.image_generation.base import (
+    GeneratedImage,
+    ImageRequest,
+    ImageTask,
+    PartialImage,
+    UnsupportedOption,
+)
+from antiphon.tools.image_generation.conversation_images import ImageSources
 from antiphon.tools.image_generation.images_api import ImagesApi
-from antiphon.tools.image_generation.provider import ImageGeneration, Rules
+from antiphon.tools.image_generation.provider import ImageGenerationProvider, ImagePolicy
 from antiphon.wire.tools import ImageGeneration as Tool
 from tests.attachments.samples import png
 
@@ -29,7 +35,7 @@ KEY = "sk-of-the-operator"
 
 @asynccontextmanager
 async def maker(playing: Studio, *, fetcher: Any = None, most: int = 100_000, **told: Any) -> Any:
-    opened = ImagesApi.open(playing.url, key=KEY, told=told, fetcher=fetcher, most_bytes=most)
+    opened = ImagesApi.open(playing.url, key=KEY, settings=told, fetcher=fetcher, max_bytes=most)
 
     async def at_once(seconds: float) -> None: ...
 
@@ -40,12 +46,12 @@ async def maker(playing: Studio, *, fetcher: Any = None, most: int = 100_000, **
         await opened.close()
 
 
-async def made(over: ImagesApi, **more: Any) -> tuple[list[Partial], Made]:
-    order = Order(prompt="A cat", wish=more.pop("wish", ImageRequest()), **more)
-    async with asyncio.timeout(10), aclosing(over.make(order)) as images:
+async def made(over: ImagesApi, **more: Any) -> tuple[list[PartialImage], GeneratedImage]:
+    order = ImageTask(prompt="A cat", request=more.pop("wish", ImageRequest()), **more)
+    async with asyncio.timeout(10), aclosing(over.generate(order)) as images:
         found = [image async for image in images]
-    assert isinstance(found[-1], Made)
-    return [image for image in found if isinstance(image, Partial)], found[-1]
+    assert isinstance(found[-1], GeneratedImage)
+    return [image for image in found if isinstance(image, PartialImage)], found[-1]
 
 
 async def test_it_keeps_the_contract_of_makers() -> None:
@@ -61,9 +67,11 @@ async def test_it_keeps_the_contract_of_tools() -> None:
         hangs=("image_generation", '{"prompt": "hang"}'),
         refused=(Tool(quality="low"), Tool(size="16")),
     )
-    rules = Rules(most_pixels=10_000, most_bytes=100_000, at_once=2)
+    rules = ImagePolicy(max_pixels=10_000, max_bytes=100_000, concurrency=2)
     async with studio() as playing, maker(playing, without=["quality"]) as over:
-        await check_tool(ImageGeneration(over, Sources(None, None, 100_000), rules), trial)
+        await check_tool(
+            ImageGenerationProvider(over, ImageSources(None, None, 100_000), rules), trial
+        )
 
 
 async def test_an_image_is_asked_for_in_json() -> None:
@@ -92,7 +100,7 @@ async def test_an_image_is_asked_for_in_json() -> None:
     }
     assert previews == [] and image.image.content == png(16, 32, (200, 0, 0))
     assert (image.quality, image.background, image.revised_prompt) == ("low", "opaque", "Revised.")
-    assert image.used == USAGE
+    assert image.usage == USAGE
 
 
 async def test_previews_are_streamed() -> None:
@@ -101,7 +109,7 @@ async def test_previews_are_streamed() -> None:
         (asked,) = playing.asked
     assert asked.fields == {"prompt": "A cat", "stream": True, "partial_images": 2}
     assert [each.image.content for each in previews] == [png(8, 6, (n, 0, 0)) for n in range(2)]
-    assert image.image.size == "8x6" and image.used == USAGE
+    assert image.image.size == "8x6" and image.usage == USAGE
 
 
 async def test_an_edit_is_a_form() -> None:
@@ -133,7 +141,7 @@ async def test_an_edit_is_a_form() -> None:
 
 @asynccontextmanager
 async def fetching(*networks: str) -> AsyncIterator[Fetcher]:
-    allowed = tuple(network(text, "x") for text in networks)
+    allowed = tuple(parse_network(text, "x") for text in networks)
     fetcher = Fetcher.open(most=100_000, clock=lambda: 0.0, networks=allowed)
     try:
         yield fetcher
@@ -209,7 +217,7 @@ async def test_an_operator_says_what_the_upstream_cannot_do() -> None:
             (ImageRequest(quality="low"), "quality"),
             (ImageRequest(output_format="webp"), "output_format"),
         ):
-            with pytest.raises(Unable) as unable:
+            with pytest.raises(UnsupportedOption) as unable:
                 over.check(wish)
             assert unable.value.field == name
 
@@ -220,4 +228,4 @@ async def test_an_operator_says_what_the_upstream_cannot_do() -> None:
 )
 def test_what_is_set_wrong_is_named(told: dict[str, Any], why: str) -> None:
     with pytest.raises(SetupError, match=why):
-        ImagesApi.open("http://h/v1", key=None, told=told, fetcher=None, most_bytes=1)
+        ImagesApi.open("http://h/v1", key=None, settings=told, fetcher=None, max_bytes=1)

@@ -11,16 +11,16 @@ import pytest
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.testing.image_generator_check import check_maker
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.base import CallContext, ResponseContext, Result, Step
-from antiphon.tools.image_generation.base import Image, ImageRequest, image_of
-from antiphon.tools.image_generation.encoding import rewritten
+from antiphon.tools.base import CallContext, ResponseContext, ToolProgress, ToolResult
+from antiphon.tools.image_generation.base import Image, ImageRequest, read_image
+from antiphon.tools.image_generation.encoding import convert_image
 from antiphon.wire import items as it
 from antiphon.wire.tools import ImageGeneration as Tool
 from tests.attachments.samples import GIF, data_url, png
 
 from .painter import USED, Painter, painted, provider
 
-CONTEXT = CallContext(tenant="t", response_id="r", call_id="c", room=1000)
+CONTEXT = CallContext(tenant="t", response_id="r", call_id="c", max_result_bytes=1000)
 RED, BLUE = png(color=(255, 0, 0)), png(color=(0, 0, 255))
 
 
@@ -41,12 +41,12 @@ async def called(painter: Painter, tool: Tool, *calls: str, items: Any = (), **m
     """The steps of the last of these calls."""
     over = provider(painter, **more)
     over.check(tool, "tools[0]")
-    steps: list[Step | Result] = []
+    steps: list[ToolProgress | ToolResult] = []
     async with over.open(tool, opening(*items)) as toolset:
-        (offer,) = toolset.offers
+        (offer,) = toolset.functions
         for arguments in calls:
-            assert offer.call is not None
-            async with aclosing(offer.call(arguments, CONTEXT)) as running:
+            assert offer.handler is not None
+            async with aclosing(offer.handler(arguments, CONTEXT)) as running:
                 steps = [step async for step in running]
     return steps
 
@@ -80,11 +80,11 @@ async def test_what_was_made_is_told() -> None:
     assert names == ["generating", "partial_image", "partial_image"]
     partial = steps[2].fields
     assert partial["partial_image_index"] == 1 and partial["output_format"] == "png"
-    assert image_of(base64.b64decode(partial["partial_image_b64"])) is not None
+    assert read_image(base64.b64decode(partial["partial_image_b64"])) is not None
     result = steps[-1]
     assert result.used == {"image_gen": USED}
     fields = dict(result.fields)
-    image = image_of(base64.b64decode(fields.pop("result")))
+    image = read_image(base64.b64decode(fields.pop("result")))
     assert isinstance(image, Image) and image.size == "8x6"
     assert fields == {
         "action": "generate",
@@ -109,7 +109,7 @@ async def test_what_moderation_stops_is_told_as_openai_does() -> None:
 
 
 async def test_an_image_that_is_too_large_is_none() -> None:
-    result = (await called(Painter(), Tool(), '{"prompt": "x"}', most_bytes=10))[-1]
+    result = (await called(Painter(), Tool(), '{"prompt": "x"}', max_bytes=10))[-1]
     assert result.failed and "too large" in result.text
 
 
@@ -182,7 +182,7 @@ async def test_where_there_are_no_images_a_new_one_is_made() -> None:
 async def test_who_may_only_make_new_ones_is_offered_no_numbers() -> None:
     for over, tool in ((Painter(edits=False), Tool()), (Painter(), Tool(action="generate"))):
         async with provider(over).open(tool, opening(sent(RED))) as toolset:
-            (offer,) = toolset.offers
+            (offer,) = toolset.functions
             assert offer.tool.parameters["properties"].keys() == {"prompt"}  # type: ignore[union-attr,index]
         await called(over, tool, '{"prompt": "x", "images": [1]}', items=(sent(RED),))
         assert over.orders[0].images == ()
@@ -255,13 +255,15 @@ async def test_every_field_reaches_the_maker() -> None:
         '{"prompt": "x"}',
         models={"fine": "painter-2"},
     )
-    assert painter.orders[0].wish == ImageRequest(**{**given, "model": "painter-2"}, size=(16, 32))
+    assert painter.orders[0].request == ImageRequest(
+        **{**given, "model": "painter-2"}, size=(16, 32)
+    )
     frames = {"output_format": "gif", "frame_count": 4, "frame_duration_ms": 100}
     await called(painter, Tool(**frames), '{"prompt": "x"}', model="usual")
-    assert painter.orders[1].wish == ImageRequest(**frames, model="usual")
+    assert painter.orders[1].request == ImageRequest(**frames, model="usual")
     svg = {"output_format": "svg", "svg": {"reasoning": {"effort": "low"}}}
     await called(painter, Tool(**svg, quality="auto", size="auto"), '{"prompt": "x"}')
-    assert painter.orders[2].wish == ImageRequest(**svg)
+    assert painter.orders[2].request == ImageRequest(**svg)
 
 
 async def test_what_its_maker_cannot_do_is_refused() -> None:
@@ -285,16 +287,16 @@ async def test_what_is_not_there_is_refused_before_anything_runs() -> None:
         (Tool(input_image_mask={"image_url": "AAAA"}), (sent(RED),), "input_image_mask"),
     ):
         with pytest.raises(InvalidRequest) as refused:
-            await over.admit(tool, opening(*items), "tools[1]")
+            await over.check_access(tool, opening(*items), "tools[1]")
         assert refused.value.param == f"tools[1].{field}"
-    await over.admit(Tool(action="edit"), opening(sent(RED)), "tools[1]")
+    await over.check_access(Tool(action="edit"), opening(sent(RED)), "tools[1]")
 
 
 @pytest.mark.parametrize("wanted", ["jpeg", "webp"])
 async def test_who_makes_another_format_has_it_rewritten(wanted: str) -> None:
     tool = Tool(output_format=wanted, output_compression=50, size="16x16")
     result = (await called(Painter(), tool, '{"prompt": "x"}'))[-1]
-    image = image_of(base64.b64decode(result.fields["result"]))
+    image = read_image(base64.b64decode(result.fields["result"]))
     assert image is not None and image.format == wanted == result.fields["output_format"]
     assert image.size == "16x16"
 
@@ -304,4 +306,4 @@ async def test_what_cannot_be_rewritten_is_told_as_it_is() -> None:
     result = (await called(Painter(), tool, '{"prompt": "x"}'))[-1]
     assert result.fields["output_format"] == "png"
     broken = Image(b"\x89PNG", "png", 2, 3)
-    assert rewritten(broken, ImageRequest(output_format="webp")) is broken
+    assert convert_image(broken, ImageRequest(output_format="webp")) is broken

@@ -15,12 +15,12 @@ from mcp_types import CallToolResult
 
 from antiphon.errors import InvalidRequest, ToolError
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.base import CallContext, ResponseContext, Result, Toolset
-from antiphon.tools.mcp.provider import Servers
-from antiphon.tools.mcp.request import Listed, function_of
-from antiphon.tools.mcp.results import text_of
-from antiphon.tools.mcp.sessions import Pool
-from antiphon.tools.mcp.transport import Server
+from antiphon.tools.base import CallContext, ResponseContext, ToolResult, Toolset
+from antiphon.tools.mcp.provider import McpProvider
+from antiphon.tools.mcp.request import ListedTool, to_function
+from antiphon.tools.mcp.results import result_text
+from antiphon.tools.mcp.sessions import SessionPool
+from antiphon.tools.mcp.transport import McpServer
 from antiphon.wire import items as it
 from antiphon.wire.tools import Mcp
 
@@ -30,8 +30,8 @@ HERE = (ipaddress.ip_network("127.0.0.1"),)
 
 
 @pytest.fixture
-async def servers() -> AsyncIterator[Servers]:
-    found = Servers({}, Pool(connect_s=20, call_s=20), networks=HERE)
+async def servers() -> AsyncIterator[McpProvider]:
+    found = McpProvider({}, SessionPool(connect_s=20, call_s=20), networks=HERE)
     yield found
     await found.close()
 
@@ -44,15 +44,17 @@ def opening(*items: it.Item, tenant: str = "t") -> ResponseContext:
     return ResponseContext(tenant=tenant, response_id="resp_1", items=items)
 
 
-async def call(found: Toolset, name: str, arguments: str = "{}", tenant: str = "t") -> Result:
+async def call(found: Toolset, name: str, arguments: str = "{}", tenant: str = "t") -> ToolResult:
     """The result of a call, which is all that it tells."""
-    run = next(offer.call for offer in found.offers if offer.tool.name == name)
+    run = next(offer.handler for offer in found.functions if offer.tool.name == name)
     assert run is not None
-    context = CallContext(tenant=tenant, response_id="resp_1", call_id="call_1", room=10_000)
+    context = CallContext(
+        tenant=tenant, response_id="resp_1", call_id="call_1", max_result_bytes=10_000
+    )
     async with aclosing(run(arguments, context)) as steps:
         told = [step async for step in steps]
     (result,) = told
-    assert isinstance(result, Result)
+    assert isinstance(result, ToolResult)
     return result
 
 
@@ -63,19 +65,19 @@ LISTED = it.McpListTools(
 )
 
 
-async def test_a_server_is_listed_and_called(servers: Servers, toys: Toys) -> None:
+async def test_a_server_is_listed_and_called(servers: McpProvider, toys: Toys) -> None:
     async with servers.open(tool(toys.url), opening()) as found:
         listed = {each["name"]: each for each in found.fields["tools"]}
         assert listed["add"]["description"] == "Add two numbers."
         assert listed["add"]["annotations"] == {"readOnlyHint": True}
         assert "annotations" not in listed["delete"]
         assert set(listed["add"]["input_schema"]["properties"]) == {"a", "b"}
-        assert {offer.namespace for offer in found.offers} == {"toys"}
+        assert {offer.namespace for offer in found.functions} == {"toys"}
         result = await call(found, "add", '{"a": 2, "b": 3}')
-        assert result == Result(text="5", fields={"output": "5"})
+        assert result == ToolResult(text="5", fields={"output": "5"})
 
 
-async def test_results_are_words(servers: Servers, toys: Toys) -> None:
+async def test_results_are_words(servers: McpProvider, toys: Toys) -> None:
     async with servers.open(tool(toys.url), opening()) as found:
         told = {name: (await call(found, name)).text for name in ("picture", "resources")}
         assert told["picture"] == "[image of type image/png, 8 bytes]"
@@ -89,7 +91,7 @@ async def test_results_are_words(servers: Servers, toys: Toys) -> None:
         assert '"degrees": 21.5' in weather and '"city": "Oslo"' in weather
 
 
-async def test_failures_are_told_by_kind(servers: Servers, toys: Toys) -> None:
+async def test_failures_are_told_by_kind(servers: McpProvider, toys: Toys) -> None:
     async with servers.open(tool(toys.url), opening()) as found:
         failed = await call(found, "fail")
         error = failed.fields["error"]
@@ -102,7 +104,7 @@ async def test_failures_are_told_by_kind(servers: Servers, toys: Toys) -> None:
 
 
 async def test_a_call_that_takes_too_long_is_given_up(toys: Toys) -> None:
-    servers = Servers({}, Pool(call_s=0.3), networks=HERE)
+    servers = McpProvider({}, SessionPool(call_s=0.3), networks=HERE)
     known = it.McpListTools(server_label="toys", tools=({"name": "hang"}, {"name": "add"}))
     try:
         async with servers.open(tool(toys.url), opening(known)) as found:
@@ -112,14 +114,14 @@ async def test_a_call_that_takes_too_long_is_given_up(toys: Toys) -> None:
         await servers.close()
 
 
-async def test_closing_a_call_cancels_it_at_the_server(servers: Servers, toys: Toys) -> None:
+async def test_closing_a_call_cancels_it_at_the_server(servers: McpProvider, toys: Toys) -> None:
     async with servers.open(tool(toys.url), opening()) as found:
         task = asyncio.create_task(call(found, "hang", '{"name": "mine"}'))
         await _until(lambda: "hang mine" in toys.log)
         task.cancel()
         await _until(lambda: "cancelled mine" in toys.log)
         assert (await call(found, "add", '{"a": 1, "b": 1}')).text == "2"  # of the same session
-    assert servers._pool.sessions == 1
+    assert servers._pool.session_count == 1
 
 
 async def _until(what: Callable[[], bool]) -> None:
@@ -128,11 +130,11 @@ async def _until(what: Callable[[], bool]) -> None:
             await asyncio.sleep(0.01)
 
 
-async def test_sse_is_found_by_trying(servers: Servers, toys: Toys) -> None:
+async def test_sse_is_found_by_trying(servers: McpProvider, toys: Toys) -> None:
     async with servers.open(tool(f"{toys.root}/sse"), opening()) as found:
         assert (await call(found, "add", '{"a": 2, "b": 2}')).text == "4"
         assert (await call(found, "fail")).failed
-    only = Servers({"toys": Server(url=f"{toys.root}/sse", transport="http")}, Pool())
+    only = McpProvider({"toys": McpServer(url=f"{toys.root}/sse", transport="http")}, SessionPool())
     with pytest.raises(ToolError, match="405"):
         async with only.open(Mcp(server_label="toys"), opening()):
             pass
@@ -141,8 +143,8 @@ async def test_sse_is_found_by_trying(servers: Servers, toys: Toys) -> None:
 
 async def test_a_process_that_died_is_reached_again() -> None:
     """It is started again for the next call; the call it died of is not."""
-    process = Server(command=sys.executable, args=(str(TOYS), "stdio"))
-    servers = Servers({"toys": process}, Pool(connect_s=20))
+    process = McpServer(command=sys.executable, args=(str(TOYS), "stdio"))
+    servers = McpProvider({"toys": process}, SessionPool(connect_s=20))
     try:
         never = Mcp(server_label="toys", require_approval="never")
         async with servers.open(never, opening()) as found:
@@ -155,9 +157,9 @@ async def test_a_process_that_died_is_reached_again() -> None:
 
 async def test_a_session_that_is_found_to_be_over_is_made_anew() -> None:
     """Nobody hears of it: the server did not."""
-    process = Server(command=sys.executable, args=(str(TOYS), "stdio"))
-    pool = Pool(connect_s=20)
-    servers = Servers({"toys": process}, pool)
+    process = McpServer(command=sys.executable, args=(str(TOYS), "stdio"))
+    pool = SessionPool(connect_s=20)
+    servers = McpProvider({"toys": process}, pool)
 
     def is_over() -> bool:
         (entry,) = pool._entries.values()
@@ -176,7 +178,7 @@ async def test_a_session_that_is_found_to_be_over_is_made_anew() -> None:
 
 
 async def test_a_server_that_was_started_again_is_reached(tmp_path: Path) -> None:
-    servers = Servers({}, Pool(), networks=HERE)
+    servers = McpProvider({}, SessionPool(), networks=HERE)
     with running(tmp_path / "log") as toys:
         asked = tool(toys.url)
         async with servers.open(asked, opening()) as found:
@@ -189,19 +191,19 @@ async def test_a_server_that_was_started_again_is_reached(tmp_path: Path) -> Non
     await servers.close()
 
 
-async def test_what_is_listed_is_not_listed_again(servers: Servers) -> None:
+async def test_what_is_listed_is_not_listed_again(servers: McpProvider) -> None:
     """Nobody is dialled until a tool is called."""
     asked = tool("http://127.0.0.1:9/mcp")
-    assert servers.lead(asked, opening(LISTED)) is None
-    assert servers.lead(asked, opening()) is not None
+    assert servers.leading_item(asked, opening(LISTED)) is None
+    assert servers.leading_item(asked, opening()) is not None
     async with servers.open(asked, opening(LISTED)) as found:
-        assert [offer.tool.name for offer in found.offers] == ["add"]
-        assert servers._pool.sessions == 0
+        assert [offer.tool.name for offer in found.functions] == ["add"]
+        assert servers._pool.session_count == 0
         error = (await call(found, "add")).fields["error"]
         assert "could not be reached" in error["message"]
 
 
-async def test_what_cannot_be_listed_is_a_tool_error(servers: Servers, toys: Toys) -> None:
+async def test_what_cannot_be_listed_is_a_tool_error(servers: McpProvider, toys: Toys) -> None:
     for path, why in (("/locked", "401 (Unauthorized)"), ("/broken", "503 (Service Unavailable)")):
         with pytest.raises(ToolError, match=why.replace("(", r"\(").replace(")", r"\)")):
             async with servers.open(tool(toys.root + path), opening()):
@@ -211,27 +213,29 @@ async def test_what_cannot_be_listed_is_a_tool_error(servers: Servers, toys: Toy
         assert (await call(found, "whoami")).text == "Bearer secret yes"
 
 
-async def test_sessions_are_of_one_tenant_and_one_credential(servers: Servers, toys: Toys) -> None:
+async def test_sessions_are_of_one_tenant_and_one_credential(
+    servers: McpProvider, toys: Toys
+) -> None:
     for tenant in ("a", "b"):
         for key in ("one", "two", "one"):
             asked = tool(toys.url, authorization=key)
             async with servers.open(asked, opening(tenant=tenant)) as found:
                 assert (await call(found, "whoami", tenant=tenant)).text == f"Bearer {key} None"
-    assert servers._pool.sessions == 4
+    assert servers._pool.session_count == 4
 
 
 async def test_unused_sessions_are_left(toys: Toys) -> None:
-    pool = Pool(idle_s=0)
-    servers = Servers({}, pool, networks=HERE)
+    pool = SessionPool(idle_s=0)
+    servers = McpProvider({}, pool, networks=HERE)
     async with servers.open(tool(toys.url), opening()) as found:
-        await _until(lambda: pool.sessions == 0)
+        await _until(lambda: pool.session_count == 0)
         assert (await call(found, "add", '{"a": 1, "b": 2}')).text == "3"
     await servers.close()
-    assert pool.sessions == 0
+    assert pool.session_count == 0
 
 
 async def test_a_session_opened_by_one_task_is_used_and_left_by_others(
-    servers: Servers, toys: Toys
+    servers: McpProvider, toys: Toys
 ) -> None:
     async def use() -> str:
         async with servers.open(tool(toys.url), opening()) as found:
@@ -239,11 +243,11 @@ async def test_a_session_opened_by_one_task_is_used_and_left_by_others(
 
     tasks = [asyncio.create_task(use()) for _ in range(8)]
     assert await asyncio.gather(*tasks) == ["3"] * 8
-    assert servers._pool.sessions == 1
+    assert servers._pool.session_count == 1
     await asyncio.create_task(servers.close())
 
 
-async def test_the_contract(servers: Servers, toys: Toys) -> None:
+async def test_the_contract(servers: McpProvider, toys: Toys) -> None:
     await check_tool(
         servers,
         Trial(
@@ -262,14 +266,14 @@ async def test_the_contract(servers: Servers, toys: Toys) -> None:
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "localhost", "[::1]", "127。0。0。1", "2130706433"])
 async def test_requests_do_not_reach_this_machine(toys: Toys, host: str) -> None:
-    servers = Servers({}, Pool())
+    servers = McpProvider({}, SessionPool())
     with pytest.raises(ToolError, match=r"not a public one|could not be reached"):
         async with servers.open(tool(f"http://{host}:{toys.port}/mcp"), opening()):
             pass
     await servers.close()
 
 
-async def test_redirects_elsewhere_are_not_followed(servers: Servers, toys: Toys) -> None:
+async def test_redirects_elsewhere_are_not_followed(servers: McpProvider, toys: Toys) -> None:
     with pytest.raises(ToolError, match="307"):
         async with servers.open(tool(f"{toys.root}/elsewhere"), opening()):
             pass
@@ -280,7 +284,9 @@ async def test_redirects_elsewhere_are_not_followed(servers: Servers, toys: Toys
 
 def names(found: Toolset, *, asked: bool | None = None) -> set[str]:
     return {
-        offer.tool.name for offer in found.offers if asked is None or (offer.call is None) is asked
+        offer.tool.name
+        for offer in found.functions
+        if asked is None or (offer.handler is None) is asked
     }
 
 
@@ -307,7 +313,7 @@ THREE = it.McpListTools(
     ],
 )
 @pytest.mark.requirement("VN-32")
-async def test_allowed_tools(servers: Servers, given: Any, kept: set[str]) -> None:
+async def test_allowed_tools(servers: McpProvider, given: Any, kept: set[str]) -> None:
     given = tuple(given) if isinstance(given, list) else given
     async with servers.open(tool("http://x/", allowed_tools=given), opening(THREE)) as found:
         assert names(found) == kept
@@ -333,16 +339,16 @@ async def test_allowed_tools(servers: Servers, given: Any, kept: set[str]) -> No
         ),
     ],
 )
-async def test_require_approval(servers: Servers, given: Any, asked: set[str]) -> None:
+async def test_require_approval(servers: McpProvider, given: Any, asked: set[str]) -> None:
     wanted = Mcp(server_label="toys", server_url="http://x/", **given)
     async with servers.open(wanted, opening(THREE)) as found:
         assert names(found, asked=True) == asked
-        for offer in found.offers:
-            kind = it.McpApprovalRequest if offer.call is None else it.McpCall
-            assert isinstance(offer.shell, kind)
+        for offer in found.functions:
+            kind = it.McpApprovalRequest if offer.handler is None else it.McpCall
+            assert isinstance(offer.initial_item, kind)
 
 
-async def test_what_was_allowed_is_run_once(servers: Servers, toys: Toys) -> None:
+async def test_what_was_allowed_is_run_once(servers: McpProvider, toys: Toys) -> None:
     asked = it.McpApprovalRequest(
         id="mcpr_1", server_label="toys", name="add", arguments='{"a": 1, "b": 4}'
     )
@@ -351,19 +357,19 @@ async def test_what_was_allowed_is_run_once(servers: Servers, toys: Toys) -> Non
     ran = it.McpCall(server_label="toys", name="add", arguments="", approval_request_id="mcpr_1")
     wanted = Mcp(server_label="toys", server_url=toys.url)
     async with servers.open(wanted, opening(THREE, asked, allowed)) as found:
-        (first,) = found.first
+        (first,) = found.pending_calls
         assert first.arguments == asked.arguments
-        shell = first.offer.shell
+        shell = first.function.initial_item
         assert isinstance(shell, it.McpCall) and shell.approval_request_id == "mcpr_1"
-        ran_now = await call(Toolset(offers=(first.offer,)), "add", first.arguments)
+        ran_now = await call(Toolset(functions=(first.function,)), "add", first.arguments)
         assert ran_now.text == "5"
     for items in ((THREE, asked), (THREE, asked, denied), (THREE, asked, allowed, ran)):
         async with servers.open(wanted, opening(*items)) as found:
-            assert found.first == ()
+            assert found.pending_calls == ()
     narrow = Mcp(server_label="toys", server_url=toys.url, allowed_tools=("delete",))
     async with servers.open(narrow, opening(THREE, asked, allowed)) as found:
-        (first,) = found.first
-        refused = await call(Toolset(offers=(first.offer,)), "add", first.arguments)
+        (first,) = found.pending_calls
+        refused = await call(Toolset(functions=(first.function,)), "add", first.arguments)
         assert refused.fields["error"]["code"] == -32601
 
 
@@ -384,7 +390,7 @@ async def test_what_was_allowed_is_run_once(servers: Servers, toys: Toys) -> Non
         ({"authorization": "a\nb"}, "headers"),
     ],
 )
-async def test_what_is_refused(servers: Servers, given: Any, param: str) -> None:
+async def test_what_is_refused(servers: McpProvider, given: Any, param: str) -> None:
     wanted = Mcp(**{"server_label": "toys", "server_url": "https://example.org/mcp", **given})
     with pytest.raises(InvalidRequest) as refused:
         servers.check(wanted, "tools[0]")
@@ -399,15 +405,15 @@ async def test_what_is_refused(servers: Servers, given: Any, param: str) -> None
         ({"tunnel_id": "tunnel_" + "a" * 32}, "tunnel_id"),
     ],
 )
-async def test_servers_that_are_not_here(servers: Servers, given: Any, param: str) -> None:
+async def test_servers_that_are_not_here(servers: McpProvider, given: Any, param: str) -> None:
     with pytest.raises(InvalidRequest) as refused:
         servers.check(Mcp(server_label="toys", **given), "tools[0]")
     assert refused.value.param == f"tools[0].{param}"
 
 
 async def test_servers_of_requests_can_be_refused() -> None:
-    mine = Server(url="http://intranet/mcp")
-    servers = Servers({"mine": mine}, Pool(), urls=False)
+    mine = McpServer(url="http://intranet/mcp")
+    servers = McpProvider({"mine": mine}, SessionPool(), urls=False)
     servers.check(Mcp(server_label="mine"), "tools[0]")
     servers.check(Mcp(server_label="other", connector_id="mine"), "tools[0]")
     with pytest.raises(InvalidRequest, match="only MCP servers of its own"):
@@ -431,11 +437,13 @@ async def test_servers_of_requests_can_be_refused() -> None:
     ],
 )
 def test_schemas_are_what_engines_can_enforce(given: Any, shown: Any) -> None:
-    function = function_of(Listed(name="a/b", description="Does.", input_schema=given))
+    function = to_function(ListedTool(name="a/b", description="Does.", input_schema=given))
     assert (function.name, function.parameters) == ("a_b", shown)
     if shown == {"type": "object"}:  # told in words
         assert '"not"' in (function.description or "")
 
 
 def test_structured_content_alone_is_written_out() -> None:
-    assert text_of(CallToolResult(content=[], structured_content={"a": ["é"]})) == '{"a": ["é"]}'
+    assert (
+        result_text(CallToolResult(content=[], structured_content={"a": ["é"]})) == '{"a": ["é"]}'
+    )

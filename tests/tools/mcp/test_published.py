@@ -5,17 +5,17 @@ from __future__ import annotations
 import sys
 
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.mcp.provider import Servers
-from antiphon.tools.mcp.sessions import Pool
-from antiphon.tools.mcp.transport import Server
+from antiphon.tools.mcp.provider import McpProvider
+from antiphon.tools.mcp.sessions import SessionPool
+from antiphon.tools.mcp.transport import McpServer
 from antiphon.wire.tools import Mcp
 
 
 async def test_mcp_server_time() -> None:
-    process = Server(
+    process = McpServer(
         command=sys.executable, args=("-m", "mcp_server_time", "--local-timezone", "Etc/UTC")
     )
-    servers = Servers({"time": process}, Pool())
+    servers = McpProvider({"time": process}, SessionPool())
     try:
         await check_tool(
             servers,

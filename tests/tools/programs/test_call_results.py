@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.sandbox.javascript import Answer
-from antiphon.tools.programs.call_results import call_result, returned
+from antiphon.sandbox.javascript import CallOutcome
+from antiphon.tools.programs.call_results import call_result, return_type
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
@@ -75,7 +75,7 @@ def test_what_came_of_a_call_is_a_value(
     ],
 )
 def test_what_failed_is_thrown(call: tuple[it.Item, ...], why: str) -> None:
-    assert call_result(call, TEXT) == Answer(json.dumps(why), failed=True)
+    assert call_result(call, TEXT) == CallOutcome(json.dumps(why), failed=True)
 
 
 @pytest.mark.parametrize("call", [CALL, SHELL, PATCH])
@@ -84,6 +84,6 @@ def test_what_the_client_has_not_answered_is_not_known(call: it.Item) -> None:
 
 
 def test_types_of_what_calls_come_to() -> None:
-    assert returned(CALL, TEXT) == "string"
-    assert returned(CALL, VALUE) == "Record<string, unknown>"
-    assert "stdout" in returned(SHELL, TEXT) and "status" in returned(PATCH, TEXT)
+    assert return_type(CALL, TEXT) == "string"
+    assert return_type(CALL, VALUE) == "Record<string, unknown>"
+    assert "stdout" in return_type(SHELL, TEXT) and "status" in return_type(PATCH, TEXT)

@@ -6,15 +6,14 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
-from msgspec import UNSET
 
 from antiphon.errors import InvalidRequest
 from antiphon.sandbox.javascript import JavaScript
-from antiphon.security.encryption import Key, Seal
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.testing.tool_check import Trial, check_tool
-from antiphon.tools.allowed_callers import by_the_model, check_callers, for_programs
+from antiphon.tools.allowed_callers import callable_by_model, callable_by_programs, check_callers
 from antiphon.tools.base import ResponseContext
-from antiphon.tools.programs.provider import Programs
+from antiphon.tools.programs.provider import ProgramProvider
 from antiphon.wire import tools as tl
 
 TOOL = tl.ProgrammaticToolCalling()
@@ -24,13 +23,15 @@ OPENING = ResponseContext(tenant="t", response_id="r", items=())
 
 
 @pytest.fixture(scope="module")
-def programs() -> Iterator[Programs]:
+def programs() -> Iterator[ProgramProvider]:
     javascript = JavaScript(step_s=20)
-    yield Programs(javascript, Seal([Key.of(bytes(32))]), clock=lambda: 1.0)
+    yield ProgramProvider(
+        javascript, Encryptor([EncryptionKey.from_secret(bytes(32))]), clock=lambda: 1.0
+    )
     javascript.close()
 
 
-async def test_the_contract_of_tools(programs: Programs) -> None:
+async def test_the_contract_of_tools(programs: ProgramProvider) -> None:
     trial = Trial(
         tool=TOOL,
         works=("program", "text(1)"),
@@ -41,7 +42,7 @@ async def test_the_contract_of_tools(programs: Programs) -> None:
     await check_tool(programs, trial)
 
 
-def test_the_model_is_shown_what_it_can_call(programs: Programs) -> None:
+def test_the_model_is_shown_what_it_can_call(programs: ProgramProvider) -> None:
     sku = {"type": "object", "properties": {"sku": {"type": "string"}}, "required": ["sku"]}
     later = tl.Function(name="later", allowed_callers=BOTH, defer_loading=True)
     alone = tl.Function(name="alone", allowed_callers=ONLY, defer_loading=True)
@@ -50,9 +51,9 @@ def test_the_model_is_shown_what_it_can_call(programs: Programs) -> None:
     )
     stock = tl.Function(name="stock", parameters=sku, allowed_callers=ONLY)
     direct = tl.Function(name="direct")
-    offers = for_programs([stock, direct, later, alone, space])
+    offers = callable_by_programs([stock, direct, later, alone, space])
     assert [each.tool.name for each in offers] == ["stock", "later", "alone", "note"]
-    (offer,) = programs.compose(offers, OPENING).offers
+    (offer,) = programs.compose(offers, OPENING).functions
     told = str(offer.tool.description)
     assert "tools.stock(args: { sku: string }): Promise<string>" in told
     assert "// Notes.\ntools.crm.note(input: string): Promise<string>" in told
@@ -60,11 +61,11 @@ def test_the_model_is_shown_what_it_can_call(programs: Programs) -> None:
     assert "later" not in told and "direct" not in told
 
 
-def test_its_name_is_one_that_nothing_else_has(programs: Programs) -> None:
-    mine = for_programs([tl.Function(name="program", allowed_callers=ONLY)])
-    (offer,) = programs.compose(mine, OPENING).offers
+def test_its_name_is_one_that_nothing_else_has(programs: ProgramProvider) -> None:
+    mine = callable_by_programs([tl.Function(name="program", allowed_callers=ONLY)])
+    (offer,) = programs.compose(mine, OPENING).functions
     assert offer.tool.name == "program_"
-    (offer,) = programs.compose((), OPENING).offers
+    (offer,) = programs.compose((), OPENING).functions
     assert offer.tool.name == "program" and "nothing to call" in str(offer.tool.description)
 
 
@@ -79,16 +80,13 @@ def test_who_may_call_what() -> None:
         ),
         tl.WebSearch(),
     ]
-    kept = by_the_model(tools)
+    kept = callable_by_model(tools)
     assert [getattr(tool, "name", "") for tool in kept] == ["a", "m", ""]
     assert isinstance(kept[1], tl.Namespace) and [each.name for each in kept[1].tools] == ["d"]
-    check_callers([*tools, TOOL], "auto")
+    check_callers([*tools, TOOL])
     with pytest.raises(InvalidRequest) as refused:
-        check_callers(tools, "auto")
+        check_callers(tools)
     assert refused.value.param == "tools[1].allowed_callers"
     with pytest.raises(InvalidRequest) as refused:
-        check_callers([tools[2]], None)
+        check_callers([tools[2]])
     assert refused.value.param == "tools[0].tools[0].allowed_callers"
-    with pytest.raises(InvalidRequest) as refused:
-        check_callers([*tools, TOOL], tl.Choice(type="function", name="b", namespace=UNSET))
-    assert refused.value.param == "tool_choice"

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.tools.programs.typescript import declared, typed
+from antiphon.tools.programs.typescript import function_declaration, schema_type
 
 
 @pytest.mark.parametrize(
@@ -38,16 +38,16 @@ from antiphon.tools.programs.typescript import declared, typed
     ],
 )
 def test_a_schema_is_a_type(schema: Any, said: str) -> None:
-    assert typed(schema) == said
+    assert schema_type(schema) == said
 
 
 def test_deep_schemas_end() -> None:
     schema: dict[str, Any] = {"type": "array"}
     schema["items"] = schema
-    assert typed(schema).startswith("unknown[]")
+    assert schema_type(schema).startswith("unknown[]")
 
 
 def test_functions_are_declared_with_what_they_are_for() -> None:
-    assert declared(("crm", "find-one"), "Finds.\n\nSlow.", "input: string", "string") == (
-        '// Finds.\n// Slow.\ntools.crm["find-one"](input: string): Promise<string>'
-    )
+    assert function_declaration(
+        ("crm", "find-one"), "Finds.\n\nSlow.", "input: string", "string"
+    ) == ('// Finds.\n// Slow.\ntools.crm["find-one"](input: string): Promise<string>')

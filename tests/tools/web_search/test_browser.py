@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from antiphon.attachments.documents import Documents
 from antiphon.errors import ToolError
 from antiphon.stream.deltas import Annotate, Text
-from antiphon.tools.citations import Citations
-from antiphon.tools.web_search.browser import Asked, Browser, Shown
-from antiphon.tools.web_search.citations import of_pages
-from antiphon.tools.web_search.extract import read
-from antiphon.tools.web_search.page import Found, Page
+from antiphon.tools.citations import CitationReader
+from antiphon.tools.web_search.browser import Browser, SearchOptions, StepResult
+from antiphon.tools.web_search.citations import page_citation_notation
+from antiphon.tools.web_search.extract import extract_document
+from antiphon.tools.web_search.page import SearchResult, WebPage
 from antiphon.wire.parts import UrlCitation
 
 NORTH = "https://www.north.example/oslo"
@@ -31,18 +31,18 @@ class Fixed:
     def __init__(self) -> None:
         self.asked: list[str] = []
 
-    async def search(self, query: str, asked: Asked) -> tuple[Found, ...]:
+    async def search(self, query: str, asked: SearchOptions) -> tuple[SearchResult, ...]:
         self.asked.append(query)
         return (
-            Found(url=NORTH, title="Oslo【1†x】", text="All about\nOslo"),
-            Found(url="https://spam.example/a", title="", text="buy"),
+            SearchResult(url=NORTH, title="Oslo【1†x】", text="All about\nOslo"),
+            SearchResult(url="https://spam.example/a", title="", text="buy"),
         )
 
-    async def page(self, url: str) -> Page:
+    async def page(self, url: str) -> WebPage:
         if url != NORTH:
             raise ToolError(f"no {url}")
-        found = await read(url, TEXT.encode(), "text/markdown", Documents())
-        return Page.of(found.url, found.title, found.text, found.links)
+        found = await extract_document(url, TEXT.encode(), "text/markdown", Documents())
+        return WebPage.from_text(found.url, found.title, found.text, found.links)
 
     async def close(self) -> None: ...
 
@@ -50,11 +50,11 @@ class Fixed:
 class Steps:
     """A browser whose steps follow each other."""
 
-    def __init__(self, *before: Page | None, **asked: object) -> None:
-        self.browser = Browser(Fixed(), Asked(**asked), before)  # type: ignore[arg-type]
+    def __init__(self, *before: WebPage | None, **asked: object) -> None:
+        self.browser = Browser(Fixed(), SearchOptions(**asked), before)  # type: ignore[arg-type]
 
-    async def search(self, query: str) -> Shown:
-        return await self.browser.search(query, at=self.browser.begin())
+    async def search(self, query: str) -> StepResult:
+        return await self.browser.search(query, at=self.browser.begin_step())
 
     async def open(
         self,
@@ -62,11 +62,11 @@ class Steps:
         cursor: int | None = None,
         loc: int | None = None,
         lines: int | None = None,
-    ) -> Shown:
-        return await self.browser.open(id, cursor, loc, lines, at=self.browser.begin())
+    ) -> StepResult:
+        return await self.browser.open(id, cursor, loc, lines, at=self.browser.begin_step())
 
-    async def find(self, pattern: str, cursor: int | None = None) -> Shown:
-        return await self.browser.find(pattern, cursor, at=self.browser.begin())
+    async def find(self, pattern: str, cursor: int | None = None) -> StepResult:
+        return await self.browser.find(pattern, cursor, at=self.browser.begin_step())
 
 
 browser = Steps
@@ -133,12 +133,16 @@ async def test_a_hit_is_opened_where_it_stands() -> None:
 
 async def test_what_is_looked_for_may_go_over_links_and_ends_of_lines() -> None:
     text = "Oslo is the [capital](/norway) of Norway. " * 4
-    page = Page.of(NORTH, "Oslo", text.replace("[capital](/norway)", "【0†capital†north.example】"))
-    assert page.find("the CAPITAL  of norway") == (0,), "hits that are shown already are not told"
-    page = Page.of(NORTH, "x", " ".join(f"word{n}" for n in range(99)))
+    page = WebPage.from_text(
+        NORTH, "Oslo", text.replace("[capital](/norway)", "【0†capital†north.example】")
+    )
+    assert page.find_lines("the CAPITAL  of norway") == (0,), (
+        "hits that are shown already are not told"
+    )
+    page = WebPage.from_text(NORTH, "x", " ".join(f"word{n}" for n in range(99)))
     last, first = page.lines[2].split()[-1], page.lines[3].split()[0]
-    assert page.find(f"{last} {first}") == (2,)
-    assert page.find("capital of Sweden") == ()
+    assert page.find_lines(f"{last} {first}") == (2,)
+    assert page.find_lines("capital of Sweden") == ()
 
 
 async def test_hits_are_told_as_long_as_there_is_room() -> None:
@@ -151,9 +155,9 @@ async def test_hits_are_told_as_long_as_there_is_room() -> None:
 @pytest.mark.requirement("WS-CURSORS")
 async def test_steps_are_numbered_also_over_responses_and_failures() -> None:
     earlier = (
-        Page(url="", title="", found=(), links=((NORTH, 0),)),
+        WebPage(url="", title="", results=(), links=((NORTH, 0),)),
         None,
-        Page(url=NORTH, title="n"),
+        WebPage(url=NORTH, title="n"),
     )
     mine = browser(*earlier)
     with pytest.raises(ToolError, match=r"no page \[1\]"):
@@ -161,42 +165,47 @@ async def test_steps_are_numbered_also_over_responses_and_failures() -> None:
     assert (await mine.open(None, 2)).text.startswith(f"[4] Oslo ({NORTH})"), "it is read again"
     assert (await mine.open(0, 0)).text.startswith("[5] Oslo")
     assert (await mine.find("capital", 2)).text.startswith("[6] Oslo")
-    assert mine.browser.shown(3) is None and mine.browser.shown(7) is None
+    assert mine.browser.page_at(3) is None and mine.browser.page_at(7) is None
 
 
 @pytest.mark.requirement("WS-REQUEST")
 async def test_a_page_that_moved_to_where_it_is_not_allowed_is_not_shown() -> None:
     class Moved(Fixed):
-        async def page(self, url: str) -> Page:
-            return Page.of("https://elsewhere.example/", "x", "secret")
+        async def page(self, url: str) -> WebPage:
+            return WebPage.from_text("https://elsewhere.example/", "x", "secret")
 
-    mine = Browser(Moved(), Asked(allowed=("north.example",)))
+    mine = Browser(Moved(), SearchOptions(allowed_domains=("north.example",)))
     with pytest.raises(ToolError, match=r"elsewhere\.example are not allowed"):
-        await mine.open(NORTH, None, None, None, at=mine.begin())
+        await mine.open(NORTH, None, None, None, at=mine.begin_step())
 
 
 async def test_what_a_result_says_is_told_in_short() -> None:
-    long = Found(url=NORTH, title="Oslo", text="word " * 1000)
-    page = Page.listing("x", (long, Found(url="https://b.example/", title="B")))
+    long = SearchResult(url=NORTH, title="Oslo", text="word " * 1000)
+    page = WebPage.from_results("x", (long, SearchResult(url="https://b.example/", title="B")))
     assert len("".join(page.lines)) < 800
     second = next(at for at, line in enumerate(page.lines) if line.startswith("【1†"))
-    assert page.cited(0) == long and page.cited(second - 2) == long
-    assert (page.cited(second) or long).url == "https://b.example/"
-    assert page.cited(None) is None and Page.listing("x", ()).cited(0) is None
+    assert page.citation_target(0) == long and page.citation_target(second - 2) == long
+    assert (page.citation_target(second) or long).url == "https://b.example/"
+    assert (
+        page.citation_target(None) is None
+        and WebPage.from_results("x", ()).citation_target(0) is None
+    )
 
 
 # --- citations -----------------------------------------------------------------------------------
 
 PAGES = (
-    Page.listing("x", (Found(url="https://south.example/", title="South"),)),
-    Page.of(NORTH, "Oslo", "y"),
+    WebPage.from_results("x", (SearchResult(url="https://south.example/", title="South"),)),
+    WebPage.from_text(NORTH, "Oslo", "y"),
 )
 
 
 def cite(texts: Sequence[str]) -> tuple[str, list[UrlCitation]]:
-    citations = Citations([of_pages(lambda at: PAGES[at] if at < len(PAGES) else None)])
+    citations = CitationReader(
+        [page_citation_notation(lambda at: PAGES[at] if at < len(PAGES) else None)]
+    )
     deltas = [out for text in texts for out in citations.feed(Text(text))]
-    deltas += citations.end()
+    deltas += citations.finish()
     said, cited = "", []
     for delta in deltas:
         if isinstance(delta, Text):
@@ -229,8 +238,8 @@ def test_a_line_of_results_cites_the_result() -> None:
 @pytest.mark.requirement("WS-PLAIN")
 def test_a_url_cannot_write_into_the_answer() -> None:
     evil = "https://evil.example/a)![x](https://evil.example/b?<c>\nd"
-    reader = Citations([of_pages({0: Page.of(evil, "E]v", "x")}.get)])
-    deltas = [*reader.feed(Text("x【0†L1】")), *reader.end()]
+    reader = CitationReader([page_citation_notation({0: WebPage.from_text(evil, "E]v", "x")}.get)])
+    deltas = [*reader.feed(Text("x【0†L1】")), *reader.finish()]
     said = "".join(each.text for each in deltas if isinstance(each, Text))
     inside = said.removeprefix("x ([evil.example](").removesuffix("))")
     assert len(said) - len(inside) == len("x ([evil.example](") + 2

@@ -12,10 +12,10 @@ import pytest
 
 from antiphon.attachments.documents import Documents
 from antiphon.errors import SetupError, ToolError
-from antiphon.tools.web_search.browser import Asked, Browser
+from antiphon.tools.web_search.browser import Browser, SearchOptions
 from antiphon.tools.web_search.ddgs import Ddgs
-from antiphon.tools.web_search.live_web import Web
-from antiphon.tools.web_search.page import Page
+from antiphon.tools.web_search.live_web import LiveWeb
+from antiphon.tools.web_search.page import WebPage
 
 pytest.importorskip("ddgs")
 from ddgs import exceptions
@@ -69,7 +69,7 @@ async def finder(engines: Engines) -> AsyncIterator[Ddgs]:
 
 @pytest.mark.requirement("WS-KEYLESS")
 async def test_what_engines_find_is_read(engines: Engines, finder: Ddgs) -> None:
-    found = await finder.find("longest fjord", Asked(count=5))
+    found = await finder.search("longest fjord", SearchOptions(count=5))
     first = found[0]
     assert (first.url, first.title) == ("https://north.example/a", "Fjords & lakes")
     assert first.text == "A fjord is narrow."
@@ -79,16 +79,18 @@ async def test_what_engines_find_is_read(engines: Engines, finder: Ddgs) -> None
 
 
 async def test_domains_and_countries_are_asked_for(engines: Engines, finder: Ddgs) -> None:
-    asked = Asked(
-        allowed=("a.example", "b.example"), blocked=("c.example",), location={"country": "no"}
+    asked = SearchOptions(
+        allowed_domains=("a.example", "b.example"),
+        blocked_domains=("c.example",),
+        location={"country": "no"},
     )
-    await finder.find("fjord", asked)
+    await finder.search("fjord", asked)
     _, fields = next(each for each in engines.asked if "mojeek" in each[0])
     assert fields["q"] == "fjord (site:a.example OR site:b.example) -site:c.example"
     hosts = {url.split("/")[2] for url, _ in engines.asked}
     assert "no.wikipedia.org" in hosts
     engines.asked.clear()
-    await finder.find("fjord", Asked(location={"country": "x.evil/"}))
+    await finder.search("fjord", SearchOptions(location={"country": "x.evil/"}))
     assert "en.wikipedia.org" in {url.split("/")[2] for url, _ in engines.asked}
     assert not [url for url, _ in engines.asked if "evil" in url.split("/")[2]]
 
@@ -98,12 +100,12 @@ async def test_what_a_request_does_not_allow_is_not_shown(finder: Ddgs) -> None:
         async def fetch(self, url: str) -> Any:
             raise AssertionError(url)
 
-    web = Web(finder, Nothing(), Documents())  # type: ignore[arg-type]
-    browser = Browser(web, Asked(blocked=("spam.example",)))
-    assert [one.url for one in (await browser.search("fjord", at=browser.begin())).found] == [
-        "https://north.example/a"
-    ]
-    assert isinstance(browser.shown(0), Page)
+    web = LiveWeb(finder, Nothing(), Documents())  # type: ignore[arg-type]
+    browser = Browser(web, SearchOptions(blocked_domains=("spam.example",)))
+    assert [
+        one.url for one in (await browser.search("fjord", at=browser.begin_step())).results
+    ] == ["https://north.example/a"]
+    assert isinstance(browser.page_at(0), WebPage)
 
 
 @pytest.mark.requirement("WS-KEYLESS")
@@ -122,7 +124,7 @@ async def test_why_a_search_fails_is_told_by_its_kind(
 
     engines.answer = fails
     with pytest.raises(ToolError, match=told) as caught:
-        await finder.find("fjord", Asked())
+        await finder.search("fjord", SearchOptions())
     assert "secret" not in caught.value.message
 
 
@@ -135,20 +137,20 @@ async def test_engines_that_have_had_enough_are_told_of() -> None:
 
     finder = Ddgs(Limited)
     with pytest.raises(ToolError, match="no more searches"):
-        await finder.find("fjord", Asked())
+        await finder.search("fjord", SearchOptions())
     await finder.close()
 
 
 async def test_nothing_found_is_no_failure(engines: Engines, finder: Ddgs) -> None:
     engines.answer = lambda url, asked: (403, "<html><body>No.</body></html>")
-    assert await finder.find("fjord", Asked()) == ()
+    assert await finder.search("fjord", SearchOptions()) == ()
 
 
 @pytest.mark.requirement("WS-KEYLESS")
 async def test_engines_that_never_answer_are_not_waited_for(
     engines: Engines, finder: Ddgs, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("antiphon.tools.web_search.ddgs._SECONDS", 0.01)
+    monkeypatch.setattr("antiphon.tools.web_search.ddgs._TOTAL_TIMEOUT_S", 0.01)
     released = threading.Event()
 
     def waits(url: str, asked: dict[str, Any]) -> tuple[int, str]:
@@ -159,7 +161,7 @@ async def test_engines_that_never_answer_are_not_waited_for(
     try:
         async with asyncio.timeout(5):
             with pytest.raises(ToolError, match="too long"):
-                await finder.find("fjord", Asked())
+                await finder.search("fjord", SearchOptions())
     finally:
         released.set()
 

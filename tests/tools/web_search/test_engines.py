@@ -14,9 +14,9 @@ from aiohttp import web
 from antiphon.attachments.documents import Documents
 from antiphon.attachments.fetch import Fetcher
 from antiphon.errors import SetupError, ToolError
-from antiphon.tools.web_search.browser import Asked
-from antiphon.tools.web_search.engines import ENGINES, Remote
-from antiphon.tools.web_search.live_web import Web
+from antiphon.tools.web_search.browser import SearchOptions
+from antiphon.tools.web_search.engines import ENGINES, HttpSearchEngine
+from antiphon.tools.web_search.live_web import LiveWeb
 
 ONE = {"url": "https://a.example/1", "title": "One"}
 #: Engine → an answer of it, in its own shape.
@@ -35,7 +35,7 @@ PAGE = b"<html><head><title>T</title></head><body><article><p>%s</p></article></
 @asynccontextmanager
 async def serving(
     engine: str, answer: Any, status: int = 200
-) -> AsyncIterator[tuple[Web, list[Any]]]:
+) -> AsyncIterator[tuple[LiveWeb, list[Any]]]:
     seen: list[Any] = []
 
     async def answered(request: web.Request) -> web.Response:
@@ -56,8 +56,10 @@ async def serving(
     port = runner.addresses[0][1]
     local = ipaddress.ip_network("127.0.0.0/8")
     fetcher = Fetcher.open(most=10**6, clock=time.monotonic, networks=(local,))
-    source = Web(
-        Remote.open(engine, key="k3y", url=f"http://127.0.0.1:{port}"), fetcher, Documents()
+    source = LiveWeb(
+        HttpSearchEngine.open(engine, key="k3y", url=f"http://127.0.0.1:{port}"),
+        fetcher,
+        Documents(),
     )
     try:
         yield source, [port, seen]
@@ -70,7 +72,7 @@ async def serving(
 @pytest.mark.parametrize("engine", ENGINES)
 async def test_an_engine_is_asked_and_read(engine: str) -> None:
     async with serving(engine, ANSWERS[engine]) as (source, (port, seen)):
-        asked = Asked(count=3, allowed=("a.example",), location={"country": "NO"})
+        asked = SearchOptions(count=3, allowed_domains=("a.example",), location={"country": "NO"})
         (found,) = await source.search("fjords", asked)
         assert (found.url, found.title, found.text) == (ONE["url"], "One", "words")
         page = await source.page(f"http://127.0.0.1:{port}/page")
@@ -96,10 +98,10 @@ async def test_an_engine_is_asked_and_read(engine: str) -> None:
 async def test_what_goes_wrong_there_is_told_in_short(answer: Any, status: int) -> None:
     async with serving("tavily", answer, status) as (source, _):
         if answer == {"results": "x"}:
-            assert await source.search("x", Asked()) == ()
+            assert await source.search("x", SearchOptions()) == ()
             return
         with pytest.raises(ToolError) as caught:
-            await source.search("x", Asked())
+            await source.search("x", SearchOptions())
         assert "k3y" not in caught.value.message and len(caught.value.message) < 100
 
 
@@ -107,9 +109,11 @@ async def test_an_engine_that_is_not_there() -> None:
     async with serving("searxng", {}) as (_, (port, _)):
         pass
     fetcher = Fetcher.open(most=1, clock=time.monotonic)
-    gone = Web(Remote.open("searxng", url=f"http://127.0.0.1:{port}"), fetcher, Documents())
+    gone = LiveWeb(
+        HttpSearchEngine.open("searxng", url=f"http://127.0.0.1:{port}"), fetcher, Documents()
+    )
     with pytest.raises(ToolError, match="cannot be reached"):
-        await gone.search("x", Asked())
+        await gone.search("x", SearchOptions())
     with pytest.raises(ToolError, match="not a public one"):
         await gone.page(f"http://127.0.0.1:{port}/page")
     await gone.close()
@@ -118,6 +122,6 @@ async def test_an_engine_that_is_not_there() -> None:
 
 async def test_keys_and_addresses_are_asked_for() -> None:
     with pytest.raises(SetupError, match="web_search_key"):
-        Remote.open("exa")
+        HttpSearchEngine.open("exa")
     with pytest.raises(SetupError, match="web_search_url"):
-        Remote.open("searxng")
+        HttpSearchEngine.open("searxng")

@@ -9,10 +9,10 @@ import pytest
 
 from antiphon.attachments.documents import Documents
 from antiphon.errors import SetupError, ToolError
-from antiphon.tools.web_search.browser import Asked
-from antiphon.tools.web_search.extract import read
-from antiphon.tools.web_search.index import Document, Index
-from antiphon.tools.web_search.index_builder import Added, add
+from antiphon.tools.web_search.browser import SearchOptions
+from antiphon.tools.web_search.extract import extract_document
+from antiphon.tools.web_search.index import PageDocument, PageIndex
+from antiphon.tools.web_search.index_builder import IndexReport, add_source
 
 HTML = b"""<html><head><title>Fjords &amp; lakes</title></head><body><nav>menu home</nav><article>
 <h1>Fjords</h1><p>A fjord is a long, narrow inlet with steep sides, carved by a glacier. There are
@@ -21,8 +21,8 @@ many of them in <a href="/norway">Norway</a>, and people sail through them in su
 <footer>imprint</footer></body></html>"""
 
 
-async def found(index: Index, query: str) -> list[str]:
-    return [one.url for one in await index.search(query, Asked())]
+async def found(index: PageIndex, query: str) -> list[str]:
+    return [one.url for one in await index.search(query, SearchOptions())]
 
 
 async def test_what_is_added_is_found_and_read(tmp_path: Path) -> None:
@@ -33,8 +33,8 @@ async def test_what_is_added_is_found_and_read(tmp_path: Path) -> None:
     (folder / "image.png").write_bytes(b"\x89PNG")
     (folder / ".hidden.md").write_text("secret")
     (folder / "broken.txt").write_bytes(b"\xff\xfe\xff")
-    index = Index(tmp_path / "web.db")
-    added = await add(index, str(folder), documents=Documents())
+    index = PageIndex(tmp_path / "web.db")
+    added = await add_source(index, str(folder), documents=Documents())
     assert added.pages == 2 and "broken.txt is nothing that can be read" in added.skipped[0]
     assert await found(index, "fjord") == ["file:notes/fjords.html", "file:notes/sub/lakes.md"]
     assert await found(index, "secret") == []
@@ -43,15 +43,15 @@ async def test_what_is_added_is_found_and_read(tmp_path: Path) -> None:
     assert page.title == "Fjords & lakes" and "steep sides" in text
     assert "menu" not in text and "imprint" not in text
     await index.close()
-    again = Index(tmp_path / "web.db")
+    again = PageIndex(tmp_path / "web.db")
     assert await again.count() == 2
     await again.close()
 
 
 async def test_a_page_added_again_is_replaced_and_can_be_removed() -> None:
-    index = Index(":memory:")
+    index = PageIndex(":memory:")
     for text in ("old words", "new words"):
-        await index.add([Document(url="https://a.example/x", title="X", text=text)])
+        await index.add([PageDocument(url="https://a.example/x", title="X", text=text)])
     assert await index.count() == 1
     assert await found(index, "old") == [] and await found(index, "new") == ["https://a.example/x"]
     assert await index.remove("https://b") == 0 and await index.remove("https://a") == 1
@@ -64,21 +64,21 @@ async def test_a_page_added_again_is_replaced_and_can_be_removed() -> None:
 
 @pytest.mark.parametrize("query", ['"', "AND OR NOT", "a* OR (b", "NEAR(x)", "", "—", "x" * 5000])
 async def test_no_query_is_an_error(query: str) -> None:
-    index = Index(":memory:")
-    await index.add([Document(url="u", title="t", text="and or not x")])
-    assert isinstance(await index.search(query, Asked()), tuple)
+    index = PageIndex(":memory:")
+    await index.add([PageDocument(url="u", title="t", text="and or not x")])
+    assert isinstance(await index.search(query, SearchOptions()), tuple)
 
 
 async def test_what_is_no_index_is_told(tmp_path: Path) -> None:
     path = tmp_path / "no.db"
     path.write_text("this is no database, whatever its name says" * 100)
     with pytest.raises(SetupError, match="cannot be used"):
-        Index(path)
-    index = Index(":memory:")
+        PageIndex(path)
+    index = PageIndex(":memory:")
     with pytest.raises(SetupError, match="There is no"):
-        await add(index, str(tmp_path / "absent"), documents=Documents())
+        await add_source(index, str(tmp_path / "absent"), documents=Documents())
     with pytest.raises(SetupError, match="fetch_urls"):
-        await add(index, "https://a.example/", documents=Documents())
+        await add_source(index, "https://a.example/", documents=Documents())
 
 
 @pytest.mark.requirement("WS-INDEX")
@@ -88,17 +88,19 @@ async def test_a_folder_added_again_is_as_it_is_now(tmp_path: Path) -> None:
     for name in ("one", "two", "three"):
         (folder / f"{name}.md").write_text(f"# {name}\n\nAbout {name}, and fjords.")
     other.write_text("fjords too")
-    index = Index(":memory:")
+    index = PageIndex(":memory:")
     documents = Documents()
-    page = Document(url="https://wiki.example/page", title="P", text="fjords")
+    page = PageDocument(url="https://wiki.example/page", title="P", text="fjords")
     await index.add([page])
     for source in (folder, other):
-        await add(index, str(source), documents=documents, prefix="https://wiki.example/")
+        await add_source(index, str(source), documents=documents, prefix="https://wiki.example/")
     (folder / "one.md").unlink()
     (folder / "two.md").write_text("# two\n\nNothing of that any more.")
     (folder / "three.md").write_bytes(b"\0\xff")
-    added = await add(index, str(folder), documents=documents, prefix="https://wiki.example/")
-    assert (added.pages, added.gone, len(added.skipped)) == (1, 2, 1)
+    added = await add_source(
+        index, str(folder), documents=documents, prefix="https://wiki.example/"
+    )
+    assert (added.pages, added.removed, len(added.skipped)) == (1, 2, 1)
     assert [url.rsplit("/", 1)[1] for url, _ in await index.list()] == [
         "other.md",
         "page",
@@ -114,59 +116,59 @@ async def test_a_folder_added_again_is_as_it_is_now(tmp_path: Path) -> None:
 async def test_documents_are_read_too(tmp_path: Path) -> None:
     pytest.importorskip("kreuzberg")
     (tmp_path / "book.rtf").write_text(r"{\rtf1\ansi The longest fjord is the Sognefjord.}")
-    index = Index(":memory:")
-    added = await add(index, str(tmp_path), documents=Documents())
-    assert added == Added(pages=1)
+    index = PageIndex(":memory:")
+    added = await add_source(index, str(tmp_path), documents=Documents())
+    assert added == IndexReport(pages=1)
     ((url, title),) = await index.list()
     assert title == "book" and await found(index, "sognefjord") == [url]
 
 
 @pytest.mark.requirement("WS-REQUEST")
 async def test_what_is_allowed_is_found_behind_what_is_not() -> None:
-    index = Index(":memory:")
+    index = PageIndex(":memory:")
     many = [
-        Document(url=f"https://loud.example/{n}", title="fjord fjord", text="fjord")
+        PageDocument(url=f"https://loud.example/{n}", title="fjord fjord", text="fjord")
         for n in range(99)
     ]
-    await index.add([*many, Document(url="https://a.b.example/", title="x", text="one fjord")])
-    asked = Asked(count=3, allowed=("b.example",))
+    await index.add([*many, PageDocument(url="https://a.b.example/", title="x", text="one fjord")])
+    asked = SearchOptions(count=3, allowed_domains=("b.example",))
     assert [one.url for one in await index.search("fjord", asked)] == ["https://a.b.example/"]
-    asked = Asked(count=3, blocked=("loud.example",))
+    asked = SearchOptions(count=3, blocked_domains=("loud.example",))
     assert [one.url for one in await index.search("fjord", asked)] == ["https://a.b.example/"]
-    assert len(await index.search("fjord", Asked(count=3))) == 3
+    assert len(await index.search("fjord", SearchOptions(count=3))) == 3
 
 
 @pytest.mark.requirement("VS-WORDS")
 async def test_what_is_written_without_blanks_is_found_and_removed() -> None:
-    index = Index(":memory:")
+    index = PageIndex(":memory:")
     text = "挪威有许多峡湾。" * 50 + "最长的是松恩峡湾,长二百零五公里。" + "别的都短。" * 50
-    await index.add([Document(url="https://a.example/1", title="挪威的峡湾", text=text)])
-    (one,) = await index.search("最长的峡湾", Asked())
+    await index.add([PageDocument(url="https://a.example/1", title="挪威的峡湾", text=text)])
+    (one,) = await index.search("最长的峡湾", SearchOptions())
     assert one.url == "https://a.example/1" and len(one.text) < 400
     assert await found(index, "冰川") == []
     await index.remove("")
-    await index.add([Document(url="u", title="t", text="x")])
+    await index.add([PageDocument(url="u", title="t", text="x")])
     assert await found(index, "峡湾") == []
 
 
 async def test_a_page_is_shown_where_most_of_the_question_stands() -> None:
-    index = Index(":memory:")
+    index = PageIndex(":memory:")
     text = (
         "Fjords. "
         + "Filler words. " * 300
         + "The longest fjord is the Sognefjord. "
         + "More. " * 300
     )
-    await index.add([Document(url="u", title="t", text=text)])
-    (one,) = await index.search("longest fjord", Asked())
+    await index.add([PageDocument(url="u", title="t", text=text)])
+    (one,) = await index.search("longest fjord", SearchOptions())
     assert "The longest fjord is the Sognefjord." in one.text and len(one.text) < 320
     assert one.text.startswith("… ") and one.text.endswith(" …")
 
 
 @pytest.mark.parametrize("url", ["https://a.example/x#part", "https://a.example/x/"])
 async def test_a_page_is_found_by_what_means_the_same(url: str) -> None:
-    index = Index(":memory:")
-    await index.add([Document(url="https://a.example/x", title="X", text="x")])
+    index = PageIndex(":memory:")
+    await index.add([PageDocument(url="https://a.example/x", title="X", text="x")])
     assert (await index.page(url)).url == "https://a.example/x"
 
 
@@ -178,8 +180,8 @@ async def test_an_index_of_an_earlier_version_is_taken_over(tmp_path: Path) -> N
         " title TEXT NOT NULL, text TEXT NOT NULL, links TEXT NOT NULL)"
     )
     database.close()
-    index = Index(path)
-    await index.add([Document(url="u", title="t", text="fjord")], "here")
+    index = PageIndex(path)
+    await index.add([PageDocument(url="u", title="t", text="fjord")], "here")
     assert await found(index, "fjord") == ["u"]
     await index.close()
 
@@ -187,21 +189,21 @@ async def test_an_index_of_an_earlier_version_is_taken_over(tmp_path: Path) -> N
 async def test_pages_in_other_encodings_are_read() -> None:
     said = "Привет мир, сегодня мы говорим о фьордах и озёрах Норвегии. " * 5
     markup = f"<html><head><title>Фьорды</title></head><body><p>{said}</p></body></html>"
-    page = await read("u", markup.encode("cp1251"), "text/html", Documents())
+    page = await extract_document("u", markup.encode("cp1251"), "text/html", Documents())
     assert page.title == "Фьорды" and "озёрах" in page.text
 
 
 async def test_too_much_markup_is_not_read() -> None:
     markup = b"<html><body>" + b"<p>x</p>" * 2**20 + b"</body></html>"
     with pytest.raises(ToolError, match="too large"):
-        await read("u", markup, "text/html", Documents())
+        await extract_document("u", markup, "text/html", Documents())
 
 
 async def test_an_index_that_cannot_be_read_now_is_a_word_to_the_model(tmp_path: Path) -> None:
-    index = Index(tmp_path / "web.db")
-    await index.add([Document(url="u", title="t", text="x")])
+    index = PageIndex(tmp_path / "web.db")
+    await index.add([PageDocument(url="u", title="t", text="x")])
     index._database.execute("DROP TABLE pages")
     with pytest.raises(ToolError, match="cannot be read now"):
         await index.page("u")
     with pytest.raises(ToolError, match="cannot be read now"):
-        await index.search("x", Asked())
+        await index.search("x", SearchOptions())
