@@ -11,8 +11,8 @@ from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.dialects.harmony import parser as harmony
-from antiphon.dialects.parser.parser import Lexer
-from antiphon.dialects.parser.parser import Parser as Scanner
+from antiphon.dialects.parser.lexer import Lexer
+from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk
@@ -33,10 +33,13 @@ TARGET_US, HARMONY_US = 3, 5
 
 def parsers() -> Iterator[Line]:
     """Harmony, every format of thinking and every format of calls."""
-    tokenizer = ByteTokenizer(list(harmony.CONTROLS.values()))
-    codes = harmony.Codes.of(tokenizer)
+    tokenizer = ByteTokenizer(list(harmony.CONTROL_TOKENS.values()))
+    codes = harmony.TokenCodes.from_tokenizer(tokenizer)
     yield _line(
-        "harmony", lambda: harmony.Parser(tokenizer, codes, shapes=SHAPES), tokenizer, _spoken()
+        "harmony",
+        lambda: harmony.HarmonyParser(tokenizer, codes, shapes=SHAPES),
+        tokenizer,
+        _spoken(),
     )
     for form in (form for form in REASONING.values() if form.open):
         yield _scanned(
@@ -87,7 +90,7 @@ def _scanned(
     lexer = Lexer(tokenizer, reasoning, tools)
 
     def make() -> Parser:
-        return Scanner(
+        return FormatParser(
             tokenizer,
             reasoning=reasoning,
             tools=tools,

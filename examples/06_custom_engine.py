@@ -6,9 +6,9 @@ Run: python examples/06_custom_engine.py
 import asyncio
 from collections.abc import AsyncGenerator
 
-from antiphon.backends.local.backend import Local
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.stream.deltas import Text
 from antiphon.testing.tokenizer import ByteTokenizer
@@ -33,7 +33,7 @@ class Counting:
 
 
 async def main() -> None:
-    backend = Local(Counting(), Dialect(Counting.card, Counting.tokenizer))
+    backend = LocalBackend(Counting(), ChatDialect(Counting.card, Counting.tokenizer))
     asked = Conversation(items=(Message(role="user", content=(InputText(text="Hello"),)),))
     reply = await backend.prepare(asked, Options())
     async for known in reply.deltas():  # what becomes known at one time comes together

@@ -12,7 +12,7 @@ from typing import Literal, Protocol
 from msgspec import Struct
 
 from antiphon.conversation import Conversation, Options
-from antiphon.stream.deltas import Delta, Reason
+from antiphon.stream.deltas import Delta, FinishReason
 from antiphon.tokens import Chunk, Constraint, Prompt
 
 __all__ = ["Dialect", "Parser", "ReasoningRetention", "Rendered"]
@@ -30,7 +30,7 @@ class Parser(Protocol):
     def feed(self, chunk: Chunk) -> Iterable[Delta]:
         """The deltas that ``chunk`` completes; ``Sampled`` first where it carries ids."""
 
-    def finish(self, reason: Reason) -> Iterable[Delta]:
+    def finish(self, reason: FinishReason) -> Iterable[Delta]:
         """What was held back, and the end of what is open. Not ``Finish``: the backend knows the
         usage. After ``length`` an unfinished item is left open, for the run to close as cut."""
 
@@ -43,7 +43,7 @@ class Parser(Protocol):
         """How many of the sampled tokens so far were thinking."""
 
     @property
-    def thinking(self) -> bool:
+    def is_thinking(self) -> bool:
         """True while the open item is thinking."""
 
     @property
@@ -63,7 +63,7 @@ class Rendered(Struct, frozen=True, kw_only=True):
     stop_ids: tuple[int, ...] = ()
     #: What ends thinking and begins the answer, put behind what was sampled where a budget is used
     #: up. Empty: this model's thinking cannot be ended.
-    unthink: tuple[int, ...] = ()
+    reasoning_end_ids: tuple[int, ...] = ()
     #: What the answer behind ``unthink`` must obey: the constraint, its thinking left out.
     answer_constraint: Constraint | None = None
 
@@ -72,7 +72,7 @@ class Dialect(Protocol):
     """One model's way of writing, made from its files."""
 
     @property
-    def sees_images(self) -> bool:
+    def supports_images(self) -> bool:
         """The prompt can contain images."""
 
     def render(self, conversation: Conversation, options: Options) -> Rendered:

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from antiphon.tokens import Tokenizer, TokenLogprob
 from antiphon.wire.items import Logprob, TopLogprob
 
-__all__ = ["Detokenizer", "Origins", "wire_logprob"]
+__all__ = ["Detokenizer", "TokenOrigins", "wire_logprob"]
 
 
 class Detokenizer:
@@ -24,26 +24,29 @@ class Detokenizer:
     """
 
     def __init__(
-        self, tokenizer: Tokenizer, marks: Mapping[int, str], known: dict[int, str] | None = None
+        self,
+        tokenizer: Tokenizer,
+        marks: Mapping[int, str],
+        text_cache: dict[int, str] | None = None,
     ) -> None:
         self._piece = tokenizer.piece
         self._marks = marks
-        self._known = {} if known is None else known
+        self._text_cache = {} if text_cache is None else text_cache
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         self._is_cut = False
 
     def feed(self, token: int) -> str:
         """The text that is whole with this token."""
         if self._is_cut:
-            return self._decoded(token)
-        text = self._known.get(token)
+            return self._decode(token)
+        text = self._text_cache.get(token)
         if text is None:
-            text = self._decoded(token)
+            text = self._decode(token)
             if not self._is_cut:
-                self._known[token] = text
+                self._text_cache[token] = text
         return text
 
-    def _decoded(self, token: int) -> str:
+    def _decode(self, token: int) -> str:
         mark = self._marks.get(token)
         if mark is not None:
             return self.finish() + mark
@@ -57,22 +60,22 @@ class Detokenizer:
         return self._decoder.decode(b"", True)
 
 
-class Origins:
+class TokenOrigins:
     """Which tokens a stretch of text came from. Positions count characters from the beginning."""
 
     def __init__(self) -> None:
         #: Those that nobody has taken: where their text begins and ends.
-        self.waiting: deque[tuple[int, int, TokenLogprob | None]] = deque()
+        self.pending: deque[tuple[int, int, TokenLogprob | None]] = deque()
 
     def add(self, start: int, length: int, logprob: TokenLogprob | None) -> None:
         """A token gave that much text; none yet, if its bytes begin a character."""
-        self.waiting.append((start, start + (length or 1), logprob))
+        self.pending.append((start, start + (length or 1), logprob))
 
     def take(self, start: int, end: int) -> list[TokenLogprob | None]:
         """The tokens with text between the positions. Each is given once, with its first text
         that is asked for; ``start`` may only grow, and tokens wholly before it are forgotten."""
         found: list[TokenLogprob | None] = []
-        tokens = self.waiting
+        tokens = self.pending
         while tokens and tokens[0][0] < end:
             _, over, logprob = tokens.popleft()
             if over > start:
@@ -80,15 +83,15 @@ class Origins:
         return found
 
 
-def wire_logprob(tokenizer: Tokenizer, found: TokenLogprob) -> Logprob:
+def wire_logprob(tokenizer: Tokenizer, logprob: TokenLogprob) -> Logprob:
     """How a token's log-probability stands on the wire."""
-    piece = tokenizer.piece(found.id)
+    piece = tokenizer.piece(logprob.id)
     return Logprob(
         token=piece.decode("utf-8", "replace"),
         bytes=tuple(piece),
-        logprob=found.logprob,
+        logprob=logprob.logprob,
         top_logprobs=tuple(
             TopLogprob(token=other.decode("utf-8", "replace"), bytes=tuple(other), logprob=p)
-            for other, p in ((tokenizer.piece(top.id), top.logprob) for top in found.top)
+            for other, p in ((tokenizer.piece(top.id), top.logprob) for top in logprob.top)
         ),
     )

@@ -9,7 +9,8 @@ import json
 from collections.abc import Iterable, Mapping
 
 from antiphon.dialects.formats.types import ToolFormat
-from antiphon.dialects.parser.parser import Parser, ToolShape
+from antiphon.dialects.parser.parser import FormatParser
+from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.stream.deltas import Delta, Open, Text
 from antiphon.tokens import Chunk
 from antiphon.wire.items import FunctionCall
@@ -44,7 +45,9 @@ def round_trip_failure(form: ToolFormat) -> str | None:
     how = form.written
     text = how.render_calls((_NAME, how.render_arguments(call)) for call in _CALLS)
     tokenizer, shape = _Bytes(), ToolShape(wire_name=_NAME, schema=_SCHEMA)
-    parser = Parser(tokenizer, reasoning=None, tools=form, shapes={_NAME: shape}, thinking=False)
+    parser = FormatParser(
+        tokenizer, reasoning=None, tools=form, shapes={_NAME: shape}, thinking=False
+    )
     ids = tokenizer.encode(text, special=False)
     deltas = [*parser.feed(Chunk(ids=tuple(ids))), *parser.finish("stop")]
     return None if form.begins or list(_called(deltas)) == list(_CALLS) else text

@@ -35,7 +35,7 @@ def form_in_words(options: Options) -> list[str]:
 def format_instructions(options: Options, apart: Collection[str] = ()) -> list[str]:
     """What a model is told of the form of its answer, besides a format of JSON,
     and of the namespaces of its tools, but for those shown ``apart``."""
-    said = [] if options.tool_choice == "none" else namespace_notes(options.tools, apart)
+    said = [] if options.tool_choice.mode == "none" else namespace_notes(options.tools, apart)
     if (guide := options.guide) is not None:
         what = "regular expression" if guide.syntax == "regex" else "Lark grammar"
         said.append(f"Answer with text that matches this {what}:\n{guide.definition}")

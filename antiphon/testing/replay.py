@@ -15,10 +15,10 @@ import msgspec
 from msgspec import Meta, Struct
 
 from antiphon.backends.base import Backend
-from antiphon.backends.local.backend import Local
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.dialects.formats.registry import SHIPPED
 from antiphon.errors import BackendError, SetupError
 from antiphon.models.download import Progress
@@ -85,7 +85,7 @@ async def replay(name: str, model: Model, settings: Settings, progress: Progress
         fingerprint="bytes",
     )
     engine = ScriptedEngine(scene_player(scenes), special=_SPECIAL, card=card, chunk=_CHUNK)
-    dialect = Dialect(
+    dialect = ChatDialect(
         card,
         engine.tokenizer,
         template=model.template.read_text(encoding="utf-8") if model.template else None,
@@ -94,4 +94,4 @@ async def replay(name: str, model: Model, settings: Settings, progress: Progress
         formats=SHIPPED if settings.formats_dir is None else load(settings.formats_dir),
         settings=model.template_kwargs,
     )
-    return Local(engine, dialect)
+    return LocalBackend(engine, dialect)

@@ -150,7 +150,7 @@ def always_closed(deltas: list[Delta]) -> list[Delta]:
 @pytest.mark.parametrize(
     ("check", "ask", "change"),
     [
-        ("kept_tokens_are_extended", lambda c: replace(c, kept=None), as_rendered),
+        ("kept_tokens_are_extended", lambda c: replace(c, stored_tokens=None), as_rendered),
         ("kept_tokens_are_extended", as_asked, extended_blindly),
         ("kept_tokens_of_another_conversation_are_left_out", as_asked, extended_blindly),
         ("prompts_say_what_was_said", lambda c: replace(c, instructions=None), as_rendered),

@@ -8,7 +8,7 @@ from typing import Any
 
 from openai_harmony import HarmonyEncoding
 
-from antiphon.dialects.harmony.dialect import Dialect
+from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.testing.harmony import HarmonyTokenizer, harmony_encoding
 from antiphon.tokens import ModelCard
 
@@ -27,6 +27,6 @@ def tokenizer() -> HarmonyTokenizer:
     return HarmonyTokenizer(encoding())
 
 
-def dialect(**how: Any) -> Dialect:
+def dialect(**how: Any) -> HarmonyDialect:
     today = how.pop("today", lambda: datetime(2026, 7, 9, 23, 59))
-    return Dialect(CARD, tokenizer(), encoding(), today=today, **how)
+    return HarmonyDialect(CARD, tokenizer(), encoding(), today=today, **how)

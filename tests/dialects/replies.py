@@ -15,8 +15,9 @@ from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import ReasoningFormat, ToolFormat
 from antiphon.dialects.parser.lexer import Lexer
-from antiphon.dialects.parser.parser import Parser, ToolShape
-from antiphon.stream.deltas import Close, Delta, Open, Reason, SampledTokens, Text
+from antiphon.dialects.parser.parser import FormatParser
+from antiphon.dialects.parser.tool_call import ToolShape
+from antiphon.stream.deltas import Close, Delta, FinishReason, Open, SampledTokens, Text
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk
 from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
@@ -62,10 +63,10 @@ class Story(Struct, frozen=True, kw_only=True):
     def tokenizer(self) -> ByteTokenizer:
         return _tokenizer(self.special)
 
-    def parser(self) -> Parser:
+    def parser(self) -> FormatParser:
         reasoning = REASONING[self.thinking] if self.thinking else None
         tools = TOOLS[self.calls] if self.calls else None
-        return Parser(
+        return FormatParser(
             self.tokenizer,
             reasoning=reasoning,
             tools=tools,
@@ -110,7 +111,9 @@ def _story(path: Path) -> Story:
     )
 
 
-def read(parser: Parser, chunks: Iterable[Sequence[int]], reason: Reason = "stop") -> list[Delta]:
+def read(
+    parser: FormatParser, chunks: Iterable[Sequence[int]], reason: FinishReason = "stop"
+) -> list[Delta]:
     """The deltas of a reply, ``Sampled`` left out and neighbouring texts merged."""
     deltas: list[Delta] = []
     for ids in chunks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.detokenizer import Detokenizer, Origins
+from antiphon.dialects.detokenizer import Detokenizer, TokenOrigins
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import TokenLogprob
 
@@ -41,7 +41,7 @@ def test_a_special_token_cuts_a_character() -> None:
 
 def test_where_text_came_from() -> None:
     first, second, third, fourth = (TokenLogprob(n, 0.0) for n in range(4))
-    origins = Origins()
+    origins = TokenOrigins()
     origins.add(0, 3, first)
     origins.add(3, 0, second)  # the beginning of a character
     origins.add(3, 1, third)  # its end
@@ -53,7 +53,7 @@ def test_where_text_came_from() -> None:
 
 
 def test_tokens_that_nobody_asked_for_are_forgotten() -> None:
-    origins = Origins()
+    origins = TokenOrigins()
     for n in range(3):
         origins.add(2 * n, 2, TokenLogprob(n, 0.0))
     assert origins.take(4, 6) == [TokenLogprob(2, 0.0)]

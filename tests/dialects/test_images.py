@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.dialects.chat.template import Template
 from antiphon.errors import InvalidRequest
 from antiphon.testing.tokenizer import ByteTokenizer
@@ -28,9 +28,9 @@ TOKENIZER = ByteTokenizer(["<|im_start|>", "<|im_end|>", "<|image|>"])
 IMAGE = TOKENIZER.special["<|image|>"]
 
 
-def dialect(images: str | None, template: str = TEMPLATE) -> Dialect:
+def dialect(images: str | None, template: str = TEMPLATE) -> ChatDialect:
     card = ModelCard(name="m", context_size=10_000, chat_template=template)
-    return Dialect(card, TOKENIZER, images=images)  # type: ignore[arg-type]
+    return ChatDialect(card, TOKENIZER, images=images)  # type: ignore[arg-type]
 
 
 def said(*parts: str | bytes, role: str = "user") -> it.Message:
@@ -44,7 +44,7 @@ def said(*parts: str | bytes, role: str = "user") -> it.Message:
     return it.Message(id="m", role=role, content=tuple(content))  # type: ignore[arg-type]
 
 
-def shown(made: Dialect, *items: it.Item) -> tuple[str, list[tuple[str, bytes]]]:
+def shown(made: ChatDialect, *items: it.Item) -> tuple[str, list[tuple[str, bytes]]]:
     """The text, and for each image the text that it stands before, with its content."""
     prompt = made.render(Conversation(items), Options()).prompt
 
@@ -109,7 +109,7 @@ def test_images_in_the_outputs_of_tools() -> None:
 
 def test_without_eyes_there_are_notes() -> None:
     for made in (dialect(None), dialect("template", TEMPLATE.replace("<|image|>", ""))):
-        assert not made.sees_images
+        assert not made.supports_images
         text, images = shown(made, said("one", RED))
         assert "[image omitted: this model reads text only]" in text and images == []
 

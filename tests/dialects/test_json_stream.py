@@ -9,7 +9,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.json_stream import InputText, JsonSpan, StringText, dump, load, within
+from antiphon.dialects.json_stream import (
+    JsonSpan,
+    StringDecoder,
+    ToolInputDecoder,
+    dump,
+    escape_string,
+    load,
+)
 
 values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.text(max_size=8),
@@ -23,33 +30,33 @@ characters = st.text(st.sampled_from('ab"\\/\n\t\x00é😀{}[]'), max_size=20)
 def test_a_value_ends_where_json_says(value: Any, ascii_only: bool) -> None:
     text = json.dumps(value, ensure_ascii=ascii_only)
     whole, single = JsonSpan(), JsonSpan()
-    assert whole.read(text + ', "more"') == len(text) and whole.over
+    assert whole.read(text + ', "more"') == len(text) and whole.complete
     for char in text[:-1]:
-        assert single.read(char) == 1 and not single.over
-    assert single.read(text[-1]) == 1 and single.over and not single.in_string
+        assert single.read(char) == 1 and not single.complete
+    assert single.read(text[-1]) == 1 and single.complete and not single.in_string
 
 
 @pytest.mark.parametrize("word", ["12", "-1.5e3", "true", "null"])
 @pytest.mark.parametrize("after", [",", "}", "]", " "])
 def test_a_word_ends_before_what_follows(word: str, after: str) -> None:
     span = JsonSpan()
-    assert span.read(word) == len(word) and not span.over
-    assert span.read(after) == 0 and span.over
+    assert span.read(word) == len(word) and not span.complete
+    assert span.read(after) == 0 and span.complete
 
 
 def test_brackets_in_strings_are_text() -> None:
     span = JsonSpan()
-    assert span.read('{"a": "}\\"') == 10 and span.in_string and not span.over
-    assert span.read(']"}') == 3 and span.over
+    assert span.read('{"a": "}\\"') == 10 and span.in_string and not span.complete
+    assert span.read(']"}') == 3 and span.complete
 
 
 @given(characters, st.booleans())
 def test_a_string_says_what_json_says(said: str, ascii_only: bool) -> None:
     text = json.dumps(said, ensure_ascii=ascii_only)[1:]
-    whole, single = StringText(), StringText()
-    assert whole.read(text + "rest") == (said, len(text)) and whole.over
+    whole, single = StringDecoder(), StringDecoder()
+    assert whole.read(text + "rest") == (said, len(text)) and whole.complete
     assert "".join(single.read(char)[0] for char in text) + single.finish() == said
-    assert single.over
+    assert single.complete
 
 
 @pytest.mark.parametrize(
@@ -67,7 +74,7 @@ def test_a_string_says_what_json_says(said: str, ascii_only: bool) -> None:
     ],
 )
 def test_escapes_that_are_none_stay_and_half_characters_do_not(written: str, said: str) -> None:
-    whole, single = StringText(), StringText()
+    whole, single = StringDecoder(), StringDecoder()
     assert whole.read(written)[0] + whole.finish() == said
     assert "".join(single.read(char)[0] for char in written) + single.finish() == said
 
@@ -75,20 +82,20 @@ def test_escapes_that_are_none_stay_and_half_characters_do_not(written: str, sai
 @given(characters, st.sampled_from(["input", "patch"]))
 def test_input_is_the_only_string(said: str, key: str) -> None:
     text = json.dumps({key: said})
-    whole, single = InputText(), InputText()
+    whole, single = ToolInputDecoder(), ToolInputDecoder()
     assert whole.read(text) + whole.finish() == said
     assert "".join(map(single.read, text)) + single.finish() == said
 
 
 def test_input_comes_as_it_is_written() -> None:
-    text = InputText()
+    text = ToolInputDecoder()
     assert text.read('{"input": "') == ""
     assert [text.read(piece) for piece in ("ab", "\\", "n", '"}')] == ["ab", "", "\n", ""]
 
 
 @pytest.mark.parametrize("text", ["plain text", '{"input": 3}', "[1]", '{"', "{input: x}", "3"])
 def test_arguments_of_another_form_are_the_input(text: str) -> None:
-    whole, single = InputText(), InputText()
+    whole, single = ToolInputDecoder(), ToolInputDecoder()
     assert whole.read(text) + whole.finish() == text
     assert "".join(map(single.read, text)) + single.finish() == text
 
@@ -106,4 +113,4 @@ def test_infinite_numbers_are_not_written() -> None:
 
 @given(st.text(max_size=10), st.text(max_size=10))
 def test_pieces_of_a_string_make_the_string(one: str, other: str) -> None:
-    assert load(f'"{within(one)}{within(other)}"') == one + other
+    assert load(f'"{escape_string(one)}{escape_string(other)}"') == one + other

@@ -11,8 +11,8 @@ from typing import Literal
 
 import pytest
 
-from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.conversation import Conversation, Options, ToolChoice
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.parser.lexer import terminals_of
@@ -93,7 +93,7 @@ each_template = pytest.mark.parametrize("name", FILES)
 
 
 @cache
-def dialect(name: str, *besides: str) -> tuple[Dialect, ByteTokenizer]:
+def dialect(name: str, *besides: str) -> tuple[ChatDialect, ByteTokenizer]:
     tokens = specials(TOOLS[ROWS[name]]) | set(besides)
     if name in THINKS:
         thinks = REASONING[THINKS[name]]
@@ -101,7 +101,7 @@ def dialect(name: str, *besides: str) -> tuple[Dialect, ByteTokenizer]:
     return dialect_of(FILES[name].read_text(encoding="utf-8"), tokens)
 
 
-def dialect_of(template: str, tokens: Collection[str]) -> tuple[Dialect, ByteTokenizer]:
+def dialect_of(template: str, tokens: Collection[str]) -> tuple[ChatDialect, ByteTokenizer]:
     tokenizer = ByteTokenizer(sorted(tokens))
     card = ModelCard(
         name="m",
@@ -111,10 +111,10 @@ def dialect_of(template: str, tokens: Collection[str]) -> tuple[Dialect, ByteTok
         eos_token=END,
         fingerprint="f",
     )
-    return Dialect(card, tokenizer), tokenizer
+    return ChatDialect(card, tokenizer), tokenizer
 
 
-def thinking_only() -> Iterator[tuple[str, Dialect, ByteTokenizer]]:
+def thinking_only() -> Iterator[tuple[str, ChatDialect, ByteTokenizer]]:
     """Models without calls of their own."""
     for path in sorted((FOLDER / "thinking").glob("*.jinja")):
         spoken, tokenizer = dialect_of(path.read_text(encoding="utf-8"), ())
@@ -212,7 +212,7 @@ def test_what_the_template_writes_in_a_tool_loop_is_read(name: str) -> None:
     assert found[:call] == [{kind: text} for kind, text in kinds.items() if text in wrote]
 
 
-def ends_in_thinking(spoken: Dialect, prompt: str) -> bool:
+def ends_in_thinking(spoken: ChatDialect, prompt: str) -> bool:
     return spoken.reasoning is not None and bool(spoken.reasoning.closing_tag(prompt))
 
 
@@ -228,7 +228,7 @@ def test_what_the_template_writes_may_be_written(
     if not traits.results or name in ODD:
         return
     asked = Conversation(items=(user("Where?"),), instructions="Be kind.")
-    rendered = spoken.render(asked, Options(tools=(SEARCH,), tool_choice=choice))
+    rendered = spoken.render(asked, Options(tools=(SEARCH,), tool_choice=ToolChoice(choice)))
     before = tokenizer.encode(spelled(name, user("Where?")), special=True)
     end = END if END not in "".join(terminals_of(spoken.reasoning, spoken.tools)) else "<|return|>"
     held = Held(tokenizer, rendered.constraint, end=end)
@@ -236,7 +236,7 @@ def test_what_the_template_writes_may_be_written(
         after = spelled(name, user("Where?"), *called(count))
         ids = tokenizer.encode(after[: after.index("sunny 0")], special=True)
         ids = ids[_shared(before, ids) :]
-        if rendered.parser.thinking and spoken.reasoning:  # which the template leaves out again
+        if rendered.parser.is_thinking and spoken.reasoning:  # which the template leaves out again
             ids = _behind(ids, tokenizer.encode(spoken.reasoning.close[0], special=True))
             thought = spoken.reasoning.closing_text(spelled(name, user("Where?")))
             ids = tokenizer.encode(thought, special=True) + ids
@@ -352,7 +352,7 @@ def test_what_is_said_of_the_tools_of_a_namespace_is_shown() -> None:
     space = Namespace(name="crm", description="Customers.", tools=(SEARCH,))
     conversation = Conversation(items=(user("Hi"),))
     for choice, told in (("auto", True), ("none", False)):
-        options = Options(tools=(space,), tool_choice=choice)  # type: ignore[arg-type]
+        options = Options(tools=(space,), tool_choice=ToolChoice(choice))  # type: ignore[arg-type]
         ids = spoken.render(conversation, options).prompt.ids
         text = b"".join(map(tokenizer.piece, ids)).decode()
         assert ("crm__… belong together: Customers." in text) is told
@@ -370,7 +370,7 @@ def test_the_suffix_of_tags_is_that_of_the_vocabulary(separated: bool) -> None:
     card = ModelCard(
         name="m", context_size=99, chat_template=template, eos_token=END, fingerprint=""
     )
-    spoken = Dialect(card, tokenizer)
+    spoken = ChatDialect(card, tokenizer)
     assert spoken.tools.name == form.name
     parser = spoken.render(Conversation(items=(user("Hi"),)), Options(tools=(SEARCH,))).parser
     said = "<think>Hm.</think>" + written(form, [("search", ARGUMENTS)])

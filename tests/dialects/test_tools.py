@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from antiphon.conversation import Options
+from antiphon.conversation import Options, ToolChoice
 from antiphon.dialects.tools import PromptTools, namespace_notes, shown_tools
 from antiphon.errors import InvalidRequest
 from antiphon.wire.items import AdditionalTools, ToolSearchOutput
-from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace, Tool, WebSearch
+from antiphon.wire.tools import Custom, Function, Grammar, Namespace, Tool, WebSearch
 
 F, G = Function(name="f", description="F."), Function(name="g")
 PATCH = Custom(name="patch", format=Grammar(syntax="lark", definition="start: X"))
@@ -78,28 +78,25 @@ def test_a_tool_that_comes_again_is_one_tool() -> None:
 
 
 def test_none() -> None:
-    assert shown(F, tool_choice="none") == PromptTools()
-    assert (
-        shown(F, tool_choice=Choice(type="allowed_tools", mode="none", tools=())) == PromptTools()
-    )
+    assert shown(F, tool_choice=ToolChoice("none")) == PromptTools()
 
 
 @pytest.mark.parametrize(
     ("choice", "callable_", "required"),
     [
-        ("auto", ["f", "ns__f", "ns__patch"], False),
-        ("required", ["f", "ns__f", "ns__patch"], True),
-        (Choice(type="function", name="f"), ["f", "ns__f"], True),
-        (Choice(type="function", name="f", namespace="ns"), ["ns__f"], True),
-        (Choice(type="custom", name="patch"), ["ns__patch"], True),
+        (ToolChoice("auto"), ["f", "ns__f", "ns__patch"], False),
+        (ToolChoice("required"), ["f", "ns__f", "ns__patch"], True),
+        (ToolChoice("one", frozenset({("f", None), ("f", "ns")})), ["f", "ns__f"], True),
+        (ToolChoice("one", frozenset({("f", "ns")})), ["ns__f"], True),
+        (ToolChoice("one", frozenset({("patch", "ns")})), ["ns__patch"], True),
         (
-            Choice(type="allowed_tools", mode="auto", tools=(Choice(type="custom", name="patch"),)),
+            ToolChoice("auto", frozenset({("patch", "ns")})),
             ["ns__patch"],
             False,
         ),
     ],
 )
-def test_choices(choice: Any, callable_: list[str], required: bool) -> None:
+def test_choices(choice: ToolChoice, callable_: list[str], required: bool) -> None:
     found = shown(F, SPACE, tool_choice=choice)
     assert names(found.callable) == callable_
     assert found.required is required
@@ -112,8 +109,10 @@ def test_the_plain_namespace_is_no_part_of_a_name() -> None:
     assert found.shapes["f"].namespace == "functions"
 
 
-@pytest.mark.parametrize("choice", ["required", Choice(type="function", name="gone")])
-def test_a_call_that_nobody_can_make_is_not_required_in_silence(choice: Any) -> None:
+@pytest.mark.parametrize(
+    "choice", [ToolChoice("required"), ToolChoice("one", frozenset({("gone", None)}))]
+)
+def test_a_call_that_nobody_can_make_is_not_required_in_silence(choice: ToolChoice) -> None:
     with pytest.raises(InvalidRequest) as refused:
         shown(WebSearch(), tool_choice=choice)
     assert refused.value.param == "tool_choice"

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.parser.lexer import terminals_of
-from antiphon.dialects.parser.parser import Parser, ToolShape
+from antiphon.dialects.parser.parser import FormatParser
+from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.testing.tokenizer import ByteTokenizer
 from tests.dialects.replies import (
     BARE,
@@ -62,11 +63,13 @@ cuts = st.lists(st.integers(0, 10_000), max_size=3)
 each_row = pytest.mark.parametrize("name", sorted(TOOLS))
 
 
-def parser(name: str, *, special: bool) -> tuple[Parser, ByteTokenizer]:
+def parser(name: str, *, special: bool) -> tuple[FormatParser, ByteTokenizer]:
     form, thinks = TOOLS[name], thinking_of(name)
     tokens = {*specials(form), *thinks.open, *thinks.close} if special else ()
     tokenizer = ByteTokenizer(sorted(tokens))
-    return Parser(tokenizer, reasoning=thinks, tools=form, shapes=SHAPES, thinking=False), tokenizer
+    return FormatParser(
+        tokenizer, reasoning=thinks, tools=form, shapes=SHAPES, thinking=False
+    ), tokenizer
 
 
 def found(name: str, reply: str, at: list[int], *, special: bool) -> list[dict[str, Any]]:

@@ -15,9 +15,8 @@ from msgspec import Struct
 
 from antiphon.dialects.base import Parser
 from antiphon.dialects.formats.tool_formats import TOOLS
-from antiphon.dialects.harmony.parser import CONTROLS, Codes
-from antiphon.dialects.harmony.parser import Parser as HarmonyParser
-from antiphon.dialects.parser.parser import Parser as Scanner
+from antiphon.dialects.harmony.parser import CONTROL_TOKENS, HarmonyParser, TokenCodes
+from antiphon.dialects.parser.parser import FormatParser
 from antiphon.testing.tokenizer import ByteTokenizer
 from tests.dialects.replies import SHAPES, specials, stories, thinking_of
 
@@ -56,7 +55,9 @@ def _format(name: str, *, special: bool) -> Target:
     tokenizer = ByteTokenizer(tokens)
 
     def make(thinking: bool) -> Parser:
-        return Scanner(tokenizer, reasoning=thinks, tools=form, shapes=SHAPES, thinking=thinking)
+        return FormatParser(
+            tokenizer, reasoning=thinks, tools=form, shapes=SHAPES, thinking=thinking
+        )
 
     goldens = (story.output for story in stories() if story.calls == name)
     kind = "special" if special else "spelled"
@@ -66,8 +67,8 @@ def _format(name: str, *, special: bool) -> Target:
 
 
 def _harmony() -> Target:
-    tokenizer = ByteTokenizer([*CONTROLS.values(), "<|endoftext|>"])
-    make = partial(HarmonyParser, tokenizer, Codes.of(tokenizer), shapes=SHAPES)
+    tokenizer = ByteTokenizer([*CONTROL_TOKENS.values(), "<|endoftext|>"])
+    make = partial(HarmonyParser, tokenizer, TokenCodes.from_tokenizer(tokenizer), shapes=SHAPES)
     return Target(
         name="harmony",
         tokenizer=tokenizer,

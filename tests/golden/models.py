@@ -8,8 +8,8 @@ import re
 from collections.abc import AsyncGenerator, Sequence
 from datetime import datetime
 
-from antiphon.backends.local.backend import Local
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Capabilities, Sampling
 from antiphon.errors import BackendError
 from antiphon.testing.harmony import HarmonyTokenizer
@@ -122,19 +122,19 @@ class Letters(HarmonyTokenizer):
         ]
 
 
-def backend(model: str, turns: Sequence[Sequence[str]]) -> Local:
+def backend(model: str, turns: Sequence[Sequence[str]]) -> LocalBackend:
     """The model of a story, about to say these."""
     today = lambda: datetime(2026, 1, 1)  # noqa: E731
     if model == "harmony":
         engine = Player(turns, Letters(gpt_oss.encoding()), end="<|return|>")
-        return Local(engine, gpt_oss.dialect(today=today))
+        return LocalBackend(engine, gpt_oss.dialect(today=today))
     template, special, reasoning, tools = MODELS[model]
     engine = Player(turns, ByteTokenizer(special), template)
-    dialect = Dialect(
+    dialect = ChatDialect(
         engine.card,
         engine.tokenizer,
         reasoning_format=reasoning,
         tool_format=tools,
         today=today,
     )
-    return Local(engine, dialect)
+    return LocalBackend(engine, dialect)

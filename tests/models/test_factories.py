@@ -11,8 +11,8 @@ from msgspec.structs import replace
 
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
-from antiphon.dialects.chat.dialect import Dialect as Chat
-from antiphon.dialects.harmony.dialect import Dialect as Harmony
+from antiphon.dialects.chat.dialect import ChatDialect
+from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.engines.base import Capabilities
 from antiphon.errors import SetupError
 from antiphon.models import factories
@@ -32,18 +32,18 @@ def spoken(architecture: str | None = "gpt-oss", **said: Any) -> object:
 
 @pytest.mark.requirement("VN-4")
 def test_gpt_oss_is_spoken_to_in_harmony(tmp_path: Path) -> None:
-    assert isinstance(spoken("gpt-oss"), Harmony)  # as GGUF has it
-    assert isinstance(spoken("gpt_oss"), Harmony)  # as Hugging Face has it
-    assert isinstance(spoken("llama"), Chat)
-    assert isinstance(spoken(None), Chat)
+    assert isinstance(spoken("gpt-oss"), HarmonyDialect)  # as GGUF has it
+    assert isinstance(spoken("gpt_oss"), HarmonyDialect)  # as Hugging Face has it
+    assert isinstance(spoken("llama"), ChatDialect)
+    assert isinstance(spoken(None), ChatDialect)
 
 
 def test_the_operator_may_choose(tmp_path: Path) -> None:
     template = tmp_path / "chat.jinja"
     template.write_text("{% for m in messages %}{{ m.content }}{% endfor %}")
-    assert isinstance(spoken(dialect="chat"), Chat)
-    assert isinstance(spoken(template=template), Chat)
-    assert isinstance(spoken("llama", dialect="harmony"), Harmony)
+    assert isinstance(spoken(dialect="chat"), ChatDialect)
+    assert isinstance(spoken(template=template), ChatDialect)
+    assert isinstance(spoken("llama", dialect="harmony"), HarmonyDialect)
 
 
 @pytest.mark.parametrize("option", ["template", "reasoning_format", "tool_format"])
@@ -54,7 +54,7 @@ def test_what_has_no_meaning_in_harmony_is_named(option: str) -> None:
 
 def test_what_other_servers_call_harmony_is_no_contradiction() -> None:
     said = spoken("gpt-oss", tool_format="openai", reasoning_format="openai_gptoss")
-    assert isinstance(said, Harmony)
+    assert isinstance(said, HarmonyDialect)
 
 
 def test_a_folder_without_the_vocabulary_is_named(tmp_path: Path) -> None:

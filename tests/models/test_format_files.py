@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import SetupError
 from antiphon.models.format_files import load
 from antiphon.testing.dialect_check import check_dialect
@@ -35,7 +35,7 @@ def folder(tmp_path: Path) -> Path:
 
 @pytest.mark.requirement("FM-OWN")
 def test_the_example_of_the_page_works(folder: Path) -> None:
-    from antiphon.dialects.parser.parser import Parser
+    from antiphon.dialects.parser.parser import FormatParser
 
     formats = load(folder)
     form, thinks = formats.tools["arrows"], formats.reasoning["musing"]
@@ -43,7 +43,7 @@ def test_the_example_of_the_page_works(folder: Path) -> None:
     said = (
         "(muse)Where?(/muse)\nI look.\n<call>get_weather\n- city -> Paris;\n- days -> 2;\n</call>"
     )
-    reader = Parser(tokenizer, reasoning=thinks, tools=form, shapes=SHAPES, thinking=False)
+    reader = FormatParser(tokenizer, reasoning=thinks, tools=form, shapes=SHAPES, thinking=False)
     ids = tokenizer.encode(said, special=True)
     found, is_open = items(read(reader, ([token] for token in ids)))
     assert found == [
@@ -60,21 +60,21 @@ def test_a_model_with_such_a_template_is_known_by_its_mark(folder: Path) -> None
     card = ModelCard(
         name="m", context_size=1000, chat_template=template, eos_token=END, fingerprint="f"
     )
-    dialect = Dialect(card, tokenizer, formats=load(folder))
+    dialect = ChatDialect(card, tokenizer, formats=load(folder))
     assert dialect.tools.name == "arrows" and dialect.knows_tools
     assert dialect.reasoning is not None and dialect.reasoning.name == "musing"
     check_dialect(dialect, tokenizer, fingerprint="f")
-    assert Dialect(card, tokenizer).tools.name == "hermes"
+    assert ChatDialect(card, tokenizer).tools.name == "hermes"
 
 
 def test_calls_are_held_to_their_schema(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from antiphon.conversation import Options
+    from antiphon.conversation import Options, ToolChoice
     from antiphon.dialects.grammar.builder import GrammarBuilder
     from antiphon.dialects.tools import shown_tools
 
     row = load(folder).tools["arrows"]
     _, tokenizer = grammarian()
-    options = Options(tools=(TRIP,), tool_choice="required")
+    options = Options(tools=(TRIP,), tool_choice=ToolChoice("required"))
     made = GrammarBuilder(tokenizer, row, None).constraint(options, shown_tools(options, ()), False)
     answer = Held(tokenizer, made)
     assert answer.may_write(written(row, [("trip", {"city": "Oslo", "days": 2})]))

@@ -25,8 +25,8 @@ from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.images import PromptImages, Unreadable, marks
 from antiphon.dialects.instructions import LEVELS, form_in_words, format_instructions
 from antiphon.dialects.messages import messages_of
-from antiphon.dialects.parser.lexer import terminals_of
-from antiphon.dialects.parser.parser import Lexer, Parser
+from antiphon.dialects.parser.lexer import Lexer, terminals_of
+from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.tools import PromptTools, shown_tools
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Image, ModelCard, Prompt, Tokenizer
@@ -37,7 +37,7 @@ from .prompt import Encoder
 from .template import CHATML, PLAIN, RESERVED, Refused, Template
 from .template_probe import TemplateCapabilities, probe
 
-__all__ = ["Dialect"]
+__all__ = ["ChatDialect"]
 
 Message = dict[str, Any]
 
@@ -73,7 +73,7 @@ class _Way(Struct, frozen=True, kw_only=True):
     stop: tuple[str, ...]
 
 
-class Dialect:
+class ChatDialect:
     """``dialects.base.Dialect`` for one model.
 
     ``reasoning_format`` and ``tool_format`` name rows of ``formats`` and override what the template
@@ -168,15 +168,15 @@ class Dialect:
         constraint = self._grammarian.constraint(options, shown, thinking, thought=thought)
         return Rendered(
             prompt=self._prompt(text, pictures, conversation),
-            parser=Parser(
+            parser=FormatParser(
                 self._tokenizer,
                 reasoning=self.reasoning,
                 tools=self.tools if shown.tools else None,
                 shapes=shown.shapes,
                 thinking=thinking,
                 parallel=options.parallel_tool_calls,
-                held=constraint is not None,
-                is_json=isinstance(options.text.format, JsonSchemaFormat | JsonObjectFormat),
+                constrained=constraint is not None,
+                json_answer=isinstance(options.text.format, JsonSchemaFormat | JsonObjectFormat),
                 lexer=self._lexers[bool(shown.tools)],
             ),
             constraint=constraint,
@@ -216,7 +216,7 @@ class Dialect:
     # --- the prompt ------------------------------------------------------------------------------
 
     @property
-    def sees_images(self) -> bool:
+    def supports_images(self) -> bool:
         """It tells an engine where images stand."""
         return self._image is not None
 
@@ -224,7 +224,7 @@ class Dialect:
         self, text: str, pictures: PromptImages | None, conversation: Conversation
     ) -> Prompt:
         if pictures is None or self._image is None or not pictures.found:
-            return Prompt(ids=self._encoder.encode(text, conversation.kept))
+            return Prompt(ids=self._encoder.encode(text, conversation.stored_tokens))
         # Kept ids do not tell where images stood, so that these prompts are always written anew.
         ids, places = self._encoder.spread(text, pictures.mark, self._image)
         images = zip(pictures.found, places, strict=True)
@@ -262,7 +262,9 @@ class Dialect:
         """The prompt, what users wrote masked, and whether it ends in the midst of thinking."""
         hide = self._encoder.hide
         messages: list[Message] = hide(
-            messages_of(conversation.items, shown, self._unreadable, conversation.past, pictures)
+            messages_of(
+                conversation.items, shown, self._unreadable, conversation.past_count, pictures
+            )
         )
         unfinished = messages.pop() if messages and messages[-1].pop("open", False) else None
         if conversation.instructions:

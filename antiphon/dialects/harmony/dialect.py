@@ -24,14 +24,14 @@ from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat
 
 from .grammar import Grammarian
 from .messages import BROWSER, PYTHON, Talk, natives, talk_of
-from .parser import CONTROLS, Codes, Kind, Parser
+from .parser import CONTROL_TOKENS, HarmonyParser, MessageKind, TokenCodes
 from .prompt import Encoder
 from .schemas import plain_schema
 
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding, Message, ToolDescription, ToolNamespaceConfig
 
-__all__ = ["SETTINGS", "Dialect"]
+__all__ = ["SETTINGS", "HarmonyDialect"]
 
 #: What may be set of the system message, as gpt-oss's own chat template and its library call it.
 SETTINGS = frozenset(
@@ -42,7 +42,7 @@ _EFFORTS = ("low", "medium", "high")
 _PROBE = "Grüße, 漢字 🦄 and {braces}: 1234567."
 
 
-class Dialect:
+class HarmonyDialect:
     """``dialects.base.Dialect`` for gpt-oss and what was made of it.
 
     ``encoding``: the library's, from ``vocabulary.load``. ``settings``: values of ``SETTINGS``.
@@ -51,7 +51,7 @@ class Dialect:
     """
 
     #: The format has no images.
-    sees_images = False
+    supports_images = False
 
     def __init__(
         self,
@@ -68,7 +68,7 @@ class Dialect:
         self._settings = dict(settings or {})
         self._unreadable: Unreadable = unreadable
         self._today = today
-        self._codes = Codes.of(tokenizer)
+        self._codes = TokenCodes.from_tokenizer(tokenizer)
         self._encoder = Encoder(encoding, tokenizer, self._codes, card.fingerprint)
         for name, why in _faults(self._settings):
             raise SetupError(f"{card.name}: template_kwargs.{name} {why}")
@@ -79,27 +79,31 @@ class Dialect:
     def render(self, conversation: Conversation, options: Options) -> Rendered:
         shown = shown_tools(options, conversation.items)
         recalls = self.reasoning_retention(options) == "all_turns"
-        talk = talk_of(conversation.items, shown, self._unreadable, conversation.past, recalls)
+        talk = talk_of(
+            conversation.items, shown, self._unreadable, conversation.past_count, recalls
+        )
         called = natives(shown)
         functions = [tool for tool in shown.declared if tool.name not in called]
         head = [self._system(options, [tool for tool in shown.tools if tool.name in called])]
         if developer := _developer(conversation.instructions, talk, options, functions):
             head.append(developer)
-        begun = cast(Kind, talk.said[-1].channel) if talk.is_open else None
+        begun = cast(MessageKind, talk.said[-1].channel) if talk.is_open else None
         constraint = self._grammarian.reply(options, shown, begun)
         return Rendered(
             prompt=Prompt(
-                self._encoder.encode(head, talk, conversation.kept, has_functions=bool(functions))
+                self._encoder.encode(
+                    head, talk, conversation.stored_tokens, has_functions=bool(functions)
+                )
             ),
-            parser=Parser(
+            parser=HarmonyParser(
                 self._tokenizer,
                 self._codes,
                 shapes=shown.shapes,
-                plain=[name for name, recipient in called.items() if recipient == PYTHON],
+                plain_inputs=[name for name, recipient in called.items() if recipient == PYTHON],
                 parallel=options.parallel_tool_calls,
-                begun=begun,
-                held=constraint is not None and constraint.needed,
-                is_json=bool(_form(options)),
+                open_kind=begun,
+                constrained=constraint is not None and constraint.needed,
+                json_answer=bool(_form(options)),
             ),
             constraint=constraint,
             stop_ids=self._stop_ids,
@@ -155,7 +159,7 @@ def _check_vocabulary(card: ModelCard, tokenizer: Tokenizer, encoding: HarmonyEn
     special = tokenizer.special
     same = all(
         encoding.encode(text, allowed_special="all") == [special.get(text)]
-        for text in CONTROLS.values()
+        for text in CONTROL_TOKENS.values()
     )
     if not same or tokenizer.encode(_PROBE, special=False) != encoding.encode(_PROBE):
         raise SetupError(f"{card.name} has not the vocabulary of gpt-oss: it knows no harmony")

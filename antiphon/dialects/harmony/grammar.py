@@ -17,12 +17,12 @@ from antiphon.dialects.tools import PromptTools
 from antiphon.tokens import Constraint, Tokenizer
 
 from .messages import FUNCTIONS, PYTHON, natives
-from .parser import CONTROLS, Kind
+from .parser import CONTROL_TOKENS, MessageKind
 
 __all__ = ["Grammarian"]
 
-_TURN = f"{CONTROLS['end']}{CONTROLS['start']}assistant"
-_CHANNEL, _MESSAGE = CONTROLS["channel"], CONTROLS["message"]
+_TURN = f"{CONTROL_TOKENS['end']}{CONTROL_TOKENS['start']}assistant"
+_CHANNEL, _MESSAGE = CONTROL_TOKENS["channel"], CONTROL_TOKENS["message"]
 #: llama.cpp takes these of gpt-oss's control tokens for text: no message of text may hold them. And
 #: it ends what is complete by ``<|endoftext|>`` alone: a reply says its own end.
 _TEXT = r"/(?s:.*)/ & ~/(?s:.*)<\|(start|channel|constrain|message|end)\|>(?s:.*)/"
@@ -40,7 +40,12 @@ class Grammarian(Base):
         super().__init__(tokenizer, TOOLS["hermes"], None)
 
     def reply(
-        self, options: Options, shown: PromptTools, begun: Kind | None, *, thought: bool = False
+        self,
+        options: Options,
+        shown: PromptTools,
+        begun: MessageKind | None,
+        *,
+        thought: bool = False,
     ) -> Constraint | None:
         """What the next reply must obey; None if it may be anything. ``begun``: the prompt ends in
         a message of this kind. ``thought``: it ends where the thinking was cut short, behind the
@@ -53,7 +58,7 @@ class Grammarian(Base):
             return None
         rules = LarkRules(shown.required)
         answer = self._answer(rules, schema, options.guide) if is_formed else "TEXT"
-        rules.add("answer", f"{answer} {self._literal(CONTROLS['return'])}")
+        rules.add("answer", f"{answer} {self._literal(CONTROL_TOKENS['return'])}")
         rules.add("TEXT", _TEXT)
         if (thought and not shown.required) or begun == "final":
             start = "answer"
@@ -65,7 +70,7 @@ class Grammarian(Base):
         lark = f"start: {start}\n{rules.text()}"
         return Constraint(lark, needed=needed, partial=is_partial(schema))
 
-    def _before(self, rules: LarkRules, begun: Kind | None, kinds: str) -> str:
+    def _before(self, rules: LarkRules, begun: MessageKind | None, kinds: str) -> str:
         """The messages before the one that counts."""
         said = rules.add("said", f"TEXT {self._literal(_TURN)}")
         told = f"{self._literal(_CHANNEL)} {kinds} {self._literal(_MESSAGE)} {said}"
@@ -74,7 +79,7 @@ class Grammarian(Base):
 
     def _ends(self, rules: LarkRules, shown: PromptTools) -> str:
         """A call, or an answer where none must come."""
-        constrain = self._literal(CONTROLS["constrain"])
+        constrain = self._literal(CONTROL_TOKENS["constrain"])
         rules.add("type", f'(" " {constrain} "json" | " json")?')
         called = natives(shown)
         calls = []
@@ -83,7 +88,7 @@ class Grammarian(Base):
             calls.append(self._addressed(rules, number, to))
             said = "TEXT" if to == PYTHON else self._arguments(rules, number, tool)
             kind = '" code"?' if tool.name in called else "type"
-            end = self._literal(CONTROLS["call"])
+            end = self._literal(CONTROL_TOKENS["call"])
             rules.add(f"tool_{number}", f"{kind} {self._literal(_MESSAGE)} {said} {end}")
         if shown.required:
             return rules.add("ends", " | ".join(calls))

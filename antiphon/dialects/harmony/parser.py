@@ -15,22 +15,22 @@ from msgspec import UNSET, Struct, UnsetType
 
 from antiphon.dialects.detokenizer import Detokenizer, wire_logprob
 from antiphon.dialects.json_stream import JsonSpan
-from antiphon.dialects.parser.delta_builder import Sink
-from antiphon.dialects.parser.tool_call import Call, ToolShape
-from antiphon.stream.deltas import Delta, Reason
+from antiphon.dialects.parser.delta_builder import ParserDeltaBuilder
+from antiphon.dialects.parser.tool_call import CallBuilder, ToolShape
+from antiphon.stream.deltas import Delta, FinishReason
 from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 from antiphon.wire.items import Message, Phase, Reasoning
 
 from .header import CHANNEL, CONSTRAIN, LIMIT, Header, bare_text, read_header
 
-__all__ = ["CONTROLS", "Codes", "Control", "Kind", "Parser"]
+__all__ = ["CONTROL_TOKENS", "ControlName", "HarmonyParser", "MessageKind", "TokenCodes"]
 
 #: What a message is: an answer, something said on the way to one, thinking, a call.
-Kind = Literal["final", "commentary", "analysis", "call"]
-Control = Literal["start", "channel", "constrain", "message", "end", "return", "call"]
+MessageKind = Literal["final", "commentary", "analysis", "call"]
+ControlName = Literal["start", "channel", "constrain", "message", "end", "return", "call"]
 
 #: The control tokens, as they are spelled.
-CONTROLS: Mapping[Control, str] = {
+CONTROL_TOKENS: Mapping[ControlName, str] = {
     "start": "<|start|>",
     "channel": "<|channel|>",
     "constrain": "<|constrain|>",
@@ -40,39 +40,39 @@ CONTROLS: Mapping[Control, str] = {
     "call": "<|call|>",
 }
 #: What a turn ends with.
-_LAST = ("final", "call")
+_FINAL_KINDS = ("final", "call")
 
 
-class Codes(Struct, frozen=True):
+class TokenCodes(Struct, frozen=True):
     """What the ids of a tokenizer mean. ``marks``: special tokens are never text; ``known``: what
     the others have turned out to stand for."""
 
-    controls: Mapping[int, Control]
+    controls: Mapping[int, ControlName]
     marks: Mapping[int, str]
-    known: dict[int, str] = {}
+    text_cache: dict[int, str] = {}
 
     @staticmethod
-    def of(tokenizer: Tokenizer) -> Codes:
+    def from_tokenizer(tokenizer: Tokenizer) -> TokenCodes:
         special = tokenizer.special
-        controls = {special[text]: name for name, text in CONTROLS.items() if text in special}
-        return Codes(controls, dict.fromkeys(special.values(), ""))
+        controls = {special[text]: name for name, text in CONTROL_TOKENS.items() if text in special}
+        return TokenCodes(controls, dict.fromkeys(special.values(), ""))
 
 
-class _PlainCall:
+class _PlainInputCall:
     """A call whose input is what the model writes."""
 
-    def __init__(self, sink: Sink, shape: ToolShape) -> None:
+    def __init__(self, sink: ParserDeltaBuilder, shape: ToolShape) -> None:
         self._sink = sink
-        sink.call(shape, "")
+        sink.open_call(shape, "")
 
-    def arguments(self, text: str) -> None:
+    def add_json_arguments(self, text: str) -> None:
         self._sink.add_arguments(text)
 
-    def end(self) -> None:
-        self._sink.end_call()
+    def finish(self) -> None:
+        self._sink.close_call()
 
 
-class Parser:
+class HarmonyParser:
     """``dialects.base.Parser`` for harmony.
 
     ``shapes``: the name the model was shown → what it is on the wire; without any, no calls are
@@ -85,52 +85,52 @@ class Parser:
     def __init__(
         self,
         tokenizer: Tokenizer,
-        codes: Codes,
+        codes: TokenCodes,
         *,
         shapes: Mapping[str, ToolShape],
-        plain: Collection[str] = (),
+        plain_inputs: Collection[str] = (),
         parallel: bool = True,
-        begun: Kind | None = None,
-        held: bool = False,
-        is_json: bool = False,
+        open_kind: MessageKind | None = None,
+        constrained: bool = False,
+        json_answer: bool = False,
     ) -> None:
         self._tokenizer = tokenizer
         self._codes = codes
         self._shapes = shapes
-        self._plain = plain
+        self._plain_inputs = plain_inputs
         self._parallel = parallel
-        self._held = held
-        self._is_json = is_json
-        self._json: JsonSpan | None = None
-        self._sink = Sink()
-        self._detokenizer = Detokenizer(tokenizer, codes.marks, codes.known)
+        self._is_constrained = constrained
+        self._is_json_answer = json_answer
+        self._json_span: JsonSpan | None = None
+        self._sink = ParserDeltaBuilder()
+        self._detokenizer = Detokenizer(tokenizer, codes.marks, codes.text_cache)
         #: Of the message that is being read; None in a header.
-        self._kind: Kind | None = begun
+        self._kind: MessageKind | None = open_kind
         self._is_open = False
-        self._call: Call | _PlainCall | None = None
+        self._call: CallBuilder | _PlainInputCall | None = None
         self._text: list[str] = []
         self._logprobs: list[TokenLogprob] = []
         self._header = ""
         self._header_tokens = 0
-        self._is_announced = False  # by <|start|>
-        self._is_first = begun is None
+        self._has_start_token = False  # by <|start|>
+        self._is_first = open_kind is None
         self._has_answered = False
         self.reasoning_tokens = 0
         self.done = False
-        self._expect()
+        self._follow_json()
 
     # --- the contract -----------------------------------------------------------------------------
 
     def set_unconstrained(self) -> None:
-        self._held, self._json = False, None
+        self._is_constrained, self._json_span = False, None
 
     @property
-    def thinking(self) -> bool:
+    def is_thinking(self) -> bool:
         return self._kind == "analysis"
 
     def feed(self, chunk: Chunk) -> Iterable[Delta]:
         if chunk.ids:
-            self._sink.sampled(chunk.ids)
+            self._sink.add_sampled_tokens(chunk.ids)
         controls, marks, decode = self._codes.controls, self._codes.marks, self._detokenizer.feed
         logprobs: Iterable[TokenLogprob | None] = chunk.logprobs or repeat(None)
         for token, logprob in zip(chunk.ids, logprobs, strict=False):
@@ -138,140 +138,144 @@ class Parser:
                 break
             control = controls.get(token)
             if control is not None and not self._is_text(control):
-                self._meet(control)
+                self._handle_control(control)
                 continue
             if logprob is not None and (control or token not in marks):
                 self._logprobs.append(logprob)
-            self._read(decode(token) + (CONTROLS[control] if control else ""), 1)
+            self._read(decode(token) + (CONTROL_TOKENS[control] if control else ""), 1)
         if chunk.tail and not self.done:
             self._read(chunk.tail, 0)
-        self._write()
-        return self._sink.take()
+        self._emit_content()
+        return self._sink.take_deltas()
 
-    def finish(self, reason: Reason) -> Iterable[Delta]:
+    def finish(self, reason: FinishReason) -> Iterable[Delta]:
         is_cut = reason != "stop"
         if not self.done:
             # The beginning of a character is no text yet: of a reply that was cut, it never was.
             self._end_message(is_cut=is_cut)
-        return self._sink.take()
+        return self._sink.take_deltas()
 
     # --- the machine ------------------------------------------------------------------------------
 
-    def _is_text(self, control: Control) -> bool:
+    def _is_text(self, control: ControlName) -> bool:
         """It stands in a string of JSON, as the text that it is to the grammar."""
-        in_string = self._json is not None and self._json.in_string
+        in_string = self._json_span is not None and self._json_span.in_string
         return in_string and control not in ("return", "call")
 
-    def _meet(self, control: Control) -> None:
+    def _handle_control(self, control: ControlName) -> None:
         if control in ("end", "return", "call"):
-            self._count(1)
+            self._count_reasoning(1)
             self._end_message()
         elif control == "start":
             self._end_message()
-            self._is_announced = True
+            self._has_start_token = True
         elif control == "channel":
             if self._kind is not None:  # a message nobody ended
                 self._end_message()
-            self._head(CHANNEL)
+            self._add_to_header(CHANNEL)
         elif self._kind is None:
             if control == "constrain":
-                self._head(CONSTRAIN)
+                self._add_to_header(CONSTRAIN)
             else:
                 self._logprobs.clear()
                 self._header_tokens += 1
-                self._begin(read_header(self._decoded()))
+                self._begin_message(read_header(self._finish_header()))
 
     def _read(self, text: str, tokens: int) -> None:
         if self._kind is None:
-            self._head(text, tokens)
+            self._add_to_header(text, tokens)
         else:
-            self._count(tokens)
-            self._take(text)
+            self._count_reasoning(tokens)
+            self._add_content(text)
 
-    def _take(self, text: str) -> None:
+    def _add_content(self, text: str) -> None:
         """Some of a message's content."""
         if text and not self.done:
             self._text.append(text)
-            if self._json is not None:
-                self._json.read(text)
+            if self._json_span is not None:
+                self._json_span.read(text)
 
-    def _count(self, tokens: int) -> None:
+    def _count_reasoning(self, tokens: int) -> None:
         if self._kind == "analysis":
             self.reasoning_tokens += tokens
 
     # --- headers ----------------------------------------------------------------------------------
 
-    def _head(self, text: str, tokens: int = 1) -> None:
+    def _add_to_header(self, text: str, tokens: int = 1) -> None:
         """More of a header, unless it turns out to be none."""
         self._header_tokens += tokens
         if text in (CHANNEL, CONSTRAIN):
             self._header += self._detokenizer.finish()
         self._header += text
-        if self._is_bare:
+        if self._is_unmarked_header:
             at = bare_text(self._header)
             if at is not None:
-                self._begin_bare(at)
+                self._begin_unmarked(at)
         elif len(self._header) > LIMIT:
-            self._begin_unannounced()
+            self._begin_overlong()
 
     @property
-    def _is_bare(self) -> bool:
+    def _is_unmarked_header(self) -> bool:
         """No control token says yet that this is a header."""
         header = self._header
-        return not self._is_announced and CHANNEL not in header and CONSTRAIN not in header
+        return not self._has_start_token and CHANNEL not in header and CONSTRAIN not in header
 
-    def _decoded(self) -> str:
+    def _finish_header(self) -> str:
         self._header += self._detokenizer.finish()
         return self._header
 
-    def _begin_bare(self, at: int) -> None:
+    def _begin_unmarked(self, at: int) -> None:
         """Text stands where a header should: it is an answer, or the arguments of a call that the
         words before it name."""
         text, header = self._header, read_header(self._header[:at])
-        if at and self._called(header.recipient, sure=False) is None:
+        if at and self._resolve_recipient(header.recipient, is_header=False) is None:
             at, header = 0, Header()
-        self._begin(header)
-        self._take(text[at:])
+        self._begin_message(header)
+        self._add_content(text[at:])
 
-    def _begin_unannounced(self) -> None:
+    def _begin_overlong(self) -> None:
         """What the header says besides is the beginning of a message."""
-        header = read_header(self._decoded(), ended=False)
-        self._begin(header)
-        self._take(header.rest)
+        header = read_header(self._finish_header(), ended=False)
+        self._begin_message(header)
+        self._add_content(header.rest)
 
-    def _begin(self, header: Header) -> None:
+    def _begin_message(self, header: Header) -> None:
         """What follows is the content of a message with this header."""
         tokens = self._header_tokens
         self._header, self._header_tokens, self._is_first = "", 0, False
         if not header.is_own and self._has_answered:
             self.done = True  # it goes on to speak for others: its turn is over
             return
-        name = self._called(header.recipient)
+        name = self._resolve_recipient(header.recipient)
         if name is not None:
             self._kind = "call"
-            self._call = self._opened(name)
+            self._call = self._open_call(name)
             self._has_answered = True
         elif header.channel == "analysis":
             self._kind = "analysis"
         else:
             self._kind = "commentary" if header.channel == "commentary" else "final"
-        self._expect()
-        self._count(tokens)
+        self._follow_json()
+        self._count_reasoning(tokens)
 
-    def _expect(self) -> None:
+    def _follow_json(self) -> None:
         """Follow the JSON of what is held to be some."""
-        is_json = isinstance(self._call, Call) if self._kind == "call" else self._is_json
-        self._json = JsonSpan() if self._held and is_json and self._kind in _LAST else None
+        is_json = (
+            isinstance(self._call, CallBuilder) if self._kind == "call" else self._is_json_answer
+        )
+        self._json_span = (
+            JsonSpan() if self._is_constrained and is_json and self._kind in _FINAL_KINDS else None
+        )
 
-    def _opened(self, name: str) -> Call | _PlainCall:
-        if name in self._plain:
-            return _PlainCall(self._sink, self._shapes[name])
-        call = Call(self._sink, self._shapes, is_bare=False)
+    def _open_call(self, name: str) -> CallBuilder | _PlainInputCall:
+        if name in self._plain_inputs:
+            return _PlainInputCall(self._sink, self._shapes[name])
+        call = CallBuilder(self._sink, self._shapes, is_bare=False)
         call.name = name
-        call.begin()
+        call.start()
         return call
 
-    def _called(self, recipient: str | None, *, sure: bool = True) -> str | None:
+    def _resolve_recipient(self, recipient: str | None, *, is_header: bool = True) -> str | None:
         """The tool, by the name it was shown by, that a recipient stands for. One that is unknown
         is called by its own name, for the client to say so, if it is ``sure`` that this is a
         header; without tools nothing is called."""
@@ -279,11 +283,11 @@ class Parser:
             return None
         name = recipient.removeprefix("functions.")
         known = (n for n in (name, name.replace(".", "__")) if n in self._shapes)
-        return next(known, name if sure or name != recipient else None)
+        return next(known, name if is_header or name != recipient else None)
 
     # --- content ----------------------------------------------------------------------------------
 
-    def _write(self) -> None:
+    def _emit_content(self) -> None:
         """Say what has been read of the message."""
         text = "".join(self._text)
         if not text:
@@ -291,50 +295,50 @@ class Parser:
         self._text.clear()
         logprobs, self._logprobs = self._logprobs, []
         if self._call is not None:
-            self._call.arguments(text)
+            self._call.add_json_arguments(text)
             return
         if not self._is_open:
-            self._open()
+            self._open_item()
         if self._kind == "analysis":
             logprobs = []
         self._sink.write(text, [wire_logprob(self._tokenizer, found) for found in logprobs])
 
-    def _open(self) -> None:
+    def _open_item(self) -> None:
         self._is_open = True
         if self._kind == "analysis":
-            self._sink.open(Reasoning())
+            self._sink.open_item(Reasoning())
             return
         phase: Phase | UnsetType = "commentary" if self._kind == "commentary" else UNSET
-        self._sink.open(Message(role="assistant", content=(), phase=phase))
+        self._sink.open_item(Message(role="assistant", content=(), phase=phase))
         self._has_answered = True
 
     def _end_message(self, *, is_cut: bool = False) -> None:
         """The message is over, or the header that none came to. What is cut stays open."""
         if self._kind is None:
-            self._rescue(is_cut=is_cut)
+            self._rescue_header(is_cut=is_cut)
         elif not is_cut:
             self._text.append(self._detokenizer.finish())
-        self._write()
+        self._emit_content()
         if is_cut or self.done:
             return
         if self._call is not None:
-            self._call.end()
+            self._call.finish()
             self.done = not self._parallel
         else:
-            self._sink.close()
-        self.done |= self._held and self._kind in _LAST
-        self._kind = self._call = self._json = None
-        self._is_open = self._is_announced = False
+            self._sink.close_item()
+        self.done |= self._is_constrained and self._kind in _FINAL_KINDS
+        self._kind = self._call = self._json_span = None
+        self._is_open = self._has_start_token = False
         self._header, self._header_tokens = "", 0
         self._logprobs.clear()
 
-    def _rescue(self, *, is_cut: bool) -> None:
+    def _rescue_header(self, *, is_cut: bool) -> None:
         """No message came to this header: what it says besides is one."""
-        text = self._header if is_cut else self._decoded()
-        if self._is_bare and self._is_first and not is_cut and "to=" not in text:
+        text = self._header if is_cut else self._finish_header()
+        if self._is_unmarked_header and self._is_first and not is_cut and "to=" not in text:
             header = Header(rest=text)  # an answer of one word, which happens to be one of ours
         else:
             header = read_header(text, ended=False)
         if header.rest.strip():
-            self._begin(header)
-            self._take(header.rest)
+            self._begin_message(header)
+            self._add_content(header.rest)

@@ -16,7 +16,7 @@ from antiphon.tokens import Tokenizer
 
 from .header import CHANNEL, CONSTRAIN, read_header
 from .messages import ASSISTANT, FUNCTIONS, Said, Talk
-from .parser import CONTROLS, Codes
+from .parser import CONTROL_TOKENS, TokenCodes
 
 if TYPE_CHECKING:
     from openai_harmony import HarmonyEncoding, Message
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["Encoder"]
 
 _ENDS = ("end", "return", "call")
-_JSON = CONTROLS["constrain"] + "json"
+_JSON = CONTROL_TOKENS["constrain"] + "json"
 
 
 class Encoder:
     """Messages to ids, for a model whose tokenizer has gpt-oss's vocabulary."""
 
     def __init__(
-        self, encoding: HarmonyEncoding, tokenizer: Tokenizer, codes: Codes, fingerprint: str
+        self, encoding: HarmonyEncoding, tokenizer: Tokenizer, codes: TokenCodes, fingerprint: str
     ) -> None:
         self._encoding = encoding
         self._piece = tokenizer.piece

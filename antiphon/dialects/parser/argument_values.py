@@ -11,11 +11,18 @@ from collections.abc import Mapping
 from typing import Any
 
 from antiphon.dialects.grammar.json_schema import object_forms
-from antiphon.dialects.json_stream import DIGITS, ESCAPES, StringText, dump, load, within
+from antiphon.dialects.json_stream import (
+    ESCAPE_DIGITS,
+    ESCAPES,
+    StringDecoder,
+    dump,
+    escape_string,
+    load,
+)
 
 from .lexer import QUOTE
 
-__all__ = ["ObjectText", "converted", "string_text", "types_of"]
+__all__ = ["JsonObjectWriter", "property_types", "string_decoder", "to_json_text"]
 
 Json = Mapping[str, Any]
 
@@ -33,7 +40,7 @@ _DEPTH = 8
 STRING = frozenset({"string"})
 
 
-def types_of(schema: Json, key: str) -> frozenset[str]:
+def property_types(schema: Json, key: str) -> frozenset[str]:
     """The JSON types that ``schema`` allows for its property ``key``; empty: it does not say."""
     found: frozenset[str] = frozenset()
     for form in object_forms(schema):
@@ -62,14 +69,14 @@ def _member(mapping: Any, key: str) -> Any:
     return mapping.get(key) if isinstance(mapping, Mapping) else None
 
 
-def converted(text: str, types: frozenset[str] = frozenset()) -> str:
+def to_json_text(text: str, types: frozenset[str] = frozenset()) -> str:
     """The JSON text that ``text`` stands for, as a value of one of ``types`` (any, if empty).
 
     JSON is taken as it stands, Python's and braced literals are translated; what is neither, or
     not of these types while a string is, is a string.
     """
     bare = text.strip()
-    for candidate in (bare, _translated(bare)):
+    for candidate in (bare, _literal_to_json(bare)):
         try:
             value = load(candidate)
             found = candidate if candidate == bare else dump(value)
@@ -95,7 +102,7 @@ _PYTHON_ESCAPES: Mapping[str, str] = {
     "0": "\0",
     "\n": "",
 }
-_PYTHON_DIGITS: Mapping[str, int] = {**DIGITS, "x": 2, "U": 8}
+_PYTHON_DIGITS: Mapping[str, int] = {**ESCAPE_DIGITS, "x": 2, "U": 8}
 _WORDS: Mapping[str, str] = {"True": "true", "False": "false", "None": "null"} | {
     word: word for word in ("true", "false", "null")
 }
@@ -107,20 +114,20 @@ _LITERAL = re.compile(
 )
 
 
-def string_text(quote: str, *, raw: bool = False) -> StringText:
+def string_decoder(quote: str, *, raw: bool = False) -> StringDecoder:
     """Reads a string of Python or of a braced literal, by its quote; ``raw``: without escapes."""
     if raw or quote == QUOTE:
-        return StringText(quote, {}, {})
-    return StringText(quote, _PYTHON_ESCAPES, _PYTHON_DIGITS)
+        return StringDecoder(quote, {}, {})
+    return StringDecoder(quote, _PYTHON_ESCAPES, _PYTHON_DIGITS)
 
 
-def _translated(text: str) -> str:
+def _literal_to_json(text: str) -> str:
     """A literal in JSON's words; nonsense stays nonsense, for JSON to refuse."""
     tokens: list[str] = []
     for found in _LITERAL.finditer(text):
         kind, token = found.lastgroup, found.group()
         if kind == "string":
-            string = string_text(token[0])
+            string = string_decoder(token[0])
             token = dump(string.read(token, 1)[0] + string.finish())
         elif kind == "word":
             token = _WORDS.get(token, dump(token))
@@ -138,7 +145,7 @@ def _translated(text: str) -> str:
 # --- an object, as it grows ----------------------------------------------------------------------
 
 
-class ObjectText:
+class JsonObjectWriter:
     """The JSON text of arguments that come key by key. Each method returns what it adds."""
 
     def __init__(self, schema: Json) -> None:
@@ -147,26 +154,26 @@ class ObjectText:
         self._has_keys = False
 
     @property
-    def is_string(self) -> bool:
+    def expects_string(self) -> bool:
         """Whether the value of the present key can only be a string."""
         return self._types == STRING
 
-    def key(self, key: str) -> str:
+    def write_key(self, key: str) -> str:
         """A key begins; its value must follow."""
-        self._types = types_of(self._schema, key)
+        self._types = property_types(self._schema, key)
         before = ", " if self._has_keys else "{"
         self._has_keys = True
         return f"{before}{dump(key)}: "
 
-    def value(self, text: str) -> str:
+    def write_value(self, text: str) -> str:
         """A whole value, as ``text`` says it and the schema reads it."""
-        return converted(text, self._types)
+        return to_json_text(text, self._types)
 
     @staticmethod
-    def string(text: str) -> str:
+    def write_string(text: str) -> str:
         """Some of a string; its quotes are the caller's."""
-        return within(text)
+        return escape_string(text)
 
-    def end(self) -> str:
+    def close(self) -> str:
         """The object is whole."""
         return "}" if self._has_keys else "{}"

@@ -1,8 +1,7 @@
-"""The lexer: finds the terminals of a state in a reply, wherever the reply was cut.
+"""The lexer: find a state's terminals in a reply, wherever the reply was cut into chunks.
 
-Special tokens that formats use become one character each that no text can hold (a lone
-surrogate), so terminals may mix special tokens and text. It knows no meaning of any terminal.
-"""
+A special token that a format uses becomes one character that no text can contain (a lone
+surrogate, called a mark). So a terminal may mix special tokens and text."""
 
 from __future__ import annotations
 
@@ -19,51 +18,62 @@ from antiphon.dialects.formats.types import (
 )
 from antiphon.tokens import Tokenizer
 
-__all__ = ["QUOTE", "Lexer", "Terminal", "Terminals", "is_special", "terminals_of", "without_marks"]
+__all__ = [
+    "QUOTE",
+    "Lexer",
+    "StateTerminals",
+    "Transition",
+    "is_special",
+    "strip_marks",
+    "terminals_of",
+]
 
-#: The character that stands for a format's quote, be it a special token or text.
+#: The mark for a format's quote, whether the quote is a special token or text.
 QUOTE = "\ud800"
 _MARK = re.compile("[\ud800-\udfff]")
-#: Gemma's vocabularies have tokens for HTML tags: these are text, unlike all other special tokens.
+#: Gemma's vocabularies have tokens for HTML tags. They are text, unlike all other special tokens.
 _HTML = re.compile(
     r"</?(?:table|caption|t(?:head|body|foot|r|h|d)|strong|em|b|i|u|s|strike|del|ins|mark|code|pre"
     r"|sub|sup|h[1-6]|blockquote|[uod]l|li|d[td]|p|br|hr|img|a|span|div)>"
 )
 
-#: Where a terminal leads: the state, and whether the terminal is left to be read there.
-Terminal = tuple[str, bool]
+#: The state a terminal leads to, and whether that state reads the terminal again (``peek``).
+Transition = tuple[str, bool]
 
 
-class Terminals:
+class StateTerminals:
     """The terminals of one state."""
 
-    def __init__(self, leads: Mapping[str, Terminal]) -> None:
-        self.leads = leads
-        longest_first = sorted(leads, key=len, reverse=True)
-        # A special token that leads nowhere from here is found too: it is dropped, never text.
+    def __init__(self, transitions: Mapping[str, Transition]) -> None:
+        self.transitions = transitions
+        longest_first = sorted(transitions, key=len, reverse=True)
+        # Special tokens without a transition are matched too: they are dropped and never text.
         self._pattern = re.compile("|".join([*map(re.escape, longest_first), _MARK.pattern]))
-        first = "".join({re.escape(word[0]) for word in leads})
-        #: Finds a character that a terminal may begin with: without any, text is plain.
-        self.begins = re.compile(f"[{first}\ud800-\udfff]").search
-        self._begun = frozenset(word[:n] for word in leads for n in range(1, len(word)))
-        self._longest = max(map(len, leads), default=1)
+        first = "".join({re.escape(word[0]) for word in transitions})
+        #: Find a character that a terminal may begin with. Text without one is plain.
+        self.find_start = re.compile(f"[{first}\ud800-\udfff]").search
+        self._prefixes = frozenset(word[:n] for word in transitions for n in range(1, len(word)))
+        self._longest = max(map(len, transitions), default=1)
 
     def find(self, text: str, final: bool) -> tuple[int, str | None]:
-        """Where the plain text ends, and the terminal there. None: all of ``text`` is plain, or,
-        unless it is ``final``, what follows may be the beginning of a terminal."""
-        if self.begins(text) is None:
+        """Return where the plain text ends, and the terminal there.
+
+        None instead of a terminal: all of ``text`` is plain. Or, unless it is ``final``, the text
+        after that position may be the beginning of a terminal."""
+        if self.find_start(text) is None:
             return len(text), None
-        found = self._pattern.search(text)
-        at = len(text) if found is None else found.start()
+        match = self._pattern.search(text)
+        at = len(text) if match is None else match.start()
         if not final:
-            for begun in range(max(0, len(text) - self._longest + 1), min(at + 1, len(text))):
-                if text[begun:] in self._begun:
-                    return begun, None
-        return at, None if found is None else found.group()
+            for start in range(max(0, len(text) - self._longest + 1), min(at + 1, len(text))):
+                if text[start:] in self._prefixes:
+                    return start, None
+        return at, None if match is None else match.group()
 
 
 class Lexer:
-    """The terminals of a pair of formats, as one tokenizer writes them. Immutable."""
+    """The terminals of a pair of formats, as one tokenizer writes them. Immutable but for its
+    cache."""
 
     def __init__(
         self,
@@ -71,77 +81,104 @@ class Lexer:
         reasoning: ReasoningFormat | None,
         tools: ToolFormat | None,
     ) -> None:
-        leads = _leads(reasoning, tools)
-        kept = reasoning is not None and reasoning.kept
-        shown = {*reasoning.open, *reasoning.close} if reasoning is not None and kept else set()
+        transitions = _transitions(reasoning, tools)
+        keeps_tags = reasoning is not None and reasoning.kept
+        text_tags = (
+            {*reasoning.open, *reasoning.close} if reasoning is not None and keeps_tags else set()
+        )
         quote = "" if tools is None else tools.quote
-        written = "\n".join({literal for on in leads.values() for literal in on} | {quote})
+        written = "\n".join({literal for on in transitions.values() for literal in on} | {quote})
         special = tokenizer.special
-        used = sorted((literal for literal in special if literal in written), key=len, reverse=True)
-        spelled = {literal: chr(ord(QUOTE) + n) for n, literal in enumerate(used[:2000], start=1)}
-        self._literals = {mark: literal for literal, mark in spelled.items()} | {QUOTE: quote}
-        #: The format's quote, as it is found.
-        self.quote = _spell(quote, spelled)
-        #: What stands for a special token: a character, or nothing for those no format uses.
+        special_literals = sorted(
+            (literal for literal in special if literal in written), key=len, reverse=True
+        )
+        marks_by_literal = {
+            literal: chr(ord(QUOTE) + n)
+            for n, literal in enumerate(special_literals[:2000], start=1)
+        }
+        self._literals = {mark: literal for literal, mark in marks_by_literal.items()} | {
+            QUOTE: quote
+        }
+        #: The format's quote, with marks.
+        self.quote = _substitute_marks(quote, marks_by_literal)
+        #: Special token id → its mark; "" if no format uses the token.
         self.marks: Mapping[int, str] = {
-            token: spelled.get(literal, "")
+            token: marks_by_literal.get(literal, "")
             for literal, token in special.items()
-            if literal not in shown
-            and (literal in spelled or not _HTML.fullmatch(literal) or token in tokenizer.end_ids)
+            if literal not in text_tags
+            and (
+                literal in marks_by_literal
+                or not _HTML.fullmatch(literal)
+                or token in tokenizer.end_ids
+            )
         }
-        #: What other tokens have turned out to stand for.
-        self.known: dict[int, str] = {}
-        #: By state.
-        self.states: Mapping[str, Terminals] = {
-            state: Terminals({_spell(literal, spelled): lead for literal, lead in on.items()})
-            for state, on in leads.items()
+        #: Token id → text, filled by the detokenizers that share this lexer.
+        self.text_cache: dict[int, str] = {}
+        #: State → its terminals.
+        self.states: Mapping[str, StateTerminals] = {
+            state: StateTerminals(
+                {
+                    _substitute_marks(literal, marks_by_literal): transition
+                    for literal, transition in on.items()
+                }
+            )
+            for state, on in transitions.items()
         }
-        if reasoning is not None and not kept:
-            # In the middle of an answer, what begins thinking or answers is only text, spelled out.
+        if reasoning is not None and not keeps_tags:
+            # In the middle of an answer, a tag that is spelled as text and opens reasoning or an
+            # answer is only text.
             begins = (*reasoning.open, reasoning.answer[0])
-            textual = {tag for tag in begins if not is_special(_spell(tag, spelled))}
-            leads_on = self.states[TEXT].leads
+            text_only = {
+                tag for tag in begins if not is_special(_substitute_marks(tag, marks_by_literal))
+            }
+            text_transitions = self.states[TEXT].transitions
             self.states = {
                 **self.states,
-                TEXT: Terminals(
-                    {tag: lead for tag, lead in leads_on.items() if tag not in textual}
+                TEXT: StateTerminals(
+                    {
+                        tag: transition
+                        for tag, transition in text_transitions.items()
+                        if tag not in text_only
+                    }
                 ),
             }
 
     def is_dropped(self, token: int) -> bool:
-        """Whether this token never stands for any text."""
+        """Return whether this token never stands for text."""
         return self.marks.get(token) == ""
 
-    def plain(self, text: str) -> str:
-        """``text`` with its special tokens spelled out."""
+    def spell_out(self, text: str) -> str:
+        """Return ``text`` with each mark replaced by the text of its special token."""
         return _MARK.sub(lambda mark: self._literals[mark.group()], text)
 
 
 def is_special(terminal: str) -> bool:
-    """Whether no text can spell this terminal."""
+    """Return whether a terminal contains a special token, so that no text can spell it."""
     return _MARK.search(terminal) is not None
 
 
-def without_marks(text: str) -> str:
-    """``text`` without its special tokens."""
+def strip_marks(text: str) -> str:
+    """Return ``text`` without the marks of special tokens."""
     return _MARK.sub("", text)
 
 
-def _spell(literal: str, marks: Mapping[str, str]) -> str:
+def _substitute_marks(literal: str, marks: Mapping[str, str]) -> str:
     for special, mark in marks.items():
         literal = literal.replace(special, mark)
     return literal
 
 
 def terminals_of(reasoning: ReasoningFormat | None, tools: ToolFormat | None) -> frozenset[str]:
-    """All terminals of a pair of formats, in their own words."""
-    return frozenset(literal for on in _leads(reasoning, tools).values() for literal in on)
+    """Return all terminals of a pair of formats, as the formats spell them."""
+    return frozenset(literal for on in _transitions(reasoning, tools).values() for literal in on)
 
 
-def _leads(
+def _transitions(
     reasoning: ReasoningFormat | None, tools: ToolFormat | None
-) -> dict[str, dict[str, Terminal]]:
-    """What leads where, for all states of a pair of formats, in the words of the formats."""
+) -> dict[str, dict[str, Transition]]:
+    """Return state → terminal → transition for a pair of formats, with terminals as the formats
+    spell
+    them."""
     if reasoning is not None and reasoning.kept:
         reasoning = None
     begin = {} if reasoning is None else dict.fromkeys(reasoning.open, THINKING)
@@ -151,29 +188,33 @@ def _leads(
         if reasoning is None
         else tuple(filter(None, (*reasoning.answer, reasoning.header, *reasoning.frames)))
     )
-    leads_in = () if reasoning is None else reasoning.leads
+    answer_starts = () if reasoning is None else reasoning.leads
     opens = {} if tools is None else dict(tools.opens)
     states: Mapping[str, State] = {} if tools is None else tools.states
-    # After a call, ends of markup that nothing opened mean nothing.
+    # After a call, closing tags that nothing opened have no meaning.
     strays = {
         literal: START
         for state in states.values()
         for literal, to in state.on.items()
         if to == START and len(literal) > 1
     }
-    leads = {
-        START: _to(strays | dict.fromkeys((*leads_in, *frames, *end), START) | opens | begin),
-        TEXT: _to(dict.fromkeys((*frames, *end), TEXT) | opens | begin),
-        THINKING: _to(opens | begin | dict.fromkeys(end, START)),
+    transitions = {
+        START: _transitions_to(
+            strays | dict.fromkeys((*answer_starts, *frames, *end), START) | opens | begin
+        ),
+        TEXT: _transitions_to(dict.fromkeys((*frames, *end), TEXT) | opens | begin),
+        THINKING: _transitions_to(opens | begin | dict.fromkeys(end, START)),
     }
     if tools is not None:
-        leads[START] |= _to({tools.bare: tools.bare_state} if tools.bare else {}, left=True)
+        transitions[START] |= _transitions_to(
+            {tools.bare: tools.bare_state} if tools.bare else {}, is_peek=True
+        )
     for name, state in states.items():
-        leads[name] = _to(state.on) | _to(state.peek, left=True)
+        transitions[name] = _transitions_to(state.on) | _transitions_to(state.peek, is_peek=True)
         if tools is not None and tools.quote and state.reads in ("pairs", "elements"):
-            leads[name][tools.quote] = (name, False)
-    return leads
+            transitions[name][tools.quote] = (name, False)
+    return transitions
 
 
-def _to(on: Mapping[str, str], *, left: bool = False) -> dict[str, Terminal]:
-    return {literal: (state, left) for literal, state in on.items()}
+def _transitions_to(on: Mapping[str, str], *, is_peek: bool = False) -> dict[str, Transition]:
+    return {literal: (state, is_peek) for literal, state in on.items()}

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from itertools import repeat
 
-from antiphon.dialects.detokenizer import Detokenizer, Origins, wire_logprob
+from antiphon.dialects.detokenizer import Detokenizer, TokenOrigins, wire_logprob
 from antiphon.dialects.formats.types import (
     START,
     TEXT,
@@ -20,15 +20,15 @@ from antiphon.dialects.formats.types import (
     ToolFormat,
 )
 from antiphon.dialects.json_stream import JsonSpan
-from antiphon.stream.deltas import Delta, Reason
+from antiphon.stream.deltas import Delta, FinishReason
 from antiphon.tokens import Chunk, Tokenizer, TokenLogprob
 
-from .delta_builder import Sink
-from .lexer import QUOTE, Lexer, is_special, without_marks
+from .delta_builder import ParserDeltaBuilder
+from .lexer import QUOTE, Lexer, is_special, strip_marks
 from .state_readers import Reader, reader_for
-from .tool_call import Call, ToolShape
+from .tool_call import CallBuilder, ToolShape
 
-__all__ = ["Lexer", "Parser", "ToolShape"]
+__all__ = ["FormatParser"]
 
 _OUTSIDE = frozenset({START, TEXT, THINKING})
 _NAMING = frozenset({"name", "label", "id"})
@@ -49,20 +49,20 @@ class _Markup:
         self.position = position
         self.is_bare = is_bare
         self.text: list[str] = []
-        self.words: list[str] = []
-        self.calls = 0
+        self.plain_text: list[str] = []
+        self.call_count = 0
 
     def add(self, text: str) -> None:
         """What stands between terminals."""
         self.text.append(text)
-        self.words.append(text)
+        self.plain_text.append(text)
 
     def clear(self) -> None:
         """It is a call's."""
-        self.text, self.words = [], []
+        self.text, self.plain_text = [], []
 
 
-class Parser:
+class FormatParser:
     """``dialects.base.Parser`` for any pair of formats.
 
     ``shapes``: the name the model was shown → what it is on the wire; without any, no calls are
@@ -81,13 +81,13 @@ class Parser:
         shapes: Mapping[str, ToolShape],
         thinking: bool,
         parallel: bool = True,
-        held: bool = False,
-        is_json: bool = False,
+        constrained: bool = False,
+        json_answer: bool = False,
         lexer: Lexer | None = None,
     ) -> None:
         self._tokenizer = tokenizer
-        self._held = held
-        self._json = JsonSpan() if held and is_json else None
+        self._is_constrained = constrained
+        self._json_span = JsonSpan() if constrained and json_answer else None
         if not shapes:
             tools = None
         self._states = {} if tools is None else tools.states
@@ -95,19 +95,19 @@ class Parser:
         self._shapes = shapes
         self._parallel = parallel
         self._lexer = lexer or Lexer(tokenizer, reasoning, tools)
-        self._detokenizer = Detokenizer(tokenizer, self._lexer.marks, self._lexer.known)
-        self._origins = Origins()
-        self._sink = Sink(holds=reasoning is not None or tools is not None)
+        self._detokenizer = Detokenizer(tokenizer, self._lexer.marks, self._lexer.text_cache)
+        self._origins = TokenOrigins()
+        self._sink = ParserDeltaBuilder(has_markup=reasoning is not None or tools is not None)
         self._buffer = ""
         self._position = 0  # of the buffer in the text of the reply
         kept = reasoning is not None and reasoning.kept
         #: What the prompt wrote of an answer that its thinking is part of.
-        self._begun = (
+        self._prompt_text = (
             f"{reasoning.open[0]}\n" if reasoning is not None and kept and thinking else ""
         )
         self._state = THINKING if thinking and reasoning is not None and not kept else START
         self._reader: Reader | None = None
-        self._call: Call | None = None
+        self._call: CallBuilder | None = None
         self._markup = _Markup(self._state, 0, is_bare=False)
         self.reasoning_tokens = 0
         self.done = False
@@ -118,40 +118,40 @@ class Parser:
     # --- the contract -----------------------------------------------------------------------------
 
     def set_unconstrained(self) -> None:
-        self._held, self._json = False, None
+        self._is_constrained, self._json_span = False, None
 
     @property
-    def thinking(self) -> bool:
+    def is_thinking(self) -> bool:
         return self._state == THINKING
 
     def feed(self, chunk: Chunk) -> Iterable[Delta]:
         if chunk.ids:
-            self._sink.sampled(chunk.ids)
-        self._go_on()
+            self._sink.add_sampled_tokens(chunk.ids)
+        self._emit_prompt_text()
         logprobs: Iterable[TokenLogprob | None] = chunk.logprobs or repeat(None)
         for token, logprob in zip(chunk.ids, logprobs, strict=False):
             text = self._detokenizer.feed(token)
             if (mark := self._lexer.marks.get(token)) is not None:
-                if self._held and self._is_text(token, mark):
+                if self._is_constrained and self._is_text(token, mark):
                     text = text.removesuffix(mark) + self._literal(token)
-            elif self._json is not None and self._state in (START, TEXT):
-                self._json.read(text)
+            elif self._json_span is not None and self._state in (START, TEXT):
+                self._json_span.read(text)
             if self._is_plain(text):
-                self._pass(text, logprob)
+                self._emit_plain(text, logprob)
             elif text or not self._lexer.is_dropped(token):
-                self._add(text, logprob)
+                self._add_to_buffer(text, logprob)
         if chunk.tail:
-            self._add(chunk.tail, None)
-        return self._sink.take()
+            self._add_to_buffer(chunk.tail, None)
+        return self._sink.take_deltas()
 
-    def finish(self, reason: Reason) -> Iterable[Delta]:
+    def finish(self, reason: FinishReason) -> Iterable[Delta]:
         is_cut = reason != "stop"
-        self._go_on()
-        if not is_cut or self._holds_text():
+        self._emit_prompt_text()
+        if not is_cut or self._is_pending_text():
             self._scan(self._detokenizer.finish(), final=True)
         if not self.done:
-            self._end(is_cut=is_cut)
-        return self._sink.take()
+            self._end_reply(is_cut=is_cut)
+        return self._sink.take_deltas()
 
     def _literal(self, token: int) -> str:
         return self._tokenizer.piece(token).decode("utf-8", "replace")
@@ -161,20 +161,20 @@ class Parser:
         if (mark and mark == self._lexer.quote) or token in self._tokenizer.end_ids:
             return False
         if self._state == TEXT:
-            return self._json is not None and self._json.in_string
+            return self._json_span is not None and self._json_span.in_string
         return self._reader is not None and self._reader.in_string
 
-    def _go_on(self) -> None:
+    def _emit_prompt_text(self) -> None:
         """Say first what the prompt has begun."""
-        if self._begun:
-            self._sink.say(self._begun)
-            self._begun, self._state = "", TEXT
+        if self._prompt_text:
+            self._sink.add_text(self._prompt_text)
+            self._prompt_text, self._state = "", TEXT
 
-    def _holds_text(self) -> bool:
+    def _is_pending_text(self) -> bool:
         """Whether what was held back of a reply that was cut may be text, for all we know."""
         if self._state in _OUTSIDE:
-            return without_marks(self._buffer) == self._buffer
-        return self._markup.is_bare and (self._call is None or not self._call.begun)
+            return strip_marks(self._buffer) == self._buffer
+        return self._markup.is_bare and (self._call is None or not self._call.has_started)
 
     # --- the machine ------------------------------------------------------------------------------
 
@@ -184,22 +184,22 @@ class Parser:
             text != ""
             and (self._state == TEXT or self._state == THINKING)
             and not self._buffer
-            and not self._origins.waiting
-            and self._lexer.states[self._state].begins(text) is None
+            and not self._origins.pending
+            and self._lexer.states[self._state].find_start(text) is None
         )
 
-    def _pass(self, text: str, logprob: TokenLogprob | None) -> None:
+    def _emit_plain(self, text: str, logprob: TokenLogprob | None) -> None:
         """Take a token's text that is plain."""
         self._position += len(text)
         if self._state == THINKING:
             self.reasoning_tokens += 1
-            self._sink.think(text)
+            self._sink.add_reasoning(text)
         else:
-            self._sink.say(
+            self._sink.add_text(
                 text, () if logprob is None else (wire_logprob(self._tokenizer, logprob),)
             )
 
-    def _add(self, text: str, logprob: TokenLogprob | None) -> None:
+    def _add_to_buffer(self, text: str, logprob: TokenLogprob | None) -> None:
         """Take a token's text, if it has any yet."""
         self._origins.add(self._position + len(self._buffer), len(text), logprob)
         self._scan(text)
@@ -212,18 +212,18 @@ class Parser:
                 continue
             if terminal is None:
                 return
-            self._meet(terminal)
+            self._handle_terminal(terminal)
 
     def _read(self, cut: int) -> bool:
         """Read that much text in the present state. False: another state goes on before the end."""
         text = self._buffer[:cut]
         if self._state == THINKING:
-            self._think(self._advance(cut))
+            self._emit_reasoning(self._take_buffer(cut))
         elif self._state == TEXT:
-            self._say(self._advance(cut))
+            self._emit_text(self._take_buffer(cut))
         elif self._state == START:
             blank = len(text) - len(text.lstrip())
-            self._say(self._advance(blank))
+            self._emit_text(self._take_buffer(blank))
             if blank < cut:
                 self._begin_text(text[blank])
                 return False
@@ -248,22 +248,22 @@ class Parser:
             is_over = read < len(text)
         else:
             read = reader.read(text)
-            is_over = reader.over
-        self._markup.add(self._advance(read))
+            is_over = reader.complete
+        self._markup.add(self._take_buffer(read))
         if reader is not None and reader.failed:
-            self._fail()
+            self._reject_call()
             return False
         if is_over and state.then in _OUTSIDE and reader is None:
-            self._return(state.then, is_text=True)
+            self._end_markup(state.then, is_text=True)
         elif is_over:
             self._enter(state.then)
         return not is_over and read == len(text)
 
-    def _meet(self, terminal: str) -> None:
+    def _handle_terminal(self, terminal: str) -> None:
         """A terminal stands at the beginning of the buffer."""
-        lead = self._lexer.states[self._state].leads.get(terminal)
+        lead = self._lexer.states[self._state].transitions.get(terminal)
         if lead is None:
-            self._meet_stray(terminal)
+            self._handle_stray_terminal(terminal)
             return
         to, is_left = lead
         if terminal == self._lexer.quote and to == self._state:  # for the reader, as one character
@@ -275,151 +275,153 @@ class Parser:
         elif self._state not in _OUTSIDE:
             self._markup.is_bare &= not is_special(terminal)
             if not is_left:
-                self._skip(terminal)
+                self._skip_terminal(terminal)
             self._enter(to)
         elif to in _OUTSIDE:
-            tag = self._advance(len(terminal))
+            tag = self._take_buffer(len(terminal))
             if self._state == THINKING:
-                self.reasoning_tokens += len(self._tokens(tag, None))
-            self._sink.part()
+                self.reasoning_tokens += len(self._take_tokens(tag, None))
+            self._sink.note_markup()
             self._state = to
         else:
             is_bare = is_left or (self._tools is not None and self._tools.doubtful)
             self._markup = _Markup(self._state, self._position, is_bare=is_bare)
             if not is_left:
-                self._markup.text.append(self._advance(len(terminal)))
+                self._markup.text.append(self._take_buffer(len(terminal)))
             self._enter(to)
 
     @property
-    def _reads(self) -> ContentKind:
+    def _content_kind(self) -> ContentKind:
         """What the text is in the present state of markup."""
         state = self._states.get(self._state)
         return "between" if state is None else state.reads
 
-    def _meet_stray(self, terminal: str) -> None:
+    def _handle_stray_terminal(self, terminal: str) -> None:
         """A special token that means nothing here."""
-        if self._call is not None and self._call.begun and self._reader is not None:
-            self._spell(self._lexer.plain(terminal))  # who writes code may mean its text
-        elif self._reads == "header" and terminal in self._lexer.states[TEXT].leads:
-            self._fail()  # the end of an answer, whose last word only looked like a header
+        if self._call is not None and self._call.has_started and self._reader is not None:
+            self._read_as_text(self._lexer.spell_out(terminal))  # who writes code may mean its text
+        elif self._content_kind == "header" and terminal in self._lexer.states[TEXT].transitions:
+            self._reject_call()  # the end of an answer, whose last word only looked like a header
         else:
-            self._skip(terminal)
+            self._skip_terminal(terminal)
 
-    def _spell(self, literal: str) -> None:
+    def _read_as_text(self, literal: str) -> None:
         """The special token at the beginning of the buffer is read as the text it looks like."""
         self._buffer = literal + self._buffer[1:]
         self._position -= len(literal) - 1
         self._read(len(literal))
 
-    def _skip(self, terminal: str) -> None:
+    def _skip_terminal(self, terminal: str) -> None:
         """Take a terminal that is read by nobody."""
-        text = self._advance(len(terminal))
+        text = self._take_buffer(len(terminal))
         if self._state not in _OUTSIDE:
             self._markup.text.append(text)
 
-    def _enter(self, to: str) -> None:
+    def _enter(self, state: str) -> None:
         """Go from a state of markup to another state."""
-        reads = self._states[to].reads if to in self._states else "between"
+        reads = self._states[state].reads if state in self._states else "between"
         if not self._leave(reads):
-            self._fail()
+            self._reject_call()
         elif self.done:
             return
-        elif to in _OUTSIDE:
-            self._return(to)
+        elif state in _OUTSIDE:
+            self._end_markup(state)
         else:
-            self._state, self._reader = to, None
+            self._state, self._reader = state, None
             if reads != "between" and self._tools is not None:
                 if self._call is None:
-                    self._call = Call(self._sink, self._shapes, is_bare=self._markup.is_bare)
+                    self._call = CallBuilder(self._sink, self._shapes, is_bare=self._markup.is_bare)
                 self._reader = reader_for(reads, self._call, self._tools)
 
-    def _leave(self, reads: str) -> bool:
+    def _leave(self, next_kind: str) -> bool:
         """Leave the present state for one that reads that. False: this was no call."""
         call, reader = self._call, self._reader
         if call is None or reader is None:
             return True
-        reader.leave()
-        is_named = self._reads in _NAMING and reads != "id"
-        if is_named and not call.begun and (call.name or reads not in _BETWEEN_CALLS):
-            if not call.begin():
+        reader.finish()
+        is_named = self._content_kind in _NAMING and next_kind != "id"
+        if is_named and not call.has_started and (call.name or next_kind not in _BETWEEN_CALLS):
+            if not call.start():
                 return False
-        if call.begun:
+        if call.has_started:
             self._markup.clear()
-        has_only_id = self._reads == "id" and not call.name
-        if reads in _BETWEEN_CALLS and not (has_only_id and reads == "name"):
+        has_only_id = self._content_kind == "id" and not call.name
+        if next_kind in _BETWEEN_CALLS and not (has_only_id and next_kind == "name"):
             self._call = self._reader = None
-            if call.begun:
+            if call.has_started:
                 self._end_call(call)
         return True
 
-    def _end_call(self, call: Call) -> None:
-        call.end()
-        self._markup.calls += 1
+    def _end_call(self, call: CallBuilder) -> None:
+        call.finish()
+        self._markup.call_count += 1
         self.done = not self._parallel
-        junk = self._lexer.plain("".join(call.junk)).strip()
+        junk = self._lexer.spell_out("".join(call.stray_text)).strip()
         if junk and not self.done:
-            self._sink.say(junk)  # it belongs to nothing, but is not lost
+            self._sink.add_text(junk)  # it belongs to nothing, but is not lost
 
-    def _fail(self) -> None:
+    def _reject_call(self) -> None:
         """What was read since the last call is no call: it is text."""
         self._call = self._reader = None
-        self._return(START, is_text=True)
+        self._end_markup(START, is_text=True)
 
-    def _return(self, to: str, *, is_text: bool = False) -> None:
+    def _end_markup(self, state: str, *, is_text: bool = False) -> None:
         """Markup is over. What of it never became a call is text where the markup began; special
         tokens with nothing between them are dropped, unless text follows them (``is_text``)."""
         markup = self._markup
         text = "".join(markup.text)
-        if markup.calls:
-            text = (text if is_text else "".join(markup.words)).lstrip(_SEPARATORS)
+        if markup.call_count:
+            text = (text if is_text else "".join(markup.plain_text)).lstrip(_SEPARATORS)
         markup.clear()
-        self._state = to if markup.calls or to == THINKING else markup.origin
-        nothing = _BETWEEN if markup.calls else _BLANK
-        if not is_text and not without_marks(text).strip(nothing):
+        self._state = state if markup.call_count or state == THINKING else markup.origin
+        nothing = _BETWEEN if markup.call_count else _BLANK
+        if not is_text and not strip_marks(text).strip(nothing):
             return
-        start = self._position - len(text) if markup.calls else markup.position
-        text = self._lexer.plain(text)
+        start = self._position - len(text) if markup.call_count else markup.position
+        text = self._lexer.spell_out(text)
         if self._state == THINKING:
-            self._think(text, start)
+            self._emit_reasoning(text, start)
         else:
-            self._say(text, start)
+            self._emit_text(text, start)
             if text.strip():
                 self._state = TEXT
 
-    def _end(self, *, is_cut: bool) -> None:
+    def _end_reply(self, *, is_cut: bool) -> None:
         """The reply is over. A call that was cut stays open; without a name it is left out, unless
         it only looked like a call."""
         if self._state not in _OUTSIDE:
-            if self._markup.is_bare and self._reads in _NAMING:
-                self._fail()  # a word, and nothing that makes it a call
+            if self._markup.is_bare and self._content_kind in _NAMING:
+                self._reject_call()  # a word, and nothing that makes it a call
             elif not is_cut:
                 if self._call is not None:  # unfinished, its name must at least be a tool's
                     self._call.is_bare = True
                 self._enter(START)
-            elif self._holds_text():
-                self._fail()
+            elif self._is_pending_text():
+                self._reject_call()
         if not self.done:
             self._sink.finish(is_cut=is_cut)
 
     # --- text -------------------------------------------------------------------------------------
 
-    def _advance(self, length: int) -> str:
+    def _take_buffer(self, length: int) -> str:
         """Take text from the buffer."""
         text, self._buffer = self._buffer[:length], self._buffer[length:]
         self._position += length
         return text
 
-    def _say(self, text: str, start: int | None = None) -> None:
+    def _emit_text(self, text: str, start: int | None = None) -> None:
         logprobs = [
-            wire_logprob(self._tokenizer, found) for found in self._tokens(text, start) if found
+            wire_logprob(self._tokenizer, found)
+            for found in self._take_tokens(text, start)
+            if found
         ]
-        self._sink.say(text, logprobs)
+        self._sink.add_text(text, logprobs)
 
-    def _think(self, text: str, start: int | None = None) -> None:
-        self.reasoning_tokens += len(self._tokens(text, start))
-        self._sink.think(text)
+    def _emit_reasoning(self, text: str, start: int | None = None) -> None:
+        self.reasoning_tokens += len(self._take_tokens(text, start))
+        self._sink.add_reasoning(text)
 
-    def _tokens(self, text: str, start: int | None) -> list[TokenLogprob | None]:
+    def _take_tokens(self, text: str, start: int | None) -> list[TokenLogprob | None]:
         """Those behind text that was just taken from the buffer, or that began at ``start``."""
         if start is None:
             start = self._position - len(text)

@@ -12,10 +12,10 @@ from typing import Protocol
 from antiphon.dialects.formats.types import ContentKind, ToolFormat
 from antiphon.dialects.json_stream import JsonSpan
 
-from .json_calls import Record
-from .keyword_arguments import PairReader
-from .tool_call import Call
-from .xml_arguments import ElementReader
+from .json_calls import JsonCallReader
+from .keyword_arguments import KeywordArgumentReader
+from .tool_call import CallBuilder
+from .xml_arguments import XmlArgumentReader
 
 __all__ = ["Reader", "reader_for"]
 
@@ -32,7 +32,7 @@ class Reader(Protocol):
     """Reads the text of one state."""
 
     @property
-    def over(self) -> bool:
+    def complete(self) -> bool:
         """It is whole: what follows belongs to another state."""
 
     @property
@@ -46,15 +46,15 @@ class Reader(Protocol):
     def read(self, text: str) -> int:
         """Take text; returns how much of it was taken."""
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """A terminal came, or the end."""
 
 
-class _Plain:
+class _TextReader:
     """Most readers take all there is."""
 
-    def __init__(self, call: Call) -> None:
-        self.over = self.failed = self.in_string = False
+    def __init__(self, call: CallBuilder) -> None:
+        self.complete = self.failed = self.in_string = False
         self.call = call
         self.parts: list[str] = []
 
@@ -62,7 +62,7 @@ class _Plain:
         self.parts.append(text)
         return len(text)
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """Nothing is left to say."""
 
     @property
@@ -70,10 +70,10 @@ class _Plain:
         return "".join(self.parts)
 
 
-class _Name(_Plain):
+class _NameReader(_TextReader):
     """The name; refuses at the first character that no name has."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: CallBuilder) -> None:
         super().__init__(call)
         self._length = 0
         self._is_whole = False
@@ -92,71 +92,71 @@ class _Name(_Plain):
         self.failed = at < len(text)
         return at
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         self.call.name = self.text
 
 
-class _Label(_Name):
+class _LabelReader(_NameReader):
     """An id that holds the name: ``functions.NAME:0``. Without the number it tells no calls apart
     and is only a name."""
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         found = _LABEL.fullmatch(self.text)
         if found is not None:
             self.call.name = found.group(1)
             self.call.call_id = self.text if found.group(2) else ""
 
 
-class _Header(_Name):
+class _HeaderReader(_NameReader):
     """The name, which the call tells again: only its look matters."""
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """Nothing is left to say."""
 
 
-class _Id(_Plain):
+class _IdReader(_TextReader):
     """The call's id, as the model gives it."""
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         self.call.call_id = self.text.strip() or self.call.call_id
 
 
-class _Gap(_Plain):
+class _GapReader(_TextReader):
     """Between two parts of a call there is nothing to read."""
 
     def read(self, text: str) -> int:
-        self.call.junk.append(text)
+        self.call.stray_text.append(text)
         return len(text)
 
 
-class _Json(_Plain):
+class _JsonReader(_TextReader):
     """The arguments as JSON; whatever else stands there is kept as the model wrote it."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: CallBuilder) -> None:
         super().__init__(call)
         self._span = JsonSpan()
-        self._begun = False
+        self._has_started = False
 
     def read(self, text: str) -> int:
         at = 0
-        if not self._begun:
+        if not self._has_started:
             at = len(text) - len(text.lstrip())
-            self._begun = at < len(text)
+            self._has_started = at < len(text)
         end = self._span.read(text, at)
-        self.call.arguments(text[at:end])
-        self.over, self.in_string = self._span.over, self._span.in_string
+        self.call.add_json_arguments(text[at:end])
+        self.over, self.in_string = self._span.complete, self._span.in_string
         return end
 
 
-class _Body(_Json):
+class _PlainArgumentsReader(_JsonReader):
     """The arguments without any markup: JSON as it comes, other text when it is whole."""
 
-    def __init__(self, call: Call) -> None:
+    def __init__(self, call: CallBuilder) -> None:
         super().__init__(call)
         self._is_text = False
 
     def read(self, text: str) -> int:
-        if self._begun:
+        if self._has_started:
             return super().read(text)
         self.parts.append(text)
         if not self._is_text:
@@ -167,80 +167,80 @@ class _Body(_Json):
             self.parts = [said]
         return len(text)
 
-    def leave(self) -> None:
-        if not self._begun:
-            self.call.body(self.text.rstrip("\r\n"))
+    def finish(self) -> None:
+        if not self._has_started:
+            self.call.add_plain_arguments(self.text.rstrip("\r\n"))
 
 
-class _Key(_Plain):
+class _KeyReader(_TextReader):
     """The name of a parameter."""
 
-    def leave(self) -> None:
-        self.call.key(self.text.strip())
+    def finish(self) -> None:
+        self.call.start_parameter(self.text.strip())
 
 
-class _Literal(_Plain):
+class _LiteralReader(_TextReader):
     """A value that may be no string: read when it is whole."""
 
-    def __init__(self, call: Call, *, trims: bool) -> None:
+    def __init__(self, call: CallBuilder, *, trims: bool) -> None:
         super().__init__(call)
         self._trims = trims
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         text = self.text
-        self.call.value(text.removeprefix("\n").removesuffix("\n") if self._trims else text)
+        self.call.add_value(text.removeprefix("\n").removesuffix("\n") if self._trims else text)
 
 
-class _String(_Plain):
+class _StringReader(_TextReader):
     """A value that is a string, as it stands. ``trims``: without a line end on either side."""
 
-    def __init__(self, call: Call, *, trims: bool) -> None:
+    def __init__(self, call: CallBuilder, *, trims: bool) -> None:
         super().__init__(call)
         self._trims = trims
-        self._begun = False
-        self._held = ""
-        call.string("")
+        self._has_started = False
+        self._pending = ""
+        call.add_string("")
 
     def read(self, text: str) -> int:
         said = text
         if self._trims:
-            said = self._held + (text if self._begun else text.removeprefix("\n"))
-            self._begun = True
-            self._held = "\n" if said.endswith("\n") else ""
+            said = self._pending + (text if self._has_started else text.removeprefix("\n"))
+            self._has_started = True
+            self._pending = "\n" if said.endswith("\n") else ""
             said = said.removesuffix("\n")
-        self.call.string(said)
+        self.call.add_string(said)
         return len(text)
 
-    def leave(self) -> None:
-        self.call.string_end()
+    def finish(self) -> None:
+        self.call.end_string()
 
 
-def reader_for(reads: ContentKind, call: Call, form: ToolFormat) -> Reader:
+def reader_for(reads: ContentKind, call: CallBuilder, form: ToolFormat) -> Reader:
     """A reader for a state of ``form`` that reads that."""
     match reads:
         case "string":
-            return _String(call, trims=form.trims)
+            return _StringReader(call, trims=form.trims)
         case "value" if call.takes_string:
-            return _String(call, trims=form.trims)
+            return _StringReader(call, trims=form.trims)
         case "value" | "literal":
-            return _Literal(call, trims=form.trims)
+            return _LiteralReader(call, trims=form.trims)
         case "pairs":
             parameter = form.written.parameter
             assert parameter is not None
-            return PairReader(call, parameter, form.written.after[0])
+            return KeywordArgumentReader(call, parameter, form.written.after[0])
     return _READERS[reads](call)
 
 
-_READERS: Mapping[ContentKind, Callable[[Call], Reader]] = {
-    "name": _Name,
-    "label": _Label,
-    "header": _Header,
-    "elements": ElementReader,
-    "id": _Id,
-    "filler": _Plain,
-    "gap": _Gap,
-    "json": _Json,
-    "body": _Body,
-    "key": _Key,
-    "record": Record,
+_READERS: Mapping[ContentKind, Callable[[CallBuilder], Reader]] = {
+    "name": _NameReader,
+    "label": _LabelReader,
+    "header": _HeaderReader,
+    "elements": XmlArgumentReader,
+    "id": _IdReader,
+    "filler": _TextReader,
+    "gap": _GapReader,
+    "json": _JsonReader,
+    "body": _PlainArgumentsReader,
+    "key": _KeyReader,
+    "record": JsonCallReader,
 }

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 
 from msgspec import Struct
 
-from antiphon.dialects.json_stream import InputText, JsonSpan, load
+from antiphon.dialects.json_stream import JsonSpan, ToolInputDecoder, load
 
-from .argument_values import ObjectText
+from .argument_values import JsonObjectWriter
 from .lexer import QUOTE
 
-__all__ = ["Call", "Sink", "ToolShape"]
+__all__ = ["CallBuilder", "CallSink", "ToolShape"]
 
 _WRAPPERS = ("arguments", "parameters")
 _WRAPPED = re.compile(rf'\s*\{{\s*"(?:{"|".join(_WRAPPERS)})"\s*:\s*(?=\{{)')
@@ -35,112 +35,112 @@ class ToolShape(Struct, frozen=True, kw_only=True):
     schema: Mapping[str, Any] | None = None
 
 
-class Sink(Protocol):
+class CallSink(Protocol):
     """Who is told of calls."""
 
-    def call(self, shape: ToolShape, call_id: str) -> None:
+    def open_call(self, shape: ToolShape, call_id: str) -> None:
         """A call begins."""
 
     def add_arguments(self, text: str) -> None:
         """Its arguments, or its input, go on."""
 
-    def end_call(self) -> None:
+    def close_call(self) -> None:
         """It is whole."""
 
 
-class Call:
+class CallBuilder:
     """Collects what readers find and tells ``sink``. ``tools``: by the names the model was shown.
 
     ``is_bare``: nothing but its looks says that this is a call; then its name must be a tool's.
     """
 
-    def __init__(self, sink: Sink, tools: Mapping[str, ToolShape], *, is_bare: bool) -> None:
+    def __init__(self, sink: CallSink, tools: Mapping[str, ToolShape], *, is_bare: bool) -> None:
         self._sink = sink
         self._tools = tools
-        self._input: InputText | None = None
-        self._head: str | None = ""
-        self._inner: JsonSpan | None = None
-        self._object: ObjectText | None = None
+        self._input_decoder: ToolInputDecoder | None = None
+        self._wrapper_head: str | None = ""
+        self._wrapped_span: JsonSpan | None = None
+        self._object: JsonObjectWriter | None = None
         self._schema: Mapping[str, Any] = {}
         self._keys: list[str] = []
-        self._is_quoted = self._lacks_value = False
-        self._wrote = False
+        self._in_string = self._lacks_value = False
+        self._has_output = False
         self.is_bare = is_bare
         self.name = ""
         self.call_id = ""
-        self.begun = False
+        self.has_started = False
         #: Text in the call that is part of nothing.
-        self.junk: list[str] = []
+        self.stray_text: list[str] = []
 
     @property
     def is_likely(self) -> bool:
         """More than its looks says that this is a call."""
         return not self.is_bare or self.name in self._tools
 
-    def begin(self, *, sure: bool = False) -> bool:
+    def start(self, *, has_arguments: bool = False) -> bool:
         """The name is known. False: this is no call. ``sure``: it has arguments as calls have."""
-        if self.begun:
+        if self.has_started:
             return True
         known = self._tools.get(self.name) or self._tools.get(self.name.removeprefix("functions."))
-        if not self.name or (known is None and self.is_bare and not sure):
+        if not self.name or (known is None and self.is_bare and not has_arguments):
             return False
         shape = known or ToolShape(wire_name=self.name)
         self._schema = shape.schema or (_CUSTOM if shape.custom else {})
-        self._input = InputText() if shape.custom else None
+        self._input_decoder = ToolInputDecoder() if shape.custom else None
         if self._properties.keys() & {"arguments", "parameters"} or known is None:
-            self._head = None  # such a key is the tool's own
-        self._sink.call(shape, self.call_id)
-        self.begun = True
+            self._wrapper_head = None  # such a key is the tool's own
+        self._sink.open_call(shape, self.call_id)
+        self.has_started = True
         return True
 
-    def end(self) -> None:
+    def finish(self) -> None:
         """The call is whole."""
         if self._object is not None:
-            self._give_value()
-            self._write(self._object.end())
-        self._unwrapped("", final=True)
-        if not self._wrote:
-            junk = "".join(self.junk).strip()
+            self._write_missing_value()
+            self._write(self._object.close())
+        self._write_unwrapped("", final=True)
+        if not self._has_output:
+            junk = "".join(self.stray_text).strip()
             is_object = _is_object(junk)  # some write JSON where parameters belong
             self._write(junk if is_object else "{}")
-            self.junk = [] if is_object else self.junk
-        if self._input is not None:
-            self._argue(self._input.finish())
-        self._sink.end_call()
+            self.stray_text = [] if is_object else self.stray_text
+        if self._input_decoder is not None:
+            self._emit(self._input_decoder.finish())
+        self._sink.close_call()
 
     # --- arguments that are JSON ------------------------------------------------------------------
 
-    def arguments(self, text: str) -> None:
+    def add_json_arguments(self, text: str) -> None:
         """More of the arguments' JSON text."""
-        self._unwrapped(text)
+        self._write_unwrapped(text)
 
-    def _unwrapped(self, text: str, *, final: bool = False) -> None:
+    def _write_unwrapped(self, text: str, *, final: bool = False) -> None:
         """Some put all arguments under one key, ``arguments``: that wrapping is taken off."""
-        if self._inner is not None:
-            if not self._inner.over:
-                self._write(text[: self._inner.read(text)])
-        elif self._head is None:
+        if self._wrapped_span is not None:
+            if not self._wrapped_span.complete:
+                self._write(text[: self._wrapped_span.read(text)])
+        elif self._wrapper_head is None:
             self._write(text)
         else:
-            self._head += text
-            if (wrapped := _WRAPPED.match(self._head)) is not None:
-                inside, self._head = self._head[wrapped.end() :], None
-                self._inner = JsonSpan()
-                self._unwrapped(inside)
-            elif final or not _may_be_wrapped(self._head):
-                head, self._head = self._head, None
+            self._wrapper_head += text
+            if (wrapped := _WRAPPED.match(self._wrapper_head)) is not None:
+                inside, self._wrapper_head = self._wrapper_head[wrapped.end() :], None
+                self._wrapped_span = JsonSpan()
+                self._write_unwrapped(inside)
+            elif final or not _may_be_wrapper(self._wrapper_head):
+                head, self._wrapper_head = self._wrapper_head, None
                 self._write(head)
 
     def _write(self, text: str) -> None:
         if text:
-            self._wrote = True
-            self._argue(text if self._input is None else self._input.read(text))
+            self._has_output = True
+            self._emit(text if self._input_decoder is None else self._input_decoder.read(text))
 
-    def _argue(self, text: str) -> None:
+    def _emit(self, text: str) -> None:
         if text := text.replace(QUOTE, ""):  # a quote where none belongs
             self._sink.add_arguments(text)
 
-    def body(self, text: str) -> None:
+    def add_plain_arguments(self, text: str) -> None:
         """All arguments as they stand: a line for each parameter there must be, of which the last
         takes the rest."""
         if not text:
@@ -148,8 +148,8 @@ class Call:
         required = self._schema.get("required")
         keys = required if isinstance(required, list) and required else [""]
         for key, said in zip(keys, text.split("\n", len(keys) - 1), strict=False):
-            self.key(str(key))
-            self.value(said)
+            self.start_parameter(str(key))
+            self.add_value(said)
 
     # --- arguments that come key by key -----------------------------------------------------------
 
@@ -158,17 +158,17 @@ class Call:
         properties = self._schema.get("properties")
         return properties if isinstance(properties, Mapping) else {}
 
-    def key(self, key: str) -> None:
+    def start_parameter(self, key: str) -> None:
         """A key begins; an empty one stands for the next property that has no value yet."""
         if self._object is None:
-            self._object, self._head = ObjectText(self._schema), None
-        self._give_value()
+            self._object, self._wrapper_head = JsonObjectWriter(self._schema), None
+        self._write_missing_value()
         key = key or next((name for name in self._properties if name not in self._keys), "")
         self._keys.append(key)
-        self._write(self._object.key(key))
-        self._is_quoted, self._lacks_value = False, True
+        self._write(self._object.write_key(key))
+        self._in_string, self._lacks_value = False, True
 
-    def _give_value(self) -> None:
+    def _write_missing_value(self) -> None:
         """A key the model gave no value has none: null."""
         if self._lacks_value:
             self._lacks_value = False
@@ -177,40 +177,40 @@ class Call:
     @property
     def takes_string(self) -> bool:
         """Whether the value of the present key can only be a string, by its schema."""
-        return self._object is not None and self._object.is_string
+        return self._object is not None and self._object.expects_string
 
-    def value(self, text: str) -> None:
+    def add_value(self, text: str) -> None:
         """The whole value of the present key."""
         if self._object is None:
-            self.junk.append(text)
+            self.stray_text.append(text)
         else:
             self._lacks_value = False
-            self._write(self._object.value(text))
+            self._write(self._object.write_value(text))
 
     @property
     def schema(self) -> Mapping[str, Any]:
         """What the arguments should be."""
         return self._schema
 
-    def json(self, text: str) -> None:
+    def add_json_value(self, text: str) -> None:
         """The whole value of the present key, as JSON."""
         self._lacks_value = False
         self._write(text)
 
-    def string(self, text: str) -> None:
+    def add_string(self, text: str) -> None:
         """Some of the present key's value, a string."""
         if self._object is not None:
-            quote = "" if self._is_quoted else '"'
-            self._is_quoted, self._lacks_value = True, False
-            self._write(quote + self._object.string(text))
+            quote = "" if self._in_string else '"'
+            self._in_string, self._lacks_value = True, False
+            self._write(quote + self._object.write_string(text))
 
-    def string_end(self) -> None:
+    def end_string(self) -> None:
         """The string is whole."""
         if self._object is not None:
             self._write('"')
 
 
-def _may_be_wrapped(head: str) -> bool:
+def _may_be_wrapper(head: str) -> bool:
     """Whether arguments that begin so could lie in a wrapping."""
     bare = "".join(head.split())
     begun = any(f'{{"{key}":'.startswith(bare) for key in _WRAPPERS)

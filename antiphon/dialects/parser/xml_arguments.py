@@ -8,10 +8,10 @@ from typing import Any, Protocol
 
 from antiphon.dialects.json_stream import dump, load
 
-from .argument_values import converted, types_of
+from .argument_values import property_types, to_json_text
 from .lexer import QUOTE
 
-__all__ = ["ElementReader", "Target"]
+__all__ = ["XmlArgumentReader", "XmlTarget"]
 
 _TAG = re.compile(rf"[^<>{QUOTE}]+")
 _TEXT = re.compile(f"[^{QUOTE}]+")
@@ -20,26 +20,26 @@ _ITEM = "item"
 _NESTING = 64
 
 
-class Target(Protocol):
+class XmlTarget(Protocol):
     """Who is told what the elements say."""
 
     #: Text that is part of nothing.
-    junk: list[str]
+    stray_text: list[str]
 
     @property
     def schema(self) -> Mapping[str, Any]:
         """What the arguments should be."""
 
-    def key(self, key: str) -> None:
+    def start_parameter(self, key: str) -> None:
         """A key begins."""
 
-    def json(self, text: str) -> None:
+    def add_json_value(self, text: str) -> None:
         """Its value, as JSON."""
 
-    def string(self, text: str) -> None:
+    def add_string(self, text: str) -> None:
         """Its value is a string, and this is some of it."""
 
-    def string_end(self) -> None:
+    def end_string(self) -> None:
         """The string is whole."""
 
 
@@ -53,61 +53,65 @@ class _Element:
         self.text: list[str] = []
         self.children: list[tuple[str, str]] = []
 
-    def value(self) -> str:
+    def to_json(self) -> str:
         """Its JSON text: of a leaf as its schema reads it, of others an object or an array."""
         if not self.children:
-            return converted("".join(self.text), self.types)
+            return to_json_text("".join(self.text), self.types)
         values: dict[str, list[str]] = {}
         for name, value in self.children:
             values.setdefault(name, []).append(value)
         if values.keys() == {_ITEM} and self.types != {"object"}:
             return f"[{', '.join(values[_ITEM])}]"
-        members = (f"{dump(name)}: {_one(each)}" for name, each in values.items())
+        members = (f"{dump(name)}: {_value_or_array(each)}" for name, each in values.items())
         return f"{{{', '.join(members)}}}"
 
 
-def _one(values: list[str]) -> str:
+def _value_or_array(values: list[str]) -> str:
     return values[0] if len(values) == 1 else f"[{', '.join(values)}]"
 
 
-class ElementReader:
+class XmlArgumentReader:
     """``<key>value</key>…``, each tag behind a quote. A string streams; what is nested, and what
     may be one of several of the same name, is given when it is whole."""
 
-    def __init__(self, target: Target) -> None:
+    def __init__(self, target: XmlTarget) -> None:
         self._target = target
-        self._open: list[_Element] = []
+        self._open_elements: list[_Element] = []
         self._tag: str | None = None  # from its "<"
         self._streams = False
-        self._waiting: tuple[str, list[str]] | None = None
-        self.over = self.failed = self.in_string = False
+        self._pending: tuple[str, list[str]] | None = None
+        self.complete = self.failed = self.in_string = False
 
     def read(self, text: str) -> int:
         """All of it is read."""
         at = 0
         while at < len(text):
-            at = self._said(text, at) if self._tag is None else self._tagged(self._tag, text, at)
+            at = (
+                self._read_text(text, at)
+                if self._tag is None
+                else self._read_tag(self._tag, text, at)
+            )
         return at
 
-    def leave(self) -> None:
+    def finish(self) -> None:
         """The arguments are over, closed or not."""
         if self._tag:
-            self._text(self._tag)
+            self._add_text(self._tag)
             self._tag = None
-        while self._open:
-            self._close()
-        self._give()
+        while self._open_elements:
+            self._close_element()
+        self._flush_pending()
 
-    def _said(self, text: str, at: int) -> int:
+    def _read_text(self, text: str, at: int) -> int:
         if text[at] == QUOTE:
             self._tag = ""
             return at + 1
         found = _TEXT.match(text, at)
         assert found is not None
-        self._text(found.group())
+        self._add_text(found.group())
         return found.end()
 
-    def _tagged(self, tag: str, text: str, at: int) -> int:
+    def _read_tag(self, tag: str, text: str, at: int) -> int:
         """The inside of a tag; what has no form of one is text."""
         char = text[at]
         if not tag and char == "<":
@@ -115,87 +119,89 @@ class ElementReader:
             return at + 1
         if len(tag) > 1 and char == ">":
             self._tag = None
-            self._turn(tag[1:])
+            self._handle_tag(tag[1:])
             return at + 1
         found = _TAG.match(text, at, at + _TAG_LIMIT - len(tag)) if tag else None
         if found is not None:
             self._tag = tag + found.group()
             return found.end()
         self._tag = None
-        self._text(tag)
+        self._add_text(tag)
         return at
 
-    def _text(self, text: str) -> None:
+    def _add_text(self, text: str) -> None:
         if self._streams:
-            self._target.string(text)
-        elif self._open:
-            self._open[-1].text.append(text)
+            self._target.add_string(text)
+        elif self._open_elements:
+            self._open_elements[-1].text.append(text)
         elif text.strip():
-            self._target.junk.append(text)
+            self._target.stray_text.append(text)
 
-    def _turn(self, tag: str) -> None:
+    def _handle_tag(self, tag: str) -> None:
         name = tag.strip()
         if not name.startswith("/"):
-            self._begin(name)
-        elif any(element.name == name[1:] for element in self._open):
-            while self._open and self._close() != name[1:]:
+            self._open_element(name)
+        elif any(element.name == name[1:] for element in self._open_elements):
+            while self._open_elements and self._close_element() != name[1:]:
                 pass  # what was left open inside is over with it
         else:
-            self._text(f"<{tag}>")
+            self._add_text(f"<{tag}>")
 
-    def _begin(self, name: str) -> None:
-        if self._streams or len(self._open) >= _NESTING:
-            self._text(f"<{name}>")
+    def _open_element(self, name: str) -> None:
+        if self._streams or len(self._open_elements) >= _NESTING:
+            self._add_text(f"<{name}>")
             return
-        if self._open:
-            parent = self._open[-1]
-            inner = _inner(parent.schema, name)
-            self._open.append(_Element(name, types_of({"properties": {"x": inner}}, "x"), inner))
+        if self._open_elements:
+            parent = self._open_elements[-1]
+            inner = _child_schema(parent.schema, name)
+            self._open_elements.append(
+                _Element(name, property_types({"properties": {"x": inner}}, "x"), inner)
+            )
             return
-        if self._waiting is not None and self._waiting[0] == name:
+        if self._pending is not None and self._pending[0] == name:
             types = frozenset[str]()
         else:
-            self._give()
-            types = types_of(self._target.schema, name)
+            self._flush_pending()
+            types = property_types(self._target.schema, name)
             if types == {"string"}:
-                self._target.key(name)
-                self._target.string("")
+                self._target.start_parameter(name)
+                self._target.add_string("")
                 self._streams = True
-        schema = _inner(self._target.schema, name)
-        self._open.append(_Element(name, types, schema))
+        schema = _child_schema(self._target.schema, name)
+        self._open_elements.append(_Element(name, types, schema))
 
-    def _close(self) -> str:
+    def _close_element(self) -> str:
         """The innermost element is over; its name."""
-        element = self._open.pop()
+        element = self._open_elements.pop()
         if element.children and (stray := "".join(element.text).strip()):
-            self._target.junk.append(stray)
-        if self._open:
-            self._open[-1].children.append((element.name, element.value()))
+            self._target.stray_text.append(stray)
+        if self._open_elements:
+            self._open_elements[-1].children.append((element.name, element.to_json()))
         elif self._streams:
             self._streams = False
-            self._target.string_end()
-        elif self._waiting is not None:
-            self._waiting[1].append(element.value())
+            self._target.end_string()
+        elif self._pending is not None:
+            self._pending[1].append(element.to_json())
         else:
-            self._waiting = (element.name, [element.value()])
+            self._pending = (element.name, [element.to_json()])
             if element.types and "array" not in element.types:
-                self._give()  # there can only be one
+                self._flush_pending()  # there can only be one
         return element.name
 
-    def _give(self) -> None:
+    def _flush_pending(self) -> None:
         """What waited for more of its name has all there is."""
-        if self._waiting is None:
+        if self._pending is None:
             return
-        (name, values), self._waiting = self._waiting, None
-        self._target.key(name)
-        text = _one(values)
-        is_list = types_of(self._target.schema, name) == {"array"}
-        if is_list and not isinstance(_loaded(text), list):
+        (name, values), self._pending = self._pending, None
+        self._target.start_parameter(name)
+        text = _value_or_array(values)
+        is_list = property_types(self._target.schema, name) == {"array"}
+        if is_list and not isinstance(_try_load(text), list):
             text = f"[{text}]"
-        self._target.json(text)
+        self._target.add_json_value(text)
 
 
-def _inner(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+def _child_schema(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     """What an element inside another may be."""
     properties = schema.get("properties")
     found = properties.get(name) if isinstance(properties, Mapping) else None
@@ -204,7 +210,7 @@ def _inner(schema: Mapping[str, Any], name: str) -> Mapping[str, Any]:
     return found if isinstance(found, Mapping) else {}
 
 
-def _loaded(text: str) -> Any:
+def _try_load(text: str) -> Any:
     try:
         return load(text)
     except ValueError:

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.conversation import Conversation, Options, PromptTokens
+from antiphon.conversation import Conversation, Options, PromptTokens, ToolChoice
 from antiphon.dialects.base import Rendered
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.errors import InvalidRequest, SetupError
 from antiphon.stream.deltas import Open, Text
 from antiphon.testing.tokenizer import END, ByteTokenizer
@@ -75,7 +75,7 @@ class Model:
         card |= {"chat_template": source(family) if family else None}
         card |= more.pop("card", {})
         self.tokenizer = ByteTokenizer(special)
-        self.dialect = Dialect(
+        self.dialect = ChatDialect(
             ModelCard(**card), self.tokenizer, today=lambda: datetime(2026, 7, 9), **more
         )
 
@@ -86,7 +86,7 @@ class Model:
         kept: PromptTokens | None = None,
         **options: Any,
     ) -> Rendered:
-        conversation = Conversation(items=items, instructions=instructions, kept=kept)
+        conversation = Conversation(items=items, instructions=instructions, stored_tokens=kept)
         return self.dialect.render(conversation, Options(**options))
 
     def prompt(self, *items: Item, **more: Any) -> str:
@@ -160,9 +160,11 @@ def test_qwen_in_a_tool_loop() -> None:
 
 def test_past_calls_stay_calls_when_no_tool_may_be_called() -> None:
     model = Model("qwen")
-    text = model.prompt(user("Weather?"), call(), output(), user("And?"), tool_choice="none")
+    text = model.prompt(
+        user("Weather?"), call(), output(), user("And?"), tool_choice=ToolChoice("none")
+    )
     assert '<tool_call>\n{"name": "weather"' in text and "<tool_response>\nsunny" in text
-    rendered = model.render(user("a"), tools=(WEATHER,), tool_choice="none")
+    rendered = model.render(user("a"), tools=(WEATHER,), tool_choice=ToolChoice("none"))
     assert "weather" not in model.spell(rendered.prompt.ids)
     written = '<tool_call>\n{"name": "weather", "arguments": {}}\n</tool_call>'
     assert [kind for kind, _ in model.read(rendered, written)] == ["Message"]
@@ -398,7 +400,11 @@ def test_a_model_that_always_thinks_is_told_that_it_has() -> None:
 
 def test_who_is_not_to_think_is_held_to_it() -> None:
     for level, may in (("none", False), ("low", True)):
-        asked = {"tools": (WEATHER,), "tool_choice": "required", "reasoning": effort(level)}
+        asked = {
+            "tools": (WEATHER,),
+            "tool_choice": ToolChoice("required"),
+            "reasoning": effort(level),
+        }
         constraint = QWEN.render(user("U"), **asked).constraint
         assert constraint is not None and ("thought" in constraint.lark) is may
 

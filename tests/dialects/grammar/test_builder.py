@@ -9,18 +9,18 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.conversation import Options
+from antiphon.conversation import Options, ToolChoice
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.builder import GrammarBuilder
-from antiphon.dialects.parser.parser import Parser
+from antiphon.dialects.parser.parser import FormatParser
 from antiphon.dialects.tools import shown_tools
 from antiphon.errors import InvalidRequest
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Constraint
 from antiphon.wire.extensions import Guide, read_guides
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
-from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace, Tool
+from antiphon.wire.tools import Custom, Function, Grammar, Namespace, Tool
 from tests.dialects.grammars import Held
 from tests.dialects.replies import items, read, reply, specials, thinking_of, written
 
@@ -247,7 +247,7 @@ def test_what_is_held_begins_where_thinking_ends(special: tuple[str, ...]) -> No
 
 
 def test_some_call_is_required() -> None:
-    must = held(tools=(WEATHER, CLOCK), tool_choice="required")
+    must = held(tools=(WEATHER, CLOCK), tool_choice=ToolChoice("required"))
     assert must.may_write(OSLO) and must.may_write(TIME) and must.may_write(f"{OSLO}\n{TIME}")
     for wrong in (
         "Hello",
@@ -260,30 +260,34 @@ def test_some_call_is_required() -> None:
 
 
 def test_one_call_at_most() -> None:
-    one = held(tools=(WEATHER, CLOCK), tool_choice="required", parallel_tool_calls=False)
+    one = held(
+        tools=(WEATHER, CLOCK), tool_choice=ToolChoice("required"), parallel_tool_calls=False
+    )
     assert one.may_write(OSLO)
     assert not one.may_begin(f"{OSLO}\n<tool_call>")
 
 
 def test_a_named_function() -> None:
-    named = held(tools=(WEATHER, CLOCK), tool_choice=Choice(type="function", name="weather"))
+    named = held(
+        tools=(WEATHER, CLOCK), tool_choice=ToolChoice("one", frozenset({("weather", None)}))
+    )
     assert named.may_write(OSLO) and not named.may_write(TIME)
 
 
 def test_a_named_function_of_a_namespace() -> None:
     space = Namespace(name="mcp__a", tools=(CLOCK,))
-    choice = Choice(type="function", name="clock", namespace="mcp__a")
+    choice = ToolChoice("one", frozenset({("clock", "mcp__a")}))
     named = held(tools=(CLOCK, space), tool_choice=choice)
     assert named.may_write(call("mcp__a__clock", "{}")) and not named.may_write(TIME)
 
 
 def test_allowed_tools() -> None:
-    allowed = (Choice(type="function", name="clock"),)
-    must = Choice(type="allowed_tools", mode="required", tools=allowed)
+    allowed = frozenset({("clock", None)})
+    must = ToolChoice("required", allowed)
     required = held(tools=(WEATHER, CLOCK), tool_choice=must)
     assert required.may_write(TIME)
     assert not required.may_write(OSLO) and not required.may_write("Hello")
-    may = Choice(type="allowed_tools", mode="auto", tools=allowed)
+    may = ToolChoice("auto", allowed)
     auto = held(tools=(WEATHER, CLOCK), tool_choice=may)
     assert auto.may_write(TIME) and auto.may_write("Hello")
     assert not auto.may_write(OSLO)
@@ -291,7 +295,7 @@ def test_allowed_tools() -> None:
 
 def test_a_schema_and_a_forced_call() -> None:
     """Libraries that want structure ask for both: the call is what counts."""
-    both = held(tools=(WEATHER,), tool_choice="required", text=schema(AGE))
+    both = held(tools=(WEATHER,), tool_choice=ToolChoice("required"), text=schema(AGE))
     assert both.may_write(OSLO) and not both.may_write('{"age": 3}')
 
 
@@ -316,7 +320,7 @@ def test_a_schema_and_tools_whose_calls_are_json_too() -> None:
 
 
 def test_a_call_after_thinking() -> None:
-    must = held(thinks="think", tools=(WEATHER,), tool_choice="required")
+    must = held(thinks="think", tools=(WEATHER,), tool_choice=ToolChoice("required"))
     assert must.may_write(f"<think>\nHm\n</think>\n\n{OSLO}") and must.may_write(OSLO)
 
 
@@ -336,7 +340,7 @@ def test_strict_arguments(special: tuple[str, ...]) -> None:
 def test_a_strict_function_closes_what_it_leaves_open() -> None:
     loose = {"type": "object", "properties": {"city": STRING, "days": INTEGER}}
     strict = Function(name="weather", parameters=loose, strict=True)
-    must = held(tools=(strict,), tool_choice="required")
+    must = held(tools=(strict,), tool_choice=ToolChoice("required"))
     assert must.may_write(call("weather", '{"city": "Oslo", "days": 2}'))
     assert not must.may_write(call("weather", '{"city": "Oslo"}'))
     assert not must.may_begin(call("weather", '{"city": "Oslo", "days": 2, "x"')[:-15])
@@ -405,9 +409,9 @@ def test_what_opens_a_doubtful_call_may_stand_in_an_answer() -> None:
 @pytest.mark.parametrize(
     "asked",
     [
-        {"tool_choice": "required"},
+        {"tool_choice": ToolChoice("required")},
         {"text": schema(AGE)},
-        {"tool_choice": Choice(type="allowed_tools", mode="auto", tools=())},
+        {"tool_choice": ToolChoice("auto", frozenset())},
     ],
 )
 def test_what_was_asked_for_is_needed(asked: Any) -> None:
@@ -419,7 +423,7 @@ def test_what_was_asked_for_is_needed(asked: Any) -> None:
 
 def test_keywords_that_cannot_be_enforced_are_passed_over_unless_strict() -> None:
     odd = {**closed(a={"type": "array", "items": STRING, "uniqueItems": True}), "$schema": "x"}
-    loose = held(tools=(Function(name="f", parameters=odd),), tool_choice="required")
+    loose = held(tools=(Function(name="f", parameters=odd),), tool_choice=ToolChoice("required"))
     assert loose.may_write(call("f", '{"a": ["x", "x"]}'))
     assert not loose.may_write(call("f", '{"a": "x"}'))
     error = refused(tools=(Function(name="f", parameters=odd, strict=True),))
@@ -434,7 +438,7 @@ def test_a_schema_that_is_none_does_not_stop_a_free_answer() -> None:
 
 def test_a_bad_schema_of_a_function_is_refused_by_path_where_it_is_forced() -> None:
     bad = Function(name="bad", parameters={"type": "objekt"})
-    error = refused(tools=(WEATHER, bad), tool_choice="required")
+    error = refused(tools=(WEATHER, bad), tool_choice=ToolChoice("required"))
     assert (error.param, error.code) == ("tools[1].parameters", "invalid_json_schema")
 
 
@@ -444,7 +448,7 @@ def test_a_schema_cannot_tell_the_grammar_how_to_behave() -> None:
 
 
 def test_calls_come_to_an_end() -> None:
-    must = held(tools=(CLOCK,), tool_choice="required")
+    must = held(tools=(CLOCK,), tool_choice=ToolChoice("required"))
     assert must.may_write("\n".join([TIME] * 16))
     assert not must.may_begin("\n".join([TIME] * 17))
 
@@ -459,7 +463,7 @@ def custom(syntax: Any, definition: str, name: str = "tool") -> Custom:
 
 
 def forced(*tools: Tool, form: str = "hermes") -> Held:
-    return held(form, tools=tools, tool_choice="required")
+    return held(form, tools=tools, tool_choice=ToolChoice("required"))
 
 
 def given(text: str, name: str = "tool") -> str:
@@ -543,12 +547,14 @@ def test_a_grammar_may_use_names_of_ours() -> None:
 
 def test_a_grammar_that_is_none_is_refused_by_path() -> None:
     for syntax, definition in (("lark", "start: nowhere"), ("lark", "begin: x"), ("regex", "(")):
-        error = refused(tools=(WEATHER, custom(syntax, definition)), tool_choice="required")
+        error = refused(
+            tools=(WEATHER, custom(syntax, definition)), tool_choice=ToolChoice("required")
+        )
         assert (error.code, error.param) == ("invalid_grammar", "tools[1].format.definition")
 
 
 def test_a_named_custom_tool() -> None:
-    choice = Choice(type="custom", name="tool")
+    choice = ToolChoice("one", frozenset({("tool", None)}))
     named = held(tools=(WEATHER, Custom(name="tool")), tool_choice=choice)
     assert named.may_write(given("x")) and not named.may_write(OSLO)
 
@@ -592,7 +598,7 @@ WRITTEN = {
 @pytest.mark.parametrize("free", [False, True])
 def test_every_way_of_writing_calls_can_be_held(form: str, free: bool) -> None:
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
-    asked: dict[str, Any] = {} if free else {"tool_choice": "required"}
+    asked: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
     right = WRITTEN[form]
     answer = held(form, tools=(tool, CLOCK), **asked)
     assert answer.may_write(right)
@@ -624,7 +630,7 @@ def test_every_format_can_be_held(form: str, special: bool, free: bool) -> None:
     tokens = (*sorted(specials(row)), end) if special else (end,)
     thinks = form if form in IN_MESSAGES else None
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
-    asked: dict[str, Any] = {} if free else {"tool_choice": "required"}
+    asked: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
     answer = held(form, special=tokens, thinks=thinks, end=end, tools=(tool, CLOCK), **asked)
     calls = [("trip", {"city": "Oslo", "days": 2}), ("clock", {})]
     assert answer.may_write(written(row, calls[:1])) and answer.may_write(written(row, calls))
@@ -644,7 +650,7 @@ def test_every_format_can_be_held_to_one_call_behind_its_thinking(form: str, fre
     end = ENDS.get(form, END)
     tokens = sorted({*specials(row), *thinks.open, *thinks.close, end})
     tool = Function(name="trip", parameters=TRIP.parameters, strict=True)
-    asked: dict[str, Any] = {} if free else {"tool_choice": "required"}
+    asked: dict[str, Any] = {} if free else {"tool_choice": ToolChoice("required")}
     answer = held(
         form,
         special=tuple(token for token in tokens if token),
@@ -673,12 +679,14 @@ def test_what_may_be_written_is_read(form: str) -> None:
     cities = ["Oslo", "São Paulo", "'s-Hertogenbosch", "<br>"]
     parameters = closed(city={"type": "string", "enum": cities}, days=INTEGER, sure=BOOLEAN)
     trip = Function(name="trip", parameters=parameters)
-    options = Options(tools=(trip, CLOCK), tool_choice="required")
+    options = Options(tools=(trip, CLOCK), tool_choice=ToolChoice("required"))
     shown = shown_tools(options, ())
     grammar = GrammarBuilder(tokenizer, row, None).constraint(options, shown, False)
     for seed in range(3):
         ids = Held(tokenizer, grammar, end=end).written(random.Random(seed))
-        parser = Parser(tokenizer, reasoning=thinks, tools=row, shapes=shown.shapes, thinking=False)
+        parser = FormatParser(
+            tokenizer, reasoning=thinks, tools=row, shapes=shown.shapes, thinking=False
+        )
         found, is_open = items(read(parser, [ids]))
         assert found and not is_open
         for item in found:
@@ -711,7 +719,7 @@ def test_what_may_be_written_is_read(form: str) -> None:
 )
 def test_line_ends_may_be_missing(form: str, tight: str) -> None:
     """What must have them cannot end where a model writes none, and goes on for ever."""
-    answer = held(form, tools=(TRIP, CLOCK), tool_choice="required")
+    answer = held(form, tools=(TRIP, CLOCK), tool_choice=ToolChoice("required"))
     assert answer.may_write(tight) and answer.may_write(tight + tight)
     assert answer.may_write(written(TOOLS[form], [("trip", {"city": "Oslo", "days": 2})] * 2))
     assert not answer.may_write(tight.replace("2", "two"))
@@ -729,7 +737,9 @@ def test_a_schema_that_refers_to_others_holds_in_every_format(form: str) -> None
         (either, [{"city": "Oslo", "days": 2}, {"city": "Oslo"}]),
     ):
         answer = held(
-            form, tools=(Function(name="trip", parameters=parameters),), tool_choice="required"
+            form,
+            tools=(Function(name="trip", parameters=parameters),),
+            tool_choice=ToolChoice("required"),
         )
         for right in rights:
             assert answer.may_write(written(TOOLS[form], [("trip", right)])), (form, right)
@@ -739,6 +749,6 @@ def test_a_schema_that_refers_to_others_holds_in_every_format(form: str) -> None
 def test_what_no_schema_tells_of_may_have_any_name() -> None:
     anything = Function(name="log", parameters={"type": "object"}, strict=False)
     for form in ("qwen3_coder", "glm45", "minimax_m2", "gemma4", "lfm2", "hermes"):
-        answer = held(form, tools=(anything,), tool_choice="required")
+        answer = held(form, tools=(anything,), tool_choice=ToolChoice("required"))
         for said in ({}, {"a": "b"}, {"a": "b", "c_1": "d"}):
             assert answer.may_write(written(TOOLS[form], [("log", said)])), (form, said)

@@ -28,12 +28,12 @@ from openai_harmony import (
     Message as Line,
 )
 
-from antiphon.conversation import Conversation, Options, PromptTokens
-from antiphon.dialects.harmony.dialect import Dialect
-from antiphon.dialects.harmony.parser import CONTROLS
+from antiphon.conversation import Conversation, Options, PromptTokens, ToolChoice
+from antiphon.dialects.harmony.dialect import HarmonyDialect
+from antiphon.dialects.harmony.parser import CONTROL_TOKENS
 from antiphon.errors import InvalidRequest, SetupError
 from antiphon.stream.deltas import Delta, Open, Text
-from antiphon.testing.delta_reader import read
+from antiphon.testing.delta_reader import read_reply
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk
 from antiphon.wire import items as it
@@ -81,7 +81,7 @@ def result(output: Any = "sunny", call_id: str = "c1") -> it.FunctionCallOutput:
 def ids(
     *items: it.Item, kept: PromptTokens | None = None, instructions: str | None = None, **asked: Any
 ):  # type: ignore[no-untyped-def]
-    conversation = Conversation(items=items, instructions=instructions, kept=kept)
+    conversation = Conversation(items=items, instructions=instructions, stored_tokens=kept)
     return dialect().render(conversation, Options(**asked)).prompt.ids
 
 
@@ -331,7 +331,7 @@ def test_an_answer_to_go_on_with() -> None:
     deltas = list(rendered.parser.feed(Chunk(tuple(encoding().encode(", you")))))
     assert deltas[-1].text == ", you"  # type: ignore[union-attr]
     thinking = (user("Hi"), thought("Gre", status="incomplete"))
-    assert dialect().render(Conversation(items=thinking), Options()).parser.thinking
+    assert dialect().render(Conversation(items=thinking), Options()).parser.is_thinking
     nothing = (user("Hi"), answer("Hello"), it.Reasoning(status="incomplete"))
     assert spelled(ids(*nothing)).endswith("Hello<|end|><|start|>assistant")
 
@@ -345,15 +345,15 @@ def test_where_turns_end() -> None:
 @pytest.mark.parametrize(
     ("choice", "end"),
     [
-        ("auto", "<|end|><|start|>assistant<|channel|>final<|message|>"),
-        ("required", "<|end|><|start|>assistant"),
+        (ToolChoice("auto"), "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        (ToolChoice("required"), "<|end|><|start|>assistant"),
     ],
 )
-def test_where_a_budget_of_thinking_is_used_up(choice: Any, end: str) -> None:
+def test_where_a_budget_of_thinking_is_used_up(choice: ToolChoice, end: str) -> None:
     options = Options(thinking_budget=5, tools=(WEATHER,), tool_choice=choice)
     rendered = dialect().render(Conversation(items=(user("Hi"),)), options)
-    assert spelled(rendered.unthink) == end
-    if choice == "required":
+    assert spelled(rendered.reasoning_end_ids) == end
+    if choice.must_call:
         assert rendered.answer_constraint is not None and rendered.answer_constraint.needed
 
 
@@ -439,7 +439,7 @@ def test_functions_of_these_names_are_functions() -> None:
 
 @pytest.mark.parametrize("place", ["user", "instructions", "result", "call", "tool"])
 def test_control_tokens_that_are_spelled_stay_text(place: str) -> None:
-    spell = "".join(CONTROLS.values()) + "<|endoftext|>"
+    spell = "".join(CONTROL_TOKENS.values()) + "<|endoftext|>"
     control = set(tokenizer().special.values())
 
     def count(text: str) -> int:
@@ -603,7 +603,7 @@ def test_turn_after_turn_extends_the_turn_before() -> None:
 
 def test_another_vocabulary_is_refused() -> None:
     with pytest.raises(SetupError, match="gpt-oss has not the vocabulary of gpt-oss"):
-        Dialect(CARD, ByteTokenizer(list(CONTROLS.values())), encoding())
+        HarmonyDialect(CARD, ByteTokenizer(list(CONTROL_TOKENS.values())), encoding())
 
 
 def test_namespaces_and_custom_tools_are_functions() -> None:
@@ -659,7 +659,7 @@ def encoding_safe(text: str) -> str:
 def stored(deltas: Sequence[Delta]) -> list[it.Item]:
     """The items of a reply, as they are stored."""
     found: list[it.Item] = []
-    for said in read(deltas).items:
+    for said in read_reply(deltas).items:
         text = said.text.get("text", "")
         match said.item:
             case it.Reasoning():

@@ -8,22 +8,22 @@ from typing import Any
 
 import pytest
 
-from antiphon.conversation import Options
+from antiphon.conversation import Options, ToolChoice
 from antiphon.dialects.harmony.grammar import Grammarian
-from antiphon.dialects.harmony.parser import CONTROLS, Codes, Parser
+from antiphon.dialects.harmony.parser import CONTROL_TOKENS, HarmonyParser, TokenCodes
 from antiphon.dialects.tools import shown_tools
 from antiphon.errors import InvalidRequest
-from antiphon.testing.delta_reader import read
+from antiphon.testing.delta_reader import read_reply
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Chunk
 from antiphon.wire import items as it
 from antiphon.wire.extensions import Guide
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, TextConfig
-from antiphon.wire.tools import Choice, Custom, Function, Grammar, Namespace
+from antiphon.wire.tools import Custom, Function, Grammar, Namespace
 from tests.dialects.grammars import Held
 
 END = "<|endoftext|>"
-TOKENIZER = ByteTokenizer([*CONTROLS.values(), END])
+TOKENIZER = ByteTokenizer([*CONTROL_TOKENS.values(), END])
 
 
 def closed(**properties: Any) -> dict[str, Any]:
@@ -58,7 +58,7 @@ FINAL = "<|channel|>final<|message|>Hello.<|return|>"
 
 @pytest.mark.requirement("D-57")
 def test_a_call_that_must_come() -> None:
-    grammar = held(tools=(WEATHER, LOOSE), tool_choice="required")
+    grammar = held(tools=(WEATHER, LOOSE), tool_choice=ToolChoice("required"))
     for before in ("", THINK, THINK + WAIT, THINK * 3):
         assert grammar.may_write(before + CALL)
         assert grammar.may_write(before + BEFORE)
@@ -72,8 +72,8 @@ def test_a_call_that_must_come() -> None:
 
 @pytest.mark.requirement("D-57")
 def test_the_call_that_is_named() -> None:
-    named = Choice(type="function", name="loose", mode="required")
-    allowed = Choice(type="allowed_tools", mode="auto", tools=(named,))
+    named = ToolChoice("one", frozenset({("loose", None)}))
+    allowed = ToolChoice("auto", frozenset({("loose", None)}))
     must = held(tools=(WEATHER, LOOSE), tool_choice=named)
     assert must.may_begin(f"{THINK}<|channel|>commentary to=functions.loose<|message|>{{}}")
     assert not must.may_begin("<|channel|>commentary to=functions.weather")
@@ -140,14 +140,14 @@ def test_the_grammar_of_a_custom_tool() -> None:
 
 
 def test_prompts_that_began_the_reply() -> None:
-    asked: dict[str, Any] = {"tools": (WEATHER,), "tool_choice": "required"}
+    asked: dict[str, Any] = {"tools": (WEATHER,), "tool_choice": ToolChoice("required")}
     thinking = held("analysis", **asked)
     assert thinking.may_write(f"m.<|end|>{TURN}{CALL}") and not thinking.may_begin("<|channel|>")
     assert held("final", text=AGE).may_write('{"age":3}<|return|>')
 
 
 def test_what_follows_thinking_that_was_cut_short() -> None:
-    must = held(thought=True, tools=(WEATHER,), tool_choice="required")
+    must = held(thought=True, tools=(WEATHER,), tool_choice=ToolChoice("required"))
     assert must.may_write(CALL) and not must.may_begin(THINK)
     assert held(thought=True, text=AGE).may_write('{"age":3}<|return|>')
     assert held(thought=True, tools=(WEATHER,)).may_write("Hello.<|return|>")
@@ -156,7 +156,7 @@ def test_what_follows_thinking_that_was_cut_short() -> None:
 def test_its_own_tools_are_called_while_it_thinks() -> None:
     python = Custom(name="python")
     browser = Namespace(name="browser", description="", tools=(WEATHER,))
-    grammar = held(tools=(python, browser), tool_choice="required")
+    grammar = held(tools=(python, browser), tool_choice=ToolChoice("required"))
     assert grammar.may_write(f"{THINK}<|channel|>analysis to=python code<|message|>1 + 1<|call|>")
     assert grammar.may_write(f" to=browser.weather<|channel|>analysis<|message|>{OSLO}<|call|>")
     assert not grammar.may_begin("<|channel|>commentary to=python")
@@ -172,14 +172,14 @@ FORM = TextConfig(
     )
 )
 ASKED: dict[str, dict[str, Any]] = {
-    "a call": {"tools": (WEATHER,), "tool_choice": "required"},
-    "a custom call": {"tools": (ODD,), "tool_choice": "required"},
+    "a call": {"tools": (WEATHER,), "tool_choice": ToolChoice("required")},
+    "a custom call": {"tools": (ODD,), "tool_choice": ToolChoice("required")},
     "an answer": {"text": FORM},
     "an answer or a call": {"text": FORM, "tools": (WEATHER,)},
     "anything": {"tools": (WEATHER,)},
 }
 #: llama.cpp takes these for text.
-TEXTUAL = [CONTROLS[name] for name in ("start", "channel", "constrain", "message", "end")]
+TEXTUAL = [CONTROL_TOKENS[name] for name in ("start", "channel", "constrain", "message", "end")]
 
 
 @pytest.mark.parametrize("textual", [(), TEXTUAL], ids=["special", "textual"])
@@ -193,10 +193,14 @@ def test_whatever_is_allowed_is_read_as_it_was_asked(
     grammar = Held(TOKENIZER, constraint, END, textual)
     for seed in range(60):
         ids = grammar.written(random.Random(seed))
-        parser = Parser(
-            TOKENIZER, Codes.of(TOKENIZER), shapes=shown.shapes, held=True, is_json="text" in asked
+        parser = HarmonyParser(
+            TOKENIZER,
+            TokenCodes.from_tokenizer(TOKENIZER),
+            shapes=shown.shapes,
+            constrained=True,
+            json_answer="text" in asked,
         )
-        reading = read([*parser.feed(Chunk(tuple(ids))), *parser.finish("stop")])
+        reading = read_reply([*parser.feed(Chunk(tuple(ids))), *parser.finish("stop")])
         if not reading.items:
             assert "tools" in asked and not shown.required, "an empty answer"
             continue

@@ -10,27 +10,27 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.dialects.harmony.parser import CONTROLS, Codes, Kind, Parser
-from antiphon.stream.deltas import Close, Delta, Reason, SampledTokens, Text
+from antiphon.dialects.harmony.parser import CONTROL_TOKENS, HarmonyParser, MessageKind, TokenCodes
+from antiphon.stream.deltas import Close, Delta, FinishReason, SampledTokens, Text
 from antiphon.testing.tokenizer import ByteTokenizer
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
 from tests.dialects.replies import SHAPES, items, read
 
-TOKENIZER = ByteTokenizer([*CONTROLS.values(), "<|endoftext|>", "<|reserved_200013|>"])
-CODES = Codes.of(TOKENIZER)
+TOKENIZER = ByteTokenizer([*CONTROL_TOKENS.values(), "<|endoftext|>", "<|reserved_200013|>"])
+CODES = TokenCodes.from_tokenizer(TOKENIZER)
 #: An id that stands for nothing.
 UNKNOWN = 999_999
 
 
-def parser(*, tools: bool = True, **how: Any) -> Parser:
-    return Parser(TOKENIZER, CODES, shapes=SHAPES if tools else {}, **how)
+def parser(*, tools: bool = True, **how: Any) -> HarmonyParser:
+    return HarmonyParser(TOKENIZER, CODES, shapes=SHAPES if tools else {}, **how)
 
 
 def ids_of(text: str) -> list[int]:
     return TOKENIZER.encode(text, special=True)
 
 
-def said(text: str, reason: Reason = "stop", **how: Any) -> tuple[list[dict[str, Any]], bool]:
+def said(text: str, reason: FinishReason = "stop", **how: Any) -> tuple[list[dict[str, Any]], bool]:
     """The items of a reply, which are the same wherever it is cut."""
     ids = ids_of(text)
     whole = read(parser(**how), [ids], reason)
@@ -398,10 +398,10 @@ def test_a_reply_that_is_held_to_a_form() -> None:
 
 
 @pytest.mark.parametrize("kind", ["final", "commentary", "analysis"])
-def test_a_message_that_the_prompt_began(kind: Kind) -> None:
+def test_a_message_that_the_prompt_began(kind: MessageKind) -> None:
     began = {"final": answer, "commentary": preamble, "analysis": thought}[kind]
     assert said(f" more.<|end|>{FINAL}", begun=kind) == ([began(" more."), answer("Yes.")], False)
-    assert parser(begun="analysis").thinking
+    assert parser(begun="analysis").is_thinking
 
 
 def test_thinking_is_counted_and_told() -> None:
@@ -409,7 +409,7 @@ def test_thinking_is_counted_and_told() -> None:
     seen = []
     for id in ids_of(f"{THINK}{FINAL}"):
         reader.feed(Chunk(ids=(id,)))
-        seen.append((reader.thinking, reader.reasoning_tokens))
+        seen.append((reader.is_thinking, reader.reasoning_tokens))
     # <|channel|> a n a l y s i s <|message|> H m . <|end|>
     assert seen[9:14] == [(True, 10), (True, 11), (True, 12), (True, 13), (False, 14)]
     assert seen[-1] == (False, 14)
@@ -462,7 +462,7 @@ def test_what_came_before_a_stop_string() -> None:
 
 
 SHREDS = (
-    *CONTROLS.values(),
+    *CONTROL_TOKENS.values(),
     *("analysis", "commentary", "final", "assistant", "user", " to=functions.get_weather"),
     *(" to=python", "json", "code", PARIS, '{"', "Hello", " ", "\n", "🦄", "<|endoftext|>", "to="),
     *("<|start|>assistant<|channel|>final<|message|>", "<|call|>", "functions.now", "x" * 300),
@@ -485,7 +485,7 @@ def cut(ids: Sequence[int], dice: random.Random, most: int) -> list[list[int]]:
     st.booleans(),
 )
 def test_any_cut_means_the_same(
-    shreds: list[str], dice: random.Random, reason: Reason, parallel: bool
+    shreds: list[str], dice: random.Random, reason: FinishReason, parallel: bool
 ) -> None:
     ids = ids_of("".join(shreds))
     whole = read(parser(parallel=parallel), [ids], reason)

@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.dialects.formats.tool_formats import TOOLS
-from antiphon.dialects.json_stream import InputText, JsonSpan, StringText
-from antiphon.dialects.parser.argument_values import converted, types_of
-from antiphon.dialects.parser.keyword_arguments import PairReader
+from antiphon.dialects.json_stream import JsonSpan, StringDecoder, ToolInputDecoder
+from antiphon.dialects.parser.argument_values import property_types, to_json_text
+from antiphon.dialects.parser.keyword_arguments import KeywordArgumentReader
 from antiphon.dialects.parser.lexer import QUOTE
 
 
@@ -37,9 +37,9 @@ def test_types_of(schema: Any, types: set[str]) -> None:
         "properties": {"it": schema},
         "$defs": {"name": {"type": "string"}, "loop": {"$ref": "#/$defs/loop"}},
     }
-    assert types_of(root, "it") == types
-    assert types_of(root, "other") == set()
-    assert types_of({}, "it") == set()
+    assert property_types(root, "it") == types
+    assert property_types(root, "other") == set()
+    assert property_types({}, "it") == set()
 
 
 @pytest.mark.parametrize(
@@ -71,49 +71,49 @@ def test_types_of(schema: Any, types: set[str]) -> None:
 def test_converted(text: str, types: str, json_text: str) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert converted(text, frozenset(types.split())) == json_text
+        assert to_json_text(text, frozenset(types.split())) == json_text
 
 
 @given(st.text(), st.sets(st.sampled_from(["string", "integer", "object", "null", "array"])))
 def test_what_is_converted_is_json(text: str, types: set[str]) -> None:
-    found = converted(text, frozenset(types))
+    found = to_json_text(text, frozenset(types))
     json.loads(found)
     found.encode()
 
 
-class Told:
-    """Writes down what a reader of pairs says."""
+class RecordingTarget:
+    """Record the calls of a KeywordArgumentReader."""
 
     def __init__(self) -> None:
         self.said: list[tuple[str, str]] = []
-        self.junk: list[str] = []
+        self.stray_text: list[str] = []
 
-    def key(self, key: str) -> None:
+    def start_parameter(self, key: str) -> None:
         self.said.append(("key", key))
 
-    def value(self, text: str) -> None:
-        self.said.append(("value", converted(text)))
+    def add_value(self, text: str) -> None:
+        self.said.append(("value", to_json_text(text)))
 
-    def string(self, text: str) -> None:
+    def add_string(self, text: str) -> None:
         if self.said[-1][0] == "string":
             text = self.said.pop()[1] + text
         self.said.append(("string", text))
 
-    def string_end(self) -> None:
+    def end_string(self) -> None:
         self.said.append(("end", ""))
 
 
 def told(form: str, text: str) -> tuple[list[tuple[str, str]], int]:
     how = TOOLS[form].written
     assert how.parameter is not None
-    whole, single = Told(), Told()
-    reader = PairReader(whole, how.parameter, how.after[0])
+    whole, single = RecordingTarget(), RecordingTarget()
+    reader = KeywordArgumentReader(whole, how.parameter, how.after[0])
     taken = reader.read(text)
-    reader.leave()
-    slow = PairReader(single, how.parameter, how.after[0])
+    reader.finish()
+    slow = KeywordArgumentReader(single, how.parameter, how.after[0])
     for char in text:
         slow.read(char)
-    slow.leave()
+    slow.finish()
     assert single.said == whole.said
     return whole.said, taken
 
@@ -164,18 +164,18 @@ def test_braced_pairs() -> None:
 def test_the_end_of_a_value_is_found(value: Any) -> None:
     text = json.dumps([value])
     span = JsonSpan()
-    assert span.read(text + ", more") == len(text) and span.over
+    assert span.read(text + ", more") == len(text) and span.complete
     slow = JsonSpan()
-    assert all(slow.read(char) == 1 for char in text) and slow.over
+    assert all(slow.read(char) == 1 for char in text) and slow.complete
 
 
 @given(st.text())
 def test_strings_say_what_they_mean(text: str) -> None:
     for ascii_only in (True, False):
         written = json.dumps(text, ensure_ascii=ascii_only)[1:]
-        string = StringText()
+        string = StringDecoder()
         assert string.read(written + "x") == (text, len(written))
-        slow = StringText()
+        slow = StringDecoder()
         assert "".join(slow.read(char)[0] for char in written) == text
 
 
@@ -194,7 +194,7 @@ def test_strings_say_what_they_mean(text: str) -> None:
     ],
 )
 def test_input_of_custom_tools(written: str, text: str) -> None:
-    whole = InputText()
+    whole = ToolInputDecoder()
     assert whole.read(written) + whole.finish() == text
-    slow = InputText()
+    slow = ToolInputDecoder()
     assert "".join(slow.read(char) for char in written) + slow.finish() == text

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import START, TEXT, THINKING
-from antiphon.dialects.parser.lexer import Lexer, Terminals, is_special, without_marks
+from antiphon.dialects.parser.lexer import Lexer, StateTerminals, is_special, strip_marks
 from antiphon.testing.tokenizer import ByteTokenizer
 
 WORDS = {"<a>": ("one", False), "<ab": ("two", False), "b<": ("three", True)}
@@ -17,7 +17,7 @@ WORDS = {"<a>": ("one", False), "<ab": ("two", False), "b<": ("three", True)}
 @given(st.text(st.sampled_from("<ab>c"), max_size=12))
 def test_only_a_beginning_waits(text: str) -> None:
     """Before what waits there is no terminal; what waits begins one, and is as long as can be."""
-    at, terminal = Terminals(WORDS).find(text, final=False)
+    at, terminal = StateTerminals(WORDS).find(text, final=False)
     assert not any(word in text[:at] for word in WORDS)
     if terminal is not None:
         assert text.startswith(terminal, at)
@@ -28,13 +28,13 @@ def test_only_a_beginning_waits(text: str) -> None:
 
 
 def test_at_the_end_nothing_waits() -> None:
-    assert Terminals(WORDS).find("c<a", final=False) == (1, None)
-    assert Terminals(WORDS).find("c<a", final=True) == (3, None)
-    assert Terminals(WORDS).find("c<a>", final=True) == (1, "<a>")
+    assert StateTerminals(WORDS).find("c<a", final=False) == (1, None)
+    assert StateTerminals(WORDS).find("c<a", final=True) == (3, None)
+    assert StateTerminals(WORDS).find("c<a>", final=True) == (1, "<a>")
 
 
 def test_the_longest_terminal_is_taken() -> None:
-    terminals = Terminals({"<a": ("one", False), "<ab>": ("two", False)})
+    terminals = StateTerminals({"<a": ("one", False), "<ab>": ("two", False)})
     assert terminals.find("<ab>", final=False) == (0, "<ab>")
     assert terminals.find("<ab", final=False) == (0, None)
     assert terminals.find("<ac", final=False) == (0, "<a")
@@ -49,11 +49,11 @@ def test_a_special_token_is_no_text() -> None:
     made, tokenizer = lexer("hermes", "<tool_call>", "<think>", "<pad>")
     mark = made.marks[tokenizer.special["<tool_call>"]]
     assert len(mark) == 1 and is_special(mark) and not is_special("<tool_call>")
-    assert made.states[START].leads[mark] == ("records", False)
-    assert "<tool_call>" not in made.states[START].leads
-    assert "</tool_call>" in made.states["records"].leads  # this one is text here
-    assert made.plain(f"a{mark}b") == "a<tool_call>b"
-    assert without_marks(f"a{mark}b") == "ab"
+    assert made.states[START].transitions[mark] == ("records", False)
+    assert "<tool_call>" not in made.states[START].transitions
+    assert "</tool_call>" in made.states["records"].transitions  # this one is text here
+    assert made.spell_out(f"a{mark}b") == "a<tool_call>b"
+    assert strip_marks(f"a{mark}b") == "ab"
 
 
 def test_tokens_that_no_format_uses_are_dropped() -> None:
@@ -68,14 +68,17 @@ def test_tokens_that_no_format_uses_are_dropped() -> None:
 def test_a_terminal_may_mix_tokens_and_text() -> None:
     made, tokenizer = lexer("deepseek_v32", "｜DSML｜")
     mark = made.marks[tokenizer.special["｜DSML｜"]]
-    leads = made.states[START].leads
+    leads = made.states[START].transitions
     assert f"<{mark}function_calls>" in leads and "<｜DSML｜function_calls>" not in leads
 
 
 def test_a_spelled_opening_tag_is_text_in_an_answer() -> None:
     spelled, _ = lexer("hermes")
-    assert "<think>" in spelled.states[START].leads and "<think>" in spelled.states[THINKING].leads
-    assert "<think>" not in spelled.states[TEXT].leads
+    assert (
+        "<think>" in spelled.states[START].transitions
+        and "<think>" in spelled.states[THINKING].transitions
+    )
+    assert "<think>" not in spelled.states[TEXT].transitions
     special, tokenizer = lexer("hermes", "<think>")
     mark = special.marks[tokenizer.special["<think>"]]
-    assert special.states[TEXT].leads[mark] == (THINKING, False)
+    assert special.states[TEXT].transitions[mark] == (THINKING, False)

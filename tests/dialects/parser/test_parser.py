@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.formats.types import START
-from antiphon.dialects.parser.parser import Parser, ToolShape
+from antiphon.dialects.parser.parser import FormatParser
+from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.stream.deltas import Close, Open, SampledTokens, Text
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Alternative, Chunk, TokenLogprob
@@ -32,16 +33,16 @@ def parser(
     parallel: bool = True,
     held: bool = False,
     is_json: bool = False,
-) -> Parser:
-    return Parser(
+) -> FormatParser:
+    return FormatParser(
         tokenizer,
         reasoning=REASONING[reasoning] if reasoning else None,
         tools=TOOLS[tools] if tools else None,
         shapes=SHAPES,
         thinking=thinking,
         parallel=parallel,
-        held=held,
-        is_json=is_json,
+        constrained=held,
+        json_answer=is_json,
     )
 
 
@@ -216,7 +217,9 @@ def test_one_call_allowed() -> None:
 def test_without_tools_nothing_is_a_call() -> None:
     tokenizer = ByteTokenizer()
     text = '<tool_call>{"name": "now", "arguments": {}}</tool_call>'
-    reader = Parser(tokenizer, reasoning=None, tools=TOOLS["hermes"], shapes={}, thinking=False)
+    reader = FormatParser(
+        tokenizer, reasoning=None, tools=TOOLS["hermes"], shapes={}, thinking=False
+    )
     assert items(read(reader, [list(text.encode())]))[0] == [{"message": text}]
 
 
@@ -314,7 +317,9 @@ def test_logprobs_of_text_that_was_no_markup() -> None:
 )
 def test_text_behind_a_call_has_no_logprobs_of_it(form: str, text: str, said: str) -> None:
     tokenizer = ByteTokenizer()
-    reader = Parser(tokenizer, reasoning=None, tools=TOOLS[form], shapes=SHAPES, thinking=False)
+    reader = FormatParser(
+        tokenizer, reasoning=None, tools=TOOLS[form], shapes=SHAPES, thinking=False
+    )
     deltas = [*reader.feed(chunk(tokenizer, text)), *reader.finish("stop")]
     logprobs = [lp for d in deltas if isinstance(d, Text) for lp in d.logprobs]
     assert "".join(lp.token for lp in logprobs) == said
@@ -322,7 +327,7 @@ def test_text_behind_a_call_has_no_logprobs_of_it(form: str, text: str, said: st
 
 def test_a_namespace_and_a_custom_tool() -> None:
     shapes = {"a__b": ToolShape(wire_name="b", namespace="a", custom=True)}
-    reader = Parser(
+    reader = FormatParser(
         ByteTokenizer(), reasoning=None, tools=TOOLS["llama3_json"], shapes=shapes, thinking=False
     )
     text = '{"name": "a__b", "parameters": {"input": "x\\ny"}}'
