@@ -27,8 +27,7 @@ from antiphon.runs.request.mcp_labels import replace_mcp_labels
 from antiphon.runs.request.options import build_options
 from antiphon.runs.request.tool_selection import ToolSelection, select_tools
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
-from antiphon.runs.tool_loop.toolsets import check_access
-from antiphon.tools.allowed_callers import callable_by_model
+from antiphon.runs.tool_loop.toolsets import check_access, with_functions
 from antiphon.tools.base import ResponseContext, ToolProvider
 from antiphon.wire.items import InputText, Item, Message
 from antiphon.wire.request import CreateResponse, InputTokens
@@ -85,17 +84,15 @@ class Preparer:
         cannot be honoured."""
         meant, tools = self._select_tools(request, model)
         context = replace(
-            await self._context(tenant, request, model, session_chains), lead=prompt_items
+            await self._context(tenant, request, model, session_chains), prompt_items=prompt_items
         )
         opening = ResponseContext(
             tenant=tenant, response_id=response_id, items=context.conversation.items
         )
         await check_access(tools.server_tools, tools.visible_tools, opening)
         backend = self._attachments.ahead_of(model.backend, tenant, len(prompt_items))
-        asked = build_options(meant, tools.visible_tools)
-        if tools.server_tools:  # what there is to choose is known once they are open
-            asked = replace(asked, tool_choice="auto")
-        question = ReplyRequest(context=context, backend=backend, options=asked)
+        options = with_functions(build_options(meant), tools, (), context.conversation.items)
+        question = ReplyRequest(context=context, backend=backend, options=options)
         sealed = TenantSealer(self._seal, tenant)
         reply = (
             await prepare_compaction(question, sealed)
@@ -149,11 +146,8 @@ class Preparer:
                 reply,
                 ToolLoopSpec(
                     conversation=question.context.conversation,
-                    options=replace(question.options, tool_choice=request.tool_choice or "auto"),
-                    search_functions=tools.search_functions,
-                    server_tools=tools.server_tools,
-                    request_tools=callable_by_model(request.tools),
-                    program_functions=tools.program_functions,
+                    options=question.options,
+                    tools=tools,
                     include=frozenset(request.include or ()),
                     prepare=question.backend.prepare,
                     limits=replace(self._policy.bounds, calls=request.max_tool_calls),
@@ -191,9 +185,9 @@ class Preparer:
         asked, tools = self._select_tools(asked, model)
         context = await self._context(tenant, asked, model)
         backend = self._attachments.ahead_of(model.backend, tenant)
-        reply = await backend.prepare(
-            context.conversation, build_options(asked, tools.visible_tools)
-        )
+        items = context.conversation.items
+        options = with_functions(build_options(asked), tools, (), items)
+        reply = await backend.prepare(context.conversation, options)
         return reply.input_tokens
 
     def _select_tools(

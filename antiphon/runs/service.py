@@ -190,7 +190,7 @@ class Service:
         if not model.backend.capabilities.completes_text:
             raise text_completion_unsupported(model.name)
         request = apply_defaults(request, model.defaults, model.thinking_budgets)
-        reply = await model.backend.complete(prompt, build_options(request, ()))
+        reply = await model.backend.complete(prompt, build_options(request))
         return self._runs.completion_run(request, model, reply, self._dependencies.ids("resp"))
 
     async def compact(self, tenant: str, request: Compact) -> CompactionRun:
@@ -216,7 +216,7 @@ class Service:
         except BaseException:
             await release()
             raise
-        self._background.queued()
+        self._background.on_run_queued()
         return EnqueuedRun(response, prepared.ignored_tools)
 
     async def _begun(self, tenant: str, response_id: str | None) -> EnqueuedRun | None:
@@ -243,7 +243,7 @@ class Service:
         if stored.response.status in _ACTIVE:
             claim = await self._store.runs.take_over(tenant, response_id)
             if claim is not None:
-                self._background.lost(response_id, claim.epoch)
+                self._background.on_run_lost(response_id, claim.epoch)
                 await self._jobs.end_cancelled(claim, stored)
         return (await self._loaded(tenant, response_id)).response
 
@@ -305,7 +305,7 @@ class Service:
 
         Raises ``NotFound`` for the response, ``InvalidRequest`` for a cursor that is not in it.
         """
-        chain = await self._store.chain(tenant, response_id)
+        chain = await self._store.load_chain(tenant, response_id)
         if chain is None:
             raise _unknown(response_id)
         items = (*chain_items(chain[:-1]), *chain[-1].input)

@@ -22,7 +22,7 @@ from .response import (
     ReasoningConfig,
     TextConfig,
 )
-from .tools import Custom, Function, Namespace, Tool, ToolChoice
+from .tools import Custom, Function, Namespace, Tool, ToolChoiceParam
 
 __all__ = [
     "FIELDS",
@@ -79,7 +79,7 @@ class CreateResponse(Struct, frozen=True, kw_only=True):
     conversation: ConversationRef | None = None
     prompt: PromptRef | None = None
     tools: tuple[Tool, ...] = ()
-    tool_choice: ToolChoice | None = None
+    tool_choice: ToolChoiceParam | None = None
     parallel_tool_calls: bool | None = None
     max_tool_calls: _Count | None = None
     max_output_tokens: _Count | None = None
@@ -158,7 +158,7 @@ class InputTokens(Struct, frozen=True, kw_only=True):
     previous_response_id: _Key | None = None
     conversation: ConversationRef | None = None
     tools: tuple[Tool, ...] = ()
-    tool_choice: ToolChoice | None = None
+    tool_choice: ToolChoiceParam | None = None
     parallel_tool_calls: bool | None = None
     text: TextConfig | None = None
     reasoning: ReasoningConfig | None = None

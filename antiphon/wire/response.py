@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from .items import InputFile, InputImage, InputText, Item
-from .tools import Tool, ToolChoice
+from .tools import Tool, ToolChoiceParam
 
 __all__ = [
     "ContextManagement",
@@ -161,7 +161,7 @@ class Response(Struct, frozen=True, kw_only=True):
     output: tuple[Item, ...] = ()
     previous_response_id: str | None = None
     tools: tuple[Tool, ...] = ()
-    tool_choice: ToolChoice = "auto"
+    tool_choice: ToolChoiceParam = "auto"
     parallel_tool_calls: bool = True
     max_output_tokens: int | None = None
     max_tool_calls: int | None = None

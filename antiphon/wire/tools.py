@@ -33,7 +33,7 @@ __all__ = [
     "TextFormat",
     "Tool",
     "ToolBase",
-    "ToolChoice",
+    "ToolChoiceParam",
     "ToolSearch",
     "WebSearch",
     "WebSearchDated",
@@ -257,4 +257,4 @@ class Choice(Struct, frozen=True, kw_only=True):
     tools: tuple[Choice, ...] | UnsetType = UNSET
 
 
-ToolChoice = Literal["none", "auto", "required"] | Choice
+ToolChoiceParam = Literal["none", "auto", "required"] | Choice

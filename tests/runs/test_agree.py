@@ -17,7 +17,7 @@ from hypothesis import HealthCheck
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.errors import RequestError
 from antiphon.pagination import Cut
@@ -37,7 +37,7 @@ PLACES = st.integers(0, 30)
 TENANTS = st.sampled_from(["t", "t", "t", "u"])
 
 
-class Stuck(Scripted):
+class Stuck(ScriptedBackend):
     """Answers what it is asked, unless it is asked to wait."""
 
     async def prepare(self, conversation: Conversation, options: Options) -> Any:
@@ -249,13 +249,13 @@ class Agreement(RuleBasedStateMachine):
 async def _followed(
     service: Service, response_id: str, after: int = -1, *, tenant: str = "t"
 ) -> list[Any]:
-    async with aclosing(service.kept.follow(tenant, response_id, after)) as batches:
+    async with aclosing(service.event_logs.follow(tenant, response_id, after)) as batches:
         return [json.loads(line) async for lines in batches for line in lines]
 
 
 async def _begun(service: Service, response_id: str, tenant: str = "t") -> None:
     """Until somebody works on it."""
-    async with aclosing(service.kept.follow(tenant, response_id)) as batches:
+    async with aclosing(service.event_logs.follow(tenant, response_id)) as batches:
         async for lines in batches:
             if any(b'"response.in_progress"' in line for line in lines):
                 return

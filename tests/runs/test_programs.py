@@ -13,18 +13,25 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.backends.base import flatten
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.errors import InvalidRequest, ToolError
+from antiphon.runs.request.tool_selection import ServerTool, ToolSelection
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
-from antiphon.runs.tool_loop.toolsets import ServerTool
 from antiphon.sandbox.javascript import JavaScript
-from antiphon.security.encryption import Key, Seal
+from antiphon.security.encryption import EncryptionKey, Encryptor
 from antiphon.stream.deltas import Close, Delta, Finish, Open
-from antiphon.tools.allowed_callers import for_programs
-from antiphon.tools.base import CallContext, ResponseContext, Result, Step, ToolFunction, Toolset
-from antiphon.tools.programs.provider import Programs
+from antiphon.tools.allowed_callers import callable_by_programs
+from antiphon.tools.base import (
+    CallContext,
+    ResponseContext,
+    ToolFunction,
+    ToolProgress,
+    ToolResult,
+    Toolset,
+)
+from antiphon.tools.programs.provider import ProgramProvider
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 from tests.conformance.scripts import custom, finish, said
@@ -43,7 +50,7 @@ class Look:
 
     def check(self, tool: Any, path: str) -> None: ...
 
-    def lead(self, tool: Any, opening: ResponseContext) -> it.Item | None:
+    def leading_item(self, tool: Any, opening: ResponseContext) -> it.Item | None:
         return None
 
     @asynccontextmanager
@@ -51,9 +58,9 @@ class Look:
         function = tl.Function(name="look", parameters={"type": "object"})
         shell = it.McpCall(server_label="s", name="look", arguments="", status="in_progress")
         offer = ToolFunction(
-            tool=function, shell=shell, call=self._run, streamed=True, namespace="s"
+            tool=function, initial_item=shell, handler=self._run, streams_text=True, namespace="s"
         )
-        yield Toolset(offers=(offer,))
+        yield Toolset(functions=(offer,))
 
 
 @pytest.fixture(scope="module")
@@ -72,22 +79,25 @@ class Told:
 
     def __init__(self, javascript: JavaScript, *scripts: Any, run: Any, **bounds: Any) -> None:
         #: The first one is for the prompt that is checked before the tools are open.
-        self.backend = Scripted([said("never"), *scripts])
+        self.backend = ScriptedBackend([said("never"), *scripts])
         numbers = itertools.count(1)
-        self.programs = Programs(javascript, Seal([Key.of(bytes(32))]), clock=lambda: 1.0)
+        self.programs = ProgramProvider(
+            javascript, Encryptor([EncryptionKey.from_secret(bytes(32))]), clock=lambda: 1.0
+        )
         self.work = ToolLoopSpec(
             conversation=Conversation(
                 (it.Message(role="user", content=(it.InputText(text="hi"),)),)
             ),
             options=Options(),
-            offers=(),
-            hosted=(
-                ServerTool("mcp", SERVER, Look(run), "tools[0]"),
-                ServerTool("programmatic_tool_calling", PROGRAMS, self.programs, "tools[1]"),
+            tools=ToolSelection(
+                server_tools=(
+                    ServerTool("mcp", SERVER, Look(run), "tools[0]"),
+                    ServerTool("programmatic_tool_calling", PROGRAMS, self.programs, "tools[1]"),
+                ),
+                program_functions=callable_by_programs([STOCK]),
             ),
-            programs=for_programs([STOCK]),
-            ask=self.backend.prepare,
-            bounds=ToolLimits(**bounds),
+            prepare=self.backend.prepare,
+            limits=ToolLimits(**bounds),
             ids=lambda prefix: f"{prefix}_{next(numbers)}",
             tenant="t",
             response_id="resp_1",
@@ -101,7 +111,7 @@ class Told:
     async def all(self, begun: ResumePoint | None = None) -> Told:
         reply = await self.turns()
         async with asyncio.timeout(10):
-            deltas = (reply if begun is None else reply.resumed(begun)).deltas()
+            deltas = (reply if begun is None else reply.resume(begun)).deltas()
             self.deltas = [delta async for delta in flatten(deltas)]
         return self
 
@@ -121,26 +131,32 @@ class Told:
     def written(self, code: str, call_id: str = "call_p") -> it.Program:
         """The program as it stands in a conversation."""
         composed = self.programs.compose((), ResponseContext(tenant="t", response_id="r", items=()))
-        return it.Program(id="prg_1", call_id=call_id, **composed.offers[0].read(code))
+        return it.Program(id="prg_1", call_id=call_id, **composed.functions[0].parse_fields(code))
 
 
-async def echo(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+async def echo(
+    arguments: str, context: CallContext
+) -> AsyncGenerator[ToolProgress | ToolResult, None]:
     text = f"seen {arguments}"
-    yield Result(text=text, fields={"output": text})
+    yield ToolResult(text=text, fields={"output": text})
 
 
-async def fails(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+async def fails(
+    arguments: str, context: CallContext
+) -> AsyncGenerator[ToolProgress | ToolResult, None]:
     raise ToolError("Nobody is there.")
-    yield Result()
+    yield ToolResult()
 
 
 async def test_calls_of_a_program_run_side_by_side(javascript: JavaScript) -> None:
     both = asyncio.Barrier(2)
 
-    async def meet(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+    async def meet(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         assert context.caller is not None
         await both.wait()
-        yield Result(fields={"output": arguments})
+        yield ToolResult(fields={"output": arguments})
 
     code = "text(await Promise.all([tools.s.look({n: 1}), tools.s.look({n: 2})]))"
     told = await Told(javascript, program(code), said("Done."), run=meet).all()
@@ -151,14 +167,16 @@ async def test_calls_of_a_program_run_side_by_side(javascript: JavaScript) -> No
 async def test_no_more_of_them_at_a_time_than_of_a_turn(javascript: JavaScript) -> None:
     running = most = 0
 
-    async def counts(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+    async def counts(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         nonlocal running, most
         running += 1
         most = max(most, running)
         for _ in range(5):
             await asyncio.sleep(0)
         running -= 1
-        yield Result(fields={"output": arguments})
+        yield ToolResult(fields={"output": arguments})
 
     code = "await Promise.all([1, 2, 3, 4, 5].map(n => tools.s.look({n})))"
     calls = [*program(code), *program(code)]
@@ -175,9 +193,11 @@ async def test_a_call_that_fails_is_thrown_and_can_be_caught(javascript: JavaScr
 
 
 async def test_a_program_takes_no_longer_than_a_call_may(javascript: JavaScript) -> None:
-    async def hangs(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+    async def hangs(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         await asyncio.Event().wait()
-        yield Result()
+        yield ToolResult()
 
     code = "await tools.s.look({})"
     told = await Told(javascript, program(code), said("Hm."), run=hangs, call_s=0.2).all()
@@ -195,13 +215,15 @@ async def test_what_puts_out_too_much_is_cut(javascript: JavaScript) -> None:
 async def test_whoever_leaves_stops_it(javascript: JavaScript, code: str) -> None:
     stopped, begun = asyncio.Event(), asyncio.Event()
 
-    async def hangs(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+    async def hangs(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         begun.set()
         try:
             await asyncio.Event().wait()
         finally:
             stopped.set()
-        yield Result()
+        yield ToolResult()
 
     told = Told(javascript, program(code), said("Hm."), run=hangs)
     reply = await told.turns()
@@ -222,7 +244,7 @@ async def test_whoever_leaves_stops_it(javascript: JavaScript, code: str) -> Non
             assert stopped.is_set()
         else:  # its thread is free again long before its time is over
             stage = await javascript.advance("return 1", ())
-            assert stage.said == "1"
+            assert stage.output == "1"
 
 
 # --- after an interruption -----------------------------------------------------------------------
@@ -242,9 +264,11 @@ def settled(output: it.ProgramOutput) -> Sequence[str]:
 async def test_what_was_running_is_not_run_again(javascript: JavaScript) -> None:
     ran: list[str] = []
 
-    async def counts(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+    async def counts(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         ran.append(arguments)
-        yield Result(fields={"output": "again"})
+        yield ToolResult(fields={"output": "again"})
 
     told = Told(javascript, said("Well."), run=counts)
     written = told.written(TWO)
@@ -287,9 +311,11 @@ async def test_one_that_was_just_written_is_run(javascript: JavaScript) -> None:
 async def test_calls_are_told_of_before_they_are_made(javascript: JavaScript) -> None:
     heard: list[str] = []
 
-    async def looks(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+    async def looks(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         assert heard.count("mcp_call") == 2
-        yield Result(fields={"output": arguments})
+        yield ToolResult(fields={"output": arguments})
 
     told = Told(javascript, program(TWO), said("Done."), run=looks)
     reply = await told.turns()
@@ -309,7 +335,7 @@ async def test_a_program_of_somebody_else_is_none_here(javascript: JavaScript) -
 
     async def admitted(program: it.Program, tenant: str) -> None:
         opening = ResponseContext(tenant=tenant, response_id="r", items=(program,))
-        await told.programs.admit(PROGRAMS, opening, "tools[0]")
+        await told.programs.check_access(PROGRAMS, opening, "tools[0]")
 
     await admitted(written, "t")
     for wrong, tenant in ((written, "u"), (replace(written, code="text(2)"), "t")):

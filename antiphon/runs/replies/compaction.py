@@ -13,7 +13,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import ASSUMED_CONTEXT_SIZE, Backend, Reply, add_usage, flatten
-from antiphon.backends.truncation import droppable
+from antiphon.backends.truncation import droppable_groups
 from antiphon.conversation import Conversation, Options, PromptTokens, ResumePoint, ToolChoice
 from antiphon.errors import (
     CONTEXT_LENGTH_EXCEEDED,
@@ -142,7 +142,7 @@ def _summary_tokens(size: int) -> int:
 
 def _shrunk(question: ReplyRequest, recalled: VisibleHistory) -> Conversation:
     """The tokens kept stand for what is gone."""
-    return replace(question.context, recalled=recalled, kept=None).conversation
+    return replace(question.context, visible=recalled, prompt_tokens=None).conversation
 
 
 async def _prepared(backend: Backend, conversation: Conversation, options: Options) -> Reply | None:
@@ -175,7 +175,7 @@ async def _summarising(question: ReplyRequest, items: tuple[it.Item, ...], token
         role="user", content=(it.InputText(text=_ASK.format(words=max(20, tokens // 2))),)
     )
     options = _plainly(question.options, tokens)
-    groups = droppable((*items, ask))
+    groups = droppable_groups((*items, ask))
 
     async def without(count: int) -> Reply | None:
         out = {index for group in groups[:count] for index in group}

@@ -97,7 +97,7 @@ class _Resolving(BackendWrapper):
                     isinstance(part, _IMAGES) and self._inner.capabilities.images
                 ):
                     place = f"{field}[{number}]" if isinstance(found, tuple) else field
-                    path = self._path(index - conversation.past, index, place)
+                    path = self._path(index - conversation.past_count, index, place)
                     yield _Spot(item=index, number=number, part=part, path=path)
 
     def _path(self, own: int, index: int, place: str) -> str | None:

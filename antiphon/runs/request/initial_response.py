@@ -72,7 +72,7 @@ def _reasoning(request: CreateResponse, backend: Backend | None) -> ReasoningCon
     retention = backend.capabilities.reasoning_retention
     if retention is None:
         return asked
-    return replace(asked, context=retention(build_options(request, ())))
+    return replace(asked, context=retention(build_options(request)))
 
 
 def _public(tool: tl.Tool) -> tl.Tool:

@@ -53,11 +53,9 @@ def hidden_item_types(request: CreateResponse) -> tuple[type[ItemBase], ...]:
     return (Reasoning,) if request.include_reasoning is False else ()
 
 
-def build_options(request: CreateResponse, tools: tuple[tl.Tool, ...]) -> Options:
-    """What the backend is asked."""
+def build_options(request: CreateResponse) -> Options:
+    """The options of the request for the backend, without its tools."""
     return Options(
-        tools=tools,
-        tool_choice=request.tool_choice or "auto",
         parallel_tool_calls=_may_call_several(request),
         text=_format(request),
         guide=request.structured_outputs.guide if request.structured_outputs else None,
@@ -79,7 +77,7 @@ def build_options(request: CreateResponse, tools: tuple[tl.Tool, ...]) -> Option
         template=request.chat_template_kwargs or {},
         thinking_budget=request.thinking_token_budget,
         ignore_eos=bool(request.ignore_eos),
-        stop_shown=bool(request.include_stop_str_in_output),
+        include_stop_text=bool(request.include_stop_str_in_output),
         priority=request.priority,
         cache_salt=request.cache_salt,
         trace=request.trace or {},

@@ -1,36 +1,71 @@
-"""Tools of a request: which of them the model sees, and which run here."""
+"""Tools of a request: which of them the model sees, which run here, and which may be called."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from msgspec import Struct
+from msgspec import UNSET, Struct
 
+from antiphon.conversation import ToolChoice, ToolName
 from antiphon.errors import InvalidRequest
-from antiphon.runs.tool_loop.toolsets import ServerTool
-from antiphon.tools import tool_search as search
-from antiphon.tools.allowed_callers import by_the_model, check_callers, for_programs
+from antiphon.tools import tool_search
+from antiphon.tools.allowed_callers import callable_by_model, callable_by_programs, check_callers
 from antiphon.tools.base import ToolFunction, ToolProvider
 from antiphon.tools.client_tools.provider import CLIENT_TOOLS
 from antiphon.wire import tools as tl
+from antiphon.wire.items import AdditionalTools, Item, ToolSearchOutput
+from antiphon.wire.parsing.tools import TOOL_TYPE_SPELLINGS
 from antiphon.wire.request import CreateResponse
 
-__all__ = ["ToolSelection", "select_tools"]
+__all__ = [
+    "ServerTool",
+    "ToolSelection",
+    "discovered_tools",
+    "function_names",
+    "resolve_tool_choice",
+    "select_tools",
+]
 
 _PROGRAMS = "programmatic_tool_calling"
-_SHOWN = (tl.Function, tl.Custom, tl.Namespace)
+_TOOL_SEARCH = "tool_search"
+#: Tools whose calls the client answers.
+_FUNCTIONS = (tl.Function, tl.Custom, tl.Namespace)
 
 
-class ToolSelection(Struct, frozen=True):
-    """The tools the model is to see, the types of those nobody here can run, and what becomes of
-    calls that are not plain functions of the client. ``programs``: what programs of the model may
-    have the client run; None where the model can write none here."""
+class ServerTool(Struct, frozen=True):
+    """A tool of a request that runs here. ``path``: where it stands in the request."""
 
-    tools: tuple[tl.Tool, ...]
-    ignored: tuple[str, ...]
-    offers: tuple[ToolFunction, ...] = ()
-    hosted: tuple[ServerTool, ...] = ()
-    programs: tuple[ToolFunction, ...] | None = None
+    type: str
+    tool: tl.Tool
+    provider: ToolProvider
+    path: str
+
+
+class ToolSelection(Struct, frozen=True, kw_only=True):
+    """The tools of a request, by who runs them.
+
+    ``visible_tools``: what the model sees, without the functions of ``server_tools``.
+    ``request_tools``: all tools of the request that the model may call, deferred ones included.
+    ``choice``: the request's ``tool_choice``.
+    ``ignored_types``: types of tools that nobody runs here; the model does not see them.
+    ``search_functions``: the function of ``tool_search``.
+    ``program_functions``: functions of the client that programs of the model may call; None if the
+    model cannot write programs here.
+    """
+
+    visible_tools: tuple[tl.Tool, ...] = ()
+    request_tools: tuple[tl.Tool, ...] = ()
+    choice: tl.ToolChoiceParam | None = None
+    ignored_types: tuple[str, ...] = ()
+    search_functions: tuple[ToolFunction, ...] = ()
+    server_tools: tuple[ServerTool, ...] = ()
+    program_functions: tuple[ToolFunction, ...] | None = None
+
+    @property
+    def upstream_types(self) -> frozenset[str]:
+        """Types of the tools that the model's upstream runs."""
+        hosted = (tool for tool in self.visible_tools if not isinstance(tool, _FUNCTIONS))
+        return frozenset(map(_type, hosted))
 
 
 def select_tools(
@@ -39,69 +74,215 @@ def select_tools(
     providers: Mapping[str, ToolProvider] = {},
     upstream: frozenset[str] = frozenset(),
 ) -> ToolSelection:
-    """Split the request's tools. Common coding agents always name hosted tools, so that refusing
-    them would lock those clients out: ``unavailable`` is ``ignore`` (leave them out of the prompt
-    and report it) or ``refuse``. A choice that forces one is always refused. ``providers``: tool
-    type → who brings it. ``upstream``: types of tools that the model's upstream runs itself, where
-    nobody here does. Raises ``InvalidRequest``."""
+    """Split the request's tools by who runs them.
+
+    ``unavailable``: what to do with tools that nobody runs here. ``ignore`` leaves them out of the
+    prompt and reports them; ``refuse`` rejects the request. The default is to ignore them, because
+    common coding agents always declare hosted tools. A choice that forces such a tool is always
+    rejected. ``providers``: by tool type. ``upstream``: types of tools that the model's upstream
+    can run; a provider has precedence, except for tools that the client runs, on which the model of
+    the upstream may have been trained. Raises ``InvalidRequest``.
+    """
     if not request.tools and not isinstance(request.tool_choice, tl.Choice):
-        return ToolSelection((), ())
-    check_callers(request.tools, request.tool_choice)
-    # An upstream may have been trained to what clients run by their names.
+        return ToolSelection(choice=request.tool_choice)
+    check_callers(request.tools)
     native = upstream & CLIENT_TOOLS.keys()
     providers = {name: each for name, each in providers.items() if name not in native}
     upstream = upstream - providers.keys()
-    shown: tuple[tl.Tool, ...] = tuple(
-        t
-        for t in request.tools
-        if isinstance(t, _SHOWN) or str(t.__struct_config__.tag) in upstream
+    for_model = callable_by_model(request.tools)
+    visible = tuple(
+        tool for tool in request.tools if isinstance(tool, _FUNCTIONS) or _type(tool) in upstream
     )
-    if _PROGRAMS not in upstream:  # which then is told who may call what
-        shown = by_the_model(shown)
-    offers = _offers(by_the_model(request.tools))
-    if offers:
-        shown = (*search.shown(shown), *(offer.tool for offer in offers))
-    types = [str(tool.__struct_config__.tag) for tool in request.tools]
-    ignored = tuple(
-        dict.fromkeys(
-            name
-            for tool, name in zip(request.tools, types, strict=True)
-            if not isinstance(tool, (*_SHOWN, tl.ToolSearch))
-            and name not in providers
-            and name not in upstream
+    if _PROGRAMS not in upstream:  # otherwise the upstream distinguishes the callers itself
+        visible = callable_by_model(visible)
+    search_functions = _search_functions(for_model)
+    if search_functions:
+        visible = (
+            *tool_search.without_deferred(visible),
+            *(function.tool for function in search_functions),
         )
+    server_tools = tuple(_server_tools(request.tools, providers))
+    runs_programs = any(each.type == _PROGRAMS for each in server_tools)
+    selection = ToolSelection(
+        visible_tools=visible,
+        request_tools=for_model,
+        choice=request.tool_choice,
+        ignored_types=_ignored_types(request.tools, {*providers, *upstream}, unavailable),
+        search_functions=search_functions,
+        server_tools=server_tools,
+        program_functions=callable_by_programs(request.tools) if runs_programs else None,
     )
-    hosted = []
-    for at, (tool, name) in enumerate(zip(request.tools, types, strict=True)):
-        if name in providers:
+    if isinstance(request.tool_choice, tl.Choice):
+        _check_choice(request.tool_choice, selection, request.tools)
+    return selection
+
+
+def resolve_tool_choice(
+    tools: ToolSelection,
+    items: Iterable[Item] = (),
+    functions: Sequence[Sequence[ToolFunction]] = (),
+) -> ToolChoice:
+    """Resolve the request's ``tool_choice`` to the functions that may be called.
+
+    ``items``: the conversation, which may declare further tools. ``functions``: those of each of
+    ``tools.server_tools``, in their order; empty for a tool that is not open yet or failed to open.
+    Where the choice requires a call and only such tools could be called, the model decides.
+    """
+    choice = tools.choice or "auto"
+    if choice == "required" and tools.server_tools:
+        is_possible = tools.visible_tools or any(functions)
+        return ToolChoice("required" if is_possible else "auto")
+    if not isinstance(choice, tl.Choice):
+        return ToolChoice(choice)
+    if choice.mode == "none":
+        return ToolChoice("none")
+    is_list = choice.type == "allowed_tools"
+    named = (choice.tools or ()) if is_list else (choice,)
+    declared = (*tools.request_tools, *discovered_tools(items))
+    allowed = frozenset(
+        name for one in named for name in _chosen_names(one, tools, declared, functions)
+    )
+    hosted = tuple(one for one in named if one.type in tools.upstream_types)
+    is_forced = not is_list or choice.mode == "required"
+    if is_forced and not allowed and not hosted and _names_server_tool(named, tools):
+        return ToolChoice("auto", allowed if is_list else None)
+    if not is_list:
+        return ToolChoice("one", allowed, hosted)
+    return ToolChoice("required" if choice.mode == "required" else "auto", allowed, hosted)
+
+
+def function_names(tool: tl.Tool) -> list[ToolName]:
+    """The functions that a tool of a request declares."""
+    if isinstance(tool, tl.Namespace):
+        return [(inner.name, tool.name) for inner in tool.tools]
+    return [(tool.name, None)] if isinstance(tool, tl.Function | tl.Custom) else []
+
+
+def discovered_tools(items: Iterable[Item]) -> Iterator[tl.Tool]:
+    """Tools that the items of a conversation declare."""
+    for item in items:
+        if isinstance(item, ToolSearchOutput | AdditionalTools):
+            yield from item.tools
+
+
+# --- selecting -----------------------------------------------------------------------------------
+
+
+def _type(tool: tl.Tool) -> str:
+    return str(tool.__struct_config__.tag)
+
+
+def _ignored_types(
+    tools: Sequence[tl.Tool], available: set[str], unavailable: str
+) -> tuple[str, ...]:
+    known = (*_FUNCTIONS, tl.ToolSearch)
+    ignored: list[str] = []
+    for at, tool in enumerate(tools):
+        name = _type(tool)
+        if isinstance(tool, known) or name in available:
+            continue
+        if unavailable == "refuse":
+            raise InvalidRequest(
+                f"The tool '{name}' is not available on this server.",
+                param=f"tools[{at}]",
+                code="unsupported_tool",
+            )
+        ignored.append(name)
+    return tuple(dict.fromkeys(ignored))
+
+
+def _server_tools(
+    tools: Sequence[tl.Tool], providers: Mapping[str, ToolProvider]
+) -> Iterator[ServerTool]:
+    for at, tool in enumerate(tools):
+        if (provider := providers.get(_type(tool))) is not None:
             path = f"tools[{at}]"
-            providers[name].check(tool, path)
-            hosted.append(ServerTool(name, tool, providers[name], path))
-    if ignored and unavailable == "refuse":
-        raise InvalidRequest(
-            f"The tool '{ignored[0]}' is not available on this server.",
-            param=f"tools[{types.index(ignored[0])}]",
-            code="unsupported_tool",
-        )
-    choice = request.tool_choice
-    known = {"function", "custom", "allowed_tools", *(each.type for each in hosted), *upstream}
-    if isinstance(choice, tl.Choice) and choice.type not in known:
+            provider.check(tool, path)
+            yield ServerTool(_type(tool), tool, provider, path)
+
+
+def _search_functions(tools: tuple[tl.Tool, ...]) -> tuple[ToolFunction, ...]:
+    """The function of ``tool_search``, under a name that no function of the client has."""
+    taken = {tool.name for tool in tools if isinstance(tool, tl.Function | tl.Custom)}
+    searches = [tool for tool in tools if isinstance(tool, tl.ToolSearch)]
+    name = tool_search.NAME
+    while name in taken:
+        name = f"{name}_"
+    deferred = tool_search.deferred_tools(tools)
+    return tuple(tool_search.search_function(tool, deferred, name) for tool in searches[:1])
+
+
+def _check_choice(choice: tl.Choice, tools: ToolSelection, declared: Sequence[tl.Tool]) -> None:
+    """Raises ``InvalidRequest`` for a choice that forces a tool which nobody runs here, or which
+    the model may not call."""
+    if choice.type in ("function", "custom"):
+        if _declared_names(choice, declared) and not _declared_names(choice, tools.request_tools):
+            raise InvalidRequest(
+                f"Tool choice '{choice.name}' may be called by programs only.",
+                param="tool_choice",
+                code="invalid_value",
+            )
+        return
+    available = {"allowed_tools", *(each.type for each in tools.server_tools)}
+    available |= tools.upstream_types
+    if tools.search_functions:
+        available.add(_TOOL_SEARCH)
+    if available.isdisjoint(_spellings(choice)):
         raise InvalidRequest(
             f"The tool '{choice.type}' is not available on this server, so it cannot be chosen.",
             param="tool_choice",
             code="unsupported_tool",
         )
-    programs = None
-    if any(each.type == _PROGRAMS for each in hosted):
-        programs = for_programs(request.tools)
-    return ToolSelection(shown, ignored, offers, tuple(hosted), programs)
 
 
-def _offers(tools: tuple[tl.Tool, ...]) -> tuple[ToolFunction, ...]:
-    """Under names that no function of the client has."""
-    taken = {tool.name for tool in tools if isinstance(tool, tl.Function | tl.Custom)}
-    searches = [tool for tool in tools if isinstance(tool, tl.ToolSearch)]
-    name = search.NAME
-    while name in taken:
-        name = f"{name}_"
-    return tuple(search.offer(tool, search.deferred(tools), name) for tool in searches[:1])
+# --- resolving -----------------------------------------------------------------------------------
+
+
+def _spellings(choice: tl.Choice) -> tuple[str, ...]:
+    return TOOL_TYPE_SPELLINGS.get(choice.type, (choice.type,))
+
+
+def _chosen_names(
+    choice: tl.Choice,
+    tools: ToolSelection,
+    declared: Iterable[tl.Tool],
+    functions: Sequence[Sequence[ToolFunction]],
+) -> Iterator[ToolName]:
+    """The functions that an entry of a choice names."""
+    yield from _declared_names(choice, declared)
+    if choice.type == _TOOL_SEARCH:
+        yield from ((each.tool.name, each.namespace) for each in tools.search_functions)
+    spellings = _spellings(choice)
+    for server_tool, offered in zip(tools.server_tools, functions, strict=False):
+        if server_tool.type not in spellings:
+            continue
+        for function in offered:
+            name, namespace = function.tool.name, function.namespace
+            # An ``mcp`` choice names a server, which is the namespace, and perhaps a tool of it.
+            if choice.server_label in (UNSET, namespace) and choice.name in (UNSET, name):
+                yield name, namespace
+
+
+def _declared_names(choice: tl.Choice, tools: Iterable[tl.Tool]) -> list[ToolName]:
+    """Functions of the client that an entry of a choice names. Without a namespace it names the
+    functions of this name in all namespaces."""
+    return [
+        (inner.name, namespace)
+        for inner, namespace in _flatten(tools)
+        if choice.type == _type(inner)
+        and choice.name == inner.name
+        and choice.namespace in (UNSET, namespace)
+    ]
+
+
+def _flatten(tools: Iterable[tl.Tool]) -> Iterator[tuple[tl.Function | tl.Custom, str | None]]:
+    for tool in tools:
+        if isinstance(tool, tl.Namespace):
+            yield from ((inner, tool.name) for inner in tool.tools)
+        elif isinstance(tool, tl.Function | tl.Custom):
+            yield tool, None
+
+
+def _names_server_tool(named: Iterable[tl.Choice], tools: ToolSelection) -> bool:
+    types = {each.type for each in tools.server_tools}
+    return any(not types.isdisjoint(_spellings(one)) for one in named)

@@ -123,20 +123,22 @@ class _Work:
             self.news.put_nowait(None)
 
     async def _run(self, call: ToolCall) -> None:
-        if call.offer.failed_output is not None:  # it takes no place: it waits for calls that do
-            call.result = result = await self._apart(call, call.offer.failed_output)
+        if call.function.failed_output is not None:  # it takes no place: it waits for calls that do
+            call.result = result = await self._apart(call, call.function.failed_output)
         else:
             async with self._places:
                 result = await self._result(call)
             following = call.following
-            told_by = following or call.offer.initial_item
+            told_by = following or call.function.initial_item
             end = "failed" if result.failed else "completed"
             if end in KINDS[type(told_by)].progress:
                 self.news.put_nowait(Progress(end, call.key))
             # of one that follows it is kept how far that came
             if result.failed and not result.fields and following is None:
                 why = error_fields(told_by, result.text)
-                result = replace(result, fields={**call.offer.parse_fields(call.arguments), **why})
+                result = replace(
+                    result, fields={**call.function.parse_fields(call.arguments), **why}
+                )
             items = tuple(call.named(item) for item in result.items)
             call.result = result = replace(result, items=items)
             self.news.put_nowait(Close(result.fields, call.key, call.status, result.usage))
@@ -154,7 +156,7 @@ class _Work:
         return result
 
     async def _result(self, call: ToolCall) -> ToolResult:
-        run, place = call.offer.handler, self._place
+        run, place = call.function.handler, self._place
         assert run is not None
         context = CallContext(
             tenant=place.tenant,
@@ -182,7 +184,9 @@ class _Work:
         except ToolError as error:
             return ToolResult(text=error.message, failed=True)
         except Exception:
-            _log.exception("a tool failed", response=place.response_id, tool=call.offer.tool.name)
+            _log.exception(
+                "a tool failed", response=place.response_id, tool=call.function.tool.name
+            )
             return ToolResult(text="The tool failed.", failed=True)
         return ToolResult(text="The tool gave no result.", failed=True)
 
@@ -205,7 +209,7 @@ class _Work:
         await self.news.join()
         async with asyncio.TaskGroup() as group:
             for made in calls:
-                if made is not None and made.offer.handler is not None:
+                if made is not None and made.function.handler is not None:
                     group.create_task(self._run(made))
         return [() if made is None else made.result_items for made in calls]
 

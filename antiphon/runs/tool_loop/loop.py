@@ -19,27 +19,23 @@ from msgspec.structs import replace
 
 from antiphon.backends.base import Reply, add_usage
 from antiphon.backends.wrapper import ReplyWrapper
-from antiphon.conversation import Conversation, Options, ResumePoint
+from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice, ToolName
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, InvalidRequest, ToolError
-from antiphon.stream.deltas import Close, Delta, Finish, NewPrompt, Open, Progress, Reason
+from antiphon.runs.request.tool_selection import ToolSelection, discovered_tools, function_names
+from antiphon.stream.deltas import Close, Delta, Finish, FinishReason, NewPrompt, Open, Progress
 from antiphon.text import truncate_middle
-from antiphon.tools.base import ResponseContext, ToolFunction, Toolset
+from antiphon.tools.base import ResponseContext, Toolset
 from antiphon.tools.citations import CitationReader
 from antiphon.wire import items as it
-from antiphon.wire import tools as tl
 from antiphon.wire.response import Usage
 
 from .executor import Budget, CallEnvironment, ToolLimits, output_budget, run_all
 from .recovery import calls_of, fail_open_items, interrupted_in_tools, turns_of
 from .toolsets import (
-    ServerTool,
-    allows,
     assign_program_tools,
-    callable_names,
     deduplicate_names,
-    discovered_tools,
     reader_of,
-    with_tools,
+    with_functions,
 )
 from .turn import ToolCall, Turn, conversation_items
 
@@ -62,15 +58,12 @@ class ToolLoopSpec(Struct, frozen=True, kw_only=True):
 
     conversation: Conversation
     options: Options
-    offers: tuple[ToolFunction, ...]
-    ask: Callable[[Conversation, Options], Awaitable[Reply]]
-    bounds: ToolLimits
+    tools: ToolSelection
+    prepare: Callable[[Conversation, Options], Awaitable[Reply]]
+    limits: ToolLimits
     ids: Callable[[str], str]
     tenant: str
     response_id: str
-    hosted: tuple[ServerTool, ...] = ()
-    declared: tuple[tl.Tool, ...] = ()
-    programs: tuple[ToolFunction, ...] | None = None
     include: frozenset[str] = frozenset()
     context_size: int | None = None
 
@@ -82,29 +75,29 @@ class ToolLoop(ReplyWrapper):
         super().__init__(reply)
         self._now = reply
         self._work = work
-        self._offers = {(o.tool.name, o.namespace): o for o in work.offers}
+        self._offers = {(o.tool.name, o.namespace): o for o in work.tools.search_functions}
         self._conversation = work.conversation
         self._options = work.options
-        self._budget = Budget(work.bounds.calls)
+        self._budget = Budget(work.limits.calls)
         self._begun: ResumePoint | None = None
         self._reader: Callable[[], CitationReader] | None = None
         #: Why the reply ended before the model was asked.
-        self._ended: Reason | None = None
+        self._ended: FinishReason | None = None
         self._began = 0.0
         #: Bytes the model can be told of each call of the last turn.
         self._room = 0
         #: What each turn used.
         self.used: list[Usage] = []
 
-    def resumed(self, begun: ResumePoint) -> Reply:
+    def resume(self, point: ResumePoint) -> Reply:
         """Within a turn, from its tokens. Where tools ran last, from the items: what was running is
         not run again, but failed. Bounds and usage count what was before."""
-        self._begun = begun
-        self.used[:] = turns_of(begun)
-        self._budget.spend(calls_of(begun))
-        if begun.items or begun.open:
-            items = (*self._conversation.items, *begun.items)
-            self._conversation = replace(self._conversation, items=items, kept=None)
+        self._begun = point
+        self.used[:] = turns_of(point)
+        self._budget.spend(calls_of(point))
+        if point.items or point.open_items:
+            items = (*self._conversation.items, *point.items)
+            self._conversation = replace(self._conversation, items=items, stored_tokens=None)
         return self
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
@@ -124,7 +117,7 @@ class ToolLoop(ReplyWrapper):
             said = (
                 None
                 if begun is None or interrupted_in_tools(begun)
-                else next(iter(begun.open), None)
+                else next(iter(begun.open_items), None)
             )
             async with aclosing(self._all(said)) as turns:
                 async for known in turns:
@@ -141,7 +134,7 @@ class ToolLoop(ReplyWrapper):
                 refuses=self._refuses,
                 begun=said,
                 reader=self._reader,
-                caller=None if self._work.programs is None else it.DirectCaller(),
+                caller=None if self._work.tools.program_functions is None else it.DirectCaller(),
             )
             said = None
             async with aclosing(self._turn(turn)) as deltas:
@@ -165,20 +158,20 @@ class ToolLoop(ReplyWrapper):
     @property
     def _left_s(self) -> float:
         """Seconds in which tools may still be called."""
-        most = self._work.bounds.seconds
+        most = self._work.limits.seconds
         return math.inf if most is None else self._began + most - _now()
 
     @property
     def _must_answer(self) -> bool:
         """The model is to call none of our tools any more, but answer."""
-        bounds = self._work.bounds
+        bounds = self._work.limits
         if bounds.at_end == "incomplete":
             return False
         return len(self.used) >= bounds.turns - 1 or self._left_s <= 0
 
     def _has_to_end(self, turn: Turn) -> bool:
         """The operator wants no answer made of what there is."""
-        bounds = self._work.bounds
+        bounds = self._work.limits
         if bounds.at_end == "answer":
             return False
         late = len(self.used) >= bounds.turns or self._left_s <= 0
@@ -191,7 +184,7 @@ class ToolLoop(ReplyWrapper):
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
         """Open the tools. Those that lead the output are told of, unless they have been."""
         work, opening = self._work, self._opening()
-        for hosted in work.hosted:
+        for hosted in work.tools.server_tools:
             lead = hosted.provider.leading_item(hosted.tool, opening) if anew else None
             key = work.ids("lead") if lead is not None else ""
             if lead is not None:
@@ -226,16 +219,22 @@ class ToolLoop(ReplyWrapper):
         opening = replace(self._opening(), items=self._conversation.items)
         toolsets = deduplicate_names(toolsets, self._options.tools)
         toolsets = assign_program_tools(
-            self._work.hosted, toolsets, self._work.programs or (), opening
+            self._work.tools.server_tools,
+            toolsets,
+            self._work.tools.program_functions or (),
+            opening,
         )
         offered = tuple(offer for toolset in toolsets for offer in toolset.functions)
         self._offers.update({(o.tool.name, o.namespace): o for o in offered})
         self._reader = reader_of(toolsets)
-        self._options = with_tools(self._options, self._work.hosted, toolsets)
+        if self._work.tools.server_tools:
+            self._options = with_functions(
+                self._options, self._work.tools, toolsets, self._conversation.items
+            )
         if begun is not None and within:
             if offered:
-                self._now = await self._work.ask(self._work.conversation, self._options)
-            self._now = self._now.resumed(begun)
+                self._now = await self._work.prepare(self._work.conversation, self._options)
+            self._now = self._now.resume(begun)
             return
         first = [each for toolset in toolsets for each in toolset.pending_calls]
         going = [each for each in first if each.call_id is not None]
@@ -280,52 +279,55 @@ class ToolLoop(ReplyWrapper):
     ) -> tuple[Delta, ...] | None:
         """Ask the model again, or for the first time; None if there is no room for an answer.
         What it is told of its tools is cut further where it does not fit."""
-        kept = turn.kept(self._now.kept) if turn is not None else self._conversation.kept
+        kept = (
+            turn.kept(self._now.prompt_tokens)
+            if turn is not None
+            else self._conversation.stored_tokens
+        )
         before = self._conversation
         self._options = self._options if first else self._afterwards()
         if self._options.max_output_tokens == 0:
             return None
         for share in _SHARES:
             said = items(partial(self._told, room=self._room // share))
-            self._conversation = replace(before, items=(*before.items, *said), kept=kept)
+            self._conversation = replace(before, items=(*before.items, *said), stored_tokens=kept)
             try:
-                self._now = await self._work.ask(self._conversation, self._options)
+                self._now = await self._work.prepare(self._conversation, self._options)
                 break
             except InvalidRequest as refused:
                 if refused.code == CONTEXT_LENGTH_EXCEEDED and share != _SHARES[-1]:
                     continue
                 _log.info("no more turns", response=self._work.response_id, why=refused.message)
                 return None
-        prompt = self._now.kept
+        prompt = self._now.prompt_tokens
         return () if prompt is None else (NewPrompt(prompt.ids),)
 
     def _afterwards(self) -> Options:
         """A call that was demanded has been made. Where no more may be made, only what the client
         runs may be called."""
         options, choice = self._options, self._options.tool_choice
-        if choice == "required":
-            choice = "auto"
-        elif isinstance(choice, tl.Choice) and choice.mode != "none":
-            asked = self._work.options.tool_choice
-            several = isinstance(asked, tl.Choice) and asked.type == "allowed_tools"
-            choice = replace(choice, mode="auto") if several else "auto"
+        if choice.mode == "one":
+            choice = ToolChoice()
+        elif choice.mode == "required":
+            choice = replace(choice, mode="auto")
         changed: dict[str, Any] = {"tool_choice": choice}
         most = self._work.options.max_output_tokens
         if most is not None:
             spent = sum(usage.output_tokens for usage in self.used)
             changed["max_output_tokens"] = max(0, most - spent)
         if self._must_answer or self._budget.left == 0:
-            changed |= {"tool_choice": self._clients(choice), "strays": True}
+            changed |= {"tool_choice": self._client_choice(choice), "accept_stray_calls": True}
         return replace(options, **changed)
 
-    def _clients(self, choice: tl.ToolChoiceParam) -> tl.ToolChoiceParam:
-        """What the choice leaves of the tools that the client runs. All are shown as before: a
-        prompt that begins otherwise would be read anew."""
-        tools = [tool for tool in self._declared() if not self._runs_here(tool)]
-        left = [named for tool in tools for named in callable_names(tool)]
-        if isinstance(choice, tl.Choice):
-            left = [named for named in left if allows(choice, named)]
-        return tl.Choice(type="allowed_tools", mode="auto", tools=tuple(left))
+    def _client_choice(self, choice: ToolChoice) -> ToolChoice:
+        """What the choice leaves of the functions that the client runs. The model sees all tools as
+        before: otherwise the engine could not reuse the beginning of the prompt."""
+        names = frozenset(
+            name
+            for name in self._known_functions()
+            if choice.allows(*name) and not self._runs_here(name)
+        )
+        return ToolChoice("none" if choice.mode == "none" else "auto", names)
 
     def _place(self, calls: Sequence[ToolCall]) -> CallEnvironment:
         """Where calls of one turn run, which share what the model can still be told."""
@@ -336,8 +338,8 @@ class ToolLoop(ReplyWrapper):
             tenant=work.tenant,
             response_id=work.response_id,
             room=self._room,
-            side_by_side=work.bounds.side_by_side,
-            call_s=max(0.0, min(work.bounds.call_s, self._left_s)),
+            side_by_side=work.limits.side_by_side,
+            call_s=max(0.0, min(work.limits.call_s, self._left_s)),
             budget=self._budget,
             ids=work.ids,
         )
@@ -345,26 +347,24 @@ class ToolLoop(ReplyWrapper):
     def _refuses(self, name: str, namespace: str | None) -> str:
         """What the model is told that calls what there is not, or what the request keeps it from:
         models that nothing holds to a grammar do."""
-        choice = self._options.tool_choice
-        known = [named for tool in self._declared() for named in callable_names(tool)]
-        if isinstance(choice, tl.Choice) and choice.type == "allowed_tools":
-            known = [named for named in known if allows(choice, named)]
-        elif (name, namespace) in self._offers:
-            return ""
-        if any((one.name, one.namespace or None) == (name, namespace) for one in known):
+        if self._options.tool_choice.allows(name, namespace) and (
+            (name, namespace) in self._known_functions()
+        ):
             return ""
         return f"There is no tool {name!r} that could be called."
 
-    def _declared(self) -> tuple[tl.Tool, ...]:
-        """The tools of the request, those that it came to, and those that were found."""
-        found = discovered_tools(self._conversation.items)
-        return (*self._work.declared, *self._options.tools, *found)
+    def _known_functions(self) -> set[ToolName]:
+        """The functions of the request, of the server's tools, and of the conversation's items."""
+        tools = (
+            *self._work.tools.request_tools,
+            *self._options.tools,
+            *discovered_tools(self._conversation.items),
+        )
+        return {*self._offers, *(name for tool in tools for name in function_names(tool))}
 
-    def _runs_here(self, tool: tl.Tool) -> bool:
-        inner = tool.tools[0] if isinstance(tool, tl.Namespace) else tool
-        namespace = tool.name if isinstance(tool, tl.Namespace) else None
-        offer = self._offers.get((getattr(inner, "name", ""), namespace))
-        return offer is not None and offer.handler is not None
+    def _runs_here(self, name: ToolName) -> bool:
+        function = self._offers.get(name)
+        return function is not None and function.handler is not None
 
     def _told(self, call: ToolCall, room: int) -> Sequence[it.Item]:
         """What the model is told of a call, in so many bytes."""

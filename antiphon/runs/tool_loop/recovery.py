@@ -19,7 +19,7 @@ _INTERRUPTED = "The server was interrupted while this ran. It may or may not hav
 
 def calls_of(begun: ResumePoint) -> int:
     """Calls of tools that run here."""
-    return sum(KINDS[type(item)].counts_as_call for item in (*begun.items, *begun.open))
+    return sum(KINDS[type(item)].counts_as_call for item in (*begun.items, *begun.open_items))
 
 
 def turns_of(begun: ResumePoint) -> list[Usage]:
@@ -33,7 +33,7 @@ def turns_of(begun: ResumePoint) -> list[Usage]:
 
 def interrupted_in_tools(begun: ResumePoint) -> bool:
     """Interrupted while tools ran, or before the model heard of it."""
-    last = begun.open or begun.items[-1:]
+    last = begun.open_items or begun.items[-1:]
     if any(KINDS[type(item)].runs_here or caller_program_id(item) is not None for item in last):
         return True
     return bool(open_programs(begun.items))
@@ -43,7 +43,7 @@ def fail_open_items(begun: ResumePoint) -> tuple[tuple[Delta, ...], tuple[it.Ite
     """How the items that were open end, and what the conversation has of them."""
     out: list[Delta] = []
     items: list[it.Item] = []
-    for item in begun.open:
+    for item in begun.open_items:
         told = error_fields(item, _INTERRUPTED)
         status = "failed" if KINDS[type(item)].can_fail else "incomplete"
         out.append(Close(told, item.id, status))

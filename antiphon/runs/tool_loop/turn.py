@@ -22,7 +22,7 @@ from antiphon.tools.base import (
     ToolProgress,
     ToolResult,
 )
-from antiphon.tools.citations import Citations
+from antiphon.tools.citations import CitationReader
 from antiphon.wire import items as it
 from antiphon.wire import tools as tl
 
@@ -39,7 +39,7 @@ class ToolCall:
 
     def __init__(
         self,
-        offer: ToolFunction,
+        function: ToolFunction,
         shell: it.Item,
         call_id: str,
         *,
@@ -47,7 +47,7 @@ class ToolCall:
         refused: str = "",
         caller: it.Caller | None = None,
     ) -> None:
-        self.offer = offer
+        self.function = function
         self.key = self.call_id = call_id
         self.ignored = ignored
         self.caller = caller
@@ -58,24 +58,26 @@ class ToolCall:
         #: The item that its output has become.
         self.following: it.Item | None = None
         #: What tells of it as it is written.
-        self.writing = offer.argument_observer() if offer.argument_observer is not None else None
+        self.writing = (
+            function.argument_observer() if function.argument_observer is not None else None
+        )
         self._shell = shell
         self._text: list[str] = []
 
     @classmethod
     def made(
-        cls, offer: ToolFunction, arguments: str, call_id: str, caller: it.Caller | None = None
+        cls, function: ToolFunction, arguments: str, call_id: str, caller: it.Caller | None = None
     ) -> ToolCall:
         """A call that the model does not write now: a client has allowed it, or a program made
         it."""
-        tool = offer.tool
-        namespace = offer.namespace or UNSET
+        tool = function.tool
+        namespace = function.namespace or UNSET
         shell: it.Item = (
             it.CustomToolCall(call_id=call_id, name=tool.name, input="", namespace=namespace)
             if isinstance(tool, tl.Custom)
             else it.FunctionCall(call_id=call_id, name=tool.name, arguments="", namespace=namespace)
         )
-        call = cls(offer, shell, call_id, caller=caller)
+        call = cls(function, shell, call_id, caller=caller)
         call.write(Text(arguments))
         return call
 
@@ -90,7 +92,7 @@ class ToolCall:
         """All of it at once; nothing of one that has been said."""
         if self.stands:
             return ()
-        text = (Text(self.arguments),) if self.offer.streams_text and self.arguments else ()
+        text = (Text(self.arguments),) if self.function.streams_text and self.arguments else ()
         return (*self.open_deltas(), *text, *self.close_deltas())
 
     def open_deltas(self) -> tuple[Delta, ...]:
@@ -116,7 +118,7 @@ class ToolCall:
     def close_deltas(self) -> tuple[Delta, ...]:
         """All of it has been said. One that runs here goes on as an item, unless what comes of it
         is another one."""
-        offer = self.offer
+        offer = self.function
         steps = self.steps(lambda writing: writing.finish(self.arguments))
         if offer.handler is not None and offer.failed_output is None:
             return (*steps, Close())
@@ -125,7 +127,7 @@ class ToolCall:
     @property
     def shown(self) -> it.Item:
         """Its item as it begins."""
-        shell = self.offer.initial_item
+        shell = self.function.initial_item
         if "call_id" in shell.__struct_fields__:
             shell = replace(shell, call_id=self.call_id)
         return self.named(shell)
@@ -135,7 +137,7 @@ class ToolCall:
         """Its item as it ended, and those that follow it; a client's as it was said."""
         result = self.result
         if result is None:
-            return (replace(self.shown, **self.offer.parse_fields(self.arguments)),)
+            return (replace(self.shown, **self.function.parse_fields(self.arguments)),)
         if self.following is not None:
             return (self.shown, replace(self.following, **result.fields))
         return (replace(self.shown, **result.fields, status=self.status), *result.items)
@@ -150,7 +152,7 @@ class ToolCall:
         """How the item ended that tells of it now."""
         if self.result is None or not self.result.failed:
             return "completed"
-        return self.offer.failed_status if self.following is None else "incomplete"
+        return self.function.failed_status if self.following is None else "incomplete"
 
     def write(self, delta: Text) -> None:
         self._text.append(delta.text)
@@ -200,11 +202,11 @@ class _Spoken:
     """Any other item: its shell and what was written into it. ``reader``: makes what reads it
     before it is said, if it is a message."""
 
-    def __init__(self, shell: it.Item, reader: Callable[[], Citations] | None = None) -> None:
+    def __init__(self, shell: it.Item, reader: Callable[[], CitationReader] | None = None) -> None:
         self._shell = shell
         self._text: dict[str, list[str]] = {}
         reads = reader if isinstance(shell, it.Message) else None
-        self._citations = None if reads is None else reads().behind(_last_text(shell))
+        self._citations = None if reads is None else reads().resume_after(_last_text(shell))
 
     def write(self, delta: Text) -> None:
         self._text.setdefault(delta.channel, []).append(delta.text)
@@ -217,7 +219,7 @@ class _Spoken:
 
     def end(self) -> Iterable[Delta]:
         """What was held back."""
-        return () if self._citations is None else self._citations.end()
+        return () if self._citations is None else self._citations.finish()
 
     def item(self) -> it.Item:
         said = {channel: "".join(pieces) for channel, pieces in self._text.items()}
@@ -261,7 +263,7 @@ class Turn:
         allowed: int | None = None,
         refuses: Callable[[str, str | None], str] = lambda name, namespace: "",
         begun: it.Item | None = None,
-        reader: Callable[[], Citations] | None = None,
+        reader: Callable[[], CitationReader] | None = None,
         caller: it.Caller | None = None,
     ) -> None:
         self._caller = caller
@@ -280,7 +282,7 @@ class Turn:
     @property
     def calls(self) -> list[ToolCall]:
         """The calls that are to run here."""
-        return [each for each in self._called if each.offer.handler is not None]
+        return [each for each in self._called if each.function.handler is not None]
 
     @property
     def _called(self) -> list[ToolCall]:
@@ -333,7 +335,7 @@ class Turn:
         now.write(delta)
         if isinstance(now, _Spoken):
             return now.said(delta)
-        if now.ignored or not now.offer.streams_text:
+        if now.ignored or not now.function.streams_text:
             return now.steps(lambda writing: writing.feed(delta.text))
         return (delta,)
 
@@ -373,5 +375,5 @@ class Turn:
             return now.end()
         if now is None or now.ignored:
             return ()
-        self.awaits_client |= now.offer.handler is None
+        self.awaits_client |= now.function.handler is None
         return now.close_deltas()

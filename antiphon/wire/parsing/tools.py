@@ -14,7 +14,7 @@ from antiphon.wire import tools as tl
 from .errors import bad_pattern, bad_type, bad_value, empty, kind_of, missing, too_long
 from .fields import array, by_tag, converted, fields_of, tag_of, without_nulls
 
-__all__ = ["check_choice", "check_name", "read_choice", "read_tools"]
+__all__ = ["TOOL_TYPE_SPELLINGS", "check_choice", "check_name", "read_choice", "read_tools"]
 
 _NAME = re.compile(r"[a-zA-Z0-9_-]+\Z")
 _NAME_LENGTH = 128  # the SDK's limit; Open Responses has 64
@@ -36,7 +36,9 @@ _SYNONYMS = (
     ("web_search", "web_search_2025_08_26", "web_search_preview", "web_search_preview_2025_03_11"),
     ("computer", "computer_use", "computer_use_preview"),
 )
-_SPELLINGS: Mapping[str, tuple[str, ...]] = {name: group for group in _SYNONYMS for name in group}
+TOOL_TYPE_SPELLINGS: Mapping[str, tuple[str, ...]] = {
+    name: group for group in _SYNONYMS for name in group
+}
 _CHAT_SHAPE = (
     " This looks like a tool of the Chat Completions API; here its fields stand beside 'type'."
 )
@@ -88,7 +90,7 @@ def check_name(name: str, path: str, limit: int) -> None:
 # --- choosing ------------------------------------------------------------------------------------
 
 
-def read_choice(raw: Any, path: str = "tool_choice") -> tl.ToolChoice:
+def read_choice(raw: Any, path: str = "tool_choice") -> tl.ToolChoiceParam:
     """A ``tool_choice`` of any form. Raises ``InvalidRequest``."""
     if isinstance(raw, str):
         if raw not in _MODES:
@@ -117,7 +119,7 @@ def _allowed(raw: Any, path: str) -> tuple[tl.Choice, ...]:
     return tuple(_choice(choice, f"{path}[{index}]") for index, choice in enumerate(choices))
 
 
-def check_choice(choice: tl.ToolChoice | None, tools: Iterable[tl.Tool]) -> None:
+def check_choice(choice: tl.ToolChoiceParam | None, tools: Iterable[tl.Tool]) -> None:
     """A choice may only name tools that are there. Raises ``InvalidRequest``."""
     declared = tuple(tools)
     if choice == "required" and not declared:
@@ -143,4 +145,4 @@ def _is(choice: tl.Choice, tool: tl.Tool) -> bool:
         case tl.Mcp(server_label=label):
             return choice.type == "mcp" and choice.server_label == label
     tag = str(tool.__struct_config__.tag)
-    return tag in _SPELLINGS.get(choice.type, (choice.type,))
+    return tag in TOOL_TYPE_SPELLINGS.get(choice.type, (choice.type,))

@@ -1,5 +1,5 @@
 """Whatever a grammar lets a model write is right when it has been read, in every format: nothing
-that an engine held a model to is found wrong here."""
+that an engine is_enforced a model to is found wrong here."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.validation.answer_format import enforced_form
+from antiphon.backends.validation.answer_format import enforced_answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
 from antiphon.backends.validation.monitor import StreamValidator
 from antiphon.backends.validation.tool_calls import tool_call_rules
@@ -55,7 +55,10 @@ GRAMMARS = GrammarCache()
 
 async def fault(parser: Parser, ids: list[int], options: Options) -> str | None:
     shown = shown_tools(options, ())
-    form, calls = enforced_form(options, GRAMMARS), tool_call_rules(shown, GRAMMARS, held=True)
+    form, calls = (
+        enforced_answer_format(options, GRAMMARS),
+        tool_call_rules(shown, GRAMMARS, is_enforced=True),
+    )
     deltas = (*parser.feed(Chunk(tuple(ids))), *parser.finish("stop"), Finish("stop", Usage()))
     return await StreamValidator(form, calls, talks=False).fault(deltas)
 

@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.backends.validation import schema_validator as judge
 from antiphon.backends.validation.schema_validator import SchemaValidator
-from antiphon.backends.validation.validator_worker import main
+from antiphon.backends.validation.validator_worker import validate_json
 from antiphon.errors import InvalidRequest
 
 DRAFT_4 = "http://json-schema.org/draft-04/schema#"
@@ -31,8 +31,8 @@ DRAFT_4 = "http://json-schema.org/draft-04/schema#"
     ],
 )
 def test_what_is_wrong_is_told(schema: Any, right: str, wrong: str, why: str) -> None:
-    assert main(schema, right) == {}
-    assert why in main(schema, wrong)["fault"]
+    assert validate_json(schema, right) == {}
+    assert why in validate_json(schema, wrong)["fault"]
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_what_is_wrong_is_told(schema: Any, right: str, wrong: str, why: str) ->
     ],
 )
 def test_schemas_that_nothing_can_be_judged_by(schema: Any) -> None:
-    assert main(schema, None)["schema"]
+    assert validate_json(schema, None)["schema"]
 
 
 async def test_it_is_done_in_a_process_of_its_own() -> None:

@@ -248,7 +248,7 @@ async def test_a_zombie_is_fenced(store: Store) -> None:
     async with serving(backend, store) as zombie:
         queued = await enqueue(zombie)
         await until(zombie, queued.id, lambda response: bool(response.output))
-        store.runs.listen(_Deaf())
+        store.runs.set_listener(_Deaf())
         await store.runs.release(zombie._background.owner)
         other = service(ScriptedBackend([TEXT], tokens=True), store, lease=LEASE)
         other.start()
@@ -261,8 +261,8 @@ async def test_a_zombie_is_fenced(store: Store) -> None:
 
 
 class _Deaf:
-    def queued(self) -> None: ...
-    def lost(self, response_id: str, epoch: int) -> None: ...
+    def on_run_queued(self) -> None: ...
+    def on_run_lost(self, response_id: str, epoch: int) -> None: ...
 
 
 async def test_what_is_not_stored_can_be_fetched_for_a_while(store: Store) -> None:
@@ -293,7 +293,7 @@ async def test_a_conversation_is_held_until_the_run_is_over(store: Store) -> Non
             await enqueue(served, conversation=made.id)
         backend.gate.set()
         await followed(served, queued.id)
-        assert len(await store.conversation_items("t", made.id)) == 2
+        assert len(await store.load_conversation_items("t", made.id)) == 2
         await enqueue(served, conversation=made.id)
 
 

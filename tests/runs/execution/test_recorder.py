@@ -34,7 +34,7 @@ def recorded(*deltas: Delta, sealed: bool = False) -> tuple[Recorder, ResponseWr
 
     recorder = Recorder(out, extra_fields=besides) if sealed else Recorder(out)
     for delta in deltas:
-        recorder.take(delta)
+        recorder.record([delta])
     return recorder, out
 
 

@@ -20,9 +20,9 @@ class Counting(MemoryStore):
         super().__init__()
         self.walks = 0
 
-    async def chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
+    async def load_chain(self, tenant: str, response_id: str) -> tuple[StoredResponse, ...] | None:
         self.walks += 1
-        return await super().chain(tenant, response_id)
+        return await super().load_chain(tenant, response_id)
 
 
 async def test_a_conversation_that_goes_on_is_not_read_again() -> None:
@@ -44,7 +44,7 @@ async def test_what_is_deleted_cannot_be_continued_though_it_is_at_hand() -> Non
     await store.delete("t", "resp_a")
     assert await chains.get("t", "resp_a") is None
     assert await chains.get("u", "resp_b") is None
-    assert await chains.get("t", "resp_b") == await store.chain("t", "resp_b")
+    assert await chains.get("t", "resp_b") == await store.load_chain("t", "resp_b")
 
 
 async def test_only_so_much_is_at_hand() -> None:
@@ -55,7 +55,7 @@ async def test_only_so_much_is_at_hand() -> None:
         await chains.get("t", f"resp_{n}")
         assert chains._bytes <= 20_000
     await store.save("t", turn("next", "0"))
-    assert await chains.get("t", "resp_next") == await store.chain("t", "resp_next")
+    assert await chains.get("t", "resp_next") == await store.load_chain("t", "resp_next")
 
 
 STEPS = st.lists(
@@ -78,6 +78,6 @@ def test_they_are_always_those_of_the_store(steps: list[tuple[str, int, int]], r
             elif what == "delete":
                 await store.delete("t", name)
             else:
-                assert await chains.get("t", name) == await store.chain("t", name)
+                assert await chains.get("t", name) == await store.load_chain("t", name)
 
     asyncio.run(play())

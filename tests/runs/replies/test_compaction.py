@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from antiphon.backends.scripted import ScriptedBackend
-from antiphon.conversation import Conversation, Options
+from antiphon.conversation import Conversation, Options, ToolChoice
 from antiphon.errors import InvalidRequest
 from antiphon.runs.history.encrypted_items import TenantSealer
 from antiphon.runs.service import Service
@@ -161,7 +161,7 @@ async def test_a_summary_is_asked_for_plainly() -> None:
     await answered(model.served(), input=[user("a"), TRIGGER], **fields)
     conversation, options = model.backend.requests[-1]
     assert conversation.instructions == "Be kind."
-    assert options.tools == () and options.tool_choice == "auto"
+    assert options.tools == () and options.tool_choice == ToolChoice()
     assert options.text.format.__struct_config__.tag == "text"
     assert options.max_output_tokens == 2000 and options.temperature == 0.5
     assert options.reasoning is not None and options.reasoning.effort == "none"
@@ -494,11 +494,11 @@ async def test_a_reader_that_leaves_stops_the_summary() -> None:
     model = Model(summary="one two three")
     served = model.served()
     run = await create(served, input=[user("a"), TRIGGER])
-    deltas = run._work.reply.deltas()
+    deltas = run._spec.reply.deltas()
     await anext(deltas)
     await deltas.aclose()
     assert model.backend.aborted == 0  # not begun yet
-    reply = run._work.reply._summary  # type: ignore[attr-defined]
+    reply = run._spec.reply._summary  # type: ignore[attr-defined]
     inner = reply.deltas()
     await anext(inner)
     await inner.aclose()

@@ -31,8 +31,8 @@ def asked(**fields: Any) -> CreateResponse:
 def test_hosted_tools_are_left_out_and_named() -> None:
     request = asked(tools=[FUNCTION, {"type": "web_search"}, {"type": "web_search"}])
     visible = select_tools(request, "ignore")
-    assert [tool.__struct_config__.tag for tool in visible.tools] == ["function"]
-    assert visible.ignored == ("web_search",)
+    assert [tool.__struct_config__.tag for tool in visible.visible_tools] == ["function"]
+    assert visible.ignored_types == ("web_search",)
 
 
 def test_hosted_tools_can_be_refused_by_path() -> None:
@@ -50,9 +50,9 @@ def test_a_choice_that_forces_a_hosted_tool_is_always_refused() -> None:
 
 def test_logprobs_need_the_include() -> None:
     include = ["message.output_text.logprobs"]
-    assert build_options(asked(top_logprobs=3), ()).logprobs is None
-    assert build_options(asked(include=include), ()).logprobs == 0
-    assert build_options(asked(include=include, top_logprobs=3), ()).logprobs == 3
+    assert build_options(asked(top_logprobs=3)).logprobs is None
+    assert build_options(asked(include=include)).logprobs == 0
+    assert build_options(asked(include=include, top_logprobs=3)).logprobs == 3
 
 
 @pytest.mark.requirement("VN-2")
@@ -60,7 +60,7 @@ def test_the_echo_is_what_is_done() -> None:
     request = apply_defaults(asked(top_p=0.5), {"temperature": 0.2, "top_p": 0.9})
     response = initial_response(request, id="resp_1", model="m", created_at=1)
     assert (response.temperature, response.top_p) == (0.2, 0.5)
-    assert (build_options(request, ()).temperature, build_options(request, ()).top_p) == (0.2, 0.5)
+    assert (build_options(request).temperature, build_options(request).top_p) == (0.2, 0.5)
 
 
 def test_neither_request_nor_model_says_anything() -> None:

@@ -12,15 +12,16 @@ import pytest
 from msgspec.structs import replace
 
 from antiphon.backends.base import flatten
-from antiphon.backends.scripted import Scripted
-from antiphon.conversation import Conversation, Options, ResumePoint
+from antiphon.backends.scripted import ScriptedBackend
+from antiphon.conversation import Conversation, Options, ResumePoint, ToolChoice, ToolName
 from antiphon.errors import InvalidRequest, ToolError
+from antiphon.runs.request.tool_selection import ToolSelection
 from antiphon.runs.tool_loop.executor import ToolLimits
 from antiphon.runs.tool_loop.loop import ToolLoop, ToolLoopSpec
 from antiphon.stream.deltas import Checkpoint, Close, Delta, Finish, Open, Progress, Text
-from antiphon.tools.base import CallContext, Result, Step, ToolFunction
+from antiphon.tools.base import CallContext, ToolFunction, ToolProgress, ToolResult
 from antiphon.wire import items as it
-from antiphon.wire.tools import Choice, Custom, Function
+from antiphon.wire.tools import Custom, Function
 from tests.conformance.scripts import call, custom, finish, said, thought
 
 LOOK = Function(name="look")
@@ -29,12 +30,14 @@ ASK = Function(name="ask")
 
 def offer(run: Any, **more: Any) -> ToolFunction:
     shell = it.McpCall(server_label="s", name="look", arguments="")
-    return ToolFunction(tool=LOOK, shell=shell, call=run, streamed=True, **more)
+    return ToolFunction(tool=LOOK, initial_item=shell, handler=run, streams_text=True, **more)
 
 
-async def echo(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
-    yield Step("in_progress")
-    yield Result(text=f"seen {arguments}", fields={"output": f"seen {arguments}"})
+async def echo(
+    arguments: str, context: CallContext
+) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+    yield ToolProgress("in_progress")
+    yield ToolResult(text=f"seen {arguments}", fields={"output": f"seen {arguments}"})
 
 
 def look(arguments: str = "{}") -> list[Delta]:
@@ -45,15 +48,19 @@ class Told:
     """Turns over scripts, and what came of them."""
 
     def __init__(self, *scripts: Any, run: Any = echo, **changes: Any) -> None:
-        self.backend = Scripted(scripts, context_size=changes.pop("context_size", None))
+        self.backend = ScriptedBackend(scripts, context_size=changes.pop("context_size", None))
         numbers = itertools.count(1)
         options = changes.pop("options", Options(tools=(LOOK, ASK)))
         self.work = ToolLoopSpec(
             conversation=Conversation((said_by_user("hi"),)),
             options=options,
-            offers=changes.pop("offers", (offer(run),)),
-            ask=self.backend.prepare,
-            bounds=ToolLimits(**changes.pop("bounds", {})),
+            tools=ToolSelection(
+                visible_tools=options.tools,
+                request_tools=options.tools,
+                search_functions=changes.pop("offers", (offer(run),)),
+            ),
+            prepare=self.backend.prepare,
+            limits=ToolLimits(**changes.pop("bounds", {})),
             ids=lambda prefix: f"{prefix}_{next(numbers)}",
             tenant="t",
             response_id="resp_1",
@@ -130,9 +137,11 @@ async def test_a_call_runs_and_the_model_goes_on() -> None:
 async def test_calls_of_a_turn_run_side_by_side() -> None:
     both = asyncio.Barrier(2)
 
-    async def meet(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+    async def meet(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         await both.wait()
-        yield Result(text=arguments)
+        yield ToolResult(text=arguments)
 
     told = await Told([*look("1"), *look("2")], said("Done."), run=meet).all()
     assert len(told.closed) == 2
@@ -142,37 +151,47 @@ async def test_calls_of_a_turn_run_side_by_side() -> None:
 async def test_no_more_run_at_a_time_than_allowed() -> None:
     running, most = 0, 0
 
-    async def count(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+    async def count(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         nonlocal running, most
         running += 1
         most = max(most, running)
         for _ in range(3):
             await asyncio.sleep(0)
         running -= 1
-        yield Result(text="")
+        yield ToolResult(text="")
 
     script = [delta for n in range(6) for delta in look(str(n))]
     await Told(script, said("x"), run=count, bounds={"side_by_side": 2}).all()
     assert most == 2
 
 
-async def _raises(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+async def _raises(
+    arguments: str, context: CallContext
+) -> AsyncGenerator[ToolProgress | ToolResult, None]:
     raise ValueError("secret")
     yield
 
 
-async def _fails(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+async def _fails(
+    arguments: str, context: CallContext
+) -> AsyncGenerator[ToolProgress | ToolResult, None]:
     raise ToolError("No such city.")
     yield
 
 
-async def _hangs(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+async def _hangs(
+    arguments: str, context: CallContext
+) -> AsyncGenerator[ToolProgress | ToolResult, None]:
     await asyncio.Event().wait()
-    yield Result()
+    yield ToolResult()
 
 
-async def _silent(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
-    yield Step("in_progress")
+async def _silent(
+    arguments: str, context: CallContext
+) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+    yield ToolProgress("in_progress")
 
 
 @pytest.mark.requirement("D-71")
@@ -196,8 +215,10 @@ async def test_a_tool_that_fails_is_an_item_that_failed_and_a_word_to_the_model(
 
 
 async def test_what_is_too_long_for_the_context_is_cut_in_the_middle() -> None:
-    async def prints(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
-        yield Result(text="a" + "x" * 10_000_000 + "z")
+    async def prints(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+        yield ToolResult(text="a" + "x" * 10_000_000 + "z")
 
     told = await Told(look(), said("ok"), run=prints, context_size=2000).all()
     (text,) = told.told()
@@ -211,9 +232,8 @@ async def test_turns_are_bounded() -> None:
     assert len(told.backend.requests) == 3
     last = told.backend.requests[-1][1]
     assert last.tools == (LOOK, ASK)  # as before, or the prompt would be read anew
-    assert isinstance(last.tool_choice, Choice) and last.tool_choice.tools == (
-        Choice(type="function", name="ask"),  # what the client runs may still be called
-    )
+    # what the client runs may still be called
+    assert last.tool_choice == ToolChoice("auto", frozenset({("ask", None)}))
     assert len(told.closed) == 2 and told.finish.reason == "turns"
     told = await Told(look(), look(), said("Done."), bounds={"turns": 3}).all()
     assert told.finish.reason == "stop" and told.opened[-1] == "message"
@@ -222,28 +242,20 @@ async def test_turns_are_bounded() -> None:
 @pytest.mark.parametrize(
     ("choice", "left"),
     [
-        (Choice(type="allowed_tools", mode="required", tools=()), ()),
+        (ToolChoice("required", frozenset()), frozenset()),
         (
-            Choice(
-                type="allowed_tools",
-                mode="auto",
-                tools=(
-                    Choice(type="function", name="look"),
-                    Choice(type="function", name="ask"),
-                ),
-            ),
-            ("ask",),
+            ToolChoice("auto", frozenset({("look", None), ("ask", None)})),
+            frozenset({("ask", None)}),
         ),
     ],
 )
 async def test_what_was_not_allowed_before_is_not_at_the_end(
-    choice: Choice, left: tuple[str, ...]
+    choice: ToolChoice, left: frozenset[ToolName]
 ) -> None:
     options = Options(tools=(LOOK, ASK), tool_choice=choice)
     told = await Told(look(), said("x"), bounds={"turns": 2}, options=options).all()
     last = told.backend.requests[-1][1].tool_choice
-    assert isinstance(last, Choice) and last.mode == "auto"
-    assert tuple(one.name for one in last.tools or ()) == left
+    assert last == ToolChoice("auto", left)
 
 
 INCOMPLETE = {"at_end": "incomplete"}
@@ -273,7 +285,7 @@ async def test_the_time_for_tools_is_bounded(at_end: str, asked: int) -> None:
     if asked == 2:
         assert told.told() == ["The tool took too long and was stopped."]
         choice = told.backend.requests[1][1].tool_choice
-        assert isinstance(choice, Choice) and choice.tools == (Choice(type="function", name="ask"),)
+        assert choice == ToolChoice("auto", frozenset({("ask", None)}))
 
 
 async def test_where_the_model_cannot_be_asked_again_the_response_is_cut() -> None:
@@ -283,8 +295,10 @@ async def test_where_the_model_cannot_be_asked_again_the_response_is_cut() -> No
     assert len(told.backend.requests) == 4  # with less and less of what the tool said
 
 
-async def _prints(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
-    yield Result(text="x" * 100_000)
+async def _prints(
+    arguments: str, context: CallContext
+) -> AsyncGenerator[ToolProgress | ToolResult, None]:
+    yield ToolResult(text="x" * 100_000)
 
 
 async def test_what_does_not_fit_is_cut_further() -> None:
@@ -313,10 +327,10 @@ async def test_what_was_allowed_leaves_the_conversation_its_room() -> None:
 
 
 @pytest.mark.requirement("D-71")
-@pytest.mark.parametrize("choice", ["auto", Choice(type="allowed_tools", mode="auto", tools=())])
-async def test_a_tool_that_there_is_not_is_a_word_to_the_model(choice: Any) -> None:
+@pytest.mark.parametrize("choice", [ToolChoice(), ToolChoice("auto", frozenset())])
+async def test_a_tool_that_there_is_not_is_a_word_to_the_model(choice: ToolChoice) -> None:
     """Nothing is run, and nobody is handed a call that he could not answer."""
-    name = "gone" if choice == "auto" else "look"
+    name = "gone" if choice == ToolChoice() else "look"
     options = Options(tools=(LOOK, ASK), tool_choice=choice)
     script = [*said("Hm."), *call("{}", name=name), finish()]
     told = await Told(script, said("Sorry."), options=options).all()
@@ -328,7 +342,7 @@ async def test_a_tool_that_there_is_not_is_a_word_to_the_model(choice: Any) -> N
 async def test_a_tool_that_was_put_off_may_be_called_before_it_is_found() -> None:
     later = Function(name="later", defer_loading=True)
     told = Told(call("{}", name="later"))
-    told.work = replace(told.work, declared=(later,))
+    told.work = replace(told.work, tools=replace(told.work.tools, request_tools=(later,)))
     told = await told.all()
     assert told.opened == ["function_call"] and told.finish.reason == "stop"
 
@@ -365,20 +379,20 @@ async def test_calls_of_the_client_end_the_response_behind_those_that_run_here()
 
 
 async def test_what_was_demanded_is_demanded_once() -> None:
-    for choice in ("required", Choice(type="function", name="look")):
+    for choice in (ToolChoice("required"), ToolChoice("one", frozenset({("look", None)}))):
         options = Options(tools=(LOOK,), tool_choice=choice)
         told = await Told(look(), said("x"), options=options).all()
-        assert told.backend.requests[1][1].tool_choice == "auto"
+        assert told.backend.requests[1][1].tool_choice == ToolChoice()
 
 
 async def test_what_is_streamed_is_the_text_of_the_item() -> None:
     python = ToolFunction(
         tool=Custom(name="python"),
-        shell=it.CodeInterpreterCall(container_id="c", code=""),
-        call=echo,
-        streamed=True,
+        initial_item=it.CodeInterpreterCall(container_id="c", code=""),
+        handler=echo,
+        streams_text=True,
     )
-    silent = ToolFunction(tool=LOOK, shell=it.WebSearchCall(), call=echo)
+    silent = ToolFunction(tool=LOOK, initial_item=it.WebSearchCall(), handler=echo)
     script = [*custom("print(", "1)", name="python"), *look('{"q": 1}')]
     told = await Told(script, said("x"), offers=(python, silent)).all()
     assert [d.text for d in told.deltas if isinstance(d, Text)] == ["print(", "1)", "x"]
@@ -389,9 +403,11 @@ async def test_what_is_streamed_is_the_text_of_the_item() -> None:
 async def test_closing_the_reply_stops_the_tools() -> None:
     stopped = asyncio.Event()
 
-    async def waits(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+    async def waits(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         try:
-            yield Step("in_progress")
+            yield ToolProgress("in_progress")
             await asyncio.Event().wait()
         finally:
             stopped.set()
@@ -415,7 +431,7 @@ def _begun(*open: it.Item, done: tuple[it.Item, ...] = ()) -> ResumePoint:
 
 
 async def _continued(told: Told, begun: ResumePoint) -> Told:
-    reply = (await told.turns()).resumed(begun)
+    reply = (await told.turns()).resume(begun)
     async with asyncio.timeout(10):
         told.deltas = [delta async for delta in flatten(reply.deltas())]
     return told
@@ -424,9 +440,11 @@ async def _continued(told: Told, begun: ResumePoint) -> Told:
 async def test_what_was_running_is_not_run_again() -> None:
     ran: list[str] = []
 
-    async def counts(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+    async def counts(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         ran.append(arguments)
-        yield Result()
+        yield ToolResult()
 
     running = it.McpCall(id="mcp_1", server_label="s", name="look", arguments="{}")
     told = await _continued(Told(look(), said("Well."), run=counts), _begun(running))
@@ -445,7 +463,7 @@ async def test_bounds_and_usage_count_what_was_before_an_interruption() -> None:
     told = Told([*said("Well."), finish()], bounds={"turns": 3})
     told = await _continued(told, begun)
     last = told.backend.requests[-1][1].tool_choice
-    assert isinstance(last, Choice) and last.tools == (Choice(type="function", name="ask"),)
+    assert last == ToolChoice("auto", frozenset({("ask", None)}))
     assert told.finish.usage.input_tokens == 10 + 16 + 5
     told = await _continued(Told(look(), said("x"), bounds={"calls": 1}), begun)
     assert told.closed == []  # the one call there could be has been made
@@ -459,7 +477,7 @@ async def test_behind_a_result_the_model_is_asked_with_it() -> None:
 
 async def test_within_a_turn_it_goes_on_from_the_tokens() -> None:
     told = Told(said("one ", "two"), said("never"))
-    told.backend = Scripted([said("one ", "two")], tokens=True)
+    told.backend = ScriptedBackend([said("one ", "two")], tokens=True)
     told.work = _asking(told.work, told.backend.prepare)
     message = it.Message(id="msg_1", role="assistant", content=(it.OutputText(text="one "),))
     told = await _continued(told, ResumePoint((), (0, 1), (), (message,)))
@@ -467,16 +485,18 @@ async def test_within_a_turn_it_goes_on_from_the_tokens() -> None:
 
 
 def _asking(work: ToolLoopSpec, ask: Callable[..., Any]) -> ToolLoopSpec:
-    return replace(work, ask=ask)
+    return replace(work, prepare=ask)
 
 
 async def test_what_is_called_is_kept_before_it_runs() -> None:
     """A crash behind that finds the call open, and does not make it again."""
     ran: list[str] = []
 
-    async def notes(arguments: str, context: CallContext) -> AsyncGenerator[Step | Result, None]:
+    async def notes(
+        arguments: str, context: CallContext
+    ) -> AsyncGenerator[ToolProgress | ToolResult, None]:
         ran.append(arguments)
-        yield Result(text="done")
+        yield ToolResult(text="done")
 
     turns = await Told(look("1"), said("x"), run=notes).turns()
     kept = False

@@ -10,7 +10,7 @@ import pytest
 from antiphon.errors import InvalidRequest
 from antiphon.sandbox.javascript import JavaScript
 from antiphon.security.encryption import EncryptionKey, Encryptor
-from antiphon.testing.tool_check import Trial, check_tool
+from antiphon.testing.tool_check import ToolTrial, check_tool
 from antiphon.tools.allowed_callers import callable_by_model, callable_by_programs, check_callers
 from antiphon.tools.base import ResponseContext
 from antiphon.tools.programs.provider import ProgramProvider
@@ -32,12 +32,12 @@ def programs() -> Iterator[ProgramProvider]:
 
 
 async def test_the_contract_of_tools(programs: ProgramProvider) -> None:
-    trial = Trial(
+    trial = ToolTrial(
         tool=TOOL,
-        works=("program", "text(1)"),
-        fails=("program", "throw 1"),
-        hangs=("program", "for (;;) {}"),
-        long=("program", "text('x'.repeat(1e6))"),
+        successful_call=("program", "text(1)"),
+        failing_call=("program", "throw 1"),
+        hanging_call=("program", "for (;;) {}"),
+        long_call=("program", "text('x'.repeat(1e6))"),
     )
     await check_tool(programs, trial)
 

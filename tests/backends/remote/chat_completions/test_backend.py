@@ -20,7 +20,7 @@ from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunErr
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Text
 from antiphon.testing.backend_check import CHECKS, TALK, Check
-from antiphon.testing.delta_reader import Reading
+from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import InputText, Message
 from antiphon.wire.response import JsonObjectFormat, JsonSchemaFormat, ReasoningConfig, TextConfig
@@ -56,9 +56,9 @@ async def read(
     backend: ChatCompletionsBackend,
     options: Options | None = None,
     conversation: Conversation = TALK,
-) -> Reading:
+) -> ReplyRecord:
     reply = await backend.prepare(conversation, options or Options())
-    reading = Reading()
+    reading = ReplyRecord()
     async with asyncio.timeout(10), aclosing(flatten(reply.deltas())) as deltas:
         async for delta in deltas:
             reading.add(delta)

@@ -12,8 +12,8 @@ from antiphon.backends.remote.chat_completions.stream_parser import ChatStreamPa
 from antiphon.dialects.parser.tool_call import ToolShape
 from antiphon.errors import BackendError
 from antiphon.stream.deltas import Close, Open
-from antiphon.testing.delta_reader import Reading as Read
-from antiphon.testing.delta_reader import read
+from antiphon.testing.delta_reader import ReplyRecord as Read
+from antiphon.testing.delta_reader import read_reply
 from antiphon.wire.items import CustomToolCall, FunctionCall, Message, Reasoning
 from antiphon.wire.response import OutputTokensDetails
 
@@ -33,7 +33,7 @@ def said(
     payloads = [{"choices": [{"delta": delta}]} for delta in deltas]
     payloads.append({"choices": [{"delta": {}, "finish_reason": reason}], **more})
     found = [d for each in payloads for d in reading.feed([json.dumps(each).encode()])]
-    return read([*found, *reading.finish(done=done)])
+    return read_reply([*found, *reading.finish(done=done)])
 
 
 def told(reply: Read) -> list[tuple[str, str]]:
@@ -239,7 +239,7 @@ def test_what_was_not_streamed_means_the_same(name: str) -> None:
     reading = ChatStreamParser(SHAPES)
     whole = {"choices": [{"message": deltas[0], "finish_reason": "stop"}]}
     found = [*reading.feed([json.dumps(whole).encode()]), *reading.finish(done=False)]
-    assert told(read(found)) == expected
+    assert told(read_reply(found)) == expected
 
 
 def test_pieces_are_passed_on_as_they_come() -> None:
@@ -335,7 +335,7 @@ def test_thinking_is_counted_along_the_way(where: str) -> None:
         reading.feed([json.dumps(told).encode()])
     end = {"choices": [], where: {name: 22}, "usage": {"completion_tokens": 22}}
     reading.feed([json.dumps(end).encode()])
-    assert read([*reading.finish(done=True)]).finish.usage.output_tokens_details == (
+    assert read_reply([*reading.finish(done=True)]).finish.usage.output_tokens_details == (
         OutputTokensDetails(reasoning_tokens=8)
     )
 
@@ -363,7 +363,7 @@ def test_of_several_choices_one_is_read(first: int) -> None:
         for index, choice in said
         for delta in reading.feed([json.dumps({"choices": [{"index": index, **choice}]}).encode()])
     ]
-    reply = read([*found, *reading.finish(done=True)])
+    reply = read_reply([*found, *reading.finish(done=True)])
     assert told(reply) == [("message", "ab")] and reply.finish.reason == "stop"
 
 
@@ -446,7 +446,7 @@ def test_logprobs() -> None:
     ]
     reading = ChatStreamParser({})
     chunk = {"choices": [{"delta": {"content": "éb"}, "logprobs": {"content": content}}]}
-    reply = read([*reading.feed([json.dumps(chunk).encode()]), *reading.finish(done=True)])
+    reply = read_reply([*reading.feed([json.dumps(chunk).encode()]), *reading.finish(done=True)])
     first, second = reply.items[0].logprobs
     assert (first.token, first.logprob, first.bytes) == ("é", -0.5, (195, 169))
     assert (first.top_logprobs[0].logprob, first.top_logprobs[0].bytes) == (-9999.0, (101,))
@@ -487,7 +487,7 @@ def test_details_of_thinking_are_kept_for_the_upstream_alone() -> None:
         {"type": "reasoning.encrypted", "index": 1, "data": "=="},
     ]
     assert late == [{"type": "reasoning.encrypted", "index": 2, "data": "late"}]
-    assert told(read(found)) == [("reasoning", "Hm"), ("message", "Yes"), ("reasoning", "")]
+    assert told(read_reply(found)) == [("reasoning", "Hm"), ("message", "Yes"), ("reasoning", "")]
 
 
 @pytest.mark.parametrize(

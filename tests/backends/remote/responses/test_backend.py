@@ -21,7 +21,7 @@ from antiphon.errors import BackendError, CannotContinue, InvalidRequest, RunErr
 from antiphon.store.memory.store import MemoryStore
 from antiphon.stream.deltas import Close, Open, Text
 from antiphon.testing.backend_check import CHECKS, TALK, Check
-from antiphon.testing.delta_reader import Reading
+from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.wire.extensions import Guide
 from antiphon.wire.items import (
     CustomToolCall,
@@ -76,9 +76,9 @@ async def served(
 
 async def read(
     backend: ResponsesBackend, options: Options | None = None, conversation: Conversation = TALK
-) -> Reading:
+) -> ReplyRecord:
     reply = await backend.prepare(conversation, options or Options())
-    reading = Reading()
+    reading = ReplyRecord()
     async with asyncio.timeout(10), aclosing(flatten(reply.deltas())) as deltas:
         async for delta in deltas:
             reading.add(delta)

@@ -17,7 +17,7 @@ from antiphon.errors import BackendError
 from antiphon.runs.execution.recorder import Recorder
 from antiphon.stream.deltas import Annotate, Close, Delta, Finish, Open, Progress, Text
 from antiphon.stream.writer import ResponseWriter
-from antiphon.testing.delta_reader import read as checked
+from antiphon.testing.delta_reader import read_reply as checked
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
 from tests.golden import story
