@@ -317,7 +317,7 @@ async def _store(path: Path) -> list[Line]:
         if turn in (5, 500):
             begun = time.perf_counter()
             for _ in range(20):
-                await kept.chain("t", previous)
+                await kept.load_chain("t", previous)
             loads[turn] = (time.perf_counter() - begun) / 20 * 1000
     await kept.close()
     return [

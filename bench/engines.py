@@ -77,7 +77,7 @@ async def backend(name: str, parallel: int) -> Any:
     """The engine with its dialect, as settings make it."""
     from antiphon.config.model import Model
     from antiphon.config.settings import Settings
-    from antiphon.models.factories import factory
+    from antiphon.models.factories import backend_factory
 
     model = Model(
         engine=name,
@@ -86,7 +86,7 @@ async def backend(name: str, parallel: int) -> Any:
         parallel=parallel,
         context_size=2048,
     )
-    return await factory("model", model)("model", model, Settings(), None)
+    return await backend_factory("model", model)("model", model, Settings(), None)
 
 
 async def _rate(engine: Any, streams: int) -> float:

@@ -38,7 +38,7 @@ async def _searched(url: str) -> tuple[float, float, float]:
     await vectors.put("t", store_of("a"))
     ids = [entry_of(str(n)).file.id for n in range(_FILES)]
     for n in range(_FILES):
-        await vectors.add("t", [entry_of(str(n))], None)
+        await vectors.add_files("t", [entry_of(str(n))], None)
         chunks = [
             Chunk(
                 start=0,
@@ -50,12 +50,12 @@ async def _searched(url: str) -> tuple[float, float, float]:
             )
             for _ in range(_CHUNKS // _FILES)
         ]
-        await vectors.settle("t", entry_of(str(n), status="completed"), chunks, "m")
+        await vectors.finish_file("t", entry_of(str(n), status="completed"), chunks, "m")
     nearest, asked = Nearest(vectors), array("f", [0.05] * _DIMENSIONS)
 
     async def by_words() -> None:
         some = [vocabulary[int(len(vocabulary) * chance.random() ** 2)] for _ in range(6)]
-        assert await vectors.found("t", "vs_a", some, ids, 100)
+        assert await vectors.search_words("t", "vs_a", some, ids, 100)
 
     async def by_meaning() -> None:
         assert len(await nearest.found("t", "vs_a", "m", asked, None, 100)) == 100

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from antiphon.backends.embedding import Embedding
+from antiphon.backends.embedding import EmbeddingBackend
 from antiphon.models.catalog import Catalog, ServedModel
 from antiphon.resources.files import Upload
 from antiphon.resources.vector_stores import VectorStores
@@ -139,7 +139,7 @@ async def _searched(collection: _Collection) -> AsyncIterator[tuple[VectorStores
     numbers = count(1)
     with tempfile.TemporaryDirectory() as folder:
         embedder = await load(threads=1)
-        model = ServedModel(name="e5", backend=Embedding("e5", embedder), created=1)
+        model = ServedModel(name="e5", backend=EmbeddingBackend("e5", embedder), created=1)
         service = Service(
             RunDependencies(
                 models=Catalog((model,)),

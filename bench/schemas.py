@@ -71,7 +71,7 @@ class Tried(Struct, frozen=True):
 
 
 def _tried(schema: dict[str, Any]) -> Tried:
-    from antiphon.backends.validation.validator_worker import main
+    from antiphon.backends.validation.validator_worker import validate_json
     from antiphon.dialects.grammar.json_schema import bare, is_enforced
     from antiphon.errors import InvalidRequest
 
@@ -81,7 +81,7 @@ def _tried(schema: dict[str, Any]) -> Tried:
     except InvalidRequest as refused:
         return Tried(refused.message, time.perf_counter() - begun)
     seconds = time.perf_counter() - begun
-    return Tried(None if whole else main(schema, None).get("schema"), seconds, whole)
+    return Tried(None if whole else validate_json(schema, None).get("schema"), seconds, whole)
 
 
 def schemas() -> Iterator[Line]:
@@ -130,14 +130,14 @@ def _reason(refusal: str) -> str:
 
 
 async def _answers(every: list[dict[str, Any]]) -> list[str | None]:
-    from antiphon.backends.local.backend import Local
-    from antiphon.dialects.chat.dialect import Dialect
+    from antiphon.backends.local.backend import LocalBackend
+    from antiphon.dialects.chat.dialect import ChatDialect
     from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load
     from antiphon.testing.embedded_model import smollm2
 
     engine = await load(await asyncio.to_thread(smollm2), LoadOptions(threads=1, context_size=4096))
-    backend = Local(engine, Dialect(engine.card, engine.tokenizer))
+    backend = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
     try:
         return await asyncio.gather(*(answer(backend, schema) for schema in every))
     finally:

@@ -79,7 +79,7 @@ async def _serve(
 ) -> None:
     """The whole server, but for its settings: app, guard, log, metrics, runs, store."""
     from antiphon.http.app import create_app
-    from antiphon.http.middleware.auth import Limits
+    from antiphon.http.middleware.auth import RequestLimits
     from antiphon.http.uvicorn_server import bind, serve
     from antiphon.logs import open_log
     from antiphon.runs.service import OptionalFeatures, Policy, RunDependencies, Service
@@ -96,7 +96,7 @@ async def _serve(
     )
     service.start()
     log = open_log(open(os.devnull, "w"))
-    app = create_app(service, limits=Limits(max_concurrent_requests=1024), ids=ids, log=log)
+    app = create_app(service, limits=RequestLimits(max_concurrent_requests=1024), ids=ids, log=log)
     sockets = bind("127.0.0.1", 0)
     print(sockets[0].getsockname()[1], flush=True)
     await serve(app, sockets, drain=service.drain, grace_s=1)

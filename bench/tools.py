@@ -57,7 +57,7 @@ class Weather:
 
     def check(self, tool: Any, path: str) -> None: ...
 
-    def lead(self, tool: Any, opening: ResponseContext) -> Item | None:
+    def leading_item(self, tool: Any, opening: ResponseContext) -> Item | None:
         return None
 
     @asynccontextmanager
@@ -186,9 +186,9 @@ def provider(kind: str) -> ToolProvider:
 
 async def backend(kind: str) -> Backend:
     """Who answers there."""
-    from antiphon.backends.local.backend import Local
-    from antiphon.backends.scripted import Scripted
-    from antiphon.dialects.chat.dialect import Dialect
+    from antiphon.backends.local.backend import LocalBackend
+    from antiphon.backends.scripted import ScriptedBackend
+    from antiphon.dialects.chat.dialect import ChatDialect
     from antiphon.engines.base import LoadOptions
     from antiphon.engines.llama.engine import load
     from antiphon.testing.embedded_model import smollm2
@@ -198,6 +198,6 @@ async def backend(kind: str) -> Backend:
     elif kind == "smollm2":
         path = await asyncio.to_thread(smollm2)
     else:
-        return Scripted(_calling(TURNS))
+        return ScriptedBackend(_calling(TURNS))
     engine = await load(path, LoadOptions(threads=1, parallel=1, context_size=2048))
-    return Local(engine, Dialect(engine.card, engine.tokenizer))
+    return LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))

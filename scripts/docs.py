@@ -7,7 +7,7 @@ from pathlib import Path
 
 from msgspec import Struct
 
-from antiphon.config.keys import Key
+from antiphon.config.keys import ApiKey
 from antiphon.config.mcp import McpServer
 from antiphon.config.model import Model
 from antiphon.config.options import Option, options
@@ -52,7 +52,7 @@ sha256 = "…"  # antiphon key new --tenant team-a
 _TABLES: tuple[tuple[str, type[Struct]], ...] = (
     ("`[models.NAME]`", Model),
     ("`[mcp_servers.NAME]`", McpServer),
-    ("`[[keys]]`", Key),
+    ("`[[keys]]`", ApiKey),
 )
 
 

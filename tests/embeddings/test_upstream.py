@@ -11,7 +11,8 @@ import pytest
 from aiohttp import web
 from aiohttp.test_utils import TestServer
 
-from antiphon.config.settings import Model, Settings
+from antiphon.config.model import Model
+from antiphon.config.settings import Settings
 from antiphon.embeddings.base import Prefixes
 from antiphon.embeddings.upstream import load
 from antiphon.errors import BackendError, InvalidRequest, SetupError

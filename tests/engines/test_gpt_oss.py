@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.dialects.harmony.dialect import Dialect
+from antiphon.dialects.harmony.dialect import HarmonyDialect
 from antiphon.engines.llama.tokenizer import LlamaTokenizer
 from antiphon.testing.dialect_check import check_dialect
 from tests.dialects import gpt_oss
@@ -35,5 +35,5 @@ def test_texts_have_the_ids_of_the_library(tokenizer: LlamaTokenizer, text: str)
 
 
 def test_the_dialect_keeps_the_contract_over_it(tokenizer: LlamaTokenizer) -> None:
-    dialect = Dialect(gpt_oss.CARD, tokenizer, gpt_oss.encoding())
+    dialect = HarmonyDialect(gpt_oss.CARD, tokenizer, gpt_oss.encoding())
     check_dialect(dialect, tokenizer, fingerprint=gpt_oss.CARD.fingerprint)

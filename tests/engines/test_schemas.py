@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.local.backend import Local
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.dialects.grammar.json_schema import bare, is_enforced
 from antiphon.engines.llama.engine import LlamaEngine
 from antiphon.errors import InvalidRequest
@@ -51,7 +51,7 @@ def test_each_is_accepted_or_refused_by_what_is_wrong_with_it() -> None:
 @pytest.mark.model
 @pytest.mark.asyncio(loop_scope="session")
 async def test_what_a_small_model_writes_obeys_them(llama: LlamaEngine) -> None:
-    backend = Local(llama, Dialect(llama.card, llama.tokenizer))
+    backend = LocalBackend(llama, ChatDialect(llama.card, llama.tokenizer))
     small = sorted(collection().values(), key=lambda schema: len(json.dumps(schema)))
     enforced = list(islice(filter(_is_whole, small), 3))
     answers = [await answer(backend, schema, most=150) for schema in enforced]

@@ -7,11 +7,11 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.backends.local.backend import Local
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import Engine
-from antiphon.testing.delta_reader import Reading
+from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.tokens import Prompt
 from antiphon.wire.items import (
     FunctionCall,
@@ -45,8 +45,8 @@ def prompt(engine: Engine, text: str) -> Prompt:
     return Prompt(tuple(engine.tokenizer.encode(text, special=True)))
 
 
-async def _read(local: Local, items: Sequence[Item], options: Options) -> Reading:
-    reading = Reading()
+async def _read(local: LocalBackend, items: Sequence[Item], options: Options) -> ReplyRecord:
+    reading = ReplyRecord()
     async with asyncio.timeout(WAIT_S):
         reply = await local.prepare(Conversation(items=tuple(items)), options)
         async for known in reply.deltas():
@@ -57,7 +57,7 @@ async def _read(local: Local, items: Sequence[Item], options: Options) -> Readin
 
 async def calls_a_tool_and_answers(engine: Engine) -> None:
     """A whole loop, decided on by the model: thinking, a call, its result, the answer."""
-    local = Local(engine, Dialect(engine.card, engine.tokenizer))
+    local = LocalBackend(engine, ChatDialect(engine.card, engine.tokenizer))
     options = Options(tools=(_WEATHER,), temperature=0)
     asked = Message(role="user", content=(InputText(text="What is the weather in Rome?"),))
     thought, called = (await _read(local, [asked], options)).items

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from antiphon.engines.common.token_masks import Grammars, Mask
+from antiphon.engines.common.token_masks import TokenMask, TokenMaskFactory
 from antiphon.engines.huggingface.model_folder import read_folder
 from tests.engines.tiny import FOLDER
 
@@ -37,7 +37,7 @@ UNLIKED = [0.0 if _is_text(token) else 20.0 for token in range(SIZE)]
 class Toy:
     """One generation. Values as vLLM and TensorRT-LLM name them; ``stops`` are ids that end it."""
 
-    grammars = Grammars(FOLDER / "tokenizer.json", SIZE, sorted(TOKENIZER.end_ids))
+    grammars = TokenMaskFactory(FOLDER / "tokenizer.json", SIZE, sorted(TOKENIZER.end_ids))
 
     def __init__(
         self,
@@ -61,7 +61,7 @@ class Toy:
         self._bias = bias or {}
         self._presence, self._frequency = presence, frequency
         self._forbidden = forbidden
-        self._mask: Mask | None = None if grammar is None else self.grammars.mask(grammar)
+        self._mask: TokenMask | None = None if grammar is None else self.grammars.mask(grammar)
 
     def next(self, alternatives: int | None) -> tuple[int, dict[int, float]]:
         """The next id and, where they are asked for, the log-probabilities of the likeliest ids
@@ -74,7 +74,7 @@ class Toy:
             best = sorted(range(SIZE), key=lambda id: -logits[id])[:alternatives]
             known = {id: logits[id] - total for id in (*best, token)}
         if self._mask is not None:
-            self._mask.take(token)
+            self._mask.accept(token)
         self.ids.append(token)
         self.new.append(token)
         return token, known
@@ -92,7 +92,7 @@ class Toy:
         for id in self._forbidden:
             shaped[id] = -math.inf
         if self._mask is not None:
-            for id, no in enumerate(self._mask.forbidden()):
+            for id, no in enumerate(self._mask.forbidden_tokens()):
                 if no:
                     shaped[id] = -math.inf
         return shaped

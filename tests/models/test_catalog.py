@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options
@@ -62,9 +62,9 @@ async def test_an_unknown_model_is_not_found_in_openais_words(catalog: Catalog) 
 async def test_the_operators_values_stand_over_the_recommended_ones(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    async def make(*_: Any) -> Scripted:
-        backend = Scripted()
-        backend.recommended = {"temperature": 0.2, "top_k": 40, "unheard_of": 1}
+    async def make(*_: Any) -> ScriptedBackend:
+        backend = ScriptedBackend()
+        backend.recommended_options = {"temperature": 0.2, "top_k": 40, "unheard_of": 1}
         return backend
 
     monkeypatch.setattr(module, "ENGINES", {"scripted": make})
@@ -74,9 +74,9 @@ async def test_the_operators_values_stand_over_the_recommended_ones(
 
 @pytest.mark.requirement("VN-45")
 async def test_an_adapter_is_a_model_of_its_own_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    one = Scripted(context_size=77)
+    one = ScriptedBackend(context_size=77)
 
-    async def make(*_: Any) -> Scripted:
+    async def make(*_: Any) -> ScriptedBackend:
         return one
 
     monkeypatch.setattr(module, "ENGINES", {"scripted": make})
@@ -101,15 +101,15 @@ async def test_an_adapter_is_a_model_of_its_own_name(monkeypatch: pytest.MonkeyP
 async def test_closing_closes_every_model(catalog: Catalog) -> None:
     backends = [model.backend for model in catalog.all()]
     await catalog.close()
-    assert all(isinstance(backend, Scripted) and backend.closed for backend in backends)
+    assert all(isinstance(backend, ScriptedBackend) and backend.closed for backend in backends)
 
 
 async def test_what_was_loaded_is_closed_when_the_next_one_fails(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    first = Scripted()
+    first = ScriptedBackend()
 
-    async def make(name: str, *_: Any) -> Scripted:
+    async def make(name: str, *_: Any) -> ScriptedBackend:
         if name == "bad":
             raise SetupError("no")
         return first
@@ -132,7 +132,7 @@ async def test_engines_of_others_come_from_entry_points(monkeypatch: pytest.Monk
     point = EntryPoint("theirs", "antiphon.models.factories:_scripted", "antiphon.engines")
     monkeypatch.setattr(module, "entry_points", lambda group: EntryPoints([point]))
     loaded = await load(Settings(models={"m": Model(source="Hi.", engine="theirs")}))
-    assert isinstance(loaded.find("m").backend, Scripted)
+    assert isinstance(loaded.find("m").backend, ScriptedBackend)
 
 
 # --- what a source is ----------------------------------------------------------------------------
@@ -180,4 +180,4 @@ async def test_what_an_engine_has_no_use_for_is_refused() -> None:
 
 async def test_a_template_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SetupError, match=r"The template .*absent\.jinja cannot be read"):
-        module._text(tmp_path / "absent.jinja")
+        module._read_template(tmp_path / "absent.jinja")

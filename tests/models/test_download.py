@@ -121,7 +121,7 @@ async def test_the_default_model_is_rewritten_for_llama_cpp(tmp_path: Path) -> N
 
 
 def test_the_bar_can_be_told_of_unknown_sizes(capsys: pytest.CaptureFixture[str]) -> None:
-    with pull.bar() as progress:
+    with pull.progress_bar() as progress:
         progress("one", 0, None)
         progress("one", 5, 10)
         progress("two", 1, 1)

@@ -19,7 +19,7 @@ from antiphon.tokens import Alternative, Chunk, TokenLogprob
 from .stop_conditions import StopConditions
 from .thread_channel import ThreadChannel
 
-__all__ = ["AsyncRequests", "EngineOutput", "told_token"]
+__all__ = ["AsyncRequests", "EngineOutput", "token_logprob"]
 
 
 class EngineOutput(Struct, frozen=True):
@@ -38,13 +38,13 @@ class AsyncRequests:
         self._closed = False
 
     async def chunks(
-        self, said: AsyncGenerator[EngineOutput, None], endings: StopConditions
+        self, outputs: AsyncGenerator[EngineOutput, None], stop_conditions: StopConditions
     ) -> AsyncGenerator[Chunk, None]:
         """Closing it closes ``said``, which is how an engine learns that it may stop."""
         if self._closed:
             raise BackendError("The engine is closed.")
         out = ThreadChannel(asyncio.get_running_loop())
-        task = asyncio.create_task(_read(said, endings, out))
+        task = asyncio.create_task(_read(outputs, stop_conditions, out))
         self._running[task] = out
         task.add_done_callback(lambda task: self._running.pop(task, None))
         try:
@@ -59,46 +59,48 @@ class AsyncRequests:
         self._closed = True
         running = dict(self._running)
         for task, out in running.items():
-            out.give(BackendError("The engine is closed."))
+            out.send(BackendError("The engine is closed."))
             task.cancel()
         if running:
             await asyncio.wait(running)
 
 
 async def _read(
-    said: AsyncGenerator[EngineOutput, None], endings: StopConditions, out: ThreadChannel
+    outputs: AsyncGenerator[EngineOutput, None], stop_conditions: StopConditions, out: ThreadChannel
 ) -> None:
     try:
-        async with aclosing(said):
-            async for told in said:
-                if told.cached is not None:
-                    out.give(Chunk(cached_tokens=told.cached))
-                chunk = endings.feed(told.tokens) or _finished(told, endings)
+        async with aclosing(outputs):
+            async for output in outputs:
+                if output.cached is not None:
+                    out.send(Chunk(cached_tokens=output.cached))
+                chunk = stop_conditions.feed(output.tokens) or _final_chunk(output, stop_conditions)
                 if chunk is not None:
-                    out.give(chunk)
-                if endings.over:
+                    out.send(chunk)
+                if stop_conditions.finished:
                     return
-        out.give(BackendError("The engine stopped without saying why."))
+        out.send(BackendError("The engine stopped without saying why."))
     except Exception as error:
         out.fail(error)
 
 
-def _finished(told: EngineOutput, endings: StopConditions) -> Chunk | None:
-    if told.reason is None:
+def _final_chunk(output: EngineOutput, stop_conditions: StopConditions) -> Chunk | None:
+    if output.reason is None:
         return None
-    if told.reason in ("stop", "length"):
-        return endings.finish("stop" if told.reason == "stop" else "length")
-    raise BackendError(f"The engine ended it: {told.reason}.")
+    if output.reason in ("stop", "length"):
+        return stop_conditions.finish("stop" if output.reason == "stop" else "length")
+    raise BackendError(f"The engine ended it: {output.reason}.")
 
 
-def told_token(id: int, known: Mapping[int, Any] | None, asked: int | None) -> TokenLogprob:
+def token_logprob(
+    id: int, candidates: Mapping[int, Any] | None, top_count: int | None
+) -> TokenLogprob:
     """A sampled token as vLLM and TensorRT-LLM tell it: ``known`` are the likeliest ids and the
     sampled one, each with its ``logprob``; ``asked``: how many alternatives are wanted."""
-    if known is None:
+    if candidates is None:
         return TokenLogprob(id, 0.0)
-    best = sorted(((each.logprob, other) for other, each in known.items()), reverse=True)
-    top = tuple(Alternative(other, _finite(logprob)) for logprob, other in best[: asked or 0])
-    return TokenLogprob(id, _finite(known[id].logprob), top)
+    best = sorted(((each.logprob, other) for other, each in candidates.items()), reverse=True)
+    top = tuple(Alternative(other, _finite(logprob)) for logprob, other in best[: top_count or 0])
+    return TokenLogprob(id, _finite(candidates[id].logprob), top)
 
 
 def _finite(logprob: float) -> float:

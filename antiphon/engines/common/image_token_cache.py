@@ -9,28 +9,28 @@ from hashlib import sha256
 
 from antiphon.tokens import Image
 
-__all__ = ["ImageSizes"]
+__all__ = ["ImageTokenCache"]
 
-_MOST = 4096
+_MAX_IMAGES = 4096
 
 
-class ImageSizes:
+class ImageTokenCache:
     """By what is in the image; those measured first are forgotten first."""
 
     def __init__(self) -> None:
-        self._found: OrderedDict[bytes, int] = OrderedDict()
+        self._tokens: OrderedDict[bytes, int] = OrderedDict()
 
-    async def of(self, image: Image, measure: Callable[[Image], Awaitable[int]]) -> int:
+    async def get_or_measure(self, image: Image, measure: Callable[[Image], Awaitable[int]]) -> int:
         """The tokens of the image; raises what ``measure`` does."""
-        known = self.known(image)
-        return self.keep(image, await measure(image)) if known is None else known
+        known = self.get(image)
+        return self.put(image, await measure(image)) if known is None else known
 
-    def known(self, image: Image) -> int | None:
-        return self._found.get(sha256(image.content).digest())
+    def get(self, image: Image) -> int | None:
+        return self._tokens.get(sha256(image.content).digest())
 
-    def keep(self, image: Image, tokens: int) -> int:
+    def put(self, image: Image, tokens: int) -> int:
         """Returns ``tokens``."""
-        self._found[sha256(image.content).digest()] = tokens
-        if len(self._found) > _MOST:
-            self._found.popitem(last=False)
+        self._tokens[sha256(image.content).digest()] = tokens
+        if len(self._tokens) > _MAX_IMAGES:
+            self._tokens.popitem(last=False)
         return tokens

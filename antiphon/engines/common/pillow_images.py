@@ -11,10 +11,10 @@ from typing import Any
 from antiphon.errors import InvalidRequest, SetupError, UnreadableImage
 from antiphon.tokens import Image
 
-__all__ = ["as_png", "open_images", "require"]
+__all__ = ["as_png", "open_images", "require_pillow"]
 
 
-def require(extra: str) -> None:
+def require_pillow(extra: str) -> None:
     """``extra``: of ours, the one that brings Pillow. Raises ``SetupError``."""
     if importlib.util.find_spec("PIL") is None:
         raise SetupError(f'Pillow is not installed: pip install "antiphon[{extra}]"')
@@ -24,13 +24,13 @@ def open_images(images: Sequence[Image]) -> list[Any]:
     """Each in RGB. Raises ``UnreadableImage`` for one that cannot be read."""
     import PIL.Image
 
-    found = []
+    opened = []
     for image in images:
         try:
-            found.append(PIL.Image.open(BytesIO(image.content)).convert("RGB"))
+            opened.append(PIL.Image.open(BytesIO(image.content)).convert("RGB"))
         except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError) as error:
             raise UnreadableImage(str(error), image.content) from None
-    return found
+    return opened
 
 
 def as_png(content: bytes, mime: str) -> bytes:
@@ -46,8 +46,8 @@ def as_png(content: bytes, mime: str) -> bytes:
         ) from None
     out = BytesIO()
     try:
-        with PIL.Image.open(BytesIO(content), formats=[mime.partition("/")[2]]) as found:
-            found.convert("RGB").save(out, "PNG")
+        with PIL.Image.open(BytesIO(content), formats=[mime.partition("/")[2]]) as opened:
+            opened.convert("RGB").save(out, "PNG")
     except (OSError, ValueError, SyntaxError, PIL.Image.DecompressionBombError):
         raise UnreadableImage("it cannot be decoded", content) from None
     return out.getvalue()

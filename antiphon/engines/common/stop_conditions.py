@@ -24,44 +24,46 @@ class StopConditions:
 
     def __init__(self, tokenizer: Tokenizer, sampling: Sampling, room: int) -> None:
         self._tokenizer = tokenizer
-        self._silent = frozenset(tokenizer.special.values())
-        self._ends = frozenset(sampling.stop_ids)
+        self._special_ids = frozenset(tokenizer.special.values())
+        self._end_ids = frozenset(sampling.stop_ids)
         if not sampling.ignore_eos:
-            self._ends |= tokenizer.end_ids
-        self._told = sampling.logprobs is not None
-        self._left = min(sampling.max_tokens, room)
-        self._stops = StopStrings(sampling.stop)
-        self._held: deque[TokenLogprob] = deque()
-        self.over = False
+            self._end_ids |= tokenizer.end_ids
+        self._wants_logprobs = sampling.logprobs is not None
+        self._remaining = min(sampling.max_tokens, room)
+        self._stop_strings = StopStrings(sampling.stop)
+        self._pending: deque[TokenLogprob] = deque()
+        self.finished = False
 
     def feed(self, tokens: Iterable[TokenLogprob]) -> Chunk | None:
         """What may go now; None if nothing may. Tokens behind the end are dropped."""
-        free = 0
+        released = 0
         for token in tokens:
-            self._held.append(token)
-            self._left -= 1
-            silent = token.id in self._silent
-            free += self._stops.feed(b"" if silent else self._tokenizer.piece(token.id))
-            if self._stops.found:
-                self.over = True
-                ids, told = self._let_go(free)
-                stop, tail = self._stops.found, self._stops.tail
-                return Chunk(ids, told, "stop", stop_text=stop, tail=tail)
-            if token.id in self._ends:
+            self._pending.append(token)
+            self._remaining -= 1
+            is_special = token.id in self._special_ids
+            released += self._stop_strings.feed(
+                b"" if is_special else self._tokenizer.piece(token.id)
+            )
+            if self._stop_strings.matched_stop:
+                self.finished = True
+                ids, logprobs = self._release(released)
+                stop, tail = self._stop_strings.matched_stop, self._stop_strings.tail
+                return Chunk(ids, logprobs, "stop", stop_text=stop, tail=tail)
+            if token.id in self._end_ids:
                 return self.finish("stop")
-            if self._left <= 0:
+            if self._remaining <= 0:
                 return self.finish("length")
-        if not free:
+        if not released:
             return None
-        ids, told = self._let_go(free)
-        return Chunk(ids, told)
+        ids, logprobs = self._release(released)
+        return Chunk(ids, logprobs)
 
     def finish(self, reason: Literal["stop", "length"]) -> Chunk:
         """The engine ended it: all that was held back goes."""
-        self.over = True
-        ids, told = self._let_go(len(self._held))
-        return Chunk(ids, told, reason)
+        self.finished = True
+        ids, logprobs = self._release(len(self._pending))
+        return Chunk(ids, logprobs, reason)
 
-    def _let_go(self, count: int) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
-        tokens = tuple(self._held.popleft() for _ in range(count))
-        return tuple(token.id for token in tokens), tokens if self._told else ()
+    def _release(self, count: int) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
+        tokens = tuple(self._pending.popleft() for _ in range(count))
+        return tuple(token.id for token in tokens), tokens if self._wants_logprobs else ()

@@ -19,9 +19,9 @@ class StopStrings:
 
     def __init__(self, stops: tuple[str, ...]) -> None:
         self._stops = [(stop, stop.encode("utf-8", "replace")) for stop in stops if stop]
-        self._held = b""  # what the pieces not yet let go spell
+        self._buffer = b""  # what the pieces not yet let go spell
         self._lengths: deque[int] = deque()
-        self.found: str | None = None
+        self.matched_stop: str | None = None
         self.tail = ""
 
     def feed(self, piece: bytes) -> int:
@@ -29,36 +29,36 @@ class StopStrings:
 
         After ``found`` is set the others never may: the stop string is in them.
         """
-        self._held += piece
+        self._buffer += piece
         self._lengths.append(len(piece))
         # The first to end, and of these the longest: what reading byte by byte would find.
         ends = [
             (at + len(stop), at, text)
             for text, stop in self._stops
-            if (at := self._held.find(stop)) >= 0
+            if (at := self._buffer.find(stop)) >= 0
         ]
         if not ends:
-            return self._let_go(len(self._held) - self._begun())[0]
-        _, at, self.found = min(ends)
-        count, length = self._let_go(at)
-        self.tail = self._held[: at - length].decode("utf-8", "ignore")
+            return self._release(len(self._buffer) - self._partial_match_length())[0]
+        _, at, self.matched_stop = min(ends)
+        count, length = self._release(at)
+        self.tail = self._buffer[: at - length].decode("utf-8", "ignore")
         return count
 
-    def _let_go(self, safe: int) -> tuple[int, int]:
+    def _release(self, length_limit: int) -> tuple[int, int]:
         """Drop the pieces that end within the first ``safe`` bytes: how many, and their length."""
         count = length = 0
-        while self._lengths and length + self._lengths[0] <= safe:
+        while self._lengths and length + self._lengths[0] <= length_limit:
             length += self._lengths.popleft()
             count += 1
-        self._held = self._held[length:]
+        self._buffer = self._buffer[length:]
         return count, length
 
-    def _begun(self) -> int:
+    def _partial_match_length(self) -> int:
         """Length of the longest end of the held text that could be a stop string's beginning."""
         longest = 0
         for _, stop in self._stops:
-            for length in range(min(len(stop) - 1, len(self._held)), longest, -1):
-                if self._held.endswith(stop[:length]):
+            for length in range(min(len(stop) - 1, len(self._buffer)), longest, -1):
+                if self._buffer.endswith(stop[:length]):
                     longest = length
                     break
         return longest

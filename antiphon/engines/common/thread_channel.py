@@ -12,7 +12,7 @@ from collections.abc import AsyncGenerator, Sequence
 from antiphon.errors import AntiphonError, BackendError
 from antiphon.tokens import Chunk
 
-__all__ = ["ThreadChannel", "joined"]
+__all__ = ["ThreadChannel", "merge_chunks"]
 
 
 class ThreadChannel:
@@ -21,18 +21,18 @@ class ThreadChannel:
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self._lock = threading.Lock()
-        self._ready: list[Chunk | AntiphonError] = []
-        self._woken = asyncio.Event()
+        self._queue: list[Chunk | AntiphonError] = []
+        self._wakeup = asyncio.Event()
 
-    def give(self, item: Chunk | AntiphonError) -> bool:
+    def send(self, item: Chunk | AntiphonError) -> bool:
         """False: nobody will read it, the loop was closed."""
         with self._lock:
-            waiting = bool(self._ready)
-            self._ready.append(item)
+            waiting = bool(self._queue)
+            self._queue.append(item)
         if waiting:  # a wake-up is on its way already
             return True
         try:
-            self._loop.call_soon_threadsafe(self._woken.set)
+            self._loop.call_soon_threadsafe(self._wakeup.set)
         except RuntimeError:
             return False
         return True
@@ -41,20 +41,20 @@ class ThreadChannel:
         """Give an error: one that nobody expected is the cause of the engine's failure. Its words
         are for the log, not for clients. As ``give``."""
         if isinstance(error, AntiphonError):
-            return self.give(error)
+            return self.send(error)
         failure = BackendError("The engine failed.")
         failure.__cause__ = error
-        return self.give(failure)
+        return self.send(failure)
 
     async def __aiter__(self) -> AsyncGenerator[Chunk, None]:
         """What is there, joined, as soon as something is; ends with the chunk that has a reason.
         Raises the error that was given."""
         while True:
-            await self._woken.wait()
-            self._woken.clear()
+            await self._wakeup.wait()
+            self._wakeup.clear()
             with self._lock:
-                ready, self._ready = self._ready, []
-            chunk = joined([each for each in ready if isinstance(each, Chunk)])
+                ready, self._queue = self._queue, []
+            chunk = merge_chunks([each for each in ready if isinstance(each, Chunk)])
             if chunk is not None:
                 yield chunk
                 if chunk.finish:
@@ -64,7 +64,7 @@ class ThreadChannel:
                     raise each
 
 
-def joined(chunks: Sequence[Chunk]) -> Chunk | None:
+def merge_chunks(chunks: Sequence[Chunk]) -> Chunk | None:
     """What came since the consumer last looked, as one chunk."""
     if len(chunks) <= 1:
         return chunks[0] if chunks else None

@@ -13,7 +13,7 @@ from typing import Any
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.tokens import Constraint
 
-__all__ = ["Grammars", "Mask", "check_grammar"]
+__all__ = ["TokenMask", "TokenMaskFactory", "check_grammar"]
 
 #: With this byte llguidance begins the text of a control token.
 _CONTROL = 0xFF
@@ -33,7 +33,7 @@ def check_grammar(constraint: Constraint, extra: str) -> str:
     return grammar
 
 
-class Grammars:
+class TokenMaskFactory:
     """Makes the masks of one vocabulary. ``path``: its ``tokenizer.json``. ``size``: of the logits,
     which may be more than there are tokens. ``ends``: what may come where a grammar is complete."""
 
@@ -45,15 +45,15 @@ class Grammars:
             path.read_text(encoding="utf-8"), n_vocab=size, eos_token=list(ends)
         )
 
-    def mask(self, grammar: str) -> Mask:
+    def mask(self, grammar: str) -> TokenMask:
         """``grammar`` as ``check_grammar`` gives it."""
         import llguidance
 
         matcher = llguidance.LLMatcher(self._tokenizer, grammar)
-        return Mask(matcher, self._tokenizer, self._size)
+        return TokenMask(matcher, self._tokenizer, self._size)
 
 
-class Mask:
+class TokenMask:
     """One continuation under its grammar. Belongs to one thread."""
 
     def __init__(self, matcher: Any, tokenizer: Any, size: int) -> None:
@@ -64,20 +64,20 @@ class Mask:
         self._size = size
         self._bits: Any = numpy.zeros((1, (size + 31) // 32), dtype=numpy.int32)
 
-    def forbidden(self) -> Any:
+    def forbidden_tokens(self) -> Any:
         """For each id whether it must not come next: a numpy array of bools."""
         import numpy
         from llguidance.numpy import fill_next_token_bitmask
 
         fill_next_token_bitmask(self._matcher, self._bits)
-        self._check()
+        self._raise_on_error()
         bits = numpy.unpackbits(self._bits.view(numpy.uint8)[0], bitorder="little")
         forbidden = bits[: self._size] == 0
         if numpy.count_nonzero(self._bits) == 1:
-            self._spell(forbidden)
+            self._prefer_plain_token(forbidden)
         return forbidden
 
-    def _spell(self, forbidden: Any) -> None:
+    def _prefer_plain_token(self, forbidden: Any) -> None:
         """Where one text must come, the library allows its usual tokens alone: a control token too,
         if the text looks like one, which it then refuses to take."""
         text = self._matcher.compute_ff_bytes()
@@ -86,13 +86,13 @@ class Mask:
             plain = self._tokenizer.greedy_tokenize(text.decode("utf-8", "ignore"))
             forbidden[[token, plain[0]]] = True, False
 
-    def take(self, token: int) -> None:
+    def accept(self, token: int) -> None:
         """``token`` was sampled."""
         if not self._matcher.is_stopped():
             self._matcher.consume_token(token)
-            self._check()
+            self._raise_on_error()
 
-    def _check(self) -> None:
+    def _raise_on_error(self) -> None:
         if self._matcher.is_error():
             why, _, _ = self._matcher.get_error().partition("\n")  # a drawing of its state follows
             raise BackendError(f"The grammar failed: {why}")

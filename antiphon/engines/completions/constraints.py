@@ -18,11 +18,11 @@ from msgspec.structs import replace
 
 from antiphon.dialects.grammar.json_schema import grammar_fault
 from antiphon.engines.base import Capabilities, Engine, Sampling
-from antiphon.engines.xgrammar.ebnf import ebnf
+from antiphon.engines.xgrammar.ebnf import to_ebnf
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.tokens import Constraint, Prompt, Tokenizer
 
-__all__ = ["WORDS", "ConstraintEncoder", "ConstraintSyntax", "probe_constraints"]
+__all__ = ["SYNTAXES", "ConstraintEncoder", "ConstraintSyntax", "probe_constraints"]
 
 
 class ConstraintSyntax(Struct, frozen=True):
@@ -30,15 +30,15 @@ class ConstraintSyntax(Struct, frozen=True):
     request for one of these."""
 
     kind: Literal["lark", "ebnf", "schema"]
-    said: Callable[[Any], Mapping[str, Any]]
+    fields: Callable[[Any], Mapping[str, Any]]
 
 
 #: Stands before Lark, so that no server takes it for a grammar of another kind.
-_HEAD = "%llguidance {}\n"
+_LLGUIDANCE_MARK = "%llguidance {}\n"
 
 #: Server → its words, the best first. vLLM that may choose a backend by itself stays for good with
 #: the one that its first request was for.
-WORDS: Mapping[str, Sequence[ConstraintSyntax]] = {
+SYNTAXES: Mapping[str, Sequence[ConstraintSyntax]] = {
     "vllm": (
         ConstraintSyntax("ebnf", lambda said: {"structured_outputs": {"grammar": said}}),
         ConstraintSyntax("lark", lambda said: {"structured_outputs": {"grammar": said}}),
@@ -71,62 +71,62 @@ WORDS: Mapping[str, Sequence[ConstraintSyntax]] = {
 class ConstraintEncoder:
     """Constraints in one server's words, or in none."""
 
-    def __init__(self, words: ConstraintSyntax | None, tokenizer: Tokenizer) -> None:
-        self._words = words
-        self._ends = tokenizer.end_ids
+    def __init__(self, syntax: ConstraintSyntax | None, tokenizer: Tokenizer) -> None:
+        self._syntax = syntax
+        self._end_ids = tokenizer.end_ids
         self._literals = {id: literal for literal, id in tokenizer.special.items()}
-        self._ebnf = lru_cache(maxsize=256)(self._written)
+        self._ebnf = lru_cache(maxsize=256)(self._convert_to_ebnf)
 
-    def _written(self, lark: str, ends: frozenset[int]) -> str | None:
-        return ebnf(lark, self._literals, ends)
+    def _convert_to_ebnf(self, lark: str, end_ids: frozenset[int]) -> str | None:
+        return to_ebnf(lark, self._literals, end_ids)
 
-    def told(self, can: Capabilities) -> Capabilities:
+    def capabilities(self, server: Capabilities) -> Capabilities:
         """What a server can that takes these words."""
-        kind = None if self._words is None else self._words.kind
+        kind = None if self._syntax is None else self._syntax.kind
         return replace(
-            can,
+            server,
             constraints=kind == "lark",
-            grammars=self._can_be_said if kind == "ebnf" else None,
+            grammars=self._accepts_grammar if kind == "ebnf" else None,
             schemas=kind == "schema",
         )
 
-    def _can_be_said(self, lark: str) -> bool:
-        return self._ebnf(lark, self._ends) is not None
+    def _accepts_grammar(self, lark: str) -> bool:
+        return self._ebnf(lark, self._end_ids) is not None
 
-    def said(self, sampling: Sampling) -> Mapping[str, Any]:
+    def encode(self, sampling: Sampling) -> Mapping[str, Any]:
         """What stands in a request. Raises ``InvalidRequest`` for what the server does not take."""
-        constraint, words = sampling.constraint, self._words
+        constraint, syntax = sampling.constraint, self._syntax
         if constraint is None:
             return {}
         fault: str | None = None
-        said: Any = None
-        match words and words.kind:
+        value: Any = None
+        match syntax and syntax.kind:
             case "lark":
-                said, fault = _HEAD + constraint.lark, grammar_fault(constraint.lark)
+                value, fault = _LLGUIDANCE_MARK + constraint.lark, grammar_fault(constraint.lark)
             case "ebnf":
-                said = self._ebnf(constraint.lark, self._ends | {*sampling.stop_ids})
+                value = self._ebnf(constraint.lark, self._end_ids | {*sampling.stop_ids})
             case "schema":
-                said = constraint.schema
-        if words is None or said is None or fault is not None:
-            why = fault or "the upstream takes none like it."
-            raise InvalidRequest(f"The grammar cannot be used: {why}", code="invalid_grammar")
-        return words.said(said)
+                value = constraint.schema
+        if syntax is None or value is None or fault is not None:
+            reason = fault or "the upstream takes none like it."
+            raise InvalidRequest(f"The grammar cannot be used: {reason}", code="invalid_grammar")
+        return syntax.fields(value)
 
 
-_WORD = '"qz"'
-_ASKED = Constraint('start: %json {"const": "qz"}', schema={"const": "qz"})
+_PROBE_OUTPUT = '"qz"'
+_PROBE_CONSTRAINT = Constraint('start: %json {"const": "qz"}', schema={"const": "qz"})
 #: Tokens that are asked for, and seconds for them.
-_TOKENS, _WAIT_S = 12, 60
+_PROBE_TOKENS, _PROBE_TIMEOUT_S = 12, 60
 
 
 async def probe_constraints(engine: Engine) -> bool:
     """Whether the engine says a word because it is held to it."""
     prompt = Prompt(tuple(engine.tokenizer.encode("a", special=False)))
-    said = b""
+    output = b""
     with suppress(BackendError, InvalidRequest, TimeoutError):
-        held = Sampling(max_tokens=_TOKENS, temperature=0, constraint=_ASKED)
-        chunks = engine.generate(prompt, held)
-        async with asyncio.timeout(_WAIT_S), aclosing(chunks):
+        sampling = Sampling(max_tokens=_PROBE_TOKENS, temperature=0, constraint=_PROBE_CONSTRAINT)
+        chunks = engine.generate(prompt, sampling)
+        async with asyncio.timeout(_PROBE_TIMEOUT_S), aclosing(chunks):
             async for chunk in chunks:
-                said += b"".join(map(engine.tokenizer.piece, chunk.ids))
-    return said.startswith(_WORD.encode())
+                output += b"".join(map(engine.tokenizer.piece, chunk.ids))
+    return output.startswith(_PROBE_OUTPUT.encode())

@@ -17,8 +17,8 @@ import msgspec
 from msgspec.structs import replace
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, LoadOptions, Sampling
-from antiphon.engines.common.image_token_cache import ImageSizes
-from antiphon.engines.common.request_checks import cannot_see, check_request
+from antiphon.engines.common.image_token_cache import ImageTokenCache
+from antiphon.engines.common.request_checks import check_request, images_unsupported
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.huggingface.model_folder import DEFAULT_CONTEXT, read_folder
@@ -28,12 +28,12 @@ from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
 from antiphon.upstream.client import RetryPolicy, Upstream
 from antiphon.upstream.endpoint import entries, listing, only_model, reach
 
-from .constraints import WORDS, ConstraintEncoder, ConstraintSyntax, probe_constraints
-from .images import ImagePrompt, Question, eyes_of
+from .constraints import SYNTAXES, ConstraintEncoder, ConstraintSyntax, probe_constraints
+from .images import EncodedRequest, ImageRequestEncoder, image_encoder
 from .servers import FLAVOURS, Flavour
-from .stream_parser import CompletionsStreamParser, Piece, StreamRequest
+from .stream_parser import CompletionsStreamParser, ParsedPayload, StreamRequest
 
-__all__ = ["Completions", "load"]
+__all__ = ["CompletionsEngine", "load"]
 
 _encode = msgspec.json.Encoder().encode
 
@@ -44,7 +44,7 @@ async def load(
     *,
     key: str | None = None,
     model: str | None = None,
-) -> Completions:
+) -> CompletionsEngine:
     """Connect to the model that the server at ``url`` calls ``model``, or to its first one.
 
     ``options.name``: the name of the model here, by default ``url``. ``options.context_size``:
@@ -57,42 +57,53 @@ async def load(
     on this machine, or the extra is not installed.
     """
     name, adapters = options.name or url, options.adapters
-    upstream, told = reach(name, url, key, options.engine_options)
+    upstream, endpoint = reach(name, url, key, options.engine_options)
     try:
         listed = await listing(upstream)
-        kind, flavour = _flavour(name, upstream, told.flavour, listed)
-        called = model or only_model(name, upstream, listed)
-        entry = next((each for each in entries(listed) if each.get("id") == called), {})
-        facts = await _facts(upstream, kind)
-        if adapters and not flavour.adapts:
+        kind, flavour = _find_flavour(name, upstream, endpoint.flavour, listed)
+        upstream_model = model or only_model(name, upstream, listed)
+        entry = next((each for each in entries(listed) if each.get("id") == upstream_model), {})
+        properties = await _server_properties(upstream, kind)
+        if adapters and not flavour.has_adapters:
             raise SetupError(f"model {name}: over token ids {kind} takes no adapters")
-        source = told.tokenizer or _tokenizer_of(entry, facts)
+        source = endpoint.tokenizer or _local_tokenizer(entry, properties)
         if source is None:
             raise SetupError(
-                f"model {name}: the tokenizer of {called} is not on this machine: set"
+                f"model {name}: the tokenizer of {upstream_model} is not on this machine: set"
                 f" models.{name}.engine_options.tokenizer to its Hugging Face folder or GGUF file"
             )
-        size = options.context_size or _context_of(entry, facts)
-        tokenizer, card = await asyncio.to_thread(_described, Path(source), name, size)
-        eyes = await eyes_of(kind, upstream, called, tokenizer, facts)
-        can = replace(
-            flavour.can,
-            images=None if eyes is None else eyes.told,
-            seed=flavour.can.seed or facts.get("enable_deterministic_inference") is True,
+        size = options.context_size or _reported_context(entry, properties)
+        tokenizer, card = await asyncio.to_thread(_read_tokenizer, Path(source), name, size)
+        encoder = await image_encoder(kind, upstream, upstream_model, tokenizer, properties)
+        capabilities = replace(
+            flavour.capabilities,
+            images=None if encoder is None else encoder.image_mode,
+            seed=flavour.capabilities.seed
+            or properties.get("enable_deterministic_inference") is True,
             adapters=_adapters(flavour, listed) | frozenset(adapters),
         )
-        flavour = replace(flavour, can=can)
-        made = partial(Completions, upstream, called, flavour, tokenizer, card, body=told.body)
-        for words in WORDS[kind]:
-            if await probe_constraints(made(words=words)):
-                return made(words=words, adapters=adapters, eyes=eyes)
-        return made(adapters=adapters, eyes=eyes)
+        flavour = replace(flavour, can=capabilities)
+        make_engine = partial(
+            CompletionsEngine,
+            upstream,
+            upstream_model,
+            flavour,
+            tokenizer,
+            card,
+            body=endpoint.body,
+        )
+        for syntax in SYNTAXES[kind]:
+            if await probe_constraints(make_engine(constraint_syntax=syntax)):
+                return make_engine(
+                    constraint_syntax=syntax, adapters=adapters, image_encoder=encoder
+                )
+        return make_engine(adapters=adapters, image_encoder=encoder)
     except BaseException:
         await upstream.close()
         raise
 
 
-class Completions:
+class CompletionsEngine:
     """``Engine`` over one model of an upstream, which it owns. ``body``: fields that every request
     gets besides, over ours. ``eyes``: of a model that sees. ``words``: in which constraints are
     said to it."""
@@ -107,20 +118,20 @@ class Completions:
         *,
         body: Mapping[str, Any] | None = None,
         adapters: Mapping[str, str] | None = None,
-        eyes: ImagePrompt | None = None,
-        words: ConstraintSyntax | None = None,
+        image_encoder: ImageRequestEncoder | None = None,
+        constraint_syntax: ConstraintSyntax | None = None,
     ) -> None:
-        self._worded = ConstraintEncoder(words, tokenizer)
-        self.capabilities = self._worded.told(flavour.can)
+        self._constraint_encoder = ConstraintEncoder(constraint_syntax, tokenizer)
+        self.capabilities = self._constraint_encoder.capabilities(flavour.capabilities)
         self._adapters = adapters or {}
-        self._eyes = eyes
-        self._sizes = ImageSizes()
+        self._image_encoder = image_encoder
+        self._image_token_cache = ImageTokenCache()
         self._upstream = upstream
         self._model = model
         self._flavour = flavour
         self._tokenizer = tokenizer
         self._card = card
-        self._withheld = PartialTokens(tokenizer)
+        self._partial_tokens = PartialTokens(tokenizer)
         self._body = body or {}
         base = upstream.versioned if flavour.versioned else upstream.root
         self._url = f"{base}/{flavour.path}"
@@ -134,39 +145,39 @@ class Completions:
         return self._tokenizer
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        sees = self._eyes is not None
-        check_request(prompt, sampling, self._card, self._tokenizer, sees=sees)
-        patience, begun = self._upstream.patience(), False
+        accepts_images = self._image_encoder is not None
+        check_request(prompt, sampling, self._card, self._tokenizer, accepts_images=accepts_images)
+        patience, started = self._upstream.patience(), False
         while True:
             try:
-                async with aclosing(self._generated(prompt, sampling, patience)) as chunks:
+                async with aclosing(self._generate_once(prompt, sampling, patience)) as chunks:
                     async for chunk in chunks:
-                        begun = True
+                        started = True
                         yield chunk
                 return
             except BackendError as error:
-                if begun:
+                if started:
                     raise
                 await patience.again(error)
 
-    async def _generated(
+    async def _generate_once(
         self, prompt: Prompt, sampling: Sampling, patience: RetryPolicy
     ) -> AsyncGenerator[Chunk, None]:
         room = self._card.context_size - len(prompt.ids)
         # SGLang refuses what would not fit
         sampling = replace(sampling, max_tokens=min(sampling.max_tokens, room))
-        question = await self._question(prompt, sampling)
-        endings = StopConditions(self._tokenizer, sampling, room)
+        request = await self._encode_request(prompt, sampling)
+        stop_conditions = StopConditions(self._tokenizer, sampling, room)
         last: Chunk | None = None
         cached: int | None = None
-        async with aclosing(self._answer(question, sampling, patience)) as batches:
+        async with aclosing(self._stream(request, sampling, patience)) as batches:
             async for payloads in batches:
-                piece, error = _read(question.pieces, payloads)
-                self._check(piece)
-                cached = piece.cached if piece.cached is not None else cached
+                parsed, error = _parse_payloads(request.parser, payloads)
+                self._check_vocabulary(parsed)
+                cached = parsed.cached if parsed.cached is not None else cached
                 if last is not None:
                     continue  # only what was used can still come
-                chunk = _ended(endings, piece)
+                chunk = _to_chunk(stop_conditions, parsed)
                 if chunk is None or chunk.finish is None:
                     if chunk is not None:
                         yield replace(chunk, cached_tokens=cached)
@@ -175,102 +186,104 @@ class Completions:
                     continue
                 last = chunk
                 # A stop string ends it here alone: the upstream would go on.
-                if not self._flavour.late or piece.reason is None:
+                if not self._flavour.usage_after_finish or parsed.reason is None:
                     break
         if last is None:
             raise BackendError("The upstream's answer broke off.")
         yield replace(last, cached_tokens=cached)
 
-    def _check(self, piece: Piece) -> None:
+    def _check_vocabulary(self, parsed: ParsedPayload) -> None:
         """Ids that nobody here knows would be kept, and asked with."""
-        if any(token.id >= self._tokenizer.size for token in piece.tokens):
+        if any(token.id >= self._tokenizer.size for token in parsed.tokens):
             raise BackendError("The upstream's tokens are of another vocabulary.", lasting=True)
 
     async def image_tokens(self, image: Image) -> int:
         """``MeasuresImages``: the upstream is asked once for each image, and no longer than until
         it tells."""
-        if self._eyes is None:
-            raise cannot_see()
-        return await self._sizes.of(image, partial(self._measured, self._eyes))
+        if self._image_encoder is None:
+            raise images_unsupported()
+        return await self._image_token_cache.get_or_measure(
+            image, partial(self._measure_image, self._image_encoder)
+        )
 
-    async def _measured(self, eyes: ImagePrompt, image: Image) -> int:
+    async def _measure_image(self, image_encoder: ImageRequestEncoder, image: Image) -> int:
         try:
-            return await self._besides(eyes.alone(image))
+            return await self._extra_tokens(image_encoder.measuring_prompt(image))
         except BackendError as error:
             if error.code != "invalid_prompt":
                 raise
             raise UnreadableImage(error.message.rstrip("."), image.content) from None
 
-    async def _besides(self, alone: Prompt) -> int:
+    async def _extra_tokens(self, prompt: Prompt) -> int:
         """What the upstream makes of a prompt besides its ids."""
         sampling = Sampling(max_tokens=1)
-        question = await self._question(alone, sampling)
-        async with aclosing(self._answer(question, sampling)) as batches:
+        request = await self._encode_request(prompt, sampling)
+        async with aclosing(self._stream(request, sampling)) as batches:
             async for payloads in batches:
-                piece, error = _read(question.pieces, payloads)
-                if piece.prompt is not None:
-                    return max(0, piece.prompt - len(alone.ids))
+                parsed, error = _parse_payloads(request.parser, payloads)
+                if parsed.prompt is not None:
+                    return max(0, parsed.prompt - len(prompt.ids))
                 if error is not None:
                     raise error
         raise BackendError("The upstream does not tell of how many tokens an image is.")
 
-    async def _question(self, prompt: Prompt, sampling: Sampling) -> Question:
+    async def _encode_request(self, prompt: Prompt, sampling: Sampling) -> EncodedRequest:
         if sampling.adapter is not None:
             there = self._adapters.get(sampling.adapter) or sampling.adapter
             sampling = replace(sampling, adapter=there)
         # to write a grammar anew takes longer than others should wait
-        held = (
+        constraint_fields = (
             {}
             if sampling.constraint is None
-            else await asyncio.to_thread(self._worded.said, sampling)
+            else await asyncio.to_thread(self._constraint_encoder.encode, sampling)
         )
-        asked = StreamRequest(
+        request = StreamRequest(
             model=self._model,
             prompt=prompt,
             sampling=sampling,
             tokenizer=self._tokenizer,
-            withheld=self._withheld,
-            held=held,
+            partial_tokens=self._partial_tokens,
+            constraint_fields=constraint_fields,
         )
-        if prompt.images and self._eyes is not None:
-            return await self._eyes.question(asked)
+        if prompt.images and self._image_encoder is not None:
+            return await self._image_encoder.encode(request)
         flavour = self._flavour
-        return Question(self._url, flavour.written(asked), flavour.pieces(asked))
+        return EncodedRequest(self._url, flavour.encode(request), flavour.make_parser(request))
 
-    def _answer(
-        self, question: Question, sampling: Sampling, patience: RetryPolicy | None = None
+    def _stream(
+        self, request: EncodedRequest, sampling: Sampling, patience: RetryPolicy | None = None
     ) -> AsyncGenerator[list[bytes], None]:
-        body = _encode({**question.body, **self._body})
-        return self._upstream.stream(question.url, body, sampling.trace, patience)
+        body = _encode({**request.body, **self._body})
+        return self._upstream.stream(request.url, body, sampling.trace, patience)
 
     async def close(self) -> None:
         await self._upstream.close()
 
 
-def _read(
-    pieces: CompletionsStreamParser, payloads: list[bytes]
-) -> tuple[Piece, BackendError | None]:
+def _parse_payloads(
+    parser: CompletionsStreamParser, payloads: list[bytes]
+) -> tuple[ParsedPayload, BackendError | None]:
     """What payloads that came together say, up to the one that is an error."""
-    whole = Piece()
+    merged = ParsedPayload()
     for payload in payloads:
         try:
-            piece = pieces.feed(payload)
+            parsed = parser.feed(payload)
         except BackendError as error:
-            return whole, error
-        whole.tokens = [*whole.tokens, *piece.tokens] if whole.tokens else piece.tokens
-        whole.reason = piece.reason or whole.reason
-        whole.untold += piece.untold
-        whole.cached = whole.cached if piece.cached is None else max(0, piece.cached)
-        whole.prompt = whole.prompt if piece.prompt is None else piece.prompt
-    return whole, None
+            return merged, error
+        merged.tokens = [*merged.tokens, *parsed.tokens] if merged.tokens else parsed.tokens
+        merged.reason = parsed.reason or merged.reason
+        merged.untold += parsed.untold
+        merged.cached = merged.cached if parsed.cached is None else max(0, parsed.cached)
+        merged.prompt = merged.prompt if parsed.prompt is None else parsed.prompt
+    return merged, None
 
 
-def _ended(endings: StopConditions, piece: Piece) -> Chunk | None:
+def _to_chunk(stop_conditions: StopConditions, parsed: ParsedPayload) -> Chunk | None:
     """What the tokens make, with the end where the upstream says so."""
-    chunk = endings.feed(piece.tokens) if piece.tokens else None
-    if piece.reason is None or endings.over:
+    chunk = stop_conditions.feed(parsed.tokens) if parsed.tokens else None
+    if parsed.reason is None or stop_conditions.finished:
         return chunk
-    rest = replace(endings.finish(piece.reason), untold=piece.untold)
+    rest = replace(stop_conditions.finish(parsed.reason), untold=parsed.untold)
     if chunk is None:
         return rest
     return replace(rest, ids=(*chunk.ids, *rest.ids), logprobs=(*chunk.logprobs, *rest.logprobs))
@@ -279,14 +292,16 @@ def _ended(endings: StopConditions, piece: Piece) -> Chunk | None:
 # --- what the upstream tells of itself -----------------------------------------------------------
 
 
-def _flavour(name: str, upstream: Upstream, told: str | None, listed: Any) -> tuple[str, Flavour]:
+def _find_flavour(
+    name: str, upstream: Upstream, requested: str | None, listed: Any
+) -> tuple[str, Flavour]:
     known = ", ".join(FLAVOURS)
-    if told is not None:
-        if told not in FLAVOURS:
+    if requested is not None:
+        if requested not in FLAVOURS:
             raise SetupError(
-                f"models.{name}.engine_options.flavour: there is no {told!r} (there are: {known})"
+                f"models.{name}.engine_options.flavour: unknown {requested!r}. Known: {known}."
             )
-        return told, FLAVOURS[told]
+        return requested, FLAVOURS[requested]
     owners = [each.get("owned_by") for each in entries(listed)]
     for kind, flavour in FLAVOURS.items():
         if flavour.owner in owners:
@@ -302,38 +317,42 @@ def _flavour(name: str, upstream: Upstream, told: str | None, listed: Any) -> tu
 def _adapters(flavour: Flavour, listed: Any) -> frozenset[str]:
     """Those that the server lists as models of their own."""
     found = (each.get("id") for each in entries(listed) if each.get("parent"))
-    return frozenset(id for id in found if flavour.adapts and isinstance(id, str))
+    return frozenset(id for id in found if flavour.has_adapters and isinstance(id, str))
 
 
-async def _facts(upstream: Upstream, kind: str) -> Mapping[str, Any]:
+async def _server_properties(upstream: Upstream, kind: str) -> Mapping[str, Any]:
     """What the server says of itself and its model besides; nothing where it does not."""
-    facts: dict[str, Any] = {}
-    for path in _FACTS.get(kind, ()):
+    properties: dict[str, Any] = {}
+    for path in _PROPERTY_PATHS.get(kind, ()):
         with suppress(BackendError):
-            told = await upstream.ask(f"{upstream.root}/{path}", wait_s=10)
-            facts |= told if isinstance(told, Mapping) else {}
-    return facts
+            answer = await upstream.ask(f"{upstream.root}/{path}", wait_s=10)
+            properties |= answer if isinstance(answer, Mapping) else {}
+    return properties
 
 
-_FACTS: Mapping[str, tuple[str, ...]] = {
+_PROPERTY_PATHS: Mapping[str, tuple[str, ...]] = {
     "llama-server": ("props",),
     "sglang": ("server_info", "get_model_info"),
 }
 
 
-def _tokenizer_of(entry: Mapping[str, Any], facts: Mapping[str, Any]) -> str | None:
+def _local_tokenizer(entry: Mapping[str, Any], properties: Mapping[str, Any]) -> str | None:
     """Where the server has its files, if that is on this machine."""
-    for place in (facts.get("tokenizer_path"), facts.get("model_path"), entry.get("root")):
+    for place in (
+        properties.get("tokenizer_path"),
+        properties.get("model_path"),
+        entry.get("root"),
+    ):
         if isinstance(place, str) and Path(place).is_absolute() and Path(place).exists():
             return place
     return None
 
 
-def _context_of(entry: Mapping[str, Any], facts: Mapping[str, Any]) -> int | None:
-    defaults = facts.get("default_generation_settings")
+def _reported_context(entry: Mapping[str, Any], properties: Mapping[str, Any]) -> int | None:
+    defaults = properties.get("default_generation_settings")
     for size in (
         entry.get("max_model_len"),
-        facts.get("context_length"),
+        properties.get("context_length"),
         defaults.get("n_ctx") if isinstance(defaults, Mapping) else None,
     ):
         if isinstance(size, int) and size > 0:
@@ -341,14 +360,14 @@ def _context_of(entry: Mapping[str, Any], facts: Mapping[str, Any]) -> int | Non
     return None
 
 
-def _described(path: Path, name: str, size: int | None) -> tuple[Tokenizer, ModelCard]:
+def _read_tokenizer(path: Path, name: str, size: int | None) -> tuple[Tokenizer, ModelCard]:
     path = path.expanduser()
     if path.suffix == ".gguf":
         from antiphon.engines.gguf.model_card import gguf_card
         from antiphon.engines.llama.tokenizer import LlamaTokenizer
 
         head, spelled = read_gguf(path), LlamaTokenizer(path)
-        trained = int(head.of_architecture("context_length") or 0)
+        trained = int(head.architecture_value("context_length") or 0)
         return spelled, gguf_card(name, size or trained or DEFAULT_CONTEXT, head, spelled)
     found = read_folder(path, name=name)
     return found.tokenizer, replace(found.card, context_size=size or found.card.context_size)

@@ -14,148 +14,148 @@ from typing import Any, Literal, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from antiphon.engines.llama.images import Speller, alone, check_places
+from antiphon.engines.llama.images import PromptDetokenizer, check_image_positions, measuring_prompt
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.tokens import Image, Prompt, Tokenizer
 from antiphon.upstream.client import Upstream
 
-from .servers import FLAVOURS, sglang_shown, vllm_shown
-from .stream_parser import CompletionsStreamParser, SglangPieces, StreamRequest, VllmGeneratePieces
+from .servers import FLAVOURS, sglang_image_body, vllm_image_body
+from .stream_parser import CompletionsStreamParser, SglangParser, StreamRequest, VllmGenerateParser
 
-__all__ = ["ImagePrompt", "Question", "eyes_of"]
+__all__ = ["EncodedRequest", "ImageRequestEncoder", "image_encoder"]
 
 
-class Question(Struct, frozen=True):
+class EncodedRequest(Struct, frozen=True):
     """What is asked, where, and who reads the answer."""
 
     url: str
     body: Mapping[str, Any]
-    pieces: CompletionsStreamParser
+    parser: CompletionsStreamParser
 
 
-class ImagePrompt(Protocol):
+class ImageRequestEncoder(Protocol):
     """How one server is shown images. ``told``: see ``Capabilities.images``."""
 
-    told: Literal["apart", "template"]
+    image_mode: Literal["apart", "template"]
 
-    def alone(self, image: Image) -> Prompt:
+    def measuring_prompt(self, image: Image) -> Prompt:
         """A prompt to measure the image with."""
 
-    async def question(self, asked: StreamRequest) -> Question:
+    async def encode(self, request: StreamRequest) -> EncodedRequest:
         """For a prompt with images. Raises ``InvalidRequest``, and ``BackendError`` where the
         server does not see any more."""
 
 
-class _TextEyes:
+class _TextImageEncoder:
     """llama-server with a projector. What stands for an image in its texts is drawn anew by each
     process, so it is asked for each time: the server may have been started again. ``bos``: see
     ``Speller``."""
 
-    told: Literal["apart", "template"] = "apart"
+    image_mode: Literal["apart", "template"] = "apart"
 
     def __init__(self, upstream: Upstream, tokenizer: Tokenizer, bos: int | None) -> None:
         self._upstream = upstream
         self._tokenizer = tokenizer
         self._bos = bos
-        self._speller: tuple[str, Speller] | None = None
+        self._cached_detokenizer: tuple[str, PromptDetokenizer] | None = None
 
-    def alone(self, image: Image) -> Prompt:
-        return alone(image, self._tokenizer, self._bos)
+    def measuring_prompt(self, image: Image) -> Prompt:
+        return measuring_prompt(image, self._tokenizer, self._bos)
 
-    async def question(self, asked: StreamRequest) -> Question:
-        check_places(asked.prompt)
-        speller = await self._spelling()
+    async def encode(self, request: StreamRequest) -> EncodedRequest:
+        check_image_positions(request.prompt)
+        detokenizer = await self._detokenizer()
         flavour = FLAVOURS["llama-server"]
-        prompt = await asyncio.to_thread(speller.prompt, asked.prompt)
-        body = {**flavour.written(asked), "prompt": prompt}
+        prompt = await asyncio.to_thread(detokenizer.request_prompt, request.prompt)
+        body = {**flavour.encode(request), "prompt": prompt}
         url = f"{self._upstream.root}/{flavour.path}"
-        return Question(url, body, flavour.pieces(asked))
+        return EncodedRequest(url, body, flavour.make_parser(request))
 
-    async def _spelling(self) -> Speller:
+    async def _detokenizer(self) -> PromptDetokenizer:
         marker = _marker(await self._upstream.ask(f"{self._upstream.root}/props"))
         if marker is None:
             raise BackendError("The upstream cannot be shown images any more.")
-        if self._speller is None or self._speller[0] != marker:
-            self._speller = marker, Speller(self._tokenizer, marker, self._bos)
-        return self._speller[1]
+        if self._cached_detokenizer is None or self._cached_detokenizer[0] != marker:
+            self._cached_detokenizer = marker, PromptDetokenizer(self._tokenizer, marker, self._bos)
+        return self._cached_detokenizer[1]
 
 
-class _TokenEyes:
+class _TokenImageEncoder:
     """A server that takes ids, and puts in the place of a template's word for an image what the
     model's processor makes of it. ``written``: the body for a prompt, and data URLs of its images
     in order. ``speller``: where the server looks for the words in the text that the ids spell."""
 
-    told: Literal["apart", "template"] = "template"
+    image_mode: Literal["apart", "template"] = "template"
 
     def __init__(
         self,
         url: str,
-        written: Callable[[StreamRequest, Sequence[str]], Mapping[str, Any]],
-        pieces: Callable[[StreamRequest], CompletionsStreamParser],
-        speller: Speller | None = None,
+        encode_body: Callable[[StreamRequest, Sequence[str]], Mapping[str, Any]],
+        make_parser: Callable[[StreamRequest], CompletionsStreamParser],
+        detokenizer: PromptDetokenizer | None = None,
     ) -> None:
-        self._speller = speller
+        self._detokenizer = detokenizer
         self._url = url
-        self._written = written
-        self._pieces = pieces
+        self._encode_body = encode_body
+        self._make_parser = make_parser
 
-    def alone(self, image: Image) -> Prompt:
+    def measuring_prompt(self, image: Image) -> Prompt:
         return Prompt(image.word, (replace(image, at=0),))
 
-    async def question(self, asked: StreamRequest) -> Question:
-        if not all(image.word for image in asked.prompt.images):
+    async def encode(self, request: StreamRequest) -> EncodedRequest:
+        if not all(image.word for image in request.prompt.images):
             raise InvalidRequest("This model's chat template does not show images.", param="input")
-        body = await asyncio.to_thread(self._body, asked)
-        return Question(self._url, body, self._pieces(asked))
+        body = await asyncio.to_thread(self._body, request)
+        return EncodedRequest(self._url, body, self._make_parser(request))
 
-    def _body(self, asked: StreamRequest) -> Mapping[str, Any]:
-        prompt = asked.prompt
-        if self._speller is not None:
-            asked = replace(asked, prompt=Prompt(self._speller.parted(prompt.ids)))
-        return self._written(asked, [*map(_url_of, prompt.images)])
+    def _body(self, request: StreamRequest) -> Mapping[str, Any]:
+        prompt = request.prompt
+        if self._detokenizer is not None:
+            request = replace(request, prompt=Prompt(self._detokenizer.escaped_ids(prompt.ids)))
+        return self._encode_body(request, [*map(_data_url, prompt.images)])
 
 
-def _url_of(image: Image) -> str:
+def _data_url(image: Image) -> str:
     return f"data:{image.mime};base64,{base64.b64encode(image.content).decode()}"
 
 
 # --- who sees ------------------------------------------------------------------------------------
 
 
-async def eyes_of(
-    kind: str, upstream: Upstream, model: str, tokenizer: Tokenizer, facts: Mapping[str, Any]
-) -> ImagePrompt | None:
+async def image_encoder(
+    kind: str, upstream: Upstream, model: str, tokenizer: Tokenizer, properties: Mapping[str, Any]
+) -> ImageRequestEncoder | None:
     """How the server's ``model`` is shown images; None if it sees none. ``kind``: whose server it
     is; ``facts``: what it tells of itself."""
-    if kind not in _OPENERS:
+    if kind not in _ENCODER_FACTORIES:
         return None
     try:
-        return await _OPENERS[kind](upstream, model, tokenizer, facts)
+        return await _ENCODER_FACTORIES[kind](upstream, model, tokenizer, properties)
     except BackendError:
         return None
 
 
-async def _llama_eyes(
-    upstream: Upstream, model: str, tokenizer: Tokenizer, facts: Mapping[str, Any]
-) -> ImagePrompt | None:
-    if _marker(facts) is None:
+async def _llama_image_encoder(
+    upstream: Upstream, model: str, tokenizer: Tokenizer, properties: Mapping[str, Any]
+) -> ImageRequestEncoder | None:
+    if _marker(properties) is None:
         return None
     added = await upstream.ask(f"{upstream.root}/tokenize", {"content": "", "add_special": True})
     ids = added.get("tokens") if isinstance(added, Mapping) else None
-    return _TextEyes(upstream, tokenizer, ids[0] if ids else None)
+    return _TextImageEncoder(upstream, tokenizer, ids[0] if ids else None)
 
 
-def _marker(facts: Any) -> str | None:
+def _marker(properties: Any) -> str | None:
     """What stands for an image in llama-server's texts; None if its model does not see."""
-    modalities = facts.get("modalities") if isinstance(facts, Mapping) else None
+    modalities = properties.get("modalities") if isinstance(properties, Mapping) else None
     if not isinstance(modalities, Mapping) or not modalities.get("vision"):
         return None
-    return str(facts.get("media_marker") or "<__media__>")
+    return str(properties.get("media_marker") or "<__media__>")
 
 
-async def _vllm_eyes(
-    upstream: Upstream, model: str, tokenizer: Tokenizer, facts: Mapping[str, Any]
-) -> ImagePrompt | None:
+async def _vllm_image_encoder(
+    upstream: Upstream, model: str, tokenizer: Tokenizer, properties: Mapping[str, Any]
+) -> ImageRequestEncoder | None:
     """A token is asked for, since only ``--enable-scale-out`` opens this address. Whether the model
     sees its chat template tells."""
     url = f"{upstream.root}/inference/v1/generate"
@@ -163,21 +163,23 @@ async def _vllm_eyes(
     await upstream.ask(
         url, {"model": model, "token_ids": ids, "sampling_params": {"max_tokens": 1}}
     )
-    return _TokenEyes(url, vllm_shown, VllmGeneratePieces)
+    return _TokenImageEncoder(url, vllm_image_body, VllmGenerateParser)
 
 
-async def _sglang_eyes(
-    upstream: Upstream, model: str, tokenizer: Tokenizer, facts: Mapping[str, Any]
-) -> ImagePrompt | None:
-    if not facts.get("has_image_understanding"):
+async def _sglang_image_encoder(
+    upstream: Upstream, model: str, tokenizer: Tokenizer, properties: Mapping[str, Any]
+) -> ImageRequestEncoder | None:
+    if not properties.get("has_image_understanding"):
         return None
     url = f"{upstream.root}/{FLAVOURS['sglang'].path}"
-    return _TokenEyes(url, sglang_shown, SglangPieces, Speller(tokenizer))
+    return _TokenImageEncoder(url, sglang_image_body, SglangParser, PromptDetokenizer(tokenizer))
 
 
-_Opener = Callable[[Upstream, str, Tokenizer, Mapping[str, Any]], Awaitable[ImagePrompt | None]]
-_OPENERS: Mapping[str, _Opener] = {
-    "llama-server": _llama_eyes,
-    "sglang": _sglang_eyes,
-    "vllm": _vllm_eyes,
+_EncoderFactory = Callable[
+    [Upstream, str, Tokenizer, Mapping[str, Any]], Awaitable[ImageRequestEncoder | None]
+]
+_ENCODER_FACTORIES: Mapping[str, _EncoderFactory] = {
+    "llama-server": _llama_image_encoder,
+    "sglang": _sglang_image_encoder,
+    "vllm": _vllm_image_encoder,
 }

@@ -15,16 +15,16 @@ from antiphon.engines.base import Capabilities, Sampling
 
 from .stream_parser import (
     CompletionsStreamParser,
-    LlamaPieces,
-    SglangPieces,
+    LlamaParser,
+    SglangParser,
     StreamRequest,
-    TrtllmPieces,
-    VllmPieces,
+    TensorrtParser,
+    VllmParser,
 )
 
-__all__ = ["FLAVOURS", "Flavour", "sglang_shown", "vllm_shown"]
+__all__ = ["FLAVOURS", "Flavour", "sglang_image_body", "vllm_image_body"]
 
-_MOST_LOGPROBS = 20
+_MAX_LOGPROBS = 20
 
 
 class Flavour(Struct, frozen=True, kw_only=True):
@@ -34,16 +34,16 @@ class Flavour(Struct, frozen=True, kw_only=True):
 
     path: str
     owner: str
-    can: Capabilities
-    written: Callable[[StreamRequest], Mapping[str, Any]]
-    pieces: Callable[[StreamRequest], CompletionsStreamParser]
+    capabilities: Capabilities
+    encode: Callable[[StreamRequest], Mapping[str, Any]]
+    make_parser: Callable[[StreamRequest], CompletionsStreamParser]
     versioned: bool = True
-    late: bool = False
-    adapts: bool = False
+    usage_after_finish: bool = False
+    has_adapters: bool = False
 
 
 #: Field of ``Sampling`` → field of most servers. None is left out: the server's own default.
-_SAME = (
+_COMMON_FIELDS = (
     "temperature",
     "top_p",
     "top_k",
@@ -55,7 +55,7 @@ _SAME = (
 )
 
 
-def _given(sampling: Sampling, names: tuple[str, ...] = _SAME) -> dict[str, Any]:
+def _non_null_fields(sampling: Sampling, names: tuple[str, ...] = _COMMON_FIELDS) -> dict[str, Any]:
     values = {name: getattr(sampling, name) for name in names}
     return {name: value for name, value in values.items() if value is not None}
 
@@ -64,8 +64,8 @@ def _bias(sampling: Sampling) -> dict[str, float]:
     return {str(id): bias for id, bias in sampling.logit_bias.items()}
 
 
-def _sampled(sampling: Sampling) -> dict[str, Any]:
-    params = {"max_tokens": sampling.max_tokens, **_given(sampling)}
+def _sampling_params(sampling: Sampling) -> dict[str, Any]:
+    params = {"max_tokens": sampling.max_tokens, **_non_null_fields(sampling)}
     if sampling.stop_ids:
         params["stop_token_ids"] = sampling.stop_ids
     if sampling.logit_bias:
@@ -75,20 +75,20 @@ def _sampled(sampling: Sampling) -> dict[str, Any]:
     return params
 
 
-def _openai(asked: StreamRequest) -> dict[str, Any]:
+def _openai_body(request: StreamRequest) -> dict[str, Any]:
     return {
-        "model": asked.sampling.adapter or asked.model,
-        "prompt": asked.prompt.ids,
+        "model": request.sampling.adapter or request.model,
+        "prompt": request.prompt.ids,
         "stream": True,
         "stream_options": {"include_usage": True},
-        **_sampled(asked.sampling),
+        **_sampling_params(request.sampling),
     }
 
 
-def _vllm(asked: StreamRequest) -> Mapping[str, Any]:
-    sampling = asked.sampling
-    body = _openai(asked) | _given(sampling, ("priority", "cache_salt"))
-    body |= asked.held
+def _vllm_body(request: StreamRequest) -> Mapping[str, Any]:
+    sampling = request.sampling
+    body = _openai_body(request) | _non_null_fields(sampling, ("priority", "cache_salt"))
+    body |= request.constraint_fields
     body["return_token_ids"] = True
     if sampling.logprobs is not None:
         body["logprobs"] = sampling.logprobs
@@ -98,33 +98,33 @@ def _vllm(asked: StreamRequest) -> Mapping[str, Any]:
     return body
 
 
-def vllm_shown(asked: StreamRequest, urls: Sequence[str]) -> Mapping[str, Any]:
+def vllm_image_body(request: StreamRequest, urls: Sequence[str]) -> Mapping[str, Any]:
     """What vLLM's ``/inference/v1/generate`` is asked for a prompt with images at these URLs."""
-    sampling = asked.sampling
-    params = {**_sampled(sampling), **asked.held, "detokenize": False}
+    sampling = request.sampling
+    params = {**_sampling_params(sampling), **request.constraint_fields, "detokenize": False}
     if sampling.logprobs is not None:
         # the one that was sampled is told first, and in the place of the last of the others
-        params["logprobs"] = min(sampling.logprobs + 1, _MOST_LOGPROBS) if sampling.logprobs else 0
+        params["logprobs"] = min(sampling.logprobs + 1, _MAX_LOGPROBS) if sampling.logprobs else 0
     if sampling.extra:
         params["extra_args"] = dict(sampling.extra)
     return {
-        "model": sampling.adapter or asked.model,
-        "token_ids": asked.prompt.ids,
+        "model": sampling.adapter or request.model,
+        "token_ids": request.prompt.ids,
         "content_parts": [{"type": "image_url", "url": url} for url in urls],
         "sampling_params": params,
         "stream": True,
         "stream_options": {"include_usage": True},
-        **_given(sampling, ("priority", "cache_salt")),
+        **_non_null_fields(sampling, ("priority", "cache_salt")),
     }
 
 
-def _trtllm(asked: StreamRequest) -> Mapping[str, Any]:
+def _tensorrt_body(request: StreamRequest) -> Mapping[str, Any]:
     # gives the ids in place of the text
-    return {**_openai(asked), **asked.held, "detokenize": False}
+    return {**_openai_body(request), **request.constraint_fields, "detokenize": False}
 
 
 #: What SGLang calls otherwise.
-_SGLANG: Mapping[str, str] = {
+_SGLANG_NAMES: Mapping[str, str] = {
     "max_tokens": "max_new_tokens",
     "seed": "sampling_seed",
     "adapter": "lora_path",
@@ -132,17 +132,22 @@ _SGLANG: Mapping[str, str] = {
 }
 
 
-def _sglang(asked: StreamRequest) -> Mapping[str, Any]:
-    sampling = asked.sampling
-    params = {_SGLANG.get(name, name): value for name, value in _sampled(sampling).items()}
+def _sglang_body(request: StreamRequest) -> Mapping[str, Any]:
+    sampling = request.sampling
+    params = {
+        _SGLANG_NAMES.get(name, name): value for name, value in _sampling_params(sampling).items()
+    }
     if params.get("top_k") == 0:
         params["top_k"] = -1  # all of them
     body: dict[str, Any] = {
-        "input_ids": asked.prompt.ids,
-        "sampling_params": {**params, **asked.held, "skip_special_tokens": False},
+        "input_ids": request.prompt.ids,
+        "sampling_params": {**params, **request.constraint_fields, "skip_special_tokens": False},
         "stream": True,
     }
-    body |= {_SGLANG[n]: v for n, v in _given(sampling, ("adapter", "cache_salt")).items()}
+    body |= {
+        _SGLANG_NAMES[n]: v
+        for n, v in _non_null_fields(sampling, ("adapter", "cache_salt")).items()
+    }
     if sampling.priority is not None:
         body["priority"] = -sampling.priority  # higher is sooner there
     if sampling.logprobs is not None:
@@ -150,23 +155,25 @@ def _sglang(asked: StreamRequest) -> Mapping[str, Any]:
     return body
 
 
-def sglang_shown(asked: StreamRequest, urls: Sequence[str]) -> Mapping[str, Any]:
+def sglang_image_body(request: StreamRequest, urls: Sequence[str]) -> Mapping[str, Any]:
     """What SGLang is asked for a prompt with images at these URLs. Of several, some models would
     see the first alone if nothing told them."""
     several = {"modalities": ["multi-images"]} if len(urls) > 1 else {}
-    return {**_sglang(asked), "image_data": urls, **several}
+    return {**_sglang_body(request), "image_data": urls, **several}
 
 
-def _llama(asked: StreamRequest) -> Mapping[str, Any]:
-    sampling = asked.sampling
+def _llama_body(request: StreamRequest) -> Mapping[str, Any]:
+    sampling = request.sampling
     body: dict[str, Any] = {
-        "prompt": asked.prompt.ids,
+        "prompt": request.prompt.ids,
         "n_predict": sampling.max_tokens,
         "stream": True,
         "cache_prompt": True,
         "return_tokens": True,
         "return_progress": True,  # tells what was cached, before the first token
-        **_given(sampling, tuple(name for name in _SAME if name != "repetition_penalty")),
+        **_non_null_fields(
+            sampling, tuple(name for name in _COMMON_FIELDS if name != "repetition_penalty")
+        ),
     }
     if sampling.repetition_penalty is not None:
         body["repeat_penalty"] = sampling.repetition_penalty
@@ -178,11 +185,11 @@ def _llama(asked: StreamRequest) -> Mapping[str, Any]:
         body["ignore_eos"] = True
     if sampling.logprobs is not None:
         body["n_probs"] = max(1, sampling.logprobs)
-    return {**body, **asked.held}
+    return {**body, **request.constraint_fields}
 
 
-_ALL = Capabilities(
-    max_logprobs=_MOST_LOGPROBS,
+_COMMON_CAPABILITIES = Capabilities(
+    max_logprobs=_MAX_LOGPROBS,
     cached_tokens=True,
     seed=True,
     logit_bias=True,
@@ -195,37 +202,41 @@ FLAVOURS: Mapping[str, Flavour] = {
     "vllm": Flavour(
         path="completions",
         owner="vllm",
-        can=msgspec.structs.replace(_ALL, priority=True, cache_salt=True, extra=None),
-        written=_vllm,
-        pieces=VllmPieces,
-        adapts=True,
-        late=True,
+        capabilities=msgspec.structs.replace(
+            _COMMON_CAPABILITIES, priority=True, cache_salt=True, extra=None
+        ),
+        encode=_vllm_body,
+        make_parser=VllmParser,
+        has_adapters=True,
+        usage_after_finish=True,
     ),
     "sglang": Flavour(
         path="generate",
         owner="sglang",
         # it has seeds where it says that it is deterministic
-        can=msgspec.structs.replace(_ALL, seed=False, priority=True, cache_salt=True),
-        written=_sglang,
-        pieces=SglangPieces,
-        adapts=True,
+        capabilities=msgspec.structs.replace(
+            _COMMON_CAPABILITIES, seed=False, priority=True, cache_salt=True
+        ),
+        encode=_sglang_body,
+        make_parser=SglangParser,
+        has_adapters=True,
         versioned=False,
     ),
     "tensorrt-llm": Flavour(
         path="completions",
         owner="tensorrt_llm",
         # its log-probabilities name no ids
-        can=msgspec.structs.replace(_ALL, max_logprobs=None),
-        written=_trtllm,
-        pieces=TrtllmPieces,
-        late=True,
+        capabilities=msgspec.structs.replace(_COMMON_CAPABILITIES, max_logprobs=None),
+        encode=_tensorrt_body,
+        make_parser=TensorrtParser,
+        usage_after_finish=True,
     ),
     "llama-server": Flavour(
         path="completion",
         owner="llamacpp",
-        can=_ALL,
-        written=_llama,
-        pieces=LlamaPieces,
+        capabilities=_COMMON_CAPABILITIES,
+        encode=_llama_body,
+        make_parser=LlamaParser,
         versioned=False,
     ),
 }

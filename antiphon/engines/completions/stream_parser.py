@@ -19,23 +19,23 @@ from antiphon.upstream.errors import GIVEN_UP, complaint, refused
 
 __all__ = [
     "CompletionsStreamParser",
-    "LlamaPieces",
-    "Piece",
-    "SglangPieces",
+    "LlamaParser",
+    "ParsedPayload",
+    "SglangParser",
     "StreamRequest",
-    "TrtllmPieces",
-    "VllmGeneratePieces",
-    "VllmPieces",
+    "TensorrtParser",
+    "VllmGenerateParser",
+    "VllmParser",
 ]
 
 #: What OpenAI's API gives for a token whose log-probability is not known.
 UNKNOWN_LOGPROB = -9999.0
 
 #: What decoding JSON that others wrote may raise.
-UNREADABLE = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
+DECODE_ERRORS = (msgspec.MsgspecError, UnicodeDecodeError, RecursionError)
 
 #: The most tokens that end within one character.
-_MOST_WITHHELD = 8
+_MAX_WITHHELD = 8
 
 #: The id of a token: another number is none.
 Id = Annotated[int, msgspec.Meta(ge=0, lt=2**32)]
@@ -50,11 +50,11 @@ class StreamRequest(Struct, frozen=True, kw_only=True):
     prompt: Prompt
     sampling: Sampling
     tokenizer: Tokenizer
-    withheld: PartialTokens
-    held: Mapping[str, Any] = {}
+    partial_tokens: PartialTokens
+    constraint_fields: Mapping[str, Any] = {}
 
 
-class Piece(Struct):
+class ParsedPayload(Struct):
     """What one payload says. ``untold``: tokens that were sampled and are not told of. ``prompt``:
     the tokens of the prompt, images and all."""
 
@@ -68,36 +68,36 @@ class Piece(Struct):
 class CompletionsStreamParser(Protocol):
     """Reads one answer."""
 
-    def feed(self, payload: bytes) -> Piece:
+    def feed(self, payload: bytes) -> ParsedPayload:
         """Raises ``BackendError`` for an error, or what cannot be read."""
 
 
-def _failed(error: Any) -> BackendError:
+def _server_error(error: Any) -> BackendError:
     code = error.get("code") if isinstance(error, dict) else None
     return refused(code if isinstance(code, int) else 500, complaint(error))
 
 
-def _unreadable() -> BackendError:
+def _unreadable_error() -> BackendError:
     return BackendError("The upstream's answer cannot be read.")
 
 
-def _reason(told: str) -> Reason:
+def _finish_reason(reason: str) -> Reason:
     """Raises ``BackendError`` where the server gave up what it was asked for."""
-    if told in GIVEN_UP:
-        raise BackendError(f"The upstream ended it: {told}.")
-    return "length" if told == "length" else "stop"
+    if reason in GIVEN_UP:
+        raise BackendError(f"The upstream ended it: {reason}.")
+    return "length" if reason == "length" else "stop"
 
 
 # --- vLLM, TensorRT-LLM --------------------------------------------------------------------------
 
 
-class _Named(Struct):
+class _TokenEntry(Struct):
     token_id: Id
     logprob: float | None = None
 
 
-class _Content(_Named):
-    top_logprobs: list[_Named] = []
+class _TokenContent(_TokenEntry):
+    top_logprobs: list[_TokenEntry] = []
 
 
 class _Logprobs(Struct):
@@ -105,7 +105,7 @@ class _Logprobs(Struct):
 
     token_logprobs: list[float | None] = []
     top_logprobs: list[dict[str, float] | None] | None = None
-    content: list[_Content] | None = None
+    content: list[_TokenContent] | None = None
 
 
 class _Choice(Struct):
@@ -134,28 +134,28 @@ class _Completion(Struct):
 _decode_completion = msgspec.json.Decoder(_Completion).decode
 
 
-class VllmPieces:
+class VllmParser:
     """``/v1/completions`` with ``return_token_ids``, and ids in place of the tokens' texts."""
 
-    def __init__(self, asked: StreamRequest) -> None:
-        self._asked = asked
+    def __init__(self, request: StreamRequest) -> None:
+        self._request = request
 
-    def feed(self, payload: bytes) -> Piece:
+    def feed(self, payload: bytes) -> ParsedPayload:
         try:
-            told = _decode_completion(payload)
-        except UNREADABLE:
-            raise _unreadable() from None
-        if told.error or told.object == "error":
-            raise _failed(told.error or {"message": told.message})
-        piece = Piece()
-        if told.usage is not None:
-            piece.prompt = told.usage.prompt_tokens
-            if told.usage.prompt_tokens_details is not None:
-                piece.cached = told.usage.prompt_tokens_details.cached_tokens
-        for choice in told.choices[:1]:  # one was asked for
+            event = _decode_completion(payload)
+        except DECODE_ERRORS:
+            raise _unreadable_error() from None
+        if event.error or event.object == "error":
+            raise _server_error(event.error or {"message": event.message})
+        piece = ParsedPayload()
+        if event.usage is not None:
+            piece.prompt = event.usage.prompt_tokens
+            if event.usage.prompt_tokens_details is not None:
+                piece.cached = event.usage.prompt_tokens_details.cached_tokens
+        for choice in event.choices[:1]:  # one was asked for
             piece.tokens = self._tokens(choice)
             if choice.finish_reason is not None:
-                piece.reason = _reason(choice.finish_reason)
+                piece.reason = _finish_reason(choice.finish_reason)
         return piece
 
     def _tokens(self, choice: _Choice) -> list[TokenLogprob]:
@@ -166,39 +166,43 @@ class VllmPieces:
                     "The upstream tells no token ids: it is too old, or another.", lasting=True
                 )
             ids = []
-        most = self._asked.sampling.logprobs
-        told = [] if most is None or choice.logprobs is None else self._told(choice.logprobs)
-        if len(told) != len(ids):
+        top_count = self._request.sampling.logprobs
+        logprobs = (
+            [] if top_count is None or choice.logprobs is None else self._logprobs(choice.logprobs)
+        )
+        if len(logprobs) != len(ids):
             return [TokenLogprob(id, UNKNOWN_LOGPROB) for id in ids]
         return [
-            TokenLogprob(id, _finite(logprob), _best(others, most or 0))
-            for id, (logprob, others) in zip(ids, told, strict=True)
+            TokenLogprob(id, _finite(logprob), _top_alternatives(others, top_count or 0))
+            for id, (logprob, others) in zip(ids, logprobs, strict=True)
         ]
 
-    def _told(self, told: _Logprobs) -> list[tuple[float | None, Iterable[tuple[int, float]]]]:
+    def _logprobs(
+        self, logprobs: _Logprobs
+    ) -> list[tuple[float | None, Iterable[tuple[int, float]]]]:
         """The log-probability of each token, and those of others in its place."""
-        sampled = told.token_logprobs
-        tops = told.top_logprobs or [None] * len(sampled)
+        sampled = logprobs.token_logprobs
+        tops = logprobs.top_logprobs or [None] * len(sampled)
         if len(tops) != len(sampled):
             return []
-        return [(p, _named(top or {})) for p, top in zip(sampled, tops, strict=True)]
+        return [(p, _named_logprobs(top or {})) for p, top in zip(sampled, tops, strict=True)]
 
 
-class TrtllmPieces(VllmPieces):
+class TensorrtParser(VllmParser):
     """``trtllm-serve`` with ``detokenize: false``."""
 
 
-class VllmGeneratePieces(VllmPieces):
+class VllmGenerateParser(VllmParser):
     """``/inference/v1/generate``."""
 
-    def _told(self, told: _Logprobs) -> list[tuple[float | None, Iterable[tuple[int, float]]]]:
+    def _told(self, logprobs: _Logprobs) -> list[tuple[float | None, Iterable[tuple[int, float]]]]:
         return [
             (each.logprob, ((t.token_id, _finite(t.logprob)) for t in each.top_logprobs))
-            for each in told.content or ()
+            for each in logprobs.content or ()
         ]
 
 
-def _named(top: dict[str, float]) -> Iterable[tuple[int, float]]:
+def _named_logprobs(top: dict[str, float]) -> Iterable[tuple[int, float]]:
     """``token_id:N`` → its log-probability."""
     for name, logprob in top.items():
         number = name.rpartition(":")[2]
@@ -206,54 +210,56 @@ def _named(top: dict[str, float]) -> Iterable[tuple[int, float]]:
             yield int(number), logprob
 
 
-def _best(candidates: Iterable[tuple[int, float]], most: int) -> tuple[Alternative, ...]:
-    best = sorted(candidates, key=lambda each: -each[1])[:most]
+def _top_alternatives(
+    candidates: Iterable[tuple[int, float]], count: int
+) -> tuple[Alternative, ...]:
+    best = sorted(candidates, key=lambda each: -each[1])[:count]
     return tuple(Alternative(id, max(logprob, UNKNOWN_LOGPROB)) for id, logprob in best)
 
 
 # --- SGLang --------------------------------------------------------------------------------------
 
-_Told = tuple[float | None, Id, Any]
+_SglangLogprob = tuple[float | None, Id, Any]
 
 
-class _Meta(Struct):
+class _SglangMeta(Struct):
     prompt_tokens: int | None = None
     completion_tokens: int = 0
     cached_tokens: int | None = None
     finish_reason: dict[str, Any] | None = None
-    output_token_logprobs: list[_Told] | None = None
-    output_top_logprobs: list[list[_Told] | None] | None = None
+    output_token_logprobs: list[_SglangLogprob] | None = None
+    output_top_logprobs: list[list[_SglangLogprob] | None] | None = None
 
 
-class _Generated(Struct):
+class _SglangEvent(Struct):
     output_ids: list[Id] = []
-    meta_info: _Meta | None = None
+    meta_info: _SglangMeta | None = None
     error: Any = None
 
 
-_decode_generated = msgspec.json.Decoder(_Generated).decode
+_decode_sglang = msgspec.json.Decoder(_SglangEvent).decode
 
 
-class SglangPieces:
+class SglangParser:
     """``/generate``: each payload has all ids so far, or with ``--incremental-streaming-output``
     the new ones."""
 
-    def __init__(self, asked: StreamRequest) -> None:
-        self._asked = asked
-        self._seen = 0
+    def __init__(self, request: StreamRequest) -> None:
+        self._request = request
+        self._token_count = 0
 
-    def feed(self, payload: bytes) -> Piece:
+    def feed(self, payload: bytes) -> ParsedPayload:
         try:
-            told = _decode_generated(payload)
-        except UNREADABLE:
-            raise _unreadable() from None
-        if told.error or told.meta_info is None:
-            raise _failed(told.error)
-        meta = told.meta_info
-        count = meta.completion_tokens - self._seen
-        self._seen = meta.completion_tokens
-        piece = Piece(
-            tokens=self._tokens(told.output_ids, meta, count),
+            event = _decode_sglang(payload)
+        except DECODE_ERRORS:
+            raise _unreadable_error() from None
+        if event.error or event.meta_info is None:
+            raise _server_error(event.error)
+        meta = event.meta_info
+        count = meta.completion_tokens - self._token_count
+        self._token_count = meta.completion_tokens
+        piece = ParsedPayload(
+            tokens=self._tokens(event.output_ids, meta, count),
             cached=meta.cached_tokens,
             prompt=meta.prompt_tokens,
         )
@@ -264,25 +270,27 @@ class SglangPieces:
                 raise refused(
                     status if isinstance(status, int) else 500, complaint(meta.finish_reason)
                 )
-            piece.reason = _reason(str(kind))
+            piece.reason = _finish_reason(str(kind))
         return piece
 
-    def _tokens(self, ids: list[int], meta: _Meta, count: int) -> list[TokenLogprob]:
+    def _tokens(self, ids: list[int], meta: _SglangMeta, count: int) -> list[TokenLogprob]:
         if count <= 0:
             return []
-        new, most = ids[-count:], self._asked.sampling.logprobs
-        told = (meta.output_token_logprobs or [])[-count:]
-        if most is None or len(told) != len(new):
+        new, top_count = ids[-count:], self._request.sampling.logprobs
+        logprobs = (meta.output_token_logprobs or [])[-count:]
+        if top_count is None or len(logprobs) != len(new):
             return [TokenLogprob(id, UNKNOWN_LOGPROB) for id in new]
-        tops: Sequence[list[_Told] | None] = (meta.output_top_logprobs or [])[-count:]
+        tops: Sequence[list[_SglangLogprob] | None] = (meta.output_top_logprobs or [])[-count:]
         tops = tops if len(tops) == len(new) else [None] * len(new)
         return [
             TokenLogprob(
                 id,
                 _finite(logprob),
-                _best(((other, p) for p, other, _ in top or () if p is not None), most),
+                _top_alternatives(
+                    ((other, p) for p, other, _ in top or () if p is not None), top_count
+                ),
             )
-            for id, (logprob, *_), top in zip(new, told, tops, strict=True)
+            for id, (logprob, *_), top in zip(new, logprobs, tops, strict=True)
         ]
 
 
@@ -307,7 +315,7 @@ class _Timings(Struct):
     cache_n: int | None = None
 
 
-class _Completed(Struct):
+class _LlamaEvent(Struct):
     content: str = ""
     tokens: list[Id] = []
     tokens_predicted: int = 0
@@ -319,48 +327,50 @@ class _Completed(Struct):
     error: Any = None
 
 
-_decode_completed = msgspec.json.Decoder(_Completed).decode
+_decode_llama = msgspec.json.Decoder(_LlamaEvent).decode
 
 
-class LlamaPieces:
+class LlamaParser:
     """``/completion`` with ``return_tokens``. Of tokens that end within a character it tells only
     the last; the others are found by what they spell."""
 
-    def __init__(self, asked: StreamRequest) -> None:
-        self._asked = asked
-        self._seen = 0
+    def __init__(self, request: StreamRequest) -> None:
+        self._request = request
+        self._token_count = 0
 
-    def feed(self, payload: bytes) -> Piece:
+    def feed(self, payload: bytes) -> ParsedPayload:
         try:
-            told = _decode_completed(payload)
-        except UNREADABLE:
-            raise _unreadable() from None
-        if told.error:
-            raise _failed(told.error)
-        if told.prompt_progress is not None:
-            progress = told.prompt_progress
-            return Piece(cached=progress.cache, prompt=progress.total)
-        if told.stop:
-            cached = None if told.timings is None else told.timings.cache_n
-            reason: Reason = "length" if told.stop_type == "limit" else "stop"
-            untold = max(0, min(told.tokens_predicted - self._seen, _MOST_WITHHELD))
-            return Piece(reason=reason, untold=untold, cached=cached)
-        return Piece(tokens=self._tokens(told))
+            event = _decode_llama(payload)
+        except DECODE_ERRORS:
+            raise _unreadable_error() from None
+        if event.error:
+            raise _server_error(event.error)
+        if event.prompt_progress is not None:
+            progress = event.prompt_progress
+            return ParsedPayload(cached=progress.cache, prompt=progress.total)
+        if event.stop:
+            cached = None if event.timings is None else event.timings.cache_n
+            reason: Reason = "length" if event.stop_type == "limit" else "stop"
+            untold = max(0, min(event.tokens_predicted - self._token_count, _MAX_WITHHELD))
+            return ParsedPayload(reason=reason, untold=untold, cached=cached)
+        return ParsedPayload(tokens=self._tokens(event))
 
-    def _tokens(self, told: _Completed) -> list[TokenLogprob]:
-        ids = told.tokens
-        withheld = told.tokens_predicted - self._seen - len(ids)
-        self._seen = told.tokens_predicted
-        if 0 < withheld <= _MOST_WITHHELD and ids:
-            ids = self._asked.withheld.ids(told.content, ids[-1], withheld)
-        most = self._asked.sampling.logprobs
-        known = told.completion_probabilities if most is not None else []
-        unknown = ids[: len(ids) - len(known)]
+    def _tokens(self, event: _LlamaEvent) -> list[TokenLogprob]:
+        ids = event.tokens
+        withheld = event.tokens_predicted - self._token_count - len(ids)
+        self._token_count = event.tokens_predicted
+        if 0 < withheld <= _MAX_WITHHELD and ids:
+            ids = self._request.partial_tokens.recover(event.content, ids[-1], withheld)
+        top_count = self._request.sampling.logprobs
+        with_logprobs = event.completion_probabilities if top_count is not None else []
+        without_logprobs = ids[: len(ids) - len(with_logprobs)]
         return [
-            *(TokenLogprob(id, UNKNOWN_LOGPROB) for id in unknown),
+            *(TokenLogprob(id, UNKNOWN_LOGPROB) for id in without_logprobs),
             *(
-                TokenLogprob(each.id, _finite(each.logprob), _best(_pairs(each), most or 0))
-                for each in known
+                TokenLogprob(
+                    each.id, _finite(each.logprob), _top_alternatives(_pairs(each), top_count or 0)
+                )
+                for each in with_logprobs
             ),
         ]
 

@@ -10,26 +10,26 @@ from .reader import GgufHeader
 __all__ = ["gguf_card"]
 
 
-def gguf_card(name: str, context: int, head: GgufHeader, tokenizer: LlamaTokenizer) -> ModelCard:
+def gguf_card(name: str, context: int, header: GgufHeader, tokenizer: LlamaTokenizer) -> ModelCard:
     """``context``: tokens of prompt and answer that will be held."""
     templates = {
         key.removeprefix("tokenizer.chat_template."): str(value)
-        for key, value in head.metadata.items()
+        for key, value in header.metadata.items()
         if key.startswith("tokenizer.chat_template.")
     }
     return ModelCard(
         name=name,
         context_size=context,
-        chat_template=head.metadata.get("tokenizer.chat_template"),
+        chat_template=header.metadata.get("tokenizer.chat_template"),
         chat_templates=templates,
         bos_token=tokenizer.bos,
         eos_token=tokenizer.eos,
         add_bos=tokenizer.add_bos,
-        architecture=head.architecture or None,
-        fingerprint=head.vocabulary_digest[:32],
+        architecture=header.architecture or None,
+        fingerprint=header.vocabulary_digest[:32],
         generation={
             key.removeprefix("general.sampling."): value
-            for key, value in head.metadata.items()
+            for key, value in header.metadata.items()
             if key.startswith("general.sampling.")
         },
     )

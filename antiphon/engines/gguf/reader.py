@@ -114,7 +114,7 @@ class GgufHeader(Struct, frozen=True):
     def architecture(self) -> str:
         return str(self.metadata.get("general.architecture", ""))
 
-    def of_architecture(self, key: str) -> Any:
+    def architecture_value(self, key: str) -> Any:
         """The value of ``<architecture>.<key>``, None where the file has none."""
         return self.metadata.get(f"{self.architecture}.{key}")
 
@@ -126,55 +126,57 @@ def read_gguf(path: Path) -> GgufHeader:
     """
     try:
         with path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
-            return _Reader(view).head()
+            return _HeaderReader(view).header()
     except FileNotFoundError:
         raise SetupError(f"There is no model file at {path}.") from None
     except OSError as error:
         raise SetupError(f"The model file {path} cannot be read: {error.strerror}.") from None
-    except _Damaged as error:
+    except _DamagedFile as error:
         raise SetupError(f"{path} is not a usable GGUF file: {error}.") from None
     except ValueError:  # mmap refuses an empty file
         raise SetupError(f"{path} is not a usable GGUF file: it is empty.") from None
 
 
-class _Damaged(Exception):
+class _DamagedFile(Exception):
     """What is wrong with the file, as the end of a sentence."""
 
 
-class _Reader:
+class _HeaderReader:
     """A cursor over the file. Every step is bounded by the file's size."""
 
     def __init__(self, view: mmap.mmap) -> None:
         self.view = view
         self.size = len(view)
-        self.at = 0
+        self.position = 0
 
-    def head(self) -> GgufHeader:
+    def header(self) -> GgufHeader:
         if self.take(4) != MAGIC:
-            raise _Damaged("it does not begin with the letters GGUF")
+            raise _DamagedFile("it does not begin with the letters GGUF")
         version = self.number(U32)
         if version not in VERSIONS:
-            raise _Damaged(f"it has format version {version}, known are 2 and 3")
+            raise _DamagedFile(f"it has format version {version}, known are 2 and 3")
         count, pairs = self.number(U64), self.number(U64)
         metadata: dict[str, Any] = {}
         digest = hashlib.sha256()
         for _ in range(pairs):
-            start = self.at
+            start = self.position
             key = self.text()
             metadata[key] = self.value(self.number(U32))
             if key.startswith("tokenizer."):
-                digest.update(self.view[start : self.at])
-        metadata_end = self.at
+                digest.update(self.view[start : self.position])
+        metadata_end = self.position
         rows = [self.row() for _ in range(count)]
-        tensors = self.placed(rows, metadata.get("general.alignment", DEFAULT_ALIGNMENT))
+        tensors = self.locate_tensors(rows, metadata.get("general.alignment", DEFAULT_ALIGNMENT))
         return GgufHeader(metadata, metadata_end, tensors, digest.hexdigest())
 
     def take(self, count: int) -> bytes:
-        end = self.at + count
+        end = self.position + count
         if end > self.size:
-            raise _Damaged("it ends in the middle of its metadata, the download may be incomplete")
-        taken = self.view[self.at : end]
-        self.at = end
+            raise _DamagedFile(
+                "it ends in the middle of its metadata, the download may be incomplete"
+            )
+        taken = self.view[self.position : end]
+        self.position = end
         return taken
 
     def number(self, form: struct.Struct) -> Any:
@@ -189,13 +191,15 @@ class _Reader:
         if kind == ARRAY and depth < 2:
             return self.array(depth)
         if kind not in SCALARS:
-            raise _Damaged(f"it has a value of the unknown type {kind}")
+            raise _DamagedFile(f"it has a value of the unknown type {kind}")
         return self.number(SCALARS[kind])
 
     def array(self, depth: int) -> list[Any]:
         kind, count = self.number(U32), self.number(U64)
         if count > self.size:
-            raise _Damaged("it ends in the middle of its metadata, the download may be incomplete")
+            raise _DamagedFile(
+                "it ends in the middle of its metadata, the download may be incomplete"
+            )
         if kind == STRING:
             return self.texts(count)
         if kind in SCALARS:
@@ -206,7 +210,7 @@ class _Reader:
 
     def texts(self, count: int) -> list[str]:
         """``count`` strings. A vocabulary has up to 260,000 of them: no calls in this loop."""
-        view, at, size = self.view, self.at, self.size
+        view, at, size = self.view, self.position, self.size
         found = []
         try:
             for _ in range(count):
@@ -218,29 +222,31 @@ class _Reader:
         except OverflowError:
             at = size + 1
         if len(found) < count:
-            raise _Damaged("it ends in the middle of its metadata, the download may be incomplete")
-        self.at = at
+            raise _DamagedFile(
+                "it ends in the middle of its metadata, the download may be incomplete"
+            )
+        self.position = at
         return found
 
     def row(self) -> Tensor:
         """A row of the table, its start still counted from the first tensor."""
         name, dimensions = self.text(), self.number(U32)
         if dimensions > MAX_DIMENSIONS:
-            raise _Damaged(f"tensor {name!r} has {dimensions} dimensions")
+            raise _DamagedFile(f"tensor {name!r} has {dimensions} dimensions")
         shape = tuple(self.number(U64) for _ in range(dimensions))
         kind, start = self.number(U32), self.number(U64)
         in_block, block = BLOCKS.get(kind, (1, 0))
         return Tensor(name, shape, kind, start, math.prod(shape) // in_block * block)
 
-    def placed(self, rows: list[Tensor], alignment: Any) -> tuple[Tensor, ...]:
+    def locate_tensors(self, rows: list[Tensor], alignment: Any) -> tuple[Tensor, ...]:
         """The table, once every tensor is known to lie within the file."""
         if not isinstance(alignment, int) or alignment <= 0:
-            raise _Damaged(f"its alignment is {alignment!r}")
-        first = (self.at + alignment - 1) // alignment * alignment
+            raise _DamagedFile(f"its alignment is {alignment!r}")
+        first = (self.position + alignment - 1) // alignment * alignment
         for row in rows:
             missing = first + row.start + row.length - self.size
             if missing > 0:
-                raise _Damaged(
+                raise _DamagedFile(
                     f"tensor {row.name!r} ends {missing} bytes after the end of the file,"
                     " the download may be incomplete"
                 )

@@ -15,7 +15,7 @@ import struct
 from pathlib import Path
 from typing import IO
 
-from antiphon.engines.llama.tokenizer import extension
+from antiphon.engines.llama.tokenizer import library_path
 
 from .reader import BLOCKS, GgufHeader, Tensor, read_gguf
 
@@ -29,50 +29,50 @@ def to_q8_0(source: Path, target: Path) -> None:
 
     Raises ``SetupError`` when the binding is not installed or ``source`` is not usable.
     """
-    head = read_gguf(source)
-    library = ctypes.CDLL(extension())
+    header = read_gguf(source)
+    library = ctypes.CDLL(library_path())
     partial = target.with_name(target.name + ".incomplete")
     with source.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as view:
         with partial.open("wb") as out:
-            out.write(view[: head.metadata_end])
-            out.write(_table(head))
-            for tensor in head.tensors:
-                _pad(out, head.alignment)
-                stored = view[tensor.start : tensor.start + tensor.length]
-                out.write(_converted(library, tensor, stored))
-            _pad(out, head.alignment)
+            out.write(view[: header.metadata_end])
+            out.write(_tensor_table(header))
+            for tensor in header.tensors:
+                _pad(out, header.alignment)
+                data = view[tensor.start : tensor.start + tensor.length]
+                out.write(_convert(library, tensor, data))
+            _pad(out, header.alignment)
     os.replace(partial, target)
 
 
-def _table(head: GgufHeader) -> bytes:
+def _tensor_table(header: GgufHeader) -> bytes:
     rows, offset = [], 0
-    for tensor in head.tensors:
+    for tensor in header.tensors:
         name = tensor.name.encode()
         rows.append(
             struct.pack(f"<Q{len(name)}sI", len(name), name, len(tensor.shape))
             + struct.pack(f"<{len(tensor.shape)}Q", *tensor.shape)
-            + struct.pack("<IQ", _type(tensor), offset)
+            + struct.pack("<IQ", _target_type(tensor), offset)
         )
-        offset += math.ceil(_length(tensor) / head.alignment) * head.alignment
+        offset += math.ceil(_target_length(tensor) / header.alignment) * header.alignment
     return b"".join(rows)
 
 
-def _type(tensor: Tensor) -> int:
+def _target_type(tensor: Tensor) -> int:
     return Q8_0 if tensor.type == Q4_1 else tensor.type
 
 
-def _length(tensor: Tensor) -> int:
-    in_block, block = BLOCKS[_type(tensor)]
+def _target_length(tensor: Tensor) -> int:
+    in_block, block = BLOCKS[_target_type(tensor)]
     return math.prod(tensor.shape) // in_block * block
 
 
-def _converted(library: ctypes.CDLL, tensor: Tensor, stored: bytes) -> bytes:
+def _convert(library: ctypes.CDLL, tensor: Tensor, stored: bytes) -> bytes:
     if tensor.type != Q4_1:
         return stored
     count, in_row = math.prod(tensor.shape), tensor.shape[0]
     values = (ctypes.c_float * count)()
     library.dequantize_row_q4_1(stored, values, ctypes.c_int64(count))
-    packed = ctypes.create_string_buffer(_length(tensor))
+    packed = ctypes.create_string_buffer(_target_length(tensor))
     rows = ctypes.c_int64(count // in_row)
     library.quantize_q8_0(values, packed, rows, ctypes.c_int64(in_row), None)
     return packed.raw

@@ -19,32 +19,32 @@ from msgspec import Struct
 
 from antiphon.errors import SetupError
 
-__all__ = ["FastTokenizer", "require"]
+__all__ = ["FastTokenizer", "require_tokenizers"]
 
 _BYTE = re.compile(r"<0x([0-9A-F]{2})>")
 _BLANK = "▁"  # what SentencePiece writes for a blank
 
 
-class _Added(Struct):
+class _AddedToken(Struct):
     id: int
     content: str
 
 
-class _Step(Struct):
+class _Decoder(Struct):
     """One decoder, or several in a row."""
 
     type: str = ""
-    decoders: list[_Step] = []
+    decoders: list[_Decoder] = []
 
 
-class _File(Struct):
+class _TokenizerFile(Struct):
     """What is read of ``tokenizer.json`` besides what the library reads."""
 
-    added_tokens: list[_Added] = []
-    decoder: _Step | None = None
+    added_tokens: list[_AddedToken] = []
+    decoder: _Decoder | None = None
 
 
-def require() -> None:
+def require_tokenizers() -> None:
     """Raise ``SetupError`` unless the library is installed."""
     try:
         import tokenizers  # noqa: F401
@@ -62,28 +62,32 @@ class FastTokenizer:
     Raises ``SetupError`` when the file cannot be read, or is of a kind that is not supported.
     """
 
-    def __init__(self, path: Path, *, ends: Iterable[int | str] = (), size: int = 0) -> None:
-        require()
+    def __init__(self, path: Path, *, end_tokens: Iterable[int | str] = (), size: int = 0) -> None:
+        require_tokenizers()
         try:
             self._source = path.read_bytes()
             self._text = self._source.decode()
-            head = msgspec.json.decode(self._text, type=_File)
+            head = msgspec.json.decode(self._text, type=_TokenizerFile)
         except (OSError, ValueError) as error:
             raise SetupError(f"{path} cannot be read: {error}") from None
         self._library = _open(self._text, path)
         self._plain: Any = None
-        self._making = threading.Lock()
+        self._plain_lock = threading.Lock()
         self._special = MappingProxyType(
             # Gemma adds runs of line feeds and blanks: text like any other.
-            {each.content: each.id for each in head.added_tokens if not _is_white(each.content)}
+            {
+                each.content: each.id
+                for each in head.added_tokens
+                if not _is_whitespace(each.content)
+            }
         )
-        self._literal = _any_of(self._special)
-        self._spell = _speller(head.decoder, path)
+        self._special_pattern = _literal_pattern(self._special)
+        self._to_bytes = _bytes_decoder(head.decoder, path)
         self._pieces = {each.id: each.content.encode() for each in head.added_tokens}
-        self._taken = frozenset(self._special.values())
+        self._special_ids = frozenset(self._special.values())
         highest = max(self._library.get_vocab(with_added_tokens=True).values(), default=-1)
         self._size = max(highest + 1, size)
-        self._end_ids = self._ids_of(ends)
+        self._end_ids = self._resolve_ids(end_tokens)
 
     @property
     def special(self) -> Mapping[str, int]:
@@ -103,7 +107,7 @@ class FastTokenizer:
         return hashlib.sha256(self._source).hexdigest()[:32]
 
     @property
-    def first(self) -> int | None:
+    def bos_id(self) -> int | None:
         """The id that the tokenizer itself puts before every text (BOS), if it does."""
         bare = self._library.encode("a", add_special_tokens=False).ids
         whole: list[int] = self._library.encode("a", add_special_tokens=True).ids
@@ -121,35 +125,35 @@ class FastTokenizer:
         if not text.isascii():
             text = text.encode("utf-8", "replace").decode()  # half a surrogate pair
         library = self._library
-        if not special and self._literal.search(text):
-            library = self._without_special()
+        if not special and self._special_pattern.search(text):
+            library = self._plain_library()
         ids: list[int] = library.encode(text, add_special_tokens=False).ids
-        if special or self._taken.isdisjoint(ids):
+        if special or self._special_ids.isdisjoint(ids):
             return ids
-        return self._in_pieces(text)
+        return self._encode_split(text)
 
-    def _without_special(self) -> Any:
+    def _plain_library(self) -> Any:
         """The same, blind to special tokens; made when the first text spells one, because it takes
         as much memory again. The library can be blind only to what is marked special."""
-        with self._making:
+        with self._plain_lock:
             if self._plain is None:
                 parts = msgspec.json.decode(self._text, type=dict[str, msgspec.Raw])
                 added = msgspec.json.decode(parts["added_tokens"])
                 for each in added:
-                    each["special"] = not _is_white(each["content"])
+                    each["special"] = not _is_whitespace(each["content"])
                 parts["added_tokens"] = msgspec.Raw(msgspec.json.encode(added))
                 plain = _open(msgspec.json.encode(parts).decode())
                 plain.encode_special_tokens = True
                 self._plain = plain
         return self._plain
 
-    def _in_pieces(self, text: str) -> list[int]:
+    def _encode_split(self, text: str) -> list[int]:
         """A vocabulary that holds its special tokens as words: cut inside each of them."""
         ids: list[int] = []
         start = 0
-        for found in (*self._literal.finditer(text), None):
+        for found in (*self._special_pattern.finditer(text), None):
             cut = len(text) if found is None else found.start() + 1
-            ids += self._without_special().encode(text[start:cut], add_special_tokens=False).ids
+            ids += self._plain_library().encode(text[start:cut], add_special_tokens=False).ids
             start = cut
         return ids
 
@@ -157,11 +161,11 @@ class FastTokenizer:
         piece = self._pieces.get(token)
         if piece is None:
             spelled = self._library.id_to_token(token) if 0 <= token < self._size else None
-            piece = self._pieces[token] = b"" if spelled is None else self._spell(spelled)
+            piece = self._pieces[token] = b"" if spelled is None else self._to_bytes(spelled)
         return piece
 
-    def _ids_of(self, ends: Iterable[int | str]) -> frozenset[int]:
-        found = (self.id_of(end) if isinstance(end, str) else end for end in ends)
+    def _resolve_ids(self, end_tokens: Iterable[int | str]) -> frozenset[int]:
+        found = (self.id_of(end) if isinstance(end, str) else end for end in end_tokens)
         return frozenset(id for id in found if id is not None and 0 <= id < self._size)
 
 
@@ -177,11 +181,11 @@ def _open(text: str, path: Path | None = None) -> Any:
     return library
 
 
-def _is_white(text: str) -> bool:
+def _is_whitespace(text: str) -> bool:
     return not text.replace(_BLANK, " ").strip()
 
 
-def _any_of(literals: Iterable[str]) -> re.Pattern[str]:
+def _literal_pattern(literals: Iterable[str]) -> re.Pattern[str]:
     longest_first = sorted(literals, key=len, reverse=True)
     return re.compile("|".join(map(re.escape, longest_first)) or "(?!)")
 
@@ -189,17 +193,17 @@ def _any_of(literals: Iterable[str]) -> re.Pattern[str]:
 # --- how a vocabulary spells bytes ---------------------------------------------------------------
 
 
-def _speller(decoder: _Step | None, path: Path) -> Callable[[str], bytes]:
+def _bytes_decoder(decoder: _Decoder | None, path: Path) -> Callable[[str], bytes]:
     steps = [] if decoder is None else [decoder, *decoder.decoders]
     kinds = {step.type for step in steps} - {"Sequence"}
     if "ByteLevel" in kinds:
-        return _ByteLevel().spell
+        return _ByteLevel().to_bytes
     if unknown := kinds - {"Metaspace", "Replace", "ByteFallback", "Fuse", "Strip"}:
         raise SetupError(f"{path}: tokenizers of the kind {min(unknown)} are not supported.")
-    return _spell_sentence_piece if kinds else str.encode
+    return _sentence_piece_bytes if kinds else str.encode
 
 
-def _spell_sentence_piece(spelled: str) -> bytes:
+def _sentence_piece_bytes(spelled: str) -> bytes:
     byte = _BYTE.fullmatch(spelled)
     return spelled.replace(_BLANK, " ").encode() if byte is None else bytes.fromhex(byte[1])
 
@@ -213,7 +217,7 @@ class _ByteLevel:
         self._bytes = {chr(byte): byte for byte in printable}
         self._bytes |= {chr(256 + place): byte for place, byte in enumerate(others)}
 
-    def spell(self, spelled: str) -> bytes:
+    def to_bytes(self, spelled: str) -> bytes:
         try:
             return bytes(self._bytes[char] for char in spelled)
         except KeyError:

@@ -22,21 +22,21 @@ from typing import Any
 import msgspec
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
-from antiphon.engines.common.image_token_cache import ImageSizes
-from antiphon.engines.common.request_checks import cannot_see, check_request
+from antiphon.engines.common.image_token_cache import ImageTokenCache
+from antiphon.engines.common.request_checks import check_request, images_unsupported
 from antiphon.engines.gguf.model_card import gguf_card
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.errors import BackendError, InvalidRequest, SetupError, UnreadableImage
 from antiphon.tokens import Chunk, Constraint, Image, ModelCard, Prompt
 
-from .images import Speller, alone, check_places
+from .images import PromptDetokenizer, check_image_positions, measuring_prompt
 from .partial_tokens import PartialTokens
 from .slots import Slots
 from .socket_client import LlamaSocket
-from .stream import Stream
-from .tokenizer import LlamaTokenizer, require
+from .stream import LlamaStream
+from .tokenizer import LlamaTokenizer, require_llama
 
-__all__ = ["LlamaEngine", "load", "serve"]
+__all__ = ["LlamaEngine", "load", "start_server"]
 
 DEFAULT_CONTEXT = 8192
 #: llama.cpp keeps a copy of what it overwrites in a slot, and looks for a better beginning among
@@ -47,7 +47,7 @@ RANDOM_SEED = 0xFFFFFFFF  # llama.cpp draws a seed where it is given this one
 
 #: Field of ``Sampling`` → field of the binding's request. None is left out: the model's own
 #: default (``general.sampling.*`` of the file), or else llama.cpp's.
-FIELDS: Mapping[str, str] = {
+REQUEST_FIELDS: Mapping[str, str] = {
     "temperature": "temperature",
     "top_p": "top_p",
     "top_k": "top_k",
@@ -79,7 +79,7 @@ async def load(
 
     Raises ``SetupError``: the extra is not installed, or a file is missing or unusable.
     """
-    require()
+    require_llama()
     head = await asyncio.to_thread(read_gguf, path)
     tokenizer = await asyncio.to_thread(LlamaTokenizer, path)
     projector, parallel = options.projector, options.parallel
@@ -88,7 +88,7 @@ async def load(
         if file is not None:
             await asyncio.to_thread(read_gguf, file)
     wanted = options.context_size or DEFAULT_CONTEXT
-    context = min(wanted, int(head.of_architecture("context_length") or wanted))
+    context = min(wanted, int(head.architecture_value("context_length") or wanted))
     fields = {
         "n_ctx": context * parallel,
         "n_parallel": parallel,
@@ -103,13 +103,13 @@ async def load(
         fields["flash_attn_type"] = 0
     threads = options.threads or max(1, (os.cpu_count() or 2) - 1)
     server = await asyncio.to_thread(
-        serve, path, threads, fields, projector, list(adapters.values())
+        start_server, path, threads, fields, projector, list(adapters.values())
     )
     card = gguf_card(options.name or path.stem, context, head, tokenizer)
     return LlamaEngine(server, tokenizer, card, parallel, tuple(adapters))
 
 
-def serve(
+def start_server(
     path: Path,
     threads: int,
     fields: Mapping[str, Any],
@@ -128,7 +128,9 @@ def serve(
     params.ui = params.endpoint_slots = False
     key = secrets.token_urlsafe(32)
     params.api_keys = [key]
-    params.lora_adapters = [_unused(xllamacpp.CommonAdapterLoraInfo(), file) for file in adapters]
+    params.lora_adapters = [
+        _inactive_adapter(xllamacpp.CommonAdapterLoraInfo(), file) for file in adapters
+    ]
     if projector is not None:
         params.mmproj.path = str(projector)
         params.mmproj_use_gpu = bool(fields["n_gpu_layers"])
@@ -153,7 +155,7 @@ def serve(
         return LlamaSocket(server, private, place, key)
 
 
-def _unused(adapter: Any, file: Path) -> Any:
+def _inactive_adapter(adapter: Any, file: Path) -> Any:
     """An adapter that is used where a request says so."""
     adapter.path, adapter.scale = str(file), 0.0
     return adapter
@@ -173,16 +175,16 @@ class LlamaEngine:
         self._server = server
         self._adapters = tuple(adapters)
         self._bos = tokenizer.special.get(tokenizer.bos or "") if tokenizer.add_bos else None
-        self._speller: Speller | None = None
+        self._detokenizer: PromptDetokenizer | None = None
         if isinstance(server, LlamaSocket):
-            self._speller = Speller(tokenizer, server.marker, self._bos)
-        self._sizes = ImageSizes()
+            self._detokenizer = PromptDetokenizer(tokenizer, server.marker, self._bos)
+        self._image_tokens = ImageTokenCache()
         self.tokenizer = tokenizer
-        self._withheld = PartialTokens(tokenizer)
+        self._partial_tokens = PartialTokens(tokenizer)
         self.card = card
         self._slots = Slots(parallel)
         self._threads = ThreadPoolExecutor(parallel, thread_name_prefix="llama")
-        self._running: dict[Stream, asyncio.Future[None]] = {}
+        self._running: dict[LlamaStream, asyncio.Future[None]] = {}
         self._closed = False
         self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
@@ -191,13 +193,13 @@ class LlamaEngine:
             seed=True,
             logit_bias=True,
             penalties=True,
-            images="apart" if self._speller is not None else None,
+            images="apart" if self._detokenizer is not None else None,
             adapters=frozenset(self._adapters),
         )
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
         self._check(prompt, sampling)
-        slot = await self._slots.take(self._computed(prompt, sampling))
+        slot = await self._slots.acquire(self._slot_contents(prompt, sampling))
         stream = self._start(prompt, sampling, slot)
         try:
             async for chunk in stream:
@@ -208,12 +210,12 @@ class LlamaEngine:
         finally:
             stream.abort()
 
-    def _start(self, prompt: Prompt, sampling: Sampling, slot: int) -> Stream:
+    def _start(self, prompt: Prompt, sampling: Sampling, slot: int) -> LlamaStream:
         """Begin on a thread. The slot is given back when the thread is done with it."""
         loop = asyncio.get_running_loop()
-        stream = Stream(loop, self.tokenizer, self._withheld, sampling)
+        stream = LlamaStream(loop, self.tokenizer, self._partial_tokens, sampling)
         if self._closed:
-            self._slots.give_back(slot, ())
+            self._slots.release(slot, ())
             raise BackendError("The engine is closed.")
         request = partial(self._request, prompt, sampling, slot)
         running = loop.run_in_executor(self._threads, stream.run, self._server, request)
@@ -221,12 +223,12 @@ class LlamaEngine:
 
         def done(_: asyncio.Future[None]) -> None:
             del self._running[stream]
-            self._slots.give_back(slot, (*self._computed(prompt, sampling), *stream.sampled))
+            self._slots.release(slot, (*self._slot_contents(prompt, sampling), *stream.sampled))
 
         running.add_done_callback(done)
         return stream
 
-    def _computed(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
+    def _slot_contents(self, prompt: Prompt, sampling: Sampling) -> tuple[int, ...]:
         """What a place holds that computed this: with another adapter the same ids are another
         state, which a number that is no id tells."""
         if sampling.adapter is None:
@@ -235,8 +237,8 @@ class LlamaEngine:
 
     def _request(self, prompt: Prompt, sampling: Sampling, slot: int) -> bytes:
         request = _request(prompt, sampling, slot)
-        if prompt.images and self._speller is not None:
-            request["prompt"] = self._speller.prompt(prompt)
+        if prompt.images and self._detokenizer is not None:
+            request["prompt"] = self._detokenizer.request_prompt(prompt)
         request["lora"] = [
             {"id": number, "scale": float(name == sampling.adapter)}
             for number, name in enumerate(self._adapters)
@@ -245,28 +247,30 @@ class LlamaEngine:
 
     async def image_tokens(self, image: Image) -> int:
         """``MeasuresImages``: llama.cpp is asked once for each image."""
-        if self._speller is None:
-            raise cannot_see()
-        return await self._sizes.of(image, partial(self._measured, self._speller))
+        if self._detokenizer is None:
+            raise images_unsupported()
+        return await self._image_tokens.get_or_measure(
+            image, partial(self._measure_image, self._detokenizer)
+        )
 
-    async def _measured(self, speller: Speller, image: Image) -> int:
+    async def _measure_image(self, detokenizer: PromptDetokenizer, image: Image) -> int:
         try:
-            return await asyncio.to_thread(self._measure, speller, image)
+            return await asyncio.to_thread(self._count_image_tokens, detokenizer, image)
         except BackendError as error:
             raise UnreadableImage(error.message.rstrip("."), image.content) from None
 
-    def _measure(self, speller: Speller, image: Image) -> int:
-        prompt = alone(image, self.tokenizer, self._bos)
-        return int(self._server.prompt_tokens(speller.prompt(prompt))) - len(prompt.ids)
+    def _count_image_tokens(self, detokenizer: PromptDetokenizer, image: Image) -> int:
+        prompt = measuring_prompt(image, self.tokenizer, self._bos)
+        return int(self._server.prompt_tokens(detokenizer.request_prompt(prompt))) - len(prompt.ids)
 
     def _check(self, prompt: Prompt, sampling: Sampling) -> None:
-        sees = self._speller is not None
-        check_request(prompt, sampling, self.card, self.tokenizer, sees=sees)
+        accepts_images = self._detokenizer is not None
+        check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
         if sampling.constraint is not None:
             _check_constraint(sampling.constraint)
         if sampling.adapter is not None and sampling.adapter not in self._adapters:
             raise InvalidRequest(f"There is no adapter {sampling.adapter!r}.", param="model")
-        check_places(prompt)
+        check_image_positions(prompt)
 
     async def close(self) -> None:
         self._closed = True
@@ -295,7 +299,7 @@ def _request(prompt: Prompt, sampling: Sampling, slot: int) -> dict[str, Any]:
         "return_tokens": True,
         "ignore_eos": sampling.ignore_eos,
     }
-    for field, key in FIELDS.items():
+    for field, key in REQUEST_FIELDS.items():
         if (value := getattr(sampling, field)) is not None:
             request[key] = value
     if sampling.seed is not None:

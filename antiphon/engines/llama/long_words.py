@@ -9,19 +9,22 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Mapping
 
-__all__ = ["pieces"]
+__all__ = ["split_long_words"]
 
 #: Characters of one kind that are looked for in a row. No longer run is left than twice as many.
-_RUN = 500
-_UNBROKEN = re.compile(rf"\w{{{_RUN}}}|\s{{{_RUN}}}|[^\w\s]{{{_RUN}}}")
+_RUN_LENGTH = 500
+_LONG_RUN = re.compile(rf"\w{{{_RUN_LENGTH}}}|\s{{{_RUN_LENGTH}}}|[^\w\s]{{{_RUN_LENGTH}}}")
 
 
-def pieces(text: str, literals: Mapping[str, int]) -> Iterator[str]:
+def split_long_words(text: str, literals: Mapping[str, int]) -> Iterator[str]:
     """The text in pieces, most often one. No cut is within one of ``literals``."""
     start = 0
-    for at in range(0, len(text) - _RUN + 1, _RUN):
-        if _UNBROKEN.match(text, at):
-            for cut in (_beside(text, at, literals), _beside(text, at + _RUN, literals)):
+    for at in range(0, len(text) - _RUN_LENGTH + 1, _RUN_LENGTH):
+        if _LONG_RUN.match(text, at):
+            for cut in (
+                _cut_position(text, at, literals),
+                _cut_position(text, at + _RUN_LENGTH, literals),
+            ):
                 if cut > start:
                     yield text[start:cut]
                     start = cut
@@ -29,7 +32,7 @@ def pieces(text: str, literals: Mapping[str, int]) -> Iterator[str]:
         yield text[start:]
 
 
-def _beside(text: str, at: int, literals: Mapping[str, int]) -> int:
+def _cut_position(text: str, at: int, literals: Mapping[str, int]) -> int:
     """``at``, or the beginning of the literal that it is in the midst of."""
     around = text[max(0, at - 1) : at + 1]
     for literal in literals:

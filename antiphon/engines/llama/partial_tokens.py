@@ -21,7 +21,7 @@ class PartialTokens:
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
 
-    def ids(self, text: str, last: int, count: int) -> list[int]:
+    def recover(self, text: str, last: int, count: int) -> list[int]:
         """The ids of ``text``, which ``count`` withheld tokens and then ``last`` spell.
 
         The way the tokenizer itself writes the text, where it has as many tokens; else any way
@@ -32,31 +32,31 @@ class PartialTokens:
             return usual
         spelled, end = text.encode(), self._tokenizer.piece(last)
         if spelled.endswith(end):
-            found = self._spell(spelled[: len(spelled) - len(end)], count)
+            found = self._split(spelled[: len(spelled) - len(end)], count)
             if found is not None:
                 return [*found, last]
         return usual
 
-    def _spell(self, spelled: bytes, count: int) -> list[int] | None:
+    def _split(self, spelled: bytes, count: int) -> list[int] | None:
         """``count`` unfinished pieces that make up ``spelled``, the longest first."""
         if count == 0:
             return None if spelled else []
         for length in range(len(spelled) - count + 1, 0, -1):
-            token = self._unfinished.get(spelled[:length])
+            token = self._partial_pieces.get(spelled[:length])
             if token is not None:
-                rest = self._spell(spelled[length:], count - 1)
+                rest = self._split(spelled[length:], count - 1)
                 if rest is not None:
                     return [token, *rest]
         return None
 
     @functools.cached_property
-    def _unfinished(self) -> Mapping[bytes, int]:
+    def _partial_pieces(self) -> Mapping[bytes, int]:
         """Pieces that are no text by themselves → id. A pass over the vocabulary, once."""
-        found: dict[bytes, int] = {}
+        partial: dict[bytes, int] = {}
         for token in range(self._tokenizer.size):
             piece = self._tokenizer.piece(token)
             try:
                 piece.decode()
             except UnicodeDecodeError:
-                found.setdefault(piece, token)
-        return found
+                partial.setdefault(piece, token)
+        return partial

@@ -14,7 +14,7 @@ __all__ = ["Slots"]
 
 #: A conversation's next turn repeats its last one, but for some tokens at the end that a chat
 #: template writes differently.
-CONTINUED = 0.9
+CONTINUATION_RATIO = 0.9
 
 
 class Slots:
@@ -30,22 +30,22 @@ class Slots:
         #: Free places and what is in them, idle longest first.
         self._idle: dict[int, Sequence[int]] = dict.fromkeys(range(count), ())
 
-    async def take(self, prompt: Sequence[int]) -> int:
+    async def acquire(self, prompt: Sequence[int]) -> int:
         """A place for ``prompt``, in the order of asking. To be given back."""
         await self._free.acquire()
-        place = self._best(prompt)
-        del self._idle[place]
-        return place
+        slot = self._choose(prompt)
+        del self._idle[slot]
+        return slot
 
-    def give_back(self, place: int, ids: Sequence[int]) -> None:
+    def release(self, slot: int, ids: Sequence[int]) -> None:
         """``ids`` are what was computed in it."""
-        self._idle[place] = ids
+        self._idle[slot] = ids
         self._free.release()
 
-    def _best(self, prompt: Sequence[int]) -> int:
+    def _choose(self, prompt: Sequence[int]) -> int:
         best, longest = next(iter(self._idle)), 0
-        for place, ids in self._idle.items():
+        for slot, ids in self._idle.items():
             common = common_prefix_length(ids, prompt)
-            if common > longest and common >= CONTINUED * len(ids):
-                best, longest = place, common
+            if common > longest and common >= CONTINUATION_RATIO * len(ids):
+                best, longest = slot, common
         return best

@@ -55,13 +55,13 @@ class LlamaSocket:
             if answer.status != 200:
                 read(answer.read())
                 return
-            self._read_on(answer, read)
+            self._read_events(answer, read)
         finally:
             connection.close()
 
-    def _read_on(self, answer: HTTPResponse, read: Callable[[bytes], bool]) -> None:
+    def _read_events(self, answer: HTTPResponse, read: Callable[[bytes], bool]) -> None:
         for line in answer:
-            if line.startswith(_FRAME) and read(_translated(line[len(_FRAME) :])):
+            if line.startswith(_FRAME) and read(_binding_event(line[len(_FRAME) :])):
                 return
 
     def prompt_tokens(self, prompt: dict[str, Any]) -> int:
@@ -99,7 +99,7 @@ class LlamaSocket:
         self._folder.cleanup()
 
 
-def _translated(line: bytes) -> bytes:
+def _binding_event(line: bytes) -> bytes:
     """An event as the binding's call would give it."""
     event = _decode(line)
     if "error" in event:

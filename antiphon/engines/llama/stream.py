@@ -22,7 +22,7 @@ from antiphon.tokens import Alternative, Chunk, Tokenizer, TokenLogprob
 
 from .partial_tokens import PartialTokens
 
-__all__ = ["Stream"]
+__all__ = ["LlamaStream"]
 
 #: What OpenAI's API gives for a token whose log-probability is not known.
 UNKNOWN_LOGPROB = -9999.0
@@ -74,29 +74,29 @@ class _Event(Struct):
 _decode = msgspec.json.Decoder(_Event).decode
 
 
-class Stream:
+class LlamaStream:
     """The chunks of one generation. ``run`` belongs to a thread, the rest to the event loop."""
 
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
         tokenizer: Tokenizer,
-        withheld: PartialTokens,
+        partial_tokens: PartialTokens,
         sampling: Sampling,
     ) -> None:
         self._tokenizer = tokenizer
-        self._withheld = withheld
+        self._partial_tokens = partial_tokens
         self._sampling = sampling
-        self._stops = StopStrings(sampling.stop)
-        self._silent = frozenset(tokenizer.special.values())
+        self._stop_strings = StopStrings(sampling.stop)
+        self._special_ids = frozenset(tokenizer.special.values())
         self._pending: deque[TokenLogprob] = deque()
         self._count = 0
         #: Every id sampled so far, whether it was handed over or not.
         self.sampled: list[int] = []
-        self._begun = False
-        self._ended = False
+        self._started = False
+        self._finished = False
         # Shared between the two threads:
-        self._handover = ThreadChannel(loop)
+        self._channel = ThreadChannel(loop)
         self._aborted = False
 
     # --- on the event loop ---
@@ -107,7 +107,7 @@ class Stream:
 
     def __aiter__(self) -> AsyncGenerator[Chunk, None]:
         """What is there, joined, as soon as something is. Raises ``BackendError``."""
-        return self._handover.__aiter__()
+        return self._channel.__aiter__()
 
     # --- on the generation's thread ---
 
@@ -116,28 +116,28 @@ class Stream:
         try:
             if not self._aborted:
                 server.handle_completions(request(), self._read)
-            if not self._ended:
+            if not self._finished:
                 what = "was aborted" if self._aborted else "ended without an answer"
-                self._handover.fail(BackendError(f"The generation {what}."))
+                self._channel.fail(BackendError(f"The generation {what}."))
         except Exception as error:
-            self._handover.fail(error)
+            self._channel.fail(error)
 
     def _read(self, event: bytes) -> bool:
         """Called for every event; True stops the generation."""
-        if self._aborted or self._ended:
+        if self._aborted or self._finished:
             return True
         try:
             chunk = self._chunk(_decode(event))
         except Exception as error:  # the binding would swallow it
-            self._ended = True
-            self._handover.fail(error)
+            self._finished = True
+            self._channel.fail(error)
         else:
             if chunk is not None:
-                self._ended = chunk.finish is not None
+                self._finished = chunk.finish is not None
                 # never `|=`: it would write over an abort that comes meanwhile
-                if not self._handover.give(chunk):
+                if not self._channel.send(chunk):
                     self._aborted = True
-        return self._ended or self._aborted
+        return self._finished or self._aborted
 
     def _chunk(self, event: _Event) -> Chunk | None:
         if event.error is not None:
@@ -147,7 +147,7 @@ class Stream:
             return self._progress(verbose.prompt_progress)
         choice = event.choices[0]
         if choice.finish_reason is not None:
-            ids, logprobs = self._let_go(len(self._pending))
+            ids, logprobs = self._release(len(self._pending))
             reason: Literal["length", "stop"] = (
                 "length" if choice.finish_reason == "length" else "stop"
             )
@@ -155,35 +155,35 @@ class Stream:
             untold = max(0, verbose.tokens_predicted - self._count)
             return Chunk(ids, logprobs, reason, untold=untold)
         released = 0
-        for token in self._new(choice, verbose):
+        for token in self._new_tokens(choice, verbose):
             self._pending.append(token)
             self.sampled.append(token.id)
-            released += self._stops.feed(
-                b"" if token.id in self._silent else self._tokenizer.piece(token.id)
+            released += self._stop_strings.feed(
+                b"" if token.id in self._special_ids else self._tokenizer.piece(token.id)
             )
-            if token.id in self._sampling.stop_ids and not self._stops.found:
-                ids, logprobs = self._let_go(len(self._pending))
+            if token.id in self._sampling.stop_ids and not self._stop_strings.matched_stop:
+                ids, logprobs = self._release(len(self._pending))
                 return Chunk(ids, logprobs, "stop")
-        ids, logprobs = self._let_go(released)
-        if self._stops.found:
-            found, tail = self._stops.found, self._stops.tail
+        ids, logprobs = self._release(released)
+        if self._stop_strings.matched_stop:
+            found, tail = self._stop_strings.matched_stop, self._stop_strings.tail
             return Chunk(ids, logprobs, "stop", stop_text=found, tail=tail)
         return Chunk(ids, logprobs) if ids else None
 
     def _progress(self, progress: _Progress) -> Chunk | None:
-        if self._begun:
+        if self._started:
             return None
-        self._begun = True
+        self._started = True
         return Chunk(cached_tokens=progress.cache)
 
-    def _new(self, choice: _Choice, verbose: _Verbose) -> list[TokenLogprob]:
+    def _new_tokens(self, choice: _Choice, verbose: _Verbose) -> list[TokenLogprob]:
         """The tokens of an event, those that were withheld until now first."""
         ids = verbose.tokens
         withheld = verbose.tokens_predicted - self._count - len(ids)
         self._count = verbose.tokens_predicted
         known = [self._logprob(each) for each in choice.logprobs.content] if choice.logprobs else []
         if withheld > 0:
-            ids = self._withheld.ids(verbose.content, ids[-1], withheld)
+            ids = self._partial_tokens.recover(verbose.content, ids[-1], withheld)
         unknown = ids[: len(ids) - len(known)]
         return [*(TokenLogprob(id, UNKNOWN_LOGPROB) for id in unknown), *known]
 
@@ -193,7 +193,7 @@ class Stream:
             sampled.id, sampled.logprob, tuple(Alternative(t.id, t.logprob) for t in top)
         )
 
-    def _let_go(self, count: int) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
+    def _release(self, count: int) -> tuple[tuple[int, ...], tuple[TokenLogprob, ...]]:
         tokens = tuple(self._pending.popleft() for _ in range(count))
         ids = tuple(token.id for token in tokens)
         return ids, tokens if self._sampling.logprobs is not None else ()

@@ -21,12 +21,12 @@ from typing import Any
 
 from antiphon.errors import SetupError
 
-from .long_words import pieces
+from .long_words import split_long_words
 
-__all__ = ["LlamaTokenizer", "extension", "require"]
+__all__ = ["LlamaTokenizer", "library_path", "require_llama"]
 
 BINDING = "xllamacpp"
-EXTRA = 'llama.cpp is not installed: pip install "antiphon[llama]"'
+NOT_INSTALLED = 'llama.cpp is not installed: pip install "antiphon[llama]"'
 
 # enum llama_token_attr, llama.h
 UNKNOWN, CONTROL, USER_DEFINED = 1 << 0, 1 << 3, 1 << 4
@@ -83,10 +83,10 @@ _SIGNATURES: Mapping[str, tuple[Any, list[Any]]] = {
 }
 
 
-def require() -> None:
+def require_llama() -> None:
     """Raise ``SetupError`` unless the binding is installed."""
     if importlib.util.find_spec(BINDING) is None:
-        raise SetupError(EXTRA)
+        raise SetupError(NOT_INSTALLED)
 
 
 class _Library:
@@ -96,8 +96,8 @@ class _Library:
         self.loading = threading.Lock()
         self.errors: list[str] = []
         #: Lives as long as the library, which keeps calling it.
-        self.log = _Log(self.line)
-        shared = ctypes.CDLL(extension())
+        self.log = _Log(self.on_log)
+        shared = ctypes.CDLL(library_path())
         for name, (result, arguments) in _SIGNATURES.items():
             function = getattr(shared, name)
             function.restype, function.argtypes = result, arguments
@@ -108,7 +108,7 @@ class _Library:
     def __getattr__(self, name: str) -> Any:
         raise AttributeError(name)
 
-    def line(self, level: int, text: bytes, _: int | None) -> None:
+    def on_log(self, level: int, text: bytes, _: int | None) -> None:
         if level == ERROR_LEVEL:
             self.errors.append(text.decode("utf-8", "replace").strip())
 
@@ -117,7 +117,9 @@ class _Library:
         params = self.model_default_params()
         if (params.n_gpu_layers, params.split_mode, params.use_extra_bufts) != (-1, 1, True):
             version = importlib.metadata.version(BINDING)
-            raise SetupError(f"This version of {BINDING} ({version}) is not supported: {EXTRA}")
+            raise SetupError(
+                f"This version of {BINDING} ({version}) is not supported: {NOT_INSTALLED}"
+            )
         params.vocab_only = True
         with self.loading:
             self.errors.clear()
@@ -136,12 +138,12 @@ def _library() -> _Library:
     return _Library()
 
 
-def extension() -> str:
+def library_path() -> str:
     """Path of the binding's shared library. Raises ``SetupError`` where there is none."""
     try:
         import xllamacpp.xllamacpp as extension
     except ImportError:
-        raise SetupError(EXTRA) from None
+        raise SetupError(NOT_INSTALLED) from None
     return str(extension.__file__)
 
 
@@ -157,10 +159,10 @@ class LlamaTokenizer:
         weakref.finalize(self, self._library.model_free, model)
         self._vocabulary = self._library.model_get_vocab(model)
         #: It parts texts into words before it looks for tokens.
-        self._has_words = self._library.vocab_type(self._vocabulary) == _BPE
+        self._splits_words = self._library.vocab_type(self._vocabulary) == _BPE
         self._size: int = self._library.vocab_n_tokens(self._vocabulary)
         self._pieces: dict[int, bytes] = {}
-        self._special, self._end_ids, self._taken = self._look_up_special()
+        self._special, self._end_ids, self._user_defined = self._look_up_special()
 
     @property
     def special(self) -> Mapping[str, int]:
@@ -192,7 +194,7 @@ class LlamaTokenizer:
             return self._encode(text, special=True)
         ids: list[int] = []
         start = 0
-        for literal in self._taken.finditer(text):
+        for literal in self._user_defined.finditer(text):
             # llama.cpp reads "user defined" tokens in any text (harmony's <|channel|> is one): cut
             # inside such a literal, and it is only characters.
             cut = literal.start() + 1
@@ -201,9 +203,9 @@ class LlamaTokenizer:
         return ids + self._encode(text[start:], special=False)
 
     def _encode(self, text: str, *, special: bool) -> list[int]:
-        if not self._has_words:
+        if not self._splits_words:
             return self._tokens(text, special)
-        parts = pieces(text, self._special if special else {})
+        parts = split_long_words(text, self._special if special else {})
         return [id for part in parts for id in self._tokens(part, special)]
 
     def _tokens(self, text: str, special: bool) -> list[int]:

@@ -28,15 +28,15 @@ from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.tokens import Chunk, ModelCard, Prompt, Tokenizer, TokenLogprob
 
-from .process import Child
-from .protocol import Asked, Ended, Failed, Sampled, ToParent
-from .worker import Setup
+from .process import WorkerProcess
+from .protocol import Failed, Finished, GenerateRequest, Sampled, ToParent
+from .worker import WorkerSetup
 
 __all__ = ["OpenvinoEngine", "load"]
 
 DEFAULT_CONTEXT = 8192
 #: Tokens of a block of its cache.
-BLOCK = 32
+CACHE_BLOCK_TOKENS = 32
 #: What its reader of GGUF files knows; others end in words about tensors, or in none.
 ARCHITECTURES = frozenset({"llama", "qwen2", "qwen3"})
 
@@ -48,7 +48,7 @@ SCHEMA_KEYWORDS = frozenset(
 )
 
 
-class _Described(Struct, frozen=True):
+class _ModelDescription(Struct, frozen=True):
     tokenizer: Tokenizer
     card: ModelCard
 
@@ -67,29 +67,29 @@ async def load(source: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Ope
         raise SetupError('openvino-genai is not installed: pip install "antiphon[openvino]"')
     properties = dict(options.engine_options)
     device = str(properties.pop("device", "CPU"))
-    given = dict(properties.pop("scheduler", {}))
+    scheduler_options = dict(properties.pop("scheduler", {}))
     context = options.context_size or DEFAULT_CONTEXT
-    described = await asyncio.to_thread(_described, source.expanduser(), options.name, context)
-    blocks = (math.ceil(described.card.context_size / BLOCK) + 1) * options.parallel
+    described = await asyncio.to_thread(_describe, source.expanduser(), options.name, context)
+    blocks = (math.ceil(described.card.context_size / CACHE_BLOCK_TOKENS) + 1) * options.parallel
     scheduler = {
         "num_kv_blocks": blocks,
         "max_num_seqs": options.parallel,
         # Prompt tokens computed in one go, which is how long other generations wait.
         "max_num_batched_tokens": 256,
         "enable_prefix_caching": True,
-        **given,
+        **scheduler_options,
     }
     if options.threads and device == "CPU":
         properties.setdefault("INFERENCE_NUM_THREADS", options.threads)
-    child = Child(Setup(str(source.expanduser()), device, scheduler, properties))
-    await child.start()
-    return OpenvinoEngine(child, described.tokenizer, described.card, options.parallel)
+    worker = WorkerProcess(WorkerSetup(str(source.expanduser()), device, scheduler, properties))
+    await worker.start()
+    return OpenvinoEngine(worker, described.tokenizer, described.card, options.parallel)
 
 
-def _described(source: Path, name: str | None, context: int) -> _Described:
+def _describe(source: Path, name: str | None, context: int) -> _ModelDescription:
     if source.suffix != ".gguf":
         found = read_folder(source, name=name, context_size=context)
-        return _Described(found.tokenizer, found.card)
+        return _ModelDescription(found.tokenizer, found.card)
     from antiphon.engines.gguf.model_card import gguf_card
     from antiphon.engines.llama.tokenizer import LlamaTokenizer
 
@@ -100,21 +100,23 @@ def _described(source: Path, name: str | None, context: int) -> _Described:
             f" {', '.join(sorted(ARCHITECTURES))}: use the engine 'llama'"
         )
     tokenizer = LlamaTokenizer(source)
-    made_for = int(head.of_architecture("context_length") or context)
+    made_for = int(head.architecture_value("context_length") or context)
     card = gguf_card(name or source.stem, min(context, made_for), head, tokenizer)
-    return _Described(tokenizer, card)
+    return _ModelDescription(tokenizer, card)
 
 
 class OpenvinoEngine:
     """``Engine`` over one child process. Made by ``load``; belongs to the loop that made it."""
 
-    def __init__(self, child: Child, tokenizer: Tokenizer, card: ModelCard, parallel: int) -> None:
-        self._child = child
+    def __init__(
+        self, worker: WorkerProcess, tokenizer: Tokenizer, card: ModelCard, parallel: int
+    ) -> None:
+        self._worker = worker
         self.tokenizer = tokenizer
         self.card = card
         # Its cache holds so many; beyond, a request waits here, where it can be cancelled.
-        self._places = asyncio.Semaphore(parallel)
-        self._numbers = itertools.count()
+        self._capacity = asyncio.Semaphore(parallel)
+        self._request_ids = itertools.count()
         # Its random numbers are shared by all that runs: a seed of one request would be a promise
         # that another one breaks. Of log-probabilities it tells the chosen token's alone.
         self.capabilities = Capabilities(
@@ -125,37 +127,39 @@ class OpenvinoEngine:
         check_request(prompt, sampling, self.card, self.tokenizer)
         _check_schema(sampling)
         room = self.card.context_size - len(prompt.ids)
-        async with self._places:
+        async with self._capacity:
             try:
-                await self._child.start()
+                await self._worker.start()
             except SetupError as error:
                 raise BackendError(str(error)) from None
-            listener = _Listener(StopConditions(self.tokenizer, sampling, room))
-            number = next(self._numbers)
-            self._child.ask(self._asked(number, prompt, sampling, room), listener.hear)
+            listener = _ChunkBuilder(StopConditions(self.tokenizer, sampling, room))
+            number = next(self._request_ids)
+            self._worker.submit(self._request(number, prompt, sampling, room), listener.on_message)
             try:
-                async for chunk in listener.out:
+                async for chunk in listener.chunks:
                     yield chunk
             finally:
-                self._child.leave(number)
+                self._worker.cancel(number)
 
-    def _asked(self, number: int, prompt: Prompt, sampling: Sampling, room: int) -> Asked:
+    def _request(
+        self, number: int, prompt: Prompt, sampling: Sampling, room: int
+    ) -> GenerateRequest:
         values = sampling_values(sampling, self.card)
-        hot = values.get("temperature") != 0
+        is_random = values.get("temperature") != 0
         # Zeros that mean "none" here are out of range there.
         config: dict[str, Any] = {name: value for name, value in values.items() if value}
         config |= {
-            "do_sample": hot,
+            "do_sample": is_random,
             "max_new_tokens": min(sampling.max_tokens, room),
             # Where it ends is told by ``Endings``; a schema ends with the end token.
             "ignore_eos": sampling.constraint is None,
             "logprobs": 0 if sampling.logprobs is None else 1,
         }
-        if hot:
+        if is_random:
             config["rng_seed"] = secrets.randbits(31)  # otherwise that of the last request goes on
         constraint = sampling.constraint
         schema = None if constraint is None else constraint.schema
-        return Asked(
+        return GenerateRequest(
             number,
             list(prompt.ids),
             config,
@@ -163,7 +167,7 @@ class OpenvinoEngine:
         )
 
     async def close(self) -> None:
-        await self._child.close()
+        await self._worker.close()
 
 
 def _check_schema(sampling: Sampling) -> None:
@@ -179,28 +183,30 @@ def _check_schema(sampling: Sampling) -> None:
         )
 
 
-class _Listener:
+class _ChunkBuilder:
     """What the child says of one generation becomes chunks."""
 
-    def __init__(self, endings: StopConditions) -> None:
-        self._endings = endings
-        self.out = ThreadChannel(asyncio.get_running_loop())
+    def __init__(self, stop_conditions: StopConditions) -> None:
+        self._stop_conditions = stop_conditions
+        self.chunks = ThreadChannel(asyncio.get_running_loop())
 
-    def hear(self, message: ToParent | BackendError) -> None:
-        if self._endings.over:
+    def on_message(self, message: ToParent | BackendError) -> None:
+        if self._stop_conditions.finished:
             return
         match message:
             case Sampled(_, ids, logprobs):
-                told = map(TokenLogprob, ids, (min(0.0, each) for each in logprobs))
-                if (chunk := self._endings.feed(told)) is not None:
-                    self.out.give(chunk)
-            case Ended(_, "stop" | "length" as reason):
-                self.out.give(self._endings.finish("stop" if reason == "stop" else "length"))
-            case Ended(_, reason):
-                self.out.give(BackendError(f"The engine ended it: {reason.lower()}."))
+                tokens = map(TokenLogprob, ids, (min(0.0, each) for each in logprobs))
+                if (chunk := self._stop_conditions.feed(tokens)) is not None:
+                    self.chunks.send(chunk)
+            case Finished(_, "stop" | "length" as reason):
+                self.chunks.send(
+                    self._stop_conditions.finish("stop" if reason == "stop" else "length")
+                )
+            case Finished(_, reason):
+                self.chunks.send(BackendError(f"The engine ended it: {reason.lower()}."))
             case Failed(_, problem, True):
-                self.out.give(InvalidRequest(f"The schema cannot be used: {problem}"))
+                self.chunks.send(InvalidRequest(f"The schema cannot be used: {problem}"))
             case Failed(_, problem, _):
-                self.out.give(BackendError(f"The engine failed: {problem}"))
+                self.chunks.send(BackendError(f"The engine failed: {problem}"))
             case BackendError():
-                self.out.give(message)
+                self.chunks.send(message)

@@ -16,35 +16,35 @@ import msgspec
 from antiphon.errors import BackendError, SetupError
 
 from .protocol import (
-    HEAD,
-    Asked,
-    Cancelled,
+    LENGTH_PREFIX,
+    CancelRequest,
+    GenerateRequest,
     Ready,
-    ToChild,
     ToParent,
+    ToWorker,
     pack,
-    size_of,
+    payload_size,
     unpack_for_parent,
 )
-from .worker import Setup
+from .worker import WorkerSetup
 
-__all__ = ["Child"]
+__all__ = ["WorkerProcess"]
 
-_GOODBYE_S = 5.0
+_SHUTDOWN_TIMEOUT_S = 5.0
 
-Hear = Callable[[ToParent | BackendError], None]
+MessageHandler = Callable[[ToParent | BackendError], None]
 
 
-class Child:
+class WorkerProcess:
     """``patience_s``: how long loading may take. Belongs to the event loop."""
 
-    def __init__(self, setup: Setup, *, patience_s: float = 600.0) -> None:
+    def __init__(self, setup: WorkerSetup, *, load_timeout_s: float = 600.0) -> None:
         self._setup = setup
-        self._patience_s = patience_s
-        self._starting = asyncio.Lock()
+        self._load_timeout_s = load_timeout_s
+        self._start_lock = asyncio.Lock()
         self._process: asyncio.subprocess.Process | None = None
-        self._reading: asyncio.Task[None] | None = None
-        self._listeners: dict[int, Hear] = {}
+        self._reader_task: asyncio.Task[None] | None = None
+        self._listeners: dict[int, MessageHandler] = {}
         self._closed = False
 
     @property
@@ -53,7 +53,7 @@ class Child:
 
     async def start(self) -> None:
         """Have one that is ready. Raises ``SetupError`` where the model cannot be loaded."""
-        async with self._starting:
+        async with self._start_lock:
             if self._closed:
                 raise BackendError("The engine is closed.")
             if self._process is not None:
@@ -68,39 +68,39 @@ class Child:
                 limit=2**20,
             )
             try:
-                problem = await self._first_word(process)
+                problem = await self._wait_until_ready(process)
             except BaseException:
-                await _end(process)
+                await _kill(process)
                 raise
             if problem:
-                await _end(process)
+                await _kill(process)
                 raise SetupError(f"OpenVINO cannot load {self._setup.model}: {problem}")
             self._process = process
-            self._reading = asyncio.create_task(self._read(process))
+            self._reader_task = asyncio.create_task(self._read(process))
 
-    async def _first_word(self, process: asyncio.subprocess.Process) -> str:
+    async def _wait_until_ready(self, process: asyncio.subprocess.Process) -> str:
         try:
-            async with asyncio.timeout(self._patience_s):
-                said = await _frame(process)
+            async with asyncio.timeout(self._load_timeout_s):
+                said = await _read_frame(process)
         except TimeoutError:
-            return f"it was not ready within {self._patience_s:g} seconds"
+            return f"it was not ready within {self._load_timeout_s:g} seconds"
         except EOFError:
             return f"its process ended with code {await process.wait()}"
         ready = said[0]
         return ready.problem if isinstance(ready, Ready) else "it does not speak as expected"
 
-    def ask(self, asked: Asked, hear: Hear) -> None:
+    def submit(self, request: GenerateRequest, on_message: MessageHandler) -> None:
         """``hear`` is called with all that is said of it, or with how the process ended. ``start``
         must have been awaited in this step of the event loop."""
-        self._listeners[asked.id] = hear
-        self._send(asked)
+        self._listeners[request.id] = on_message
+        self._send(request)
 
-    def leave(self, id: int) -> None:
+    def cancel(self, id: int) -> None:
         """Nothing more of it is heard; it stops within a token."""
         if self._listeners.pop(id, None) is not None:
-            self._send(Cancelled(id))
+            self._send(CancelRequest(id))
 
-    def _send(self, message: ToChild) -> None:
+    def _send(self, message: ToWorker) -> None:
         if self._process is not None and self._process.stdin is not None:
             with contextlib.suppress(OSError, RuntimeError):  # that it died is heard elsewhere
                 self._process.stdin.write(pack([message]))
@@ -108,42 +108,44 @@ class Child:
     async def _read(self, process: asyncio.subprocess.Process) -> None:
         try:
             while True:
-                for message in await _frame(process):
-                    hear = None if isinstance(message, Ready) else self._listeners.get(message.id)
-                    if hear is not None:
-                        hear(message)
+                for message in await _read_frame(process):
+                    on_message = (
+                        None if isinstance(message, Ready) else self._listeners.get(message.id)
+                    )
+                    if on_message is not None:
+                        on_message(message)
         except (EOFError, OSError, msgspec.DecodeError):
             pass
         finally:
             self._process = None
-            await _end(process)
-            self._lost("closed" if self._closed else "gone: its process ended")
+            await _kill(process)
+            self._fail_all("closed" if self._closed else "gone: its process ended")
 
-    def _lost(self, how: str) -> None:
+    def _fail_all(self, state: str) -> None:
         listeners, self._listeners = self._listeners, {}
-        for hear in listeners.values():
-            hear(BackendError(f"The engine is {how}."))
+        for on_message in listeners.values():
+            on_message(BackendError(f"The engine is {state}."))
 
     async def close(self) -> None:
         self._closed = True
-        async with self._starting:
+        async with self._start_lock:
             if self._process is not None and self._process.stdin is not None:
                 self._process.stdin.close()
-            if self._reading is not None:
-                done, _ = await asyncio.wait([self._reading], timeout=_GOODBYE_S)
+            if self._reader_task is not None:
+                done, _ = await asyncio.wait([self._reader_task], timeout=_SHUTDOWN_TIMEOUT_S)
                 if not done:
-                    self._reading.cancel()
-                    await asyncio.wait([self._reading])
+                    self._reader_task.cancel()
+                    await asyncio.wait([self._reader_task])
 
 
-async def _frame(process: asyncio.subprocess.Process) -> list[ToParent]:
+async def _read_frame(process: asyncio.subprocess.Process) -> list[ToParent]:
     """Raises ``EOFError`` where the process has ended."""
     assert process.stdout is not None
-    head = await process.stdout.readexactly(HEAD.size)
-    return unpack_for_parent(await process.stdout.readexactly(size_of(head)))
+    head = await process.stdout.readexactly(LENGTH_PREFIX.size)
+    return unpack_for_parent(await process.stdout.readexactly(payload_size(head)))
 
 
-async def _end(process: asyncio.subprocess.Process) -> None:
+async def _kill(process: asyncio.subprocess.Process) -> None:
     with contextlib.suppress(ProcessLookupError):
         process.kill()
     await process.wait()

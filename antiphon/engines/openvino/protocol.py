@@ -13,28 +13,28 @@ import msgspec
 from msgspec import Struct
 
 __all__ = [
-    "Asked",
-    "Cancelled",
-    "Ended",
+    "CancelRequest",
     "Failed",
+    "Finished",
+    "GenerateRequest",
     "Ready",
     "Sampled",
-    "ToChild",
     "ToParent",
+    "ToWorker",
     "pack",
-    "size_of",
-    "unpack_for_child",
+    "payload_size",
     "unpack_for_parent",
+    "unpack_for_worker",
 ]
 
-HEAD = struct.Struct("<I")
+LENGTH_PREFIX = struct.Struct("<I")
 
 
 class _Message(Struct, frozen=True, array_like=True, tag=True):
     pass
 
 
-class Asked(_Message, frozen=True):
+class GenerateRequest(_Message, frozen=True):
     """Continue ``ids``. ``config``: attributes of OpenVINO's ``GenerationConfig``; ``schema``: JSON
     schema that the continuation is to follow, as text."""
 
@@ -44,7 +44,7 @@ class Asked(_Message, frozen=True):
     schema: str | None = None
 
 
-class Cancelled(_Message, frozen=True):
+class CancelRequest(_Message, frozen=True):
     id: int
 
 
@@ -62,7 +62,7 @@ class Sampled(_Message, frozen=True):
     logprobs: list[float]
 
 
-class Ended(_Message, frozen=True):
+class Finished(_Message, frozen=True):
     """There will be no more: ``reason`` is ``stop``, ``length`` or why it was not finished."""
 
     id: int
@@ -77,20 +77,20 @@ class Failed(_Message, frozen=True):
     invalid: bool
 
 
-ToChild = Asked | Cancelled
-ToParent = Ready | Sampled | Ended | Failed
+ToWorker = GenerateRequest | CancelRequest
+ToParent = Ready | Sampled | Finished | Failed
 
 _encode = msgspec.msgpack.Encoder().encode
-unpack_for_child = msgspec.msgpack.Decoder(list[ToChild]).decode
+unpack_for_worker = msgspec.msgpack.Decoder(list[ToWorker]).decode
 unpack_for_parent = msgspec.msgpack.Decoder(list[ToParent]).decode
 
 
-def pack(messages: Sequence[ToChild | ToParent]) -> bytes:
+def pack(messages: Sequence[ToWorker | ToParent]) -> bytes:
     body = _encode(messages)
-    return HEAD.pack(len(body)) + body
+    return LENGTH_PREFIX.pack(len(body)) + body
 
 
-def size_of(head: bytes) -> int:
+def payload_size(head: bytes) -> int:
     """How many bytes follow a frame's head."""
-    size: int = HEAD.unpack(head)[0]
+    size: int = LENGTH_PREFIX.unpack(head)[0]
     return size

@@ -19,24 +19,24 @@ import msgspec
 from msgspec import Struct
 
 from .protocol import (
-    HEAD,
-    Asked,
-    Cancelled,
-    Ended,
+    LENGTH_PREFIX,
+    CancelRequest,
     Failed,
+    Finished,
+    GenerateRequest,
     Ready,
     Sampled,
-    ToChild,
     ToParent,
+    ToWorker,
     pack,
-    size_of,
-    unpack_for_child,
+    payload_size,
+    unpack_for_worker,
 )
 
-__all__ = ["Setup", "main"]
+__all__ = ["WorkerSetup", "main"]
 
 
-class Setup(Struct, frozen=True):
+class WorkerSetup(Struct, frozen=True):
     """``scheduler``: attributes of ``SchedulerConfig``. ``properties``: of the device's plug-in."""
 
     model: str
@@ -46,7 +46,7 @@ class Setup(Struct, frozen=True):
 
 
 class _Pipeline:
-    def __init__(self, setup: Setup) -> None:
+    def __init__(self, setup: WorkerSetup) -> None:
         # Only its model converter has telemetry, which then cannot even be imported.
         sys.modules["openvino_telemetry"] = None  # type: ignore[assignment]
         import openvino_genai
@@ -64,82 +64,84 @@ class _Pipeline:
     def idle(self) -> bool:
         return not self._running
 
-    def take(self, message: ToChild) -> list[ToParent]:
-        if isinstance(message, Cancelled):
+    def handle(self, message: ToWorker) -> list[ToParent]:
+        if isinstance(message, CancelRequest):
             if (handle := self._running.pop(message.id, None)) is not None:
                 handle.cancel()
             return []
         try:
-            self._running[message.id] = self._begun(message)
+            self._running[message.id] = self._add_request(message)
         except Exception as error:
-            return [Failed(message.id, _line(error), message.schema is not None)]
+            return [Failed(message.id, _error_summary(error), message.schema is not None)]
         return []
 
-    def _begun(self, asked: Asked) -> Any:
+    def _add_request(self, request: GenerateRequest) -> Any:
         import numpy
         import openvino
 
         config = self._library.GenerationConfig()
-        for name, value in asked.config.items():
+        for name, value in request.config.items():
             setattr(config, name, value)
-        if asked.schema is not None:
+        if request.schema is not None:
             structured = self._library.StructuredOutputConfig()
-            structured.json_schema = asked.schema
+            structured.json_schema = request.schema
             config.structured_output_config = structured
         config.validate()
-        ids = openvino.Tensor(numpy.array([asked.ids], dtype=numpy.int64))
-        return self._pipeline.add_request(asked.id, ids, config)
+        ids = openvino.Tensor(numpy.array([request.ids], dtype=numpy.int64))
+        return self._pipeline.add_request(request.id, ids, config)
 
     def step(self) -> list[ToParent]:
         """One token for each of them. Raises what OpenVINO raises."""
         if self._pipeline.has_non_finished_requests():
             self._pipeline.step()
-        said: list[ToParent] = []
+        messages: list[ToParent] = []
         for id, handle in list(self._running.items()):
-            said += self._read(id, handle)
-        return said
+            messages += self._read(id, handle)
+        return messages
 
     def _read(self, id: int, handle: Any) -> list[ToParent]:
-        said: list[ToParent] = []
+        messages: list[ToParent] = []
         reason = ""
         while handle.can_read():
             for output in handle.read().values():
-                said.append(Sampled(id, output.generated_ids, output.generated_log_probs))
+                messages.append(Sampled(id, output.generated_ids, output.generated_log_probs))
                 reason = output.finish_reason.name
         if handle.get_status().name == "RUNNING":
-            return said
+            return messages
         del self._running[id]
         known = {"STOP": "stop", "LENGTH": "length"}
-        return [*said, Ended(id, known.get(reason) or handle.get_status().name)]
+        return [*messages, Finished(id, known.get(reason) or handle.get_status().name)]
 
 
-def _line(error: BaseException) -> str:
+def _error_summary(error: BaseException) -> str:
     """What an OpenVINO error says, without where in its sources it was."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     said = [line for line in lines if not line.startswith(("Exception from", "Check '"))]
     return (said or lines or [type(error).__name__])[0]
 
 
-def _read_all(source: IO[bytes], into: queue.SimpleQueue[ToChild | None]) -> None:
-    while len(head := source.read(HEAD.size)) == HEAD.size:
-        for message in unpack_for_child(source.read(size_of(head))):
-            into.put(message)
-    into.put(None)
+def _read_requests(source: IO[bytes], requests: queue.SimpleQueue[ToWorker | None]) -> None:
+    while len(head := source.read(LENGTH_PREFIX.size)) == LENGTH_PREFIX.size:
+        for message in unpack_for_worker(source.read(payload_size(head))):
+            requests.put(message)
+    requests.put(None)
 
 
-def _serve(pipeline: _Pipeline, asked: queue.SimpleQueue[ToChild | None], out: IO[bytes]) -> None:
+def _serve(
+    pipeline: _Pipeline, requests: queue.SimpleQueue[ToWorker | None], out: IO[bytes]
+) -> None:
     while True:
-        said: list[ToParent] = []
-        while pipeline.idle or not asked.empty():
-            message = asked.get()
+        messages: list[ToParent] = []
+        while pipeline.idle or not requests.empty():
+            message = requests.get()
             if message is None:
                 return
-            said += pipeline.take(message)
-            if said:
+            messages += pipeline.handle(message)
+            if messages:
                 break
-        said += pipeline.step()
-        if said:
-            out.write(pack(said))
+        messages += pipeline.step()
+        if messages:
+            out.write(pack(messages))
             out.flush()
 
 
@@ -148,16 +150,16 @@ def main() -> None:
     out = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # what a library prints is no message
     try:
-        pipeline = _Pipeline(msgspec.json.decode(sys.argv[1], type=Setup))
+        pipeline = _Pipeline(msgspec.json.decode(sys.argv[1], type=WorkerSetup))
     except Exception as error:
-        out.write(pack([Ready(_line(error))]))
+        out.write(pack([Ready(_error_summary(error))]))
         out.flush()
         return
     out.write(pack([Ready()]))
     out.flush()
-    asked: queue.SimpleQueue[ToChild | None] = queue.SimpleQueue()
-    threading.Thread(target=_read_all, args=(sys.stdin.buffer, asked), daemon=True).start()
-    _serve(pipeline, asked, out)
+    requests: queue.SimpleQueue[ToWorker | None] = queue.SimpleQueue()
+    threading.Thread(target=_read_requests, args=(sys.stdin.buffer, requests), daemon=True).start()
+    _serve(pipeline, requests, out)
     os._exit(0)  # nothing is left to be saved, and what runs need not be waited for
 
 

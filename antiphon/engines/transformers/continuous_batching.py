@@ -15,16 +15,16 @@ from antiphon.errors import BackendError
 
 from .generation import Generation
 
-__all__ = ["Paged"]
+__all__ = ["BatchRunner"]
 
-PAGE = 64
+PAGE_TOKENS = 64
 #: Prompt tokens computed in one go, which is how long other generations wait.
 BATCH_TOKENS = {"cpu": 256}
 BATCH_TOKENS_GPU = 4096
-_NEVER = float("-inf")
+_NEG_INF = float("-inf")
 
 
-class Paged:
+class BatchRunner:
     """The runner of a model whose caches can be paged. Made outside of the event loop.
 
     ``context``, ``parallel``: tokens of a generation, and how many run at a time; memory for all of
@@ -39,8 +39,8 @@ class Paged:
         self._generations: dict[str, Generation] = {}
         self._names = itertools.count()
         config = ContinuousBatchingConfig(
-            page_size=PAGE,
-            num_blocks=(math.ceil(context / PAGE) + 1) * parallel,
+            page_size=PAGE_TOKENS,
+            num_blocks=(math.ceil(context / PAGE_TOKENS) + 1) * parallel,
             max_batch_tokens=BATCH_TOKENS.get(device, BATCH_TOKENS_GPU),
             max_requests_per_batch=parallel,
             # What is drawn depends on what was drawn before: steps follow one another.
@@ -48,23 +48,23 @@ class Paged:
             use_cuda_graph=False,
             auto_switch_to_flash=device != "cpu",
         )
-        self._batches = model.init_continuous_batching(
+        self._manager = model.init_continuous_batching(
             generation_config=GenerationConfig(do_sample=False, eos_token_id=-1),
             continuous_batching_config=config,
         )
-        self._batches.logit_processor = _choices(self._generations)
-        self._batches.warmup()  # makes the cache
-        self._count_cached(self._batches.batch_processor.cache)
-        self._batches.start()
+        self._manager.logit_processor = _token_chooser(self._generations)
+        self._manager.warmup()  # makes the cache
+        self._report_cached_tokens(self._manager.batch_processor.cache)
+        self._manager.start()
 
-    def _count_cached(self, cache: Any) -> None:
+    def _report_cached_tokens(self, cache: Any) -> None:
         """The cache does not tell anybody else how much of a prompt it had."""
         search = cache.search_prefix_match
 
         def counted(name: str, ids: list[int]) -> int:
             found: int = search(name, ids)
             if (generation := self._generations.get(name)) is not None:
-                generation.begun(found)
+                generation.report_cached_tokens(found)
             return found
 
         cache.search_prefix_match = counted
@@ -73,38 +73,38 @@ class Paged:
         """From the event loop. Returns the name to ``leave`` by."""
         name = str(next(self._names))
         self._generations[name] = generation
-        self._batches.register_result_handler(name, lambda result: self._ended(name, result))
+        self._manager.register_result_handler(name, lambda result: self._on_result(name, result))
         try:
-            self._batches.add_request(
+            self._manager.add_request(
                 list(generation.prompt.ids),
                 request_id=name,
                 max_new_tokens=None,
                 eos_token_id=-1,
             )
         except RuntimeError as error:  # its thread has ended
-            self.leave(name)
+            self.cancel(name)
             raise BackendError(f"The engine failed: {error}") from None
         return name
 
-    def leave(self, name: str) -> None:
+    def cancel(self, name: str) -> None:
         """The generation is over or not wanted any more; its place is free with the next step."""
         generation = self._generations.pop(name, None)
         if generation is not None:
             generation.abort()
-            self._batches.cancel_request(name)
-            self._batches.output_router.result_handlers.pop(name, None)
+            self._manager.cancel_request(name)
+            self._manager.output_router.result_handlers.pop(name, None)
 
-    def _ended(self, name: str, result: Any) -> None:
+    def _on_result(self, name: str, result: Any) -> None:
         """Only failures end by themselves."""
         if result.error and (generation := self._generations.get(name)) is not None:
             generation.fail(BackendError(f"The engine failed: {result.error}"))
 
     def close(self) -> None:
         """Blocks until the thread has ended."""
-        self._batches.stop(hard_stop=True)
+        self._manager.stop(hard_stop=True)
 
 
-def _choices(generations: dict[str, Generation]) -> Any:
+def _token_chooser(generations: dict[str, Generation]) -> Any:
     """The logits processor that chooses. ``generations``: by the names of their requests."""
     import torch
     from transformers import LogitsProcessorList
@@ -129,9 +129,9 @@ def _choices(generations: dict[str, Generation]) -> Any:
             return torch.zeros(len(names), dtype=torch.int32)
 
         def __call__(self, scores: Any, tensor_arg: Any) -> Any:
-            chosen = torch.full_like(scores, _NEVER)
+            chosen = torch.full_like(scores, _NEG_INF)
             for row, generation in enumerate(self._rows):
-                wanted = generation is not None and not generation.over
+                wanted = generation is not None and not generation.finished
                 chosen[row, generation.choose(scores[row]) if wanted else 0] = 0.0  # type: ignore[union-attr]
             return chosen
 

@@ -16,21 +16,21 @@ from typing import Any
 import msgspec
 
 from antiphon.engines.base import DEFAULT_LOAD_OPTIONS, Capabilities, LoadOptions, Sampling
-from antiphon.engines.common.pillow_images import require
-from antiphon.engines.common.request_checks import cannot_see, check_request, too_long
+from antiphon.engines.common.pillow_images import require_pillow
+from antiphon.engines.common.request_checks import check_request, images_unsupported, too_long
 from antiphon.engines.common.stop_conditions import StopConditions
 from antiphon.engines.common.thread_channel import ThreadChannel
-from antiphon.engines.common.token_masks import Grammars, check_grammar
+from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, SetupError, first_line
 from antiphon.tokens import Chunk, Image, ModelCard, Prompt, Tokenizer
 
-from .continuous_batching import Paged
+from .continuous_batching import BatchRunner
 from .generation import Generation
-from .images import Eyes
-from .load_progress import telling
+from .images import ImageProcessor
+from .load_progress import report_load_progress
 from .sampler import Sampler
-from .sequential import Single
+from .sequential import SequentialRunner
 
 __all__ = ["TransformersEngine", "load"]
 
@@ -57,21 +57,37 @@ async def load(folder: Path, options: LoadOptions = DEFAULT_LOAD_OPTIONS) -> Tra
     device, batching = arguments.pop("device", None), arguments.pop("batching", None)
     if batching not in (None, "paged", "single"):
         raise SetupError(f'engine_options.batching is "paged" or "single", not {batching!r}')
-    described = await asyncio.to_thread(
+    model_folder = await asyncio.to_thread(
         read_folder, folder, name=options.name, context_size=options.context_size or DEFAULT_CONTEXT
     )
-    card = described.card
-    sees = await asyncio.to_thread(_sees, folder)
-    with telling(folder, options.progress):
-        model = await asyncio.to_thread(_model, folder, device, options.threads, arguments, sees)
-    eyes = await asyncio.to_thread(_eyes, folder, described.tokenizer) if sees else None
-    paged = None
+    card = model_folder.card
+    accepts_images = await asyncio.to_thread(_has_image_processor, folder)
+    with report_load_progress(folder, options.progress):
+        model = await asyncio.to_thread(
+            _load_model, folder, device, options.threads, arguments, accepts_images
+        )
+    image_processor = (
+        await asyncio.to_thread(_load_image_processor, folder, model_folder.tokenizer)
+        if accepts_images
+        else None
+    )
+    batch_runner = None
     # Models that see keep state between two steps, which others' steps must not come between.
-    if batching == "paged" or (batching is None and not sees):
-        paged = await asyncio.to_thread(_paged, model, card, options.parallel, batching == "paged")
-    grammars = await asyncio.to_thread(_grammars, folder, model, described.tokenizer)
+    if batching == "paged" or (batching is None and not accepts_images):
+        batch_runner = await asyncio.to_thread(
+            _create_batch_runner, model, card, options.parallel, batching == "paged"
+        )
+    mask_factory = await asyncio.to_thread(
+        _create_mask_factory, folder, model, model_folder.tokenizer
+    )
     return TransformersEngine(
-        model, described.tokenizer, card, paged, grammars, parallel=options.parallel, eyes=eyes
+        model,
+        model_folder.tokenizer,
+        card,
+        batch_runner,
+        mask_factory,
+        parallel=options.parallel,
+        image_processor=image_processor,
     )
 
 
@@ -81,7 +97,7 @@ def _require() -> None:
             raise SetupError(f'{package} is not installed: pip install "antiphon[{EXTRA}]"')
 
 
-def _sees(folder: Path) -> bool:
+def _has_image_processor(folder: Path) -> bool:
     """Weights of a picture encoder, and how pictures are made ready for it."""
     try:
         config = msgspec.json.decode((folder / "config.json").read_bytes(), type=dict[str, Any])
@@ -91,16 +107,20 @@ def _sees(folder: Path) -> bool:
     return "vision_config" in config and any((folder / name).is_file() for name in files)
 
 
-def _eyes(folder: Path, tokenizer: Tokenizer) -> Eyes:
-    require(EXTRA)
+def _load_image_processor(folder: Path, tokenizer: Tokenizer) -> ImageProcessor:
+    require_pillow(EXTRA)
     try:
-        return Eyes(folder, tokenizer)
+        return ImageProcessor(folder, tokenizer)
     except Exception as error:
         raise SetupError(f"transformers cannot make images ready for {folder}: {error}") from None
 
 
-def _model(
-    folder: Path, device: str | None, threads: int | None, options: dict[str, Any], sees: bool
+def _load_model(
+    folder: Path,
+    device: str | None,
+    threads: int | None,
+    options: dict[str, Any],
+    accepts_images: bool,
 ) -> Any:
     import torch
     import transformers
@@ -115,7 +135,7 @@ def _model(
     # On CPUs without matrix units for it, bfloat16 is slower than float32 by far.
     options.setdefault("dtype", torch.float32 if device == "cpu" else "auto")
     try:
-        kind = "AutoModelForImageTextToText" if sees else "AutoModelForCausalLM"
+        kind = "AutoModelForImageTextToText" if accepts_images else "AutoModelForCausalLM"
         model = getattr(transformers, kind).from_pretrained(
             folder, local_files_only=True, **options
         )
@@ -124,19 +144,21 @@ def _model(
         raise SetupError(f"transformers cannot load {folder}: {first_line(error)}") from None
 
 
-def _paged(model: Any, card: ModelCard, parallel: int, needed: bool) -> Paged | None:
+def _create_batch_runner(
+    model: Any, card: ModelCard, parallel: int, required: bool
+) -> BatchRunner | None:
     """None: this model's generations cannot share batches."""
     try:
-        return Paged(model, card.context_size, parallel)
+        return BatchRunner(model, card.context_size, parallel)
     except Exception as error:
-        if needed:
+        if required:
             raise SetupError(f"transformers cannot batch {card.name}: {error}") from None
         return None
 
 
-def _grammars(folder: Path, model: Any, tokenizer: Tokenizer) -> Grammars:
+def _create_mask_factory(folder: Path, model: Any, tokenizer: Tokenizer) -> TokenMaskFactory:
     size = int(model.config.get_text_config().vocab_size)
-    return Grammars(folder / "tokenizer.json", size, sorted(tokenizer.end_ids))
+    return TokenMaskFactory(folder / "tokenizer.json", size, sorted(tokenizer.end_ids))
 
 
 class TransformersEngine:
@@ -147,65 +169,67 @@ class TransformersEngine:
         model: Any,
         tokenizer: Tokenizer,
         card: ModelCard,
-        paged: Paged | None,
-        grammars: Grammars,
+        batch_runner: BatchRunner | None,
+        mask_factory: TokenMaskFactory,
         *,
         parallel: int,
-        eyes: Eyes | None,
+        image_processor: ImageProcessor | None,
     ) -> None:
         self.tokenizer = tokenizer
         self.card = card
-        self._paged = paged
-        self._single = Single(model) if eyes or not paged else None
-        self._eyes = eyes
-        self._grammars = grammars
+        self._batch_runner = batch_runner
+        self._sequential_runner = (
+            SequentialRunner(model) if image_processor or not batch_runner else None
+        )
+        self._image_processor = image_processor
+        self._mask_factory = mask_factory
         # Paged caches hold so many; beyond, a request waits here, where it can be cancelled.
-        self._places = asyncio.Semaphore(parallel)
+        self._capacity = asyncio.Semaphore(parallel)
         self._running: set[Generation] = set()
         self._closed = False
         self.capabilities = Capabilities(
             max_logprobs=MAX_LOGPROBS,
             constraints=True,
-            images="template" if self._eyes is not None else None,
-            cached_tokens=self._paged is not None,
+            images="template" if self._image_processor is not None else None,
+            cached_tokens=self._batch_runner is not None,
             seed=True,
             logit_bias=True,
             penalties=True,
         )
 
     async def generate(self, prompt: Prompt, sampling: Sampling) -> AsyncGenerator[Chunk, None]:
-        grammar = self._checked(prompt, sampling)
-        besides = sum([await self.image_tokens(image) for image in prompt.images])
-        room = self.card.context_size - len(prompt.ids) - besides
+        grammar = self._check(prompt, sampling)
+        image_tokens = sum([await self.image_tokens(image) for image in prompt.images])
+        room = self.card.context_size - len(prompt.ids) - image_tokens
         if room < 1:
-            raise too_long(len(prompt.ids) + besides, self.card)
-        async with self._places:
+            raise too_long(len(prompt.ids) + image_tokens, self.card)
+        async with self._capacity:
             if self._closed:
                 raise BackendError("The engine is closed.")
             generation = self._generation(prompt, sampling, grammar, room)
             self._running.add(generation)
-            leave = self._start(generation)
+            cancel = self._start(generation)
             try:
-                async for chunk in generation.out:
+                async for chunk in generation.channel:
                     yield chunk
             finally:
                 self._running.discard(generation)
-                leave()
+                cancel()
 
     def _start(self, generation: Generation) -> Callable[[], None]:
         """Returns how to leave it."""
-        if self._paged is not None and not generation.prompt.images:
-            name, paged = self._paged.start(generation), self._paged
-            return lambda: paged.leave(name)
-        assert self._single is not None
-        self._single.start(generation, self._eyes)
+        if self._batch_runner is not None and not generation.prompt.images:
+            name, runner = self._batch_runner.start(generation), self._batch_runner
+            return lambda: runner.cancel(name)
+        assert self._sequential_runner is not None
+        self._sequential_runner.start(generation, self._image_processor)
         return generation.abort
 
     async def image_tokens(self, image: Image) -> int:
         """``MeasuresImages``."""
-        if self._eyes is None:
-            raise cannot_see()
-        return await asyncio.to_thread(self._eyes.tokens, image)
+        if self._image_processor is None:
+            raise images_unsupported()
+        return await asyncio.to_thread(self._image_processor.extra_tokens, image)
 
     def _generation(
         self, prompt: Prompt, sampling: Sampling, grammar: str | None, room: int
@@ -214,23 +238,25 @@ class TransformersEngine:
             sampling,
             prompt.ids,
             defaults=self.card.generation,
-            ends=self.tokenizer.end_ids,
-            mask=None if grammar is None else self._grammars.mask(grammar),
+            end_ids=self.tokenizer.end_ids,
+            mask=None if grammar is None else self._mask_factory.mask(grammar),
         )
-        endings = StopConditions(self.tokenizer, sampling, room)
-        return Generation(prompt, sampler, endings, ThreadChannel(asyncio.get_running_loop()))
+        stop_conditions = StopConditions(self.tokenizer, sampling, room)
+        return Generation(
+            prompt, sampler, stop_conditions, ThreadChannel(asyncio.get_running_loop())
+        )
 
-    def _checked(self, prompt: Prompt, sampling: Sampling) -> str | None:
+    def _check(self, prompt: Prompt, sampling: Sampling) -> str | None:
         """The grammar, if there is one. Raises ``InvalidRequest``."""
-        sees = self._eyes is not None
-        check_request(prompt, sampling, self.card, self.tokenizer, sees=sees)
+        accepts_images = self._image_processor is not None
+        check_request(prompt, sampling, self.card, self.tokenizer, accepts_images=accepts_images)
         return None if sampling.constraint is None else check_grammar(sampling.constraint, EXTRA)
 
     async def close(self) -> None:
         self._closed = True
         for generation in self._running:
             generation.fail(BackendError("The engine is closed."))
-        for runner in (self._paged, self._single):
+        for runner in (self._batch_runner, self._sequential_runner):
             if runner is not None:
                 await asyncio.to_thread(runner.close)
-        self._paged = self._single = None
+        self._batch_runner = self._sequential_runner = None

@@ -23,39 +23,43 @@ class Generation:
     """``choose`` and ``begun`` belong to the model's thread, the rest to the event loop."""
 
     def __init__(
-        self, prompt: Prompt, sampler: Sampler, endings: StopConditions, handover: ThreadChannel
+        self,
+        prompt: Prompt,
+        sampler: Sampler,
+        stop_conditions: StopConditions,
+        channel: ThreadChannel,
     ) -> None:
         self.prompt = prompt
-        self.out = handover
+        self.channel = channel
         self._sampler = sampler
-        self._endings = endings
+        self._stop_conditions = stop_conditions
         self._aborted = False
 
     @property
-    def over(self) -> bool:
+    def finished(self) -> bool:
         """Nobody wants another token."""
-        return self._aborted or self._endings.over
+        return self._aborted or self._stop_conditions.finished
 
     def abort(self) -> None:
         self._aborted = True
 
-    def begun(self, cached: int) -> None:
+    def report_cached_tokens(self, cached: int) -> None:
         """So many tokens of the prompt need not be computed."""
-        self.out.give(Chunk(cached_tokens=cached))
+        self.channel.send(Chunk(cached_tokens=cached))
 
     def choose(self, logits: Tensor) -> int:
         """The next id, which is handed over; of no meaning once it is ``over``. Never raises: one
         generation's failure is not that of the others in the batch."""
         try:
             token = self._sampler.draw(logits)
-            chunk = self._endings.feed((token,))
+            chunk = self._stop_conditions.feed((token,))
         except Exception as error:
             self.fail(error)
             return 0
-        if chunk is not None and not self.out.give(chunk):
+        if chunk is not None and not self.channel.send(chunk):
             self._aborted = True
         return token.id
 
     def fail(self, error: BaseException) -> None:
         self._aborted = True
-        self.out.fail(error)
+        self.channel.fail(error)

@@ -7,15 +7,15 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["telling"]
+__all__ = ["report_load_progress"]
 
 _Progress = Callable[[str, int, int | None], None]
 #: What the library calls the bar over its tensors.
-_BAR = "Loading weights"
+_BAR_NAME = "Loading weights"
 
 
 @contextmanager
-def telling(folder: Path, progress: _Progress | None) -> Iterator[None]:
+def report_load_progress(folder: Path, progress: _Progress | None) -> Iterator[None]:
     """While this lasts, ``progress`` hears of the weights in ``folder``, by their bytes. The
     library counts tensors: each is taken for as large as any other."""
     if progress is None:
@@ -26,9 +26,9 @@ def telling(folder: Path, progress: _Progress | None) -> Iterator[None]:
     size = sum(file.stat().st_size for file in folder.glob("*.safetensors"))
 
     def bar(factory: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        if kwargs.get("desc") != _BAR:
+        if kwargs.get("desc") != _BAR_NAME:
             return factory(*args, **kwargs)
-        return _counted(list(args[0]), size, progress)
+        return _report_each(list(args[0]), size, progress)
 
     before = logging.set_tqdm_hook(bar)
     try:
@@ -37,7 +37,7 @@ def telling(folder: Path, progress: _Progress | None) -> Iterator[None]:
         logging.set_tqdm_hook(before)
 
 
-def _counted(tensors: Sequence[Any], size: int, progress: _Progress) -> Iterator[Any]:
+def _report_each(tensors: Sequence[Any], size: int, progress: _Progress) -> Iterator[Any]:
     for number, tensor in enumerate(tensors):
         progress("weights", size * number // len(tensors), size)
         yield tensor

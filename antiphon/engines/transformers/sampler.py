@@ -10,7 +10,7 @@ from collections.abc import Collection, Mapping
 from typing import TYPE_CHECKING, Any
 
 from antiphon.engines.base import Sampling
-from antiphon.engines.common.token_masks import Mask
+from antiphon.engines.common.token_masks import TokenMask
 from antiphon.tokens import Alternative, TokenLogprob
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Sampler"]
 
-_NEVER = float("-inf")
+_NEG_INF = float("-inf")
 
 
 class Sampler:
@@ -31,8 +31,8 @@ class Sampler:
         prompt: Collection[int],
         *,
         defaults: Mapping[str, Any],
-        ends: Collection[int],
-        mask: Mask | None = None,
+        end_ids: Collection[int],
+        mask: TokenMask | None = None,
     ) -> None:
         import torch
 
@@ -47,11 +47,11 @@ class Sampler:
         self._top_k = int(value("top_k", 0))
         self._top_p = value("top_p", 1.0)
         self._min_p = value("min_p", 0.0)
-        self._repetition = value("repetition_penalty", 1.0)
+        self._repetition_penalty = value("repetition_penalty", 1.0)
         self._bias = dict(sampling.logit_bias)
         if sampling.ignore_eos:
-            self._bias.update(dict.fromkeys(ends, _NEVER))
-        self._seen = set(prompt) if self._repetition != 1.0 else set()
+            self._bias.update(dict.fromkeys(end_ids, _NEG_INF))
+        self._penalized = set(prompt) if self._repetition_penalty != 1.0 else set()
         self._counts: dict[int, int] = {}
         self._random = torch.Generator()
         if sampling.seed is None:
@@ -61,30 +61,34 @@ class Sampler:
 
     def draw(self, logits: Tensor) -> TokenLogprob:
         """The next token. ``logits``: float32, one for each id; they may be changed."""
-        told = None if self._sampling.logprobs is None else logits.log_softmax(-1)
-        self._shape(logits)
-        token = int(logits.argmax()) if self._temperature == 0 else self._random_of(logits)
+        logprobs = None if self._sampling.logprobs is None else logits.log_softmax(-1)
+        self._adjust(logits)
+        token = int(logits.argmax()) if self._temperature == 0 else self._sample(logits)
         if self._mask is not None:
-            self._mask.take(token)
+            self._mask.accept(token)
         self._count(token)
-        return TokenLogprob(token, 0.0) if told is None else self._told(told, token)
+        return (
+            TokenLogprob(token, 0.0) if logprobs is None else self._token_logprob(logprobs, token)
+        )
 
     # --- what may come ---------------------------------------------------------------------------
 
-    def _shape(self, logits: Tensor) -> None:
+    def _adjust(self, logits: Tensor) -> None:
         import torch
 
-        if self._repetition != 1.0 and self._seen:
-            at = torch.tensor(sorted(self._seen), device=logits.device)
+        if self._repetition_penalty != 1.0 and self._penalized:
+            at = torch.tensor(sorted(self._penalized), device=logits.device)
             old = logits[at]
-            logits[at] = torch.where(old < 0, old * self._repetition, old / self._repetition)
+            logits[at] = torch.where(
+                old < 0, old * self._repetition_penalty, old / self._repetition_penalty
+            )
         self._penalize(logits)
         for token, bias in self._bias.items():
             if 0 <= token < len(logits):
                 logits[token] += bias
         if self._mask is not None:
-            forbidden = torch.from_numpy(self._mask.forbidden()).to(logits.device)
-            logits.masked_fill_(forbidden, _NEVER)
+            forbidden = torch.from_numpy(self._mask.forbidden_tokens()).to(logits.device)
+            logits.masked_fill_(forbidden, _NEG_INF)
 
     def _penalize(self, logits: Tensor) -> None:
         presence = self._sampling.presence_penalty or 0.0
@@ -95,12 +99,12 @@ class Sampler:
 
     def _count(self, token: int) -> None:
         self._counts[token] = self._counts.get(token, 0) + 1
-        if self._repetition != 1.0:
-            self._seen.add(token)
+        if self._repetition_penalty != 1.0:
+            self._penalized.add(token)
 
     # --- what does -------------------------------------------------------------------------------
 
-    def _random_of(self, logits: Tensor) -> int:
+    def _sample(self, logits: Tensor) -> int:
         """By temperature, top_k, top_p and min_p, in that order, as ``transformers`` does.
 
         One random number, looked up in the order of ids: what is drawn does not hang on the last
@@ -108,24 +112,24 @@ class Sampler:
         """
         import torch
 
-        probable = (logits / self._temperature).double().softmax(-1).cpu()
-        least = self._least(probable)
-        cumulated = torch.where(probable >= least, probable, 0.0).cumsum(-1)
-        drawn = torch.rand(1, generator=self._random, dtype=torch.float64) * cumulated[-1]
-        return min(int(torch.searchsorted(cumulated, drawn, right=True)), len(probable) - 1)
+        probabilities = (logits / self._temperature).double().softmax(-1).cpu()
+        min_probability = self._min_probability(probabilities)
+        cumulated = torch.where(probabilities >= min_probability, probabilities, 0.0).cumsum(-1)
+        point = torch.rand(1, generator=self._random, dtype=torch.float64) * cumulated[-1]
+        return min(int(torch.searchsorted(cumulated, point, right=True)), len(probabilities) - 1)
 
-    def _least(self, probable: Tensor) -> float:
+    def _min_probability(self, probabilities: Tensor) -> float:
         """The probability below which no token is drawn."""
-        count = self._top_k if 0 < self._top_k < len(probable) else len(probable)
-        if count == len(probable) and self._top_p >= 1.0:
-            return float(probable.max()) * self._min_p
-        best = probable.topk(count).values
+        count = self._top_k if 0 < self._top_k < len(probabilities) else len(probabilities)
+        if count == len(probabilities) and self._top_p >= 1.0:
+            return float(probabilities.max()) * self._min_p
+        best = probabilities.topk(count).values
         before = best.cumsum(-1) - best
         kept = best[before < self._top_p * best.sum()]
         last = float(kept[-1] if len(kept) else best[0])
         return max(last, float(best[0]) * self._min_p)
 
-    def _told(self, logprobs: Tensor, token: int) -> TokenLogprob:
+    def _token_logprob(self, logprobs: Tensor, token: int) -> TokenLogprob:
         best: tuple[Alternative, ...] = ()
         if count := self._sampling.logprobs:
             values, ids = logprobs.topk(count)

@@ -13,12 +13,12 @@ from typing import Any
 from antiphon.tokens import Prompt
 
 from .generation import Generation
-from .images import Eyes
+from .images import ImageProcessor
 
-__all__ = ["Single"]
+__all__ = ["SequentialRunner"]
 
 
-class Single:
+class SequentialRunner:
     """The runner. Some models keep state between steps: there is one generation at a time."""
 
     def __init__(self, model: Any) -> None:
@@ -29,15 +29,15 @@ class Single:
         model.generation_config = GenerationConfig()
         self._threads = ThreadPoolExecutor(1, thread_name_prefix="transformers")
 
-    def start(self, generation: Generation, eyes: Eyes | None) -> None:
+    def start(self, generation: Generation, image_processor: ImageProcessor | None) -> None:
         """From the event loop. ``eyes``: for a prompt with images."""
-        self._threads.submit(self._run, generation, eyes)
+        self._threads.submit(self._run, generation, image_processor)
 
-    def _run(self, generation: Generation, eyes: Eyes | None) -> None:
+    def _run(self, generation: Generation, image_processor: ImageProcessor | None) -> None:
         import torch
         from transformers import GenerationConfig
 
-        if generation.over:
+        if generation.finished:
             return
 
         def choose(ids: Any, scores: Any) -> Any:
@@ -46,14 +46,14 @@ class Single:
             return chosen
 
         def over(ids: Any, scores: Any, **_: Any) -> Any:
-            return torch.full((1,), generation.over, device=ids.device, dtype=torch.bool)
+            return torch.full((1,), generation.finished, device=ids.device, dtype=torch.bool)
 
         room = self._model.config.get_text_config().max_position_embeddings
         config = GenerationConfig(
             do_sample=False, max_length=room, eos_token_id=None, pad_token_id=0
         )
         try:
-            inputs = self._inputs(generation.prompt, eyes)
+            inputs = self._inputs(generation.prompt, image_processor)
             # Without it `generate` would look for padding, and find it in words of the id 0.
             inputs["attention_mask"] = torch.ones_like(inputs["input_ids"])
             with torch.no_grad():
@@ -66,15 +66,15 @@ class Single:
         except Exception as error:
             generation.fail(error)
 
-    def _inputs(self, prompt: Prompt, eyes: Eyes | None) -> dict[str, Any]:
+    def _inputs(self, prompt: Prompt, image_processor: ImageProcessor | None) -> dict[str, Any]:
         import torch
 
         model = self._model
-        if eyes is None or not prompt.images:
+        if image_processor is None or not prompt.images:
             return {"input_ids": torch.tensor([prompt.ids], device=model.device)}
         return {
             name: value.to(model.device, model.dtype if value.is_floating_point() else None)
-            for name, value in eyes.inputs(prompt).items()
+            for name, value in image_processor.inputs(prompt).items()
         }
 
     def close(self) -> None:

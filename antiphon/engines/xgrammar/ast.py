@@ -9,21 +9,21 @@ from msgspec import Struct
 from .charsets import Ranges
 
 __all__ = [
-    "Anything",
-    "Chars",
+    "AnyText",
+    "CharSet",
     "Choice",
+    "Concatenation",
     "Node",
-    "Row",
-    "Rule",
+    "Repeat",
+    "RuleRef",
     "Text",
-    "Times",
     "Token",
-    "Unreadable",
-    "within",
+    "UnsupportedGrammar",
+    "walk",
 ]
 
 
-class Unreadable(Exception):
+class UnsupportedGrammar(Exception):
     """It is written in a way that is not known here, or cannot be said; the text says what."""
 
 
@@ -31,17 +31,17 @@ class Text(Struct, frozen=True):
     text: str
 
 
-class Chars(Struct, frozen=True):
+class CharSet(Struct, frozen=True):
     """One character of a set."""
 
     ranges: Ranges
 
 
-class Anything(Struct, frozen=True):
+class AnyText(Struct, frozen=True):
     """Any text with none of these in it. ``ends``: what ends it."""
 
-    without: tuple[str, ...] = ()
-    ends: tuple[str, ...] = ()
+    excluded: tuple[str, ...] = ()
+    terminators: tuple[str, ...] = ()
 
 
 class Token(Struct, frozen=True):
@@ -50,39 +50,39 @@ class Token(Struct, frozen=True):
     id: int
 
 
-class Rule(Struct, frozen=True):
+class RuleRef(Struct, frozen=True):
     """What the rule of this name says."""
 
     name: str
 
 
-class Row(Struct, frozen=True):
+class Concatenation(Struct, frozen=True):
     """One after the other."""
 
     parts: tuple[Node, ...]
 
 
 class Choice(Struct, frozen=True):
-    arms: tuple[Node, ...]
+    alternatives: tuple[Node, ...]
 
 
-class Times(Struct, frozen=True):
+class Repeat(Struct, frozen=True):
     """``most``: None for any number."""
 
     node: Node
-    least: int
-    most: int | None
+    minimum: int
+    maximum: int | None
 
 
-Node = Text | Chars | Anything | Token | Rule | Row | Choice | Times
+Node = Text | CharSet | AnyText | Token | RuleRef | Concatenation | Choice | Repeat
 
 
-def within(node: Node) -> Iterator[Node]:
+def walk(node: Node) -> Iterator[Node]:
     """The node and all in it; not what its rules say."""
     yield node
     match node:
-        case Row(inner) | Choice(inner):
+        case Concatenation(inner) | Choice(inner):
             for each in inner:
-                yield from within(each)
-        case Times(each):
-            yield from within(each)
+                yield from walk(each)
+        case Repeat(each):
+            yield from walk(each)

@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from functools import cache
 
-__all__ = ["ALL", "Ranges", "both", "category", "either", "others"]
+__all__ = ["ALL", "Ranges", "category_ranges", "complement", "intersection", "union"]
 
 #: First and last code point of each range, ascending, none touching the next.
 Ranges = tuple[tuple[int, int], ...]
 
-_LAST = 0x10FFFF
+_LAST_CODE_POINT = 0x10FFFF
 #: Every character; surrogates are none.
-ALL: Ranges = ((0, 0xD7FF), (0xE000, _LAST))
+ALL: Ranges = ((0, 0xD7FF), (0xE000, _LAST_CODE_POINT))
 
 
-def either(*sets: Iterable[tuple[int, int]]) -> Ranges:
+def union(*sets: Iterable[tuple[int, int]]) -> Ranges:
     """What is in one of them at least."""
     joined: list[tuple[int, int]] = []
     for first, last in sorted(each for ranges in sets for each in ranges):
@@ -26,21 +26,21 @@ def either(*sets: Iterable[tuple[int, int]]) -> Ranges:
     return tuple(joined)
 
 
-def both(one: Ranges, other: Ranges) -> Ranges:
+def intersection(one: Ranges, other: Ranges) -> Ranges:
     """What is in each of the two."""
     found = ((max(a, c), min(b, d)) for a, b in one for c, d in other)
-    return either((first, last) for first, last in found if first <= last)
+    return union((first, last) for first, last in found if first <= last)
 
 
-def others(ranges: Ranges) -> Ranges:
+def complement(ranges: Ranges) -> Ranges:
     """What is not in it."""
-    edges = [-1, *(edge for first, last in ranges for edge in (first - 1, last)), _LAST]
+    edges = [-1, *(edge for first, last in ranges for edge in (first - 1, last)), _LAST_CODE_POINT]
     gaps = ((edges[n] + 1, edges[n + 1]) for n in range(0, len(edges), 2))
-    return both(ALL, either((first, last) for first, last in gaps if first <= last))
+    return intersection(ALL, union((first, last) for first, last in gaps if first <= last))
 
 
 @cache
-def category(name: str) -> Ranges:
+def category_ranges(name: str) -> Ranges:
     """What is surely meant by ``\\d``, ``\\W`` and the like: of letters of other scripts, whose
     lists are long, neither side speaks. To say less than was asked for is never wrong."""
     return _CATEGORIES[name]()
@@ -52,15 +52,15 @@ _SPACE: Ranges = ((0x09, 0x0D), (0x20, 0x20))
 _ASCII: Ranges = ((0, 0x7F),)
 
 
-def _are(said: Callable[[str], bool]) -> Ranges:
-    return either((code, code) for code in range(_LAST + 1) if said(chr(code)))
+def _matching(predicate: Callable[[str], bool]) -> Ranges:
+    return union((code, code) for code in range(_LAST_CODE_POINT + 1) if predicate(chr(code)))
 
 
 _CATEGORIES: Mapping[str, Callable[[], Ranges]] = {
     "d": lambda: _DIGIT,
     "w": lambda: _WORD,
     "s": lambda: _SPACE,
-    "D": lambda: others(_are(str.isdecimal)),
-    "W": lambda: both(_ASCII, others(_WORD)),
-    "S": lambda: others(_are(str.isspace)),
+    "D": lambda: complement(_matching(str.isdecimal)),
+    "W": lambda: intersection(_ASCII, complement(_WORD)),
+    "S": lambda: complement(_matching(str.isspace)),
 }

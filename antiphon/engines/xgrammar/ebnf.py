@@ -12,39 +12,53 @@ import re
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence
 
-from .ast import Anything, Chars, Choice, Node, Row, Rule, Text, Times, Token, Unreadable, within
+from .ast import (
+    AnyText,
+    CharSet,
+    Choice,
+    Concatenation,
+    Node,
+    Repeat,
+    RuleRef,
+    Text,
+    Token,
+    UnsupportedGrammar,
+    walk,
+)
 from .charsets import ALL, Ranges
-from .lark import read
-from .limits import check
+from .lark import parse_lark
+from .limits import check_limits
 
-__all__ = ["ebnf"]
+__all__ = ["to_ebnf"]
 
 _NUMBERED = re.compile(r"(\W+\w*[A-Za-z]_?)\d+\W*\Z")
-_FEW = 4
+_MAX_NUMBERED = 4
 #: Characters of a grammar, at most.
-_LONGEST = 1_000_000
-_MARKS = {(0, 1): "?", (0, None): "*", (1, None): "+"}
+_MAX_CHARACTERS = 1_000_000
+_REPEAT_MARKS = {(0, 1): "?", (0, None): "*", (1, None): "+"}
 
 
-def ebnf(lark: str, literals: Mapping[int, str], ends: Collection[int]) -> str | None:
+def to_ebnf(lark: str, literals: Mapping[int, str], end_ids: Collection[int]) -> str | None:
     """A grammar in llguidance's Lark as one of xgrammar's; None where it cannot be said.
     ``literals``: control token → what it is called; ``ends``: those that end a text."""
     try:
-        rules = read(lark)
-        check(rules, ends)
-        written = _Writer(rules, ends, _kept_out(rules, literals.values())).written(Rule("start"))
-    except (Unreadable, RecursionError):
+        rules = parse_lark(lark)
+        check_limits(rules, end_ids)
+        written = _Writer(rules, end_ids, _excluded_texts(rules, literals.values())).write(
+            RuleRef("start")
+        )
+    except (UnsupportedGrammar, RecursionError):
         return None
-    return written if len(written) <= _LONGEST else None
+    return written if len(written) <= _MAX_CHARACTERS else None
 
 
-def _kept_out(rules: Mapping[str, Node], literals: Iterable[str]) -> list[str]:
+def _excluded_texts(rules: Mapping[str, Node], literals: Iterable[str]) -> list[str]:
     """What no text may have in it: control tokens, and what ends a text anywhere. Of control tokens
     that are numbered, there may be thousands, what stands before the number."""
-    nodes = [node for rule in rules.values() for node in within(rule)]
-    texts = [text for node in nodes if isinstance(node, Anything) for text in node.ends]
+    nodes = [node for rule in rules.values() for node in walk(rule)]
+    texts = [text for node in nodes if isinstance(node, AnyText) for text in node.terminators]
     stems = Counter(map(_stem, literals))
-    short = (stem if stems[stem := _stem(each)] > _FEW else each for each in literals)
+    short = (stem if stems[stem := _stem(each)] > _MAX_NUMBERED else each for each in literals)
     return [*dict.fromkeys([*short, *texts])]
 
 
@@ -55,70 +69,70 @@ def _stem(literal: str) -> str:
 
 class _Writer:
     def __init__(
-        self, rules: Mapping[str, Node], ends: Collection[int], kept_out: Sequence[str]
+        self, rules: Mapping[str, Node], end_ids: Collection[int], excluded: Sequence[str]
     ) -> None:
         self._rules = rules
-        self._ends = ends
-        self._kept_out = kept_out
-        self._texts: dict[tuple[str, ...], str] = {}
-        self._written: dict[str, str] = {}
+        self._end_ids = end_ids
+        self._excluded = excluded
+        self._text_rules: dict[tuple[str, ...], str] = {}
+        self._bodies: dict[str, str] = {}
 
-    def written(self, start: Node) -> str:
+    def write(self, start: Node) -> str:
         root = self._choice(start)
-        return "\n".join([f"root ::= {root}", *(f"{n} ::= {b}" for n, b in self._written.items())])
+        return "\n".join([f"root ::= {root}", *(f"{n} ::= {b}" for n, b in self._bodies.items())])
 
     def _choice(self, node: Node) -> str:
         match node:
             case Choice(arms):
-                return " | ".join(self._row(arm) for arm in arms)
-        return self._row(node)
+                return " | ".join(self._concatenation(arm) for arm in arms)
+        return self._concatenation(node)
 
-    def _row(self, node: Node) -> str:
+    def _concatenation(self, node: Node) -> str:
         match node:
-            case Row(parts):
-                return " ".join(self._one(part) for part in parts) or '""'
-        return self._one(node)
+            case Concatenation(parts):
+                return " ".join(self._term(part) for part in parts) or '""'
+        return self._term(node)
 
-    def _one(self, node: Node) -> str:
+    def _term(self, node: Node) -> str:
         match node:
             case Text(text):
-                return _quoted(text)
-            case Chars(ranges):
-                return _class(ranges)
+                return _quote(text)
+            case CharSet(ranges):
+                return _char_class(ranges)
             case Token(id):
                 # what may end does so by one of these anyway; as a token, none would come
-                return '""' if id in self._ends else f"Token({id})"
-            case Anything(without):
+                return '""' if id in self._end_ids else f"Token({id})"
+            case AnyText(without):
                 return self._any_text(without)
-            case Rule(name):
-                return self._named(name)
-            case Times(inner, least, most):
+            case RuleRef(name):
+                return self._rule(name)
+            case Repeat(inner, least, most):
                 many = f"{{{least},{'' if most is None else most}}}"
-                return f"({self._choice(inner)}){_MARKS.get((least, most), many)}"
+                return f"({self._choice(inner)}){_REPEAT_MARKS.get((least, most), many)}"
         return f"({self._choice(node)})"
 
-    def _named(self, name: str) -> str:
-        called = f"r_{name}"
-        if called not in self._written:
-            self._written[called] = ""  # it may stand in itself
-            self._written[called] = self._choice(self._rules[name])
-        return called
+    def _rule(self, name: str) -> str:
+        rule_name = f"r_{name}"
+        if rule_name not in self._bodies:
+            self._bodies[rule_name] = ""  # it may stand in itself
+            self._bodies[rule_name] = self._choice(self._rules[name])
+        return rule_name
 
-    def _any_text(self, without: tuple[str, ...]) -> str:
-        if without not in self._texts:
-            name = self._texts[without] = f"text_{len(self._texts)}"
-            texts = ", ".join(map(_quoted, dict.fromkeys((*self._kept_out, *without))))
+    def _any_text(self, excluded: tuple[str, ...]) -> str:
+        if excluded not in self._text_rules:
+            name = self._text_rules[excluded] = f"text_{len(self._text_rules)}"
+            texts = ", ".join(map(_quote, dict.fromkeys((*self._excluded, *excluded))))
             excludes = f", excludes=({texts},)" if texts else ""
-            self._written[name] = f"TagDispatch(loop_after_dispatch=false{excludes})"
-        return self._texts[without]
+            self._bodies[name] = f"TagDispatch(loop_after_dispatch=false{excludes})"
+        return self._text_rules[excluded]
 
 
-def _quoted(text: str) -> str:
+def _quote(text: str) -> str:
     said = (char if " " <= char <= "~" and char not in '"\\' else _char(ord(char)) for char in text)
     return f'"{"".join(said)}"'
 
 
-def _class(ranges: Ranges) -> str:
+def _char_class(ranges: Ranges) -> str:
     if ranges == ALL:
         return "[^]"
     said = (_char(a) if a == b else f"{_char(a)}-{_char(b)}" for a, b in ranges)

@@ -5,82 +5,95 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from .ast import Anything, Choice, Node, Row, Rule, Text, Times, Token, Unreadable, within
+from .ast import (
+    AnyText,
+    Choice,
+    Concatenation,
+    Node,
+    Repeat,
+    RuleRef,
+    Text,
+    Token,
+    UnsupportedGrammar,
+    walk,
+)
 
-__all__ = ["MOST", "check"]
+__all__ = ["MAX_COUNT", "check_limits"]
 
 #: How often something may come, at most: its counts overflow.
-MOST = 1_000_000
+MAX_COUNT = 1_000_000
 
 
-def check(rules: Mapping[str, Node], ends: Collection[int]) -> None:
+def check_limits(rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
     """``ends``: tokens that end a text. Raises ``Unreadable``."""
     for rule in rules.values():
-        for node in within(rule):
-            if isinstance(node, Times) and max(node.least, node.most or 0) > MOST:
-                raise Unreadable("more often than can be counted")
-    _Loops(rules, ends).check()
-    _Ending(rules, ends).check(Rule("start"), is_last=True)
+        for node in walk(rule):
+            if isinstance(node, Repeat) and max(node.minimum, node.maximum or 0) > MAX_COUNT:
+                raise UnsupportedGrammar("more often than can be counted")
+    _EmptyLoopCheck(rules, end_ids).check()
+    _EndTokenCheck(rules, end_ids).check(RuleRef("start"), is_last=True)
 
 
-class _Loops:
+class _EmptyLoopCheck:
     """Sees that nothing that may be empty comes again and again: in how many ways would be counted
     anew with every token."""
 
-    def __init__(self, rules: Mapping[str, Node], ends: Collection[int]) -> None:
+    def __init__(self, rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
         self._rules = rules
-        self._ends = ends
-        self._empty: set[str] = set()
+        self._end_ids = end_ids
+        self._nullable: set[str] = set()
 
     def check(self) -> None:
         """Raises ``Unreadable``."""
         before = -1
-        while len(self._empty) != before:
-            before = len(self._empty)
-            self._empty |= {name for name, node in self._rules.items() if self._may_be_empty(node)}
+        while len(self._nullable) != before:
+            before = len(self._nullable)
+            self._nullable |= {
+                name for name, node in self._rules.items() if self._may_be_empty(node)
+            }
         for rule in self._rules.values():
-            for node in within(rule):
-                if isinstance(node, Times) and node.most != 1 and self._may_be_empty(node.node):
-                    raise Unreadable("nothing, again and again")
+            for node in walk(rule):
+                if isinstance(node, Repeat) and node.maximum != 1 and self._may_be_empty(node.node):
+                    raise UnsupportedGrammar("nothing, again and again")
 
     def _may_be_empty(self, node: Node) -> bool:
         match node:
             case Text(text):
                 return not text
             case Token(id):
-                return id in self._ends
-            case Rule(name):
-                return name in self._empty
-            case Row(parts):
+                return id in self._end_ids
+            case RuleRef(name):
+                return name in self._nullable
+            case Concatenation(parts):
                 return all(map(self._may_be_empty, parts))
             case Choice(arms):
                 return any(map(self._may_be_empty, arms))
-            case Times(inner, least):
+            case Repeat(inner, least):
                 return not least or self._may_be_empty(inner)
-        return isinstance(node, Anything)
+        return isinstance(node, AnyText)
 
 
-class _Ending:
+class _EndTokenCheck:
     """Sees that what ends a text stands nowhere else: nothing would come behind it."""
 
-    def __init__(self, rules: Mapping[str, Node], ends: Collection[int]) -> None:
+    def __init__(self, rules: Mapping[str, Node], end_ids: Collection[int]) -> None:
         self._rules = rules
-        self._ends = ends
+        self._end_ids = end_ids
         self._checked: set[tuple[str, bool]] = set()
 
     def check(self, node: Node, *, is_last: bool) -> None:
         """Raises ``Unreadable``."""
         match node:
-            case Token(id) if id in self._ends and not is_last:
-                raise Unreadable("a text goes on behind what ends it")
-            case Row(parts):
+            case Token(id) if id in self._end_ids and not is_last:
+                raise UnsupportedGrammar("a text goes on behind what ends it")
+            case Concatenation(parts):
                 for place, part in enumerate(parts, start=1):
                     self.check(part, is_last=is_last and place == len(parts))
             case Choice(arms):
                 for arm in arms:
                     self.check(arm, is_last=is_last)
-            case Times(inner, _, most):
+            case Repeat(inner, _, most):
                 self.check(inner, is_last=is_last and most == 1)
-            case Rule(name) if (name, is_last) not in self._checked:
+            case RuleRef(name) if (name, is_last) not in self._checked:
                 self._checked.add((name, is_last))
                 self.check(self._rules[name], is_last=is_last)

@@ -14,24 +14,24 @@ from typing import Any
 
 from antiphon.dialects.grammar.user_regex import JSON, Unwritable, regex_rule
 
-from .ast import Anything, Choice, Node, Row, Rule, Text, Times, Unreadable
-from .limits import MOST
+from .ast import AnyText, Choice, Concatenation, Node, Repeat, RuleRef, Text, UnsupportedGrammar
+from .limits import MAX_COUNT
 from .numbers import INTEGER, NUMBER, integers, numbers
-from .regexes import regex
+from .regexes import parse_regex
 
 __all__ = ["SchemaTree"]
 
 Schema = Mapping[str, Any]
 
 #: What says nothing of a value.
-_SAID = frozenset(
+_ANNOTATIONS = frozenset(
     "title description default examples deprecated readOnly writeOnly $comment $schema $id"
     " $defs definitions x-guidance".split()
 )
 _BOUNDS = frozenset("minimum maximum exclusiveMinimum exclusiveMaximum".split())
 _LENGTHS = frozenset({"minLength", "maxLength"})
 #: Type → what may be said of its values.
-_OF: Mapping[str, frozenset[str]] = {
+_TYPE_KEYWORDS: Mapping[str, frozenset[str]] = {
     "string": frozenset({*_LENGTHS, "pattern", "format"}),
     "integer": _BOUNDS,
     "number": _BOUNDS,
@@ -41,10 +41,10 @@ _OF: Mapping[str, frozenset[str]] = {
     "null": frozenset(),
 }
 #: What says of a schema without a type which it is of.
-_MEANT = ("object", "array", "string", "number")
+_INFERRED_TYPES = ("object", "array", "string", "number")
 _REFERENCE = re.compile(r"#/(\$defs|definitions)/([^/~%]+)\Z")
-_LAYOUT = (", ", ": ")
-_NOTHING: Schema = {"enum": []}
+_DEFAULT_SEPARATORS = (", ", ": ")
+_NO_VALUES: Schema = {"enum": []}
 
 _DATE = (
     "[0-9]{4}-((0[13578]|1[02])-(0[1-9]|[12][0-9]|3[01])|(0[469]|11)-(0[1-9]|[12][0-9]|30)"
@@ -73,7 +73,7 @@ _FORMATS: Mapping[str, str] = {
 }
 #: No halves of characters among them.
 _ESCAPE = r'\\(["\\\/bfnrt]|u([0-9a-ce-f][0-9a-f]|d[0-7])[0-9a-f]{2})'
-_UNBOUND = {"integer": INTEGER, "number": NUMBER}
+_UNBOUNDED = {"integer": INTEGER, "number": NUMBER}
 _PLAIN = r'[^"\\\x00-\x1f]'
 #: What ends the text of a string, or may not stand in it.
 _NOT_PLAIN = ('"', "\\", *(chr(code) for code in range(0x20)))
@@ -86,260 +86,282 @@ class SchemaTree:
     def __init__(
         self, root: Any, prefix: str, rules: dict[str, Node], body: Callable[[str], Node]
     ) -> None:
-        told = root.get("x-guidance") or {} if isinstance(root, Mapping) else {}
-        self._lenient = bool(told.get("lenient"))
-        self._comma = Text(told.get("item_separator", _LAYOUT[0]))
-        self._colon = told.get("key_separator", _LAYOUT[1])
+        guidance = root.get("x-guidance") or {} if isinstance(root, Mapping) else {}
+        self._lenient = bool(guidance.get("lenient"))
+        self._comma = Text(guidance.get("item_separator", _DEFAULT_SEPARATORS[0]))
+        self._colon = guidance.get("key_separator", _DEFAULT_SEPARATORS[1])
         self._root = root
         self._prefix = prefix
         self._body = body
-        self._objects = 0
+        self._object_count = 0
         self._rules = rules
 
-    def start(self) -> Rule:
+    def start(self) -> RuleRef:
         """The whole. Raises ``Unreadable``."""
-        return self._rule("root", lambda: self._of(self._root))
+        return self._rule("root", lambda: self._node(self._root))
 
-    def _rule(self, name: str, write: Callable[[], Node]) -> Rule:
+    def _rule(self, name: str, write: Callable[[], Node]) -> RuleRef:
         """What is written once, and may stand in itself."""
-        return self._shared(f"{self._prefix}_{name}", write)
+        return self._shared_rule(f"{self._prefix}_{name}", write)
 
-    def _shared(self, name: str, write: Callable[[], Node]) -> Rule:
+    def _shared_rule(self, name: str, write: Callable[[], Node]) -> RuleRef:
         """The same for every schema."""
         if name not in self._rules:
             self._rules[name] = Text("")
             self._rules[name] = write()
-        return Rule(name)
+        return RuleRef(name)
 
-    def _of(self, schema: Any) -> Node:
+    def _node(self, schema: Any) -> Node:
         if schema is True:
-            return self._anything()
+            return self._any_value()
         if not isinstance(schema, Mapping):
-            raise Unreadable("nothing follows that")
-        said = {key: value for key, value in schema.items() if key not in _SAID}
+            raise UnsupportedGrammar("nothing follows that")
+        keywords = {key: value for key, value in schema.items() if key not in _ANNOTATIONS}
         try:
-            return self._formed(said)
-        except Unreadable:
+            return self._by_keyword(keywords)
+        except UnsupportedGrammar:
             if not self._lenient:
                 raise
         try:
-            return self._typed({"type": said.get("type", "object" if "properties" in said else [])})
-        except Unreadable:
-            return self._anything()
+            return self._by_type(
+                {"type": keywords.get("type", "object" if "properties" in keywords else [])}
+            )
+        except UnsupportedGrammar:
+            return self._any_value()
 
     # --- any value -------------------------------------------------------------------------------
 
-    def _anything(self) -> Rule:
+    def _any_value(self) -> RuleRef:
         kinds = ("object", "array", "string", "number", "boolean", "null")
-        return self._rule("any", lambda: Choice(tuple(self._kind(kind, {}) for kind in kinds)))
+        return self._rule(
+            "any", lambda: Choice(tuple(self._single_type(kind, {}) for kind in kinds))
+        )
 
-    def _formed(self, said: Schema) -> Node:
-        form = next((form for form in self._forms if form in said), None)
-        if form is None:
-            return self._typed(said)
-        if besides := said.keys() - {form, "type"}:
-            raise Unreadable(f"{sorted(besides)} beside {form}")
-        if "type" in said and form not in ("enum", "const"):
-            return self._of(self._narrowed({form: said[form]}, _kinds(said)))
-        return self._forms[form](self, said)
+    def _by_keyword(self, schema: Schema) -> Node:
+        keyword = next((form for form in self._keyword_methods if form in schema), None)
+        if keyword is None:
+            return self._by_type(schema)
+        if others := schema.keys() - {keyword, "type"}:
+            raise UnsupportedGrammar(f"{sorted(others)} beside {keyword}")
+        if "type" in schema and keyword not in ("enum", "const"):
+            return self._node(self._restrict_types({keyword: schema[keyword]}, _types(schema)))
+        return self._keyword_methods[keyword](self, schema)
 
-    def _narrowed(self, schema: Any, kinds: Sequence[str]) -> Schema:
+    def _restrict_types(self, schema: Any, types: Sequence[str]) -> Schema:
         """What of a schema is of these types; an ``enum`` of nothing, if nothing is."""
         if schema is True:
-            return {"type": kinds}
+            return {"type": types}
         if not isinstance(schema, Mapping):
-            return _NOTHING
+            return _NO_VALUES
         if "$ref" in schema:
-            return self._narrowed(self._defined(schema["$ref"])[1], kinds)
+            return self._restrict_types(self._resolve(schema["$ref"])[1], types)
         for form in ("anyOf", "oneOf", "allOf"):
             if form in schema:
-                arms = [self._narrowed(arm, kinds) for arm in schema[form]]
-                return {**schema, form: [arm for arm in arms if arm != _NOTHING]}
+                arms = [self._restrict_types(arm, types) for arm in schema[form]]
+                return {**schema, form: [arm for arm in arms if arm != _NO_VALUES]}
         shared = [
             kind
-            for kind in _kinds(schema) or kinds
-            if kind in kinds or (kind == "integer" and "number" in kinds)
+            for kind in _types(schema) or types
+            if kind in types or (kind == "integer" and "number" in types)
         ]
-        return {**schema, "type": shared} if shared else _NOTHING
+        return {**schema, "type": shared} if shared else _NO_VALUES
 
-    def _reference(self, said: Schema) -> Node:
-        if said["$ref"] == "#":
+    def _reference(self, schema: Schema) -> Node:
+        if schema["$ref"] == "#":
             return self.start()
-        name, defined = self._defined(said["$ref"])
-        return self._rule(name, lambda: self._of(defined))
+        name, defined = self._resolve(schema["$ref"])
+        return self._rule(name, lambda: self._node(defined))
 
-    def _defined(self, reference: str) -> tuple[str, Any]:
+    def _resolve(self, reference: str) -> tuple[str, Any]:
         """What a reference means, and a name for it."""
         found = _REFERENCE.match(str(reference))
         section = self._root.get(found[1], {}) if found else {}
         if found is None or found[2] not in section:
-            raise Unreadable(f"a reference to {reference}")
+            raise UnsupportedGrammar(f"a reference to {reference}")
         return f"{found[1].strip('$')}_{list(section).index(found[2])}", section[found[2]]
 
-    def _values(self, said: Schema) -> Node:
-        values = said["enum"] if "enum" in said else [said["const"]]
-        if "type" in said:
-            kinds = _kinds(said)
-            values = [value for value in values if _is_one(value, kinds)]
-        return _choice([Text(self._written(value)) for value in values])
+    def _values(self, schema: Schema) -> Node:
+        values = schema["enum"] if "enum" in schema else [schema["const"]]
+        if "type" in schema:
+            kinds = _types(schema)
+            values = [value for value in values if _has_type(value, kinds)]
+        return _choice([Text(self._dump(value)) for value in values])
 
-    def _written(self, value: Any) -> str:
+    def _dump(self, value: Any) -> str:
         layout = (self._comma.text, self._colon)
         return json.dumps(value, ensure_ascii=False, separators=layout)
 
-    def _either(self, said: Schema) -> Node:
+    def _any_of(self, schema: Schema) -> Node:
         """llguidance takes ``oneOf`` where its arms have nothing in common."""
-        return _choice([self._of(arm) for arm in said["anyOf" if "anyOf" in said else "oneOf"]])
+        return _choice(
+            [self._node(arm) for arm in schema["anyOf" if "anyOf" in schema else "oneOf"]]
+        )
 
-    def _all(self, said: Schema) -> Node:
-        if len(said["allOf"]) != 1:
-            raise Unreadable("several schemas at once")
-        return self._of(said["allOf"][0])
+    def _all_of(self, schema: Schema) -> Node:
+        if len(schema["allOf"]) != 1:
+            raise UnsupportedGrammar("several schemas at once")
+        return self._node(schema["allOf"][0])
 
-    _forms: Mapping[str, Callable[[SchemaTree, Schema], Node]] = {
+    _keyword_methods: Mapping[str, Callable[[SchemaTree, Schema], Node]] = {
         "$ref": _reference,
         "enum": _values,
         "const": _values,
-        "anyOf": _either,
-        "oneOf": _either,
-        "allOf": _all,
+        "anyOf": _any_of,
+        "oneOf": _any_of,
+        "allOf": _all_of,
     }
 
-    def _typed(self, said: Schema) -> Node:
-        kinds = _kinds(said)
-        unknown = said.keys() - frozenset({"type"}).union(*(_OF[kind] for kind in kinds))
+    def _by_type(self, schema: Schema) -> Node:
+        kinds = _types(schema)
+        unknown = schema.keys() - frozenset({"type"}).union(
+            *(_TYPE_KEYWORDS[kind] for kind in kinds)
+        )
         if unknown and not self._lenient:
-            raise Unreadable(f"{sorted(unknown)} cannot be held to")
+            raise UnsupportedGrammar(f"{sorted(unknown)} cannot be held to")
         if not kinds:
-            return self._anything()
-        return _choice([self._kind(kind, said) for kind in kinds])
+            return self._any_value()
+        return _choice([self._single_type(kind, schema) for kind in kinds])
 
-    def _kind(self, kind: str, said: Schema) -> Node:
+    def _single_type(self, kind: str, schema: Schema) -> Node:
         match kind:
             case "object":
-                return self._object(said)
+                return self._object(schema)
             case "array":
-                return self._array(said)
+                return self._array(schema)
             case "string":
-                return self._string(said)
+                return self._string(schema)
             case "boolean":
                 return Choice((Text("true"), Text("false")))
             case "null":
                 return Text("null")
-        if bounds := {key: said[key] for key in _BOUNDS & said.keys()}:
+        if bounds := {key: schema[key] for key in _BOUNDS & schema.keys()}:
             return _number(kind, bounds)
-        return self._shared(f"json_{kind}", lambda: regex(_UNBOUND[kind]))
+        return self._shared_rule(f"json_{kind}", lambda: parse_regex(_UNBOUNDED[kind]))
 
     # --- texts and numbers -----------------------------------------------------------------------
 
-    def _string(self, said: Schema) -> Node:
-        asked = [key for key in ("pattern", "format", *_LENGTHS) if key in said]
-        if not asked:
-            return self._shared("json_string", _text)
-        if asked == ["pattern"]:
-            body = self._pattern(said["pattern"])
-        elif asked == ["format"] and said["format"] in _FORMATS:
-            name = said["format"]
-            body = self._shared(f"json_{name.replace('-', '_')}", lambda: regex(_FORMATS[name]))
-        elif _LENGTHS.issuperset(asked):
-            char = regex(f"{_PLAIN}|{_ESCAPE}")
-            body = Times(char, _count(said, "minLength") or 0, _count(said, "maxLength"))
+    def _string(self, schema: Schema) -> Node:
+        keywords = [key for key in ("pattern", "format", *_LENGTHS) if key in schema]
+        if not keywords:
+            return self._shared_rule("json_string", _any_string)
+        if keywords == ["pattern"]:
+            body = self._pattern(schema["pattern"])
+        elif keywords == ["format"] and schema["format"] in _FORMATS:
+            name = schema["format"]
+            body = self._shared_rule(
+                f"json_{name.replace('-', '_')}", lambda: parse_regex(_FORMATS[name])
+            )
+        elif _LENGTHS.issuperset(keywords):
+            char = parse_regex(f"{_PLAIN}|{_ESCAPE}")
+            body = Repeat(
+                char, _count_bound(schema, "minLength") or 0, _count_bound(schema, "maxLength")
+            )
         else:
-            raise Unreadable(f"a text of which {asked} are asked")
-        return Row((Text('"'), body, Text('"')))
+            raise UnsupportedGrammar(f"a text of which {keywords} are asked")
+        return Concatenation((Text('"'), body, Text('"')))
 
     def _pattern(self, pattern: str) -> Node:
         """For the whole text, which is one way to have it somewhere within."""
         try:
             return self._body(regex_rule(pattern, JSON))
         except Unwritable as reason:
-            raise Unreadable(str(reason)) from None
+            raise UnsupportedGrammar(str(reason)) from None
 
     # --- lists and objects -----------------------------------------------------------------------
 
-    def _array(self, said: Schema) -> Node:
-        first = [self._of(item) for item in said.get("prefixItems", ())]
+    def _array(self, schema: Schema) -> Node:
+        first = [self._node(item) for item in schema.get("prefixItems", ())]
         # fewer than those that are told apart would do as well
-        least, most = max(_count(said, "minItems") or 0, len(first)), _count(said, "maxItems")
-        items = said.get("items", True)
+        least, most = (
+            max(_count_bound(schema, "minItems") or 0, len(first)),
+            _count_bound(schema, "maxItems"),
+        )
+        items = schema.get("items", True)
         if items is False and (most is None or most > len(first)):
             most = len(first)
         if most is not None and most < least:
-            raise Unreadable("more items than there may be")
-        more = None if most == len(first) else self._of(items)
-        return Row((Text("["), self._row(first, more, least, most), Text("]")))
+            raise UnsupportedGrammar("more items than there may be")
+        more = None if most == len(first) else self._node(items)
+        return Concatenation((Text("["), self._items(first, more, least, most), Text("]")))
 
-    def _row(self, first: Sequence[Node], more: Node | None, least: int, most: int | None) -> Node:
+    def _items(
+        self, first: Sequence[Node], more: Node | None, least: int, most: int | None
+    ) -> Node:
         """Items with commas between: those that are told apart, and more of one kind."""
-        said = [part for node in first for part in (self._comma, node)][1:]
+        parts = [part for node in first for part in (self._comma, node)][1:]
         if more is None:
-            return Row(tuple(said))
-        one = Row((self._comma, more))
+            return Concatenation(tuple(parts))
+        one = Concatenation((self._comma, more))
         if first:
             rest = None if most is None else most - len(first)
-            return Row((*said, Times(one, least - len(first), rest)))
-        several = Times(one, max(0, least - 1), None if most is None else most - 1)
-        return Times(Row((more, several)), min(least, 1), 1)
+            return Concatenation((*parts, Repeat(one, least - len(first), rest)))
+        several = Repeat(one, max(0, least - 1), None if most is None else most - 1)
+        return Repeat(Concatenation((more, several)), min(least, 1), 1)
 
-    def _object(self, said: Schema) -> Node:
-        properties, required = said.get("properties") or {}, {*(said.get("required") or ())}
+    def _object(self, schema: Schema) -> Node:
+        properties, required = schema.get("properties") or {}, {*(schema.get("required") or ())}
         if not required <= properties.keys():
-            raise Unreadable("a property that must be there, and is not told of")
+            raise UnsupportedGrammar("a property that must be there, and is not told of")
         if not properties:
-            return self._map(said.get("additionalProperties", True))
+            return self._map(schema.get("additionalProperties", True))
         members = [
-            (Row((Text(self._written(key) + self._colon), self._of(inner))), key in required)
+            (
+                Concatenation((Text(self._dump(key) + self._colon), self._node(inner))),
+                key in required,
+            )
             for key, inner in properties.items()
             if inner is not False or key in required
         ]
-        return Row((Text("{"), self._members(members), Text("}")))
+        return Concatenation((Text("{"), self._members(members), Text("}")))
 
     def _map(self, value: Any) -> Node:
         if value is False:
             return Text("{}")
-        member = Row((self._shared("json_string", _text), Text(self._colon), self._of(value)))
-        return Row((Text("{"), self._row((), member, 0, None), Text("}")))
+        member = Concatenation(
+            (self._shared_rule("json_string", _any_string), Text(self._colon), self._node(value))
+        )
+        return Concatenation((Text("{"), self._items((), member, 0, None), Text("}")))
 
     def _members(self, members: Sequence[tuple[Node, bool]]) -> Node:
         """Members in their order, each with whether it must be there: any may be the first up to
         the one that must be."""
-        self._objects += 1
-        number, arms = self._objects, list[Node]()
+        self._object_count += 1
+        number, arms = self._object_count, list[Node]()
 
         def behind(at: int) -> Node:
             if at == len(members):
                 return Text("")
             member, must = members[at]
-            one = Row((self._comma, member))
+            one = Concatenation((self._comma, member))
             rest = self._rule(f"{number}_{at + 1}", partial(behind, at + 1))
-            return Row((one if must else Times(one, 0, 1), rest))
+            return Concatenation((one if must else Repeat(one, 0, 1), rest))
 
         for at, (member, must) in enumerate(members):
             rest = self._rule(f"{number}_{at + 1}", partial(behind, at + 1))
-            arms.append(Row((member, rest)))
+            arms.append(Concatenation((member, rest)))
             if must:
                 return _choice(arms)
         return _choice([*arms, Text("")])
 
 
-def _count(said: Schema, key: str) -> int | None:
-    count = said.get(key)
-    if count is not None and not (isinstance(count, int) and 0 <= count <= MOST):
-        raise Unreadable("more than can be counted")
+def _count_bound(schema: Schema, key: str) -> int | None:
+    count = schema.get(key)
+    if count is not None and not (isinstance(count, int) and 0 <= count <= MAX_COUNT):
+        raise UnsupportedGrammar("more than can be counted")
     return count
 
 
 def _choice(arms: Sequence[Node]) -> Node:
     if not arms:
-        raise Unreadable("no value is left")
+        raise UnsupportedGrammar("no value is left")
     return arms[0] if len(arms) == 1 else Choice(tuple(arms))
 
 
-def _text() -> Node:
+def _any_string() -> Node:
     """Any string; what no text may have in it cannot come about across what is escaped."""
-    plain = Anything(_NOT_PLAIN)
-    escaped = Times(Row((regex(_ESCAPE), plain)), 0, None)
-    return Row((Text('"'), plain, escaped, Text('"')))
+    plain = AnyText(_NOT_PLAIN)
+    escaped = Repeat(Concatenation((parse_regex(_ESCAPE), plain)), 0, None)
+    return Concatenation((Text('"'), plain, escaped, Text('"')))
 
 
 def _number(kind: str, bounds: Mapping[str, Any]) -> Node:
@@ -352,28 +374,28 @@ def _number(kind: str, bounds: Mapping[str, Any]) -> Node:
     low, over = max(lows, default=(None, False))
     high, under = max(highs, default=(None, False))
     if any(bound is not None and bound != int(bound) for bound in (low, high)):
-        raise Unreadable("a bound between two whole numbers")
+        raise UnsupportedGrammar("a bound between two whole numbers")
     low, high = (None if low is None else int(low)), (None if high is None else -int(high))
     if kind == "number":
-        return numbers(low, high, over=over, under=under)
+        return numbers(low, high, exclude_low=over, exclude_high=under)
     low = low + 1 if low is not None and over else low
     return integers(low, high - 1 if high is not None and under else high)
 
 
-def _kinds(said: Schema) -> list[str]:
-    kind = said.get("type")
+def _types(schema: Schema) -> list[str]:
+    kind = schema.get("type")
     if kind is None:
-        found = [kind for kind in _MEANT if said.keys() & _OF[kind]]
+        found = [kind for kind in _INFERRED_TYPES if schema.keys() & _TYPE_KEYWORDS[kind]]
         if len(found) > 1:
-            raise Unreadable("it does not say of which type it is")
+            raise UnsupportedGrammar("it does not say of which type it is")
         return found
     kinds = [kind] if isinstance(kind, str) else [*kind]
-    if not _OF.keys() >= {*kinds}:
-        raise Unreadable(f"the type {kind}")
+    if not _TYPE_KEYWORDS.keys() >= {*kinds}:
+        raise UnsupportedGrammar(f"the type {kind}")
     return kinds
 
 
-def _is_one(value: Any, kinds: Sequence[str]) -> bool:
+def _has_type(value: Any, kinds: Sequence[str]) -> bool:
     match value:
         case bool():
             return "boolean" in kinds

@@ -20,7 +20,7 @@ def read(ids: list[int], sampling: Sampling, *, room: int = 100, step: int = 1) 
     endings = StopConditions(TOKENIZER, sampling, room)
     chunks = []
     for at in range(0, len(ids), step):
-        if endings.over:
+        if endings.finished:
             break
         chunk = endings.feed(TokenLogprob(id, -0.5) for id in ids[at : at + step])
         if chunk is not None:

@@ -20,7 +20,7 @@ def run(pieces: list[bytes], stops: tuple[str, ...]) -> tuple[bytes, StopStrings
         held.append(piece)
         for _ in range(machine.feed(piece)):
             gone += held.pop(0)
-        if machine.found:
+        if machine.matched_stop:
             break
     return gone, machine
 
@@ -34,11 +34,11 @@ def test_any_cutting_of_the_text_stops_at_the_same_place(
     gone, machine = run([spelled[i:j] for i, j in pairwise(places)], tuple(stops))
     ends = [(at + len(stop), at, stop) for stop in stops if (at := text.find(stop)) >= 0]
     if not ends:
-        assert machine.found is None
+        assert machine.matched_stop is None
         assert spelled.startswith(gone)
         return
     _, at, stop = min(ends)
-    assert machine.found == stop
+    assert machine.matched_stop == stop
     assert spelled.startswith(gone)
     rest = text[:at].encode()[len(gone) :]
     assert machine.tail == rest.decode("utf-8", "ignore")
@@ -48,7 +48,7 @@ def test_any_cutting_of_the_text_stops_at_the_same_place(
 def test_no_more_is_held_back_than_a_stop_string_less_a_byte(text: str, stop: str) -> None:
     pieces = [bytes([byte]) for byte in text.encode()]
     gone, machine = run(pieces, (stop,))
-    if machine.found is None:
+    if machine.matched_stop is None:
         assert len(pieces) - len(gone) < len(stop.encode())
 
 
@@ -60,18 +60,18 @@ def test_holds_back_only_what_may_become_a_stop_string() -> None:
 def test_tokens_in_the_stop_string_never_go() -> None:
     machine = StopStrings(("END",))
     assert [machine.feed(piece) for piece in (b"go ", b"on E", b"N", b"D more")] == [1, 0, 0, 0]
-    assert (machine.found, machine.tail) == ("END", "on ")
+    assert (machine.matched_stop, machine.tail) == ("END", "on ")
 
 
 def test_the_first_to_end_however_the_tokens_come() -> None:
     for pieces in ([b"xabcd"], [b"xa", b"bc", b"d"], [b"x", b"a", b"b", b"c", b"d"]):
         _, machine = run(pieces, ("abc", "b", "zz"))
-        assert machine.found == "b"
+        assert machine.matched_stop == "b"
 
 
 def test_the_longest_of_those_that_end_together() -> None:
     _, machine = run([b"xabc"], ("bc", "abc", "c"))
-    assert (machine.found, machine.tail) == ("abc", "x")
+    assert (machine.matched_stop, machine.tail) == ("abc", "x")
 
 
 def test_silent_tokens_pass() -> None:

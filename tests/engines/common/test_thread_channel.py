@@ -7,7 +7,7 @@ import threading
 
 import pytest
 
-from antiphon.engines.common.thread_channel import ThreadChannel, joined
+from antiphon.engines.common.thread_channel import ThreadChannel, merge_chunks
 from antiphon.errors import BackendError
 from antiphon.tokens import Chunk
 
@@ -22,8 +22,8 @@ async def test_what_a_thread_gives_arrives_in_order() -> None:
 
     def give() -> None:
         for id in range(500):
-            assert handover.give(Chunk((id,)))
-        handover.give(Chunk(finish="stop"))
+            assert handover.send(Chunk((id,)))
+        handover.send(Chunk(finish="stop"))
 
     thread = threading.Thread(target=give)
     thread.start()
@@ -35,16 +35,16 @@ async def test_what_a_thread_gives_arrives_in_order() -> None:
 
 async def test_what_came_meanwhile_is_one_chunk() -> None:
     handover = ThreadChannel(asyncio.get_running_loop())
-    handover.give(Chunk(cached_tokens=7))
-    handover.give(Chunk((1,)))
-    handover.give(Chunk((2,), finish="length"))
+    handover.send(Chunk(cached_tokens=7))
+    handover.send(Chunk((1,)))
+    handover.send(Chunk((2,), finish="length"))
     assert await read(handover) == [Chunk((1, 2), finish="length", cached_tokens=7)]
 
 
 async def test_a_failure_comes_after_what_came_before_it() -> None:
     handover = ThreadChannel(asyncio.get_running_loop())
-    handover.give(Chunk((1,)))
-    handover.give(BackendError("over"))
+    handover.send(Chunk((1,)))
+    handover.send(BackendError("over"))
     chunks = handover.__aiter__()
     assert await anext(chunks) == Chunk((1,))
     with pytest.raises(BackendError, match="over"):
@@ -55,11 +55,11 @@ def test_nobody_reads_when_the_loop_is_closed() -> None:
     loop = asyncio.new_event_loop()
     handover = ThreadChannel(loop)
     loop.close()
-    assert not handover.give(Chunk((1,)))
+    assert not handover.send(Chunk((1,)))
 
 
 def test_nothing_joined_is_nothing() -> None:
-    assert joined([]) is None
+    assert merge_chunks([]) is None
 
 
 async def test_what_failed_is_the_cause_of_what_is_raised() -> None:

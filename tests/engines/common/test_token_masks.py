@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.engines.common.token_masks import Grammars, check_grammar
+from antiphon.engines.common.token_masks import TokenMaskFactory, check_grammar
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.errors import BackendError, InvalidRequest, SetupError
 from antiphon.tokens import Constraint
@@ -19,15 +19,15 @@ SIZE = 1000  # more than there are tokens, as embeddings often are
 def spell(lark: str) -> str:
     """What a model writes that takes the first token it may."""
     tokenizer = read_folder(FOLDER).tokenizer
-    grammars = Grammars(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
+    grammars = TokenMaskFactory(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
     mask = grammars.mask(check_grammar(Constraint(lark), "transformers"))
     written = b""
     for _ in range(40):
-        forbidden = mask.forbidden()
+        forbidden = mask.forbidden_tokens()
         assert forbidden.shape == (SIZE,) and forbidden[tokenizer.size :].all()
         token = int(forbidden.argmin())
         assert not forbidden[token]
-        mask.take(token)
+        mask.accept(token)
         if token in tokenizer.end_ids:
             return written.decode()
         written += tokenizer.piece(token)
@@ -51,19 +51,19 @@ def test_a_text_that_looks_like_a_control_token_is_spelled(text: str) -> None:
 
 def test_every_end_token_ends_a_complete_grammar() -> None:
     tokenizer = read_folder(FOLDER).tokenizer
-    grammars = Grammars(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
+    grammars = TokenMaskFactory(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
     mask = grammars.mask(check_grammar(Constraint('start: "a"'), "transformers"))
-    mask.take(tokenizer.encode("a", special=False)[0])
-    allowed = {token for token, no in enumerate(mask.forbidden()) if not no}
+    mask.accept(tokenizer.encode("a", special=False)[0])
+    allowed = {token for token, no in enumerate(mask.forbidden_tokens()) if not no}
     assert allowed == tokenizer.end_ids
 
 
 def test_a_token_that_may_not_come_is_a_failure() -> None:
     tokenizer = read_folder(FOLDER).tokenizer
-    grammars = Grammars(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
+    grammars = TokenMaskFactory(FOLDER / "tokenizer.json", SIZE, sorted(tokenizer.end_ids))
     mask = grammars.mask(check_grammar(Constraint('start: "a"'), "transformers"))
     with pytest.raises(BackendError, match="grammar failed"):
-        mask.take(tokenizer.encode("b", special=False)[0])
+        mask.accept(tokenizer.encode("b", special=False)[0])
 
 
 def test_a_grammar_that_is_none_is_refused() -> None:

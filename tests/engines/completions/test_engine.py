@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 
 from antiphon.engines.base import LoadOptions, Sampling
-from antiphon.engines.completions.constraints import WORDS, ConstraintEncoder
-from antiphon.engines.completions.engine import Completions, load
+from antiphon.engines.completions.constraints import SYNTAXES, ConstraintEncoder
+from antiphon.engines.completions.engine import CompletionsEngine, load
 from antiphon.engines.completions.servers import FLAVOURS
 from antiphon.engines.completions.stream_parser import (
-    LlamaPieces,
-    SglangPieces,
+    LlamaParser,
+    SglangParser,
     StreamRequest,
-    TrtllmPieces,
-    VllmPieces,
+    TensorrtParser,
+    VllmParser,
 )
 from antiphon.engines.huggingface.model_folder import read_folder
 from antiphon.engines.llama.partial_tokens import PartialTokens
@@ -47,12 +47,12 @@ def flavour_of(shape: str) -> str:
 @asynccontextmanager
 async def connected(
     shape: str, scripted: ScriptedEngine | None = None
-) -> AsyncIterator[tuple[Completions, list[dict[str, Any]]]]:
+) -> AsyncIterator[tuple[CompletionsEngine, list[dict[str, Any]]]]:
     """An engine over a server that plays one without a model."""
     scripted = scripted or ScriptedEngine([TEXT], card=CARD, chunk=3)
     async with serving(SHAPES[shape], scripted) as (url, bodies):
         row = FLAVOURS[flavour_of(shape)]
-        engine = Completions(Upstream(url), "m", row, ByteTokenizer(), CARD)
+        engine = CompletionsEngine(Upstream(url), "m", row, ByteTokenizer(), CARD)
         try:
             yield engine, bodies
         finally:
@@ -203,20 +203,20 @@ EBNF = 'root ::= r_start\nr_start ::= "a"'
     ],
 )
 def test_constraints_in_each_ones_terms(flavour: str, kind: str, field: str, value: object) -> None:
-    (words,) = (each for each in WORDS[flavour] if each.kind == kind)
-    held = ConstraintEncoder(words, ByteTokenizer()).said(Sampling(max_tokens=9, constraint=LARK))
-    written = FLAVOURS[flavour].written(asked(held=held))
+    (words,) = (each for each in SYNTAXES[flavour] if each.kind == kind)
+    held = ConstraintEncoder(words, ByteTokenizer()).encode(Sampling(max_tokens=9, constraint=LARK))
+    written = FLAVOURS[flavour].encode(asked(held=held))
     assert written.get("sampling_params", written)[field] == value
 
 
 @pytest.mark.requirement("VN-37", "VN-45")
 def test_what_only_some_take() -> None:
     more = {"priority": 2, "cache_salt": "s", "adapter": "lora"}
-    vllm = FLAVOURS["vllm"].written(asked(**more, logprobs=3, extra={"x": 1}))
+    vllm = FLAVOURS["vllm"].encode(asked(**more, logprobs=3, extra={"x": 1}))
     expected = {"priority": 2, "cache_salt": "s", "model": "lora", "vllm_xargs": {"x": 1}}
     assert {key: vllm[key] for key in expected} == expected
     assert (vllm["logprobs"], vllm["return_tokens_as_token_ids"]) == (3, True)
-    sglang = FLAVOURS["sglang"].written(asked(**more, logprobs=3))
+    sglang = FLAVOURS["sglang"].encode(asked(**more, logprobs=3))
     expected = {"priority": -2, "extra_key": "s", "lora_path": "lora", "top_logprobs_num": 3}
     assert {key: sglang[key] for key in expected} == expected
 
@@ -228,8 +228,8 @@ def asked(*, held: Mapping[str, Any] | None = None, **sampling: Any) -> StreamRe
         prompt=PROMPT,
         sampling=Sampling(**{"max_tokens": 9, **sampling}),
         tokenizer=tokenizer,
-        withheld=PartialTokens(tokenizer),
-        held=held or {},
+        partial_tokens=PartialTokens(tokenizer),
+        constraint_fields=held or {},
     )
 
 
@@ -237,16 +237,16 @@ def asked(*, held: Mapping[str, Any] | None = None, **sampling: Any) -> StreamRe
     ("kind", "lark"), [(None, "a"), ("schema", '"a"'), ("ebnf", '"a" & "b"'), ("lark", "/(/")]
 )
 def test_grammars_it_cannot_take_are_refused(kind: str | None, lark: str) -> None:
-    words = next((each for each in WORDS["vllm"] if each.kind == kind), None)
+    words = next((each for each in SYNTAXES["vllm"] if each.kind == kind), None)
     worded = ConstraintEncoder(words, ByteTokenizer())
     with pytest.raises(InvalidRequest):
-        worded.said(Sampling(max_tokens=5, constraint=Constraint(f"start: {lark}")))
+        worded.encode(Sampling(max_tokens=5, constraint=Constraint(f"start: {lark}")))
 
 
 # --- what is answered ----------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("kind", [VllmPieces, TrtllmPieces, SglangPieces, LlamaPieces])
+@pytest.mark.parametrize("kind", [VllmParser, TensorrtParser, SglangParser, LlamaParser])
 @pytest.mark.parametrize(
     "payload",
     [b"nonsense", b"[]", b'{"error": {"message": "no", "code": 500}}', b'{"error": "no"}', b"\xff"],
@@ -259,11 +259,11 @@ def test_nonsense_and_errors_raise(kind: Any, payload: bytes) -> None:
 def test_a_server_that_tells_no_ids_is_noticed() -> None:
     payload = b'{"choices": [{"text": "a", "finish_reason": null}]}'
     with pytest.raises(BackendError, match="no token ids"):
-        VllmPieces(asked()).feed(payload)
+        VllmParser(asked()).feed(payload)
 
 
 @pytest.mark.parametrize(
-    ("kind", "reason"), [(VllmPieces, "abort"), (VllmPieces, "error"), (TrtllmPieces, "timeout")]
+    ("kind", "reason"), [(VllmParser, "abort"), (VllmParser, "error"), (TensorrtParser, "timeout")]
 )
 def test_what_the_server_gave_up_is_not_complete(kind: Any, reason: str) -> None:
     payload = json.dumps({"choices": [{"token_ids": [97], "finish_reason": reason}]}).encode()
@@ -275,7 +275,7 @@ def test_logprobs_that_do_not_go_with_the_tokens_are_not_known() -> None:
     """No token is lost with them."""
     told = {"token_logprobs": [-1.0], "top_logprobs": [{"token_id:97": -1.0}]}
     choice = {"token_ids": [97, 98], "finish_reason": None, "logprobs": told}
-    found = VllmPieces(asked(logprobs=1)).feed(json.dumps({"choices": [choice]}).encode()).tokens
+    found = VllmParser(asked(logprobs=1)).feed(json.dumps({"choices": [choice]}).encode()).tokens
     assert [(each.id, each.logprob, each.top) for each in found] == [
         (97, -9999.0, ()),
         (98, -9999.0, ()),
@@ -286,25 +286,25 @@ def test_an_abort_of_sglang_is_an_error() -> None:
     reason = {"type": "abort", "message": "The input is too long.", "status_code": 400}
     payload = json.dumps({"output_ids": [], "meta_info": {"finish_reason": reason}}).encode()
     with pytest.raises(BackendError) as raised:
-        SglangPieces(asked()).feed(payload)
+        SglangParser(asked()).feed(payload)
     assert raised.value.code == "context_length_exceeded"
 
 
 def test_more_tokens_than_a_character_has_are_not_looked_for() -> None:
-    pieces = LlamaPieces(asked())
+    pieces = LlamaParser(asked())
     told = {"content": "é" * 5000, "tokens": [169], "tokens_predicted": 9000}
     assert [each.id for each in pieces.feed(json.dumps(told).encode()).tokens] == [169]
 
 
 def test_tokens_of_a_character_that_was_cut_are_counted() -> None:
-    pieces = LlamaPieces(asked())
+    pieces = LlamaParser(asked())
     for told in ({"content": "a", "tokens": [97], "tokens_predicted": 1}, {"tokens_predicted": 4}):
         piece = pieces.feed(json.dumps({**told, "stop": "tokens" not in told}).encode())
     assert (piece.tokens, piece.reason, piece.untold) == ([], "stop", 3)
 
 
 def test_ids_that_llama_server_withholds_are_found() -> None:
-    pieces = LlamaPieces(asked(logprobs=0))
+    pieces = LlamaParser(asked(logprobs=0))
     unicorn = list("🦄".encode())
     told = {"content": "🦄", "tokens": unicorn[-1:], "tokens_predicted": 4}
     told["completion_probabilities"] = [{"id": unicorn[-1], "logprob": None}]
@@ -326,7 +326,7 @@ def test_ids_that_llama_server_withholds_are_found() -> None:
 async def test_servers_that_fail(answer: Answer, says: str) -> None:
     async with fake(v1__completions=answer) as playing:
         upstream = Upstream(playing.url)
-        engine = Completions(upstream, "m", FLAVOURS["vllm"], ByteTokenizer(), CARD)
+        engine = CompletionsEngine(upstream, "m", FLAVOURS["vllm"], ByteTokenizer(), CARD)
         with pytest.raises(BackendError, match=says):
             async for _ in engine.generate(PROMPT, Sampling(max_tokens=5)):
                 pass
@@ -381,7 +381,7 @@ async def test_in_what_words_it_takes_constraints_is_found_by_asking(
         engines = serving(SHAPES[flavour], ScriptedEngine(), root=str(folder), takes=takes)
         async with engines as (url, _):
             engine = await load(url, LoadOptions(name="tiny"))
-        can, known = engine.capabilities, {words.kind for words in WORDS[flavour]}
+        can, known = engine.capabilities, {words.kind for words in SYNTAXES[flavour]}
         assert can.constraints is (kind == "lark" and kind in known)
         assert (can.grammars is not None) is (kind == "ebnf" and kind in known)
         assert can.schemas is (kind == "schema" and kind in known)

@@ -11,13 +11,13 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from antiphon.backends.local.backend import Local
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import LoadOptions, MeasuresImages, Sampling
-from antiphon.engines.completions.constraints import WORDS
-from antiphon.engines.completions.engine import Completions, load
-from antiphon.engines.completions.images import eyes_of
+from antiphon.engines.completions.constraints import SYNTAXES
+from antiphon.engines.completions.engine import CompletionsEngine, load
+from antiphon.engines.completions.images import image_encoder
 from antiphon.engines.completions.servers import FLAVOURS
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.backend_check import CHECKS as BACKEND_CHECKS
@@ -49,7 +49,7 @@ each_server = pytest.mark.parametrize("kind", SEEING)
 
 
 @asynccontextmanager
-async def connected(kind: str, **more: Any) -> AsyncIterator[tuple[Completions, list[Any]]]:
+async def connected(kind: str, **more: Any) -> AsyncIterator[tuple[CompletionsEngine, list[Any]]]:
     """An engine over a server without a model, which answers with the prompt that it has seen."""
     echo = ScriptedEngine(lambda prompt: prompt, special=["<image>"], card=CARD, chunk=7)
     async with serving(SHAPES[kind], echo, sees=True, takes=("schema", "{}")) as (url, bodies):
@@ -60,15 +60,15 @@ async def connected(kind: str, **more: Any) -> AsyncIterator[tuple[Completions, 
             await engine.close()
 
 
-async def seeing(kind: str, url: str, **more: Any) -> Completions:
+async def seeing(kind: str, url: str, **more: Any) -> CompletionsEngine:
     upstream, row = Upstream(url), FLAVOURS[kind]
-    eyes = await eyes_of(kind, upstream, "m", TOKENIZER, FACTS)
+    eyes = await image_encoder(kind, upstream, "m", TOKENIZER, FACTS)
     assert eyes is not None
-    row = replace(row, can=replace(row.can, images=eyes.told))
-    return Completions(upstream, "m", row, TOKENIZER, CARD, eyes=eyes, **more)
+    row = replace(row, can=replace(row.capabilities, images=eyes.image_mode))
+    return CompletionsEngine(upstream, "m", row, TOKENIZER, CARD, image_encoder=eyes, **more)
 
 
-def asked(engine: Completions, *parts: str | bytes) -> Prompt:
+def asked(engine: CompletionsEngine, *parts: str | bytes) -> Prompt:
     """Texts, and images by their bytes."""
     word = (WORD,) if engine.capabilities.images == "template" else ()
     ids: list[int] = []
@@ -112,8 +112,8 @@ async def test_an_image_is_measured_once(kind: str) -> None:
 @each_server
 async def test_as_a_backend_it_takes_images(kind: str) -> None:
     async with connected(kind) as (engine, _):
-        dialect = Dialect(CARD, TOKENIZER, images=engine.capabilities.images)
-        backend = Local(engine, dialect)
+        dialect = ChatDialect(CARD, TOKENIZER, images=engine.capabilities.images)
+        backend = LocalBackend(engine, dialect)
         await BACKEND_CHECKS["takes_an_image_or_says_that_it_cannot"](backend)
         parts = (InputText(text="What is it?"), InputImage(image_url=data_url(RED)))
         message = Message(role="user", content=parts)
@@ -161,7 +161,7 @@ async def test_what_vllm_is_asked() -> None:
         adapter="poet",
         extra={"x": 1},
     )
-    more = {"adapters": {"poet": "poet-v2"}, "body": {"y": 2}, "words": WORDS["vllm"][-1]}
+    more = {"adapters": {"poet": "poet-v2"}, "body": {"y": 2}, "words": SYNTAXES["vllm"][-1]}
     async with connected("vllm", **more) as (engine, bodies):
         await collect(engine, asked(engine, "a", RED), everything)
     assert bodies == [

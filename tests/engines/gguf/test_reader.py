@@ -72,8 +72,8 @@ def test_reads_metadata_and_the_table_of_tensors(path: Path) -> None:
     found = read_gguf(path)
     assert found.metadata == METADATA
     assert found.architecture == "llama"
-    assert found.of_architecture("context_length") == 4096
-    assert found.of_architecture("absent") is None
+    assert found.architecture_value("context_length") == 4096
+    assert found.architecture_value("absent") is None
     assert found.tensors == (
         Tensor("one", (32, 2), 3, FIRST, 40),
         Tensor("two", (4,), 0, FIRST + 64, 16),

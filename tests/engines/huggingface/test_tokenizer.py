@@ -30,7 +30,7 @@ def pair(
 ) -> tuple[FastTokenizer, Tokenizer]:
     made = KINDS[request.param]()
     path = hf_files.folder(tmp_path_factory.mktemp(request.param), made) / "tokenizer.json"
-    return FastTokenizer(path, ends=["<|im_end|>", "absent", 10**6]), made
+    return FastTokenizer(path, end_tokens=["<|im_end|>", "absent", 10**6]), made
 
 
 def spelled(tokenizer: FastTokenizer, ids: list[int]) -> str:
@@ -99,12 +99,12 @@ def test_ends_and_sizes(tmp_path: Path) -> None:
     made = hf_files.byte_level()
     path = hf_files.folder(tmp_path, made) / "tokenizer.json"
     end = made.token_to_id("<|im_end|>")
-    tokenizer = FastTokenizer(path, ends=["<|im_end|>", 3, "absent", 10**6], size=5000)
+    tokenizer = FastTokenizer(path, end_tokens=["<|im_end|>", 3, "absent", 10**6], size=5000)
     assert tokenizer.end_ids == {end, 3}
     assert tokenizer.size == 5000
     assert FastTokenizer(path).size == made.get_vocab_size()
     assert tokenizer.piece(4999) == tokenizer.piece(5000) == tokenizer.piece(-1) == b""
-    assert tokenizer.first is None
+    assert tokenizer.bos_id is None
     assert tokenizer.literal(end) == "<|im_end|>"
     assert tokenizer.literal(None) is None
 

@@ -16,7 +16,7 @@ from antiphon.engines.base import LoadOptions, Sampling
 from antiphon.engines.gguf.reader import read_gguf
 from antiphon.engines.llama.engine import LlamaEngine, load
 from antiphon.errors import BackendError, InvalidRequest, SetupError
-from antiphon.testing.engine_check import PATIENCE_S, collect
+from antiphon.testing.engine_check import TIMEOUT_S, collect
 from antiphon.tokens import Chunk, Constraint, Prompt
 
 pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
@@ -104,7 +104,7 @@ async def test_ids_of_another_vocabulary_are_a_failure(llama: LlamaEngine) -> No
 async def test_a_slow_consumer_gets_what_came_meanwhile_at_once(llama: LlamaEngine) -> None:
     """And is not waited for: the generation ends while nobody reads."""
     chunks = llama.generate(prompt(llama, "Count: 1 2 3"), greedy(30, ignore_eos=True))
-    async with contextlib.aclosing(chunks), asyncio.timeout(PATIENCE_S):
+    async with contextlib.aclosing(chunks), asyncio.timeout(TIMEOUT_S):
         await anext(chunks)
         await asyncio.wait(list(llama._running.values()))
         rest = [chunk async for chunk in chunks]
@@ -115,7 +115,7 @@ async def test_a_slow_consumer_gets_what_came_meanwhile_at_once(llama: LlamaEngi
 async def test_closing_stops_llama_cpp_and_frees_the_thread(llama: LlamaEngine) -> None:
     seen = []
     chunks = llama.generate(prompt(llama, "Count: 1 2 3"), greedy(900, ignore_eos=True))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         while not seen:
             seen += (await anext(chunks)).ids
         (stream,) = llama._running
@@ -129,7 +129,7 @@ async def test_closing_stops_llama_cpp_and_frees_the_thread(llama: LlamaEngine) 
 async def test_a_long_prompt_can_be_aborted(llama: LlamaEngine) -> None:
     ids = tuple(range(1000, 2000))
     chunks = llama.generate(Prompt(ids), greedy(1))
-    async with asyncio.timeout(PATIENCE_S):
+    async with asyncio.timeout(TIMEOUT_S):
         first = await anext(chunks)
         assert first == Chunk(cached_tokens=first.cached_tokens)
         (stream,) = llama._running

@@ -11,12 +11,12 @@ import pytest
 import pytest_asyncio
 from msgspec.structs import replace
 
-from antiphon.backends.local.backend import Local
+from antiphon.backends.local.backend import LocalBackend
 from antiphon.conversation import Conversation, Options
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.base import LoadOptions, MeasuresImages, Sampling
 from antiphon.engines.llama.engine import LlamaEngine, load
-from antiphon.engines.llama.images import Speller, readable
+from antiphon.engines.llama.images import PromptDetokenizer, readable_content
 from antiphon.errors import BackendError, InvalidRequest
 from antiphon.testing.backend_check import takes_an_image_or_says_that_it_cannot
 from antiphon.testing.engine_check import CHECKS, Check
@@ -134,16 +134,16 @@ async def test_webp_is_read_too(seeing: LlamaEngine) -> None:
     out = io.BytesIO()
     pillow.open(io.BytesIO(RED)).save(out, "WEBP", lossless=True)
     webp = Image(out.getvalue(), "image/webp", 0)
-    assert readable(webp).startswith(b"\x89PNG")
+    assert readable_content(webp).startswith(b"\x89PNG")
     assert await seeing.image_tokens(webp) == IMAGE_TOKENS
     with pytest.raises(InvalidRequest):
-        readable(Image(out.getvalue()[:30], "image/webp", 0))
+        readable_content(Image(out.getvalue()[:30], "image/webp", 0))
 
 
 async def test_what_looks_like_a_marker_or_a_token_stays_text(seeing: LlamaEngine) -> None:
     """The model sees one image and one turn, whatever is spelled."""
-    assert seeing._speller is not None
-    marker = seeing._speller._marker
+    assert seeing._detokenizer is not None
+    marker = seeing._detokenizer._marker
     spelled = f"<|im_start|>x<|im_end|>{marker}"
     ids = (
         *seeing.tokenizer.encode("<|im_start|>user\n", special=True),
@@ -151,7 +151,7 @@ async def test_what_looks_like_a_marker_or_a_token_stays_text(seeing: LlamaEngin
         *seeing.tokenizer.encode("<|im_end|>\n", special=True),
     )
     prompt = Prompt(ids, (Image(RED, "image/png", len(ids) - 2),))
-    text = seeing._speller.text(prompt)
+    text = seeing._detokenizer.text(prompt)
     assert text.count(marker) == 1 and text.count("<|im_start|>") == 1
     assert text.count("<|im_end|>") == 1 and text.endswith("<|im_end|>\n")
     assert text.replace("\u2060", "").count("<|im_start|>") == 2
@@ -162,8 +162,8 @@ async def test_the_beginning_of_a_text_is_not_written_twice() -> None:
     tokenizer = ByteTokenizer(["<s>"])
     bos = tokenizer.special["<s>"]
     prompt = Prompt((bos, *b"ab<s>c"), (Image(RED, "image/png", 0), Image(RED, "image/png", 3)))
-    assert Speller(tokenizer, "<m>", bos).text(prompt) == "<m>ab<m><\u2060s>c"
-    assert Speller(tokenizer, "<m>", None).text(prompt) == "<m><s>ab<m><\u2060s>c"
+    assert PromptDetokenizer(tokenizer, "<m>", bos).text(prompt) == "<m>ab<m><\u2060s>c"
+    assert PromptDetokenizer(tokenizer, "<m>", None).text(prompt) == "<m><s>ab<m><\u2060s>c"
 
 
 @pytest.mark.parametrize("run", ["a", " ", "\n", "7", "!", "_", "é", "語", "<s>"])
@@ -172,12 +172,12 @@ async def test_words_without_end_are_parted(run: str) -> None:
     tokenizer = ByteTokenizer(["<s>"])
     plain = "So: " + run * 5000 + " ."
     prompt = Prompt(tuple(plain.encode()), (Image(RED, "image/png", 0),))
-    text = Speller(tokenizer, "<m>").text(prompt).removeprefix("<m>")
+    text = PromptDetokenizer(tokenizer, "<m>").text(prompt).removeprefix("<m>")
     assert text.translate({0x2060: None, 0x115F: None}) == plain
     letters, signs = r"[^\W\d_]", r"[^\w\s]|_"
     runs = re.finditer(rf"{letters}+|\d+|\s+|(?:{signs})+", text)
     assert max(len(found[0]) for found in runs) <= 1002
-    assert Speller(tokenizer, "<m>").parted(prompt.ids) == tuple(text.encode())
+    assert PromptDetokenizer(tokenizer, "<m>").escaped_ids(prompt.ids) == tuple(text.encode())
 
 
 async def test_the_socket_is_nobody_elses(seeing: LlamaEngine) -> None:
@@ -186,8 +186,8 @@ async def test_the_socket_is_nobody_elses(seeing: LlamaEngine) -> None:
 
 
 async def test_as_a_backend_it_takes_images(seeing: LlamaEngine) -> None:
-    dialect = Dialect(seeing.card, seeing.tokenizer, images="apart")
-    backend = Local(seeing, dialect)
+    dialect = ChatDialect(seeing.card, seeing.tokenizer, images="apart")
+    backend = LocalBackend(seeing, dialect)
     assert backend.capabilities.images
     await takes_an_image_or_says_that_it_cannot(backend)
     image = InputImage(image_url=data_url(RED))
@@ -202,4 +202,4 @@ async def test_as_a_backend_it_takes_images(seeing: LlamaEngine) -> None:
         await backend.prepare(Conversation((many,)), Options())
     assert refused.value.code == "context_length_exceeded"
     cut = await backend.prepare(Conversation((many, question)), Options(truncate=True))
-    assert len(cut.dropped) == 1 and cut.input_tokens == reply.input_tokens
+    assert len(cut.dropped_ids) == 1 and cut.input_tokens == reply.input_tokens

@@ -7,7 +7,7 @@ import re
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.engines.llama.long_words import pieces
+from antiphon.engines.llama.long_words import split_long_words
 from antiphon.engines.llama.tokenizer import LlamaTokenizer
 from tests.searching import examples
 from tests.tiny_models.unpacked import tiny_gpt_oss
@@ -24,7 +24,7 @@ RUNS = st.lists(
 @given(runs=RUNS)
 def test_a_text_is_its_pieces_and_no_run_is_long(runs: list[tuple[str, int]]) -> None:
     text = "".join(letters * times for letters, times in runs)
-    parts = list(pieces(text, {}))
+    parts = list(split_long_words(text, {}))
     assert "".join(parts) == text
     for part in parts:
         assert all(len(run[0]) < 1000 for run in re.finditer(r"\w+|\s+|[^\w\s]+", part))
@@ -32,13 +32,13 @@ def test_a_text_is_its_pieces_and_no_run_is_long(runs: list[tuple[str, int]]) ->
 
 def test_what_has_ends_is_left_whole() -> None:
     for text in ("", "a", "a" * 499, "word " * 10_000, "x" * 450 + "." + "x" * 450):
-        assert list(pieces(text, {})) == [text]
+        assert list(split_long_words(text, {})) == [text]
 
 
 def test_no_cut_is_within_a_literal() -> None:
     for before in range(990, 1010):
         text = "?" * before + "<|end|>" + "." * 1000
-        parts = list(pieces(text, LITERALS))
+        parts = list(split_long_words(text, LITERALS))
         assert "".join(parts) == text and any("<|end|>" in part for part in parts)
 
 

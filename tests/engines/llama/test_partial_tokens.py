@@ -34,29 +34,29 @@ class Bytes:
 
 def test_the_usual_way_to_write_it() -> None:
     tokenizer = Bytes(UNICORN[:2])
-    assert PartialTokens(tokenizer).ids("🦄", UNICORN[3], 2) == [256, UNICORN[2], UNICORN[3]]
+    assert PartialTokens(tokenizer).recover("🦄", UNICORN[3], 2) == [256, UNICORN[2], UNICORN[3]]
 
 
 def test_another_way_with_as_many_tokens() -> None:
     tokenizer = Bytes(UNICORN[:2])
-    assert PartialTokens(tokenizer).ids("🦄", UNICORN[3], 3) == list(UNICORN)
+    assert PartialTokens(tokenizer).recover("🦄", UNICORN[3], 3) == list(UNICORN)
 
 
 def test_text_before_the_character_in_the_same_token() -> None:
     tokenizer = Bytes(b" " + UNICORN[:3], UNICORN[:3])
-    assert PartialTokens(tokenizer).ids(" 🦄", UNICORN[3], 1) == [256, UNICORN[3]]
+    assert PartialTokens(tokenizer).recover(" 🦄", UNICORN[3], 1) == [256, UNICORN[3]]
 
 
 def test_several_characters_at_once() -> None:
     text = "é漢"
     spelled = text.encode()
     tokenizer = Bytes(spelled[1:3])
-    ids = PartialTokens(tokenizer).ids(text, spelled[4], 3)
+    ids = PartialTokens(tokenizer).recover(text, spelled[4], 3)
     assert b"".join(map(tokenizer.piece, ids)) == spelled
     assert len(ids) == 4
 
 
 def test_bytes_that_are_no_text_become_the_nearest_text() -> None:
     tokenizer = Bytes()
-    ids = PartialTokens(tokenizer).ids("�x", ord("x"), 1)
+    ids = PartialTokens(tokenizer).recover("�x", ord("x"), 1)
     assert b"".join(map(tokenizer.piece, ids)).decode() == "�x"

@@ -5,8 +5,8 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.backends.local.backend import Local
-from antiphon.dialects.chat.dialect import Dialect
+from antiphon.backends.local.backend import LocalBackend
+from antiphon.dialects.chat.dialect import ChatDialect
 from antiphon.engines.llama.engine import LlamaEngine
 from antiphon.testing import backend_check, dialect_check
 
@@ -14,7 +14,7 @@ pytestmark = [pytest.mark.model, pytest.mark.asyncio(loop_scope="session")]
 
 
 async def test_the_dialect_keeps_the_contract(llama: LlamaEngine) -> None:
-    dialect = Dialect(llama.card, llama.tokenizer)
+    dialect = ChatDialect(llama.card, llama.tokenizer)
     dialect_check.check_dialect(dialect, llama.tokenizer, fingerprint=llama.card.fingerprint)
 
 
@@ -22,4 +22,4 @@ async def test_the_dialect_keeps_the_contract(llama: LlamaEngine) -> None:
 async def test_the_backend_keeps_the_contract(
     llama: LlamaEngine, check: backend_check.Check
 ) -> None:
-    await check(Local(llama, Dialect(llama.card, llama.tokenizer)))
+    await check(LocalBackend(llama, ChatDialect(llama.card, llama.tokenizer)))

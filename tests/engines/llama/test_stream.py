@@ -12,7 +12,7 @@ import pytest
 from antiphon.engines.base import Sampling
 from antiphon.engines.common.thread_channel import ThreadChannel
 from antiphon.engines.llama.partial_tokens import PartialTokens
-from antiphon.engines.llama.stream import UNKNOWN_LOGPROB, Stream
+from antiphon.engines.llama.stream import UNKNOWN_LOGPROB, LlamaStream
 from antiphon.errors import BackendError
 from antiphon.tokens import Chunk
 
@@ -53,7 +53,7 @@ def end(reason: str = "length", predicted: int = 0) -> dict[str, Any]:
 async def read(server: Server, sampling: Sampling | None = None) -> list[Chunk]:
     tokenizer = Bytes()
     sampling = sampling or Sampling(max_tokens=100)
-    stream = Stream(asyncio.get_running_loop(), tokenizer, PartialTokens(tokenizer), sampling)
+    stream = LlamaStream(asyncio.get_running_loop(), tokenizer, PartialTokens(tokenizer), sampling)
     await asyncio.to_thread(stream.run, server, lambda: b"{}")
     return [chunk async for chunk in stream]
 
@@ -91,8 +91,8 @@ async def test_an_abort_that_comes_while_a_token_is_handed_over_is_heeded(
 ) -> None:
     tokenizer, server = Bytes(), Server(token(97, 1), token(98, 2), token(99, 3), end())
     loop, sampling = asyncio.get_running_loop(), Sampling(max_tokens=100)
-    stream = Stream(loop, tokenizer, PartialTokens(tokenizer), sampling)
-    give = ThreadChannel.give
+    stream = LlamaStream(loop, tokenizer, PartialTokens(tokenizer), sampling)
+    give = ThreadChannel.send
 
     def leaving(handover: ThreadChannel, item: Any) -> bool:
         stream.abort()
@@ -106,7 +106,7 @@ async def test_an_abort_that_comes_while_a_token_is_handed_over_is_heeded(
 async def test_what_came_before_a_failure_is_told() -> None:
     tokenizer = Bytes()
     sampling = Sampling(max_tokens=9)
-    stream = Stream(asyncio.get_running_loop(), tokenizer, PartialTokens(tokenizer), sampling)
+    stream = LlamaStream(asyncio.get_running_loop(), tokenizer, PartialTokens(tokenizer), sampling)
     stream.run(Server(token(97, 1), {"error": {"message": "x"}}), lambda: b"{}")
     chunks = aiter(stream)
     assert (await anext(chunks)).ids == (97,)
@@ -158,7 +158,7 @@ async def test_withheld_tokens_are_told_with_the_last_of_the_character() -> None
 async def test_aborted_before_it_began() -> None:
     tokenizer = Bytes()
     sampling = Sampling(max_tokens=9)
-    stream = Stream(asyncio.get_running_loop(), tokenizer, PartialTokens(tokenizer), sampling)
+    stream = LlamaStream(asyncio.get_running_loop(), tokenizer, PartialTokens(tokenizer), sampling)
     server = Server(token(97, 1), end())
     stream.abort()
     stream.run(server, lambda: b"{}")
@@ -168,7 +168,7 @@ async def test_aborted_before_it_began() -> None:
 async def test_a_loop_that_is_gone_is_no_failure_of_the_thread() -> None:
     loop = asyncio.new_event_loop()
     tokenizer = Bytes()
-    stream = Stream(loop, tokenizer, PartialTokens(tokenizer), Sampling(max_tokens=9))
+    stream = LlamaStream(loop, tokenizer, PartialTokens(tokenizer), Sampling(max_tokens=9))
     loop.close()
     server = Server(token(97, 1), token(98, 2), end())
     stream.run(server, lambda: b"{}")

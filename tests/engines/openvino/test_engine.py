@@ -99,7 +99,7 @@ async def test_what_runs_when_the_process_dies_fails_and_what_comes_runs() -> No
         async with asyncio.timeout(60):
             for chunks in running:
                 await anext(chunks)
-            pid = engine._child.pid
+            pid = engine._worker.pid
             assert pid is not None
             os.kill(pid, signal.SIGKILL)
             for chunks in running:
@@ -108,14 +108,14 @@ async def test_what_runs_when_the_process_dies_fails_and_what_comes_runs() -> No
                         pass
         together = await asyncio.gather(*(collect(engine, asked, greedy(4)) for _ in range(3)))
         assert {len(one.ids) for one in together} == {4}
-        assert engine._child.pid not in (None, pid)
+        assert engine._worker.pid not in (None, pid)
     finally:
         await engine.close()
 
 
 async def test_the_child_goes_with_its_engine() -> None:
     engine = await load(GGUF, LoadOptions(threads=1, context_size=512))
-    pid = engine._child.pid
+    pid = engine._worker.pid
     assert pid is not None
     await engine.close()
     with pytest.raises(ProcessLookupError):

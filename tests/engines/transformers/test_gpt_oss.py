@@ -15,7 +15,7 @@ from antiphon.config.model import Model
 from antiphon.config.settings import Settings
 from antiphon.conversation import Conversation, Options
 from antiphon.models.catalog import Catalog, load
-from antiphon.testing.delta_reader import Reading, Said
+from antiphon.testing.delta_reader import ReplyItem, ReplyRecord
 from antiphon.wire.items import (
     FunctionCall,
     FunctionCallOutput,
@@ -60,8 +60,8 @@ async def catalog(folder: Path) -> AsyncIterator[Catalog]:
     await loaded.close()
 
 
-async def reply(catalog: Catalog, *items: Item) -> list[Said]:
-    reading = Reading()
+async def reply(catalog: Catalog, *items: Item) -> list[ReplyItem]:
+    reading = ReplyRecord()
     async with asyncio.timeout(WAIT_S):
         ready = await catalog.find("oss").backend.prepare(Conversation(items=items), OPTIONS)
         async for known in ready.deltas():
@@ -74,7 +74,7 @@ def user(text: str) -> Message:
     return Message(role="user", content=(InputText(text=text),))
 
 
-def text(said: Said) -> str:
+def text(said: ReplyItem) -> str:
     (written,) = said.text.values()
     return written
 

@@ -16,7 +16,7 @@ from antiphon.engines.base import LoadOptions, MeasuresImages, Sampling
 from antiphon.engines.transformers.engine import TransformersEngine, load
 from antiphon.errors import InvalidRequest
 from antiphon.models.catalog import load as load_catalog
-from antiphon.testing.delta_reader import Reading
+from antiphon.testing.delta_reader import ReplyRecord
 from antiphon.testing.engine_check import check_engine, collect
 from antiphon.tokens import Image, Prompt
 from antiphon.wire.items import InputImage, InputText, Message
@@ -75,7 +75,7 @@ async def test_a_conversation_about_images() -> None:
         parts = [InputImage(image_url=data_url(image)) for image in images]
         talk = Message(role="user", content=(InputText(text="What do you see?"), *parts))
         reply = await backend.prepare(Conversation(items=(talk,)), Options(temperature=0))
-        reading = Reading()
+        reading = ReplyRecord()
         async for delta in flatten(reply.deltas()):
             reading.add(delta)
         return reply.input_tokens, reading.text

@@ -7,19 +7,19 @@ from typing import Any
 
 import pytest
 
-from antiphon.engines.xgrammar.ebnf import ebnf
+from antiphon.engines.xgrammar.ebnf import to_ebnf
 
 LITERALS = {5: "<call>", 6: "</call>", 7: "<|end|>"}
 
 
 def said(lark: str) -> str:
-    found = ebnf(lark, LITERALS, {7})
+    found = to_ebnf(lark, LITERALS, {7})
     assert found is not None
     return found
 
 
 def of_schema(schema: Any) -> str | None:
-    return ebnf("start: %json " + json.dumps(schema), {}, ())
+    return to_ebnf("start: %json " + json.dumps(schema), {}, ())
 
 
 @pytest.mark.parametrize(
@@ -56,7 +56,7 @@ def test_what_ends_a_text_is_in_no_text() -> None:
 
 def test_of_control_tokens_that_are_numbered_their_stem_is_kept_out() -> None:
     literals = {n: f"<|reserved_token_{n}|>" for n in range(250)} | {300: "[A1]", 301: "[A2]"}
-    written = ebnf("start: /(?s:.*)/", literals, ())
+    written = to_ebnf("start: /(?s:.*)/", literals, ())
     assert written is not None and 'excludes=("<|reserved_token_", "[A1]", "[A2]",)' in written
 
 
@@ -120,7 +120,7 @@ def test_a_schema_is_written_as_llguidance_lays_it_out() -> None:
     ],
 )
 def test_what_is_not_known_is_not_said(lark: str) -> None:
-    assert ebnf(lark, LITERALS, {7}) is None
+    assert to_ebnf(lark, LITERALS, {7}) is None
 
 
 A_AND_B = {"a": {"type": "string"}, "b": {"type": "integer"}}

@@ -15,7 +15,7 @@ from antiphon.dialects.formats.reasoning_formats import REASONING
 from antiphon.dialects.formats.tool_formats import TOOLS
 from antiphon.dialects.grammar.builder import GrammarBuilder
 from antiphon.dialects.tools import shown_tools
-from antiphon.engines.xgrammar.ebnf import ebnf
+from antiphon.engines.xgrammar.ebnf import to_ebnf
 from antiphon.testing.tokenizer import END, ByteTokenizer
 from antiphon.tokens import Constraint
 from antiphon.wire.tools import Custom, Function, Grammar
@@ -36,7 +36,7 @@ class Enforced:
         literals = {id: literal for literal, id in tokenizer.special.items()}
         self._tokenizer = tokenizer
         self._end = tokenizer.special[end]
-        found = ebnf(constraint.lark, literals, {self._end})
+        found = to_ebnf(constraint.lark, literals, {self._end})
         self.known = found is not None
         vocabulary = [tokenizer.piece(id) for id in range(tokenizer.size)]
         described = xgrammar.TokenizerInfo(

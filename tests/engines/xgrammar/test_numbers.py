@@ -6,7 +6,15 @@ import re
 
 import pytest
 
-from antiphon.engines.xgrammar.ast import Chars, Choice, Node, Row, Text, Times, Unreadable
+from antiphon.engines.xgrammar.ast import (
+    CharSet,
+    Choice,
+    Concatenation,
+    Node,
+    Repeat,
+    Text,
+    UnsupportedGrammar,
+)
 from antiphon.engines.xgrammar.numbers import integers, numbers
 
 BOUNDS = (None, -1000, -120, -99, -7, -1, 0, 1, 3, 9, 10, 99, 105, 1000)
@@ -24,13 +32,13 @@ def pattern(node: Node) -> str:
     match node:
         case Text(text):
             return re.escape(text)
-        case Chars(ranges):
+        case CharSet(ranges):
             return "[" + "".join(f"{chr(first)}-{chr(last)}" for first, last in ranges) + "]"
-        case Row(parts):
+        case Concatenation(parts):
             return f"(?:{''.join(map(pattern, parts))})"
         case Choice(arms):
             return f"(?:{'|'.join(map(pattern, arms))})"
-        case Times(inner, least, most):
+        case Repeat(inner, least, most):
             return f"(?:{pattern(inner)}){{{least},{'' if most is None else most}}}"
     raise AssertionError(node)
 
@@ -40,7 +48,7 @@ def test_integers_are_those_between(low: int | None) -> None:
     for high in BOUNDS:
         right = [n for n in WHOLE if (low is None or n >= low) and (high is None or n <= high)]
         if low is not None and high is not None and low > high:
-            with pytest.raises(Unreadable):
+            with pytest.raises(UnsupportedGrammar):
                 integers(low, high)
             continue
         written = re.compile(pattern(integers(low, high)))
@@ -55,7 +63,7 @@ def test_numbers_are_those_between(over: bool, under: bool) -> None:
         for high in (None, -7, 0, 1, 10, 99):
             if low is not None and high is not None and low >= high:
                 continue
-            node = numbers(low, high, over=over and low is not None, under=under)
+            node = numbers(low, high, exclude_low=over and low is not None, exclude_high=under)
             written = re.compile(pattern(node))
             for text in DECIMALS:
                 value = float(text)
@@ -68,5 +76,5 @@ def test_numbers_are_those_between(over: bool, under: bool) -> None:
 
 
 def test_a_bound_of_no_end_is_refused() -> None:
-    with pytest.raises(Unreadable):
+    with pytest.raises(UnsupportedGrammar):
         integers(0, 10**40)
