@@ -15,17 +15,17 @@ from msgspec.structs import replace
 from antiphon.conversation import Conversation
 from antiphon.wire import items as it
 
-__all__ = ["droppable", "shortened"]
+__all__ = ["droppable_groups", "shorten_conversation"]
 
 _Form = TypeVar("_Form")
 
 
-def shortened(
+def shorten_conversation(
     conversation: Conversation, form: Callable[[Conversation], _Form], fits: Callable[[_Form], bool]
 ) -> tuple[_Form, tuple[str, ...]] | None:
     """The form of the conversation with as few items left out as fit, and the ids of those; None
     if even the shortest does not fit. ``form`` is called a logarithmic number of times."""
-    groups = droppable(conversation.items)
+    groups = droppable_groups(conversation.items)
     best: tuple[_Form, tuple[str, ...]] | None = None
     low, high = 1, len(groups)
     while low <= high:
@@ -41,7 +41,7 @@ def shortened(
     return best
 
 
-def droppable(items: Sequence[it.Item]) -> list[list[int]]:
+def droppable_groups(items: Sequence[it.Item]) -> list[list[int]]:
     """Positions that may be left out, in groups that go together, oldest first."""
     last_user = max((n for n, item in enumerate(items) if _is_user(item)), default=len(items))
     groups: list[list[int]] = []

@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from antiphon.embeddings.base import Vector
 from antiphon.errors import SetupError
-from antiphon.store.vectors import Hit, Mark, Matrix, Vectors
+from antiphon.store.vectors import ChunkHit, ChunkVectors, VectorIndex, VectorsVersion
 
 __all__ = ["Nearest", "check_numbers"]
 
@@ -22,8 +22,8 @@ _ROOM = 2**30
 
 
 class _Ready(Struct, frozen=True):
-    mark: Mark
-    matrix: Matrix
+    mark: VectorsVersion
+    matrix: ChunkVectors
     rows: Any
 
 
@@ -40,7 +40,7 @@ def check_numbers() -> None:
 class Nearest:
     """One a server."""
 
-    def __init__(self, vectors: Vectors, *, room: int = _ROOM) -> None:
+    def __init__(self, vectors: VectorIndex, *, room: int = _ROOM) -> None:
         self._vectors = vectors
         self._room = room
         self._ready: OrderedDict[tuple[str, str, str], _Ready] = OrderedDict()
@@ -54,13 +54,13 @@ class Nearest:
         vector: Vector,
         files: Collection[str] | None,
         limit: int,
-    ) -> tuple[Hit, ...]:
+    ) -> tuple[ChunkHit, ...]:
         """The chunks of these files (None: of all), the nearest first; score: the cosine."""
         key = (tenant, store_id, model)
-        mark = await self._vectors.mark(tenant, store_id, model)
+        mark = await self._vectors.vectors_version(tenant, store_id, model)
         ready = self._ready.get(key)
         if ready is None or ready.mark != mark:
-            matrix = await self._vectors.matrix(tenant, store_id, model)
+            matrix = await self._vectors.load_vectors(tenant, store_id, model)
             ready = _Ready(mark, matrix, await asyncio.to_thread(_rows, matrix))
             self._keep(key, ready)
         self._ready.move_to_end(key)
@@ -75,7 +75,7 @@ class Nearest:
             self._size -= len(dropped.matrix.vectors)
 
 
-def _rows(matrix: Matrix) -> Any:
+def _rows(matrix: ChunkVectors) -> Any:
     import numpy
 
     rows = numpy.frombuffer(matrix.vectors, "<f4")
@@ -84,7 +84,7 @@ def _rows(matrix: Matrix) -> Any:
 
 def _nearest(
     ready: _Ready, vector: Vector, files: Collection[str] | None, limit: int
-) -> tuple[Hit, ...]:
+) -> tuple[ChunkHit, ...]:
     import numpy
 
     matrix = ready.matrix
@@ -99,7 +99,7 @@ def _nearest(
     top = numpy.argpartition(-scores, count - 1)[:count]
     ordered = top[numpy.argsort(-scores[top], kind="stable")]
     return tuple(
-        Hit(chunk=matrix.chunks[at], file_id=matrix.file_ids[at], score=float(scores[at]))
+        ChunkHit(chunk=matrix.chunks[at], file_id=matrix.file_ids[at], score=float(scores[at]))
         for at in map(int, ordered)
         if scores[at] > -numpy.inf
     )

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.backends.truncation import shortened
+from antiphon.backends.truncation import shorten_conversation
 from antiphon.conversation import Conversation
 from antiphon.wire import items as it
 
@@ -26,7 +26,7 @@ def output(id: str, call_id: str) -> it.FunctionCallOutput:
 
 def left(items: Sequence[it.Item], room: int) -> tuple[list[str], tuple[str, ...]] | None:
     """The ids that stay where ``room`` items fit, and those that do not."""
-    found = shortened(
+    found = shorten_conversation(
         Conversation(items=tuple(items)),
         lambda shorter: shorter.items,
         lambda rest: len(rest) <= room,

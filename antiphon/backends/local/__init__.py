@@ -1,1 +1,1 @@
-"""A backend made of an engine and a dialect."""
+"""The local backend: an engine with a dialect."""

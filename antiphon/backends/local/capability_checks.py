@@ -1,4 +1,5 @@
-"""What not every engine can honour: options, refused by name before a run, and grammars."""
+"""Checks of what not every engine supports: options, which are rejected by name before a run, and
+grammars."""
 
 from __future__ import annotations
 
@@ -10,77 +11,84 @@ from antiphon.engines.base import Capabilities
 from antiphon.errors import InvalidRequest
 from antiphon.tokens import Constraint
 
-__all__ = ["accepts_grammar", "check_bias", "check_options", "enforces_schema", "field_of_extra"]
+__all__ = ["accepts_grammar", "check_logit_bias", "check_options", "enforces_schema", "extra_field"]
 
 
-_FOR_IMAGES = "mm_processor_kwargs"
-#: Option → whether an engine honours it.
-_HONOURS: Mapping[str, Callable[[Capabilities], bool]] = {
-    "presence_penalty": lambda can: can.penalties,
-    "frequency_penalty": lambda can: can.penalties,
-    "repetition_penalty": lambda can: can.penalties,
-    "logit_bias": lambda can: can.logit_bias,
-    "seed": lambda can: can.seed,
-    "priority": lambda can: can.priority,
-    "cache_salt": lambda can: can.cache_salt,
+_IMAGE_PROCESSOR_OPTION = "mm_processor_kwargs"
+#: Option → whether an engine is_supported it.
+_SUPPORT: Mapping[str, Callable[[Capabilities], bool]] = {
+    "presence_penalty": lambda capabilities: capabilities.penalties,
+    "frequency_penalty": lambda capabilities: capabilities.penalties,
+    "repetition_penalty": lambda capabilities: capabilities.penalties,
+    "logit_bias": lambda capabilities: capabilities.logit_bias,
+    "seed": lambda capabilities: capabilities.seed,
+    "priority": lambda capabilities: capabilities.priority,
+    "cache_salt": lambda capabilities: capabilities.cache_salt,
 }
 
 
-def check_options(options: Options, can: Capabilities) -> None:
-    """Raises ``InvalidRequest`` for what an engine of these capabilities cannot honour."""
-    for option, honours in _HONOURS.items():
-        if options.requests(option) and not honours(can):
+def check_options(options: Options, capabilities: Capabilities) -> None:
+    """Raise ``InvalidRequest`` for an option that an engine of these capabilities does not
+    support."""
+    for option, is_supported in _SUPPORT.items():
+        if options.requests(option) and not is_supported(capabilities):
             raise _unsupported(option, f"'{option}' is not supported with this model.")
     for name in options.extra:
         # a field of its own, which goes beside images and messages alone
-        taken = name != _FOR_IMAGES if can.extra is None else name in can.extra
-        if not taken:
-            field = field_of_extra(name)
+        is_accepted = (
+            name != _IMAGE_PROCESSOR_OPTION
+            if capabilities.extra is None
+            else name in capabilities.extra
+        )
+        if not is_accepted:
+            field = extra_field(name)
             raise _unsupported(field, f"'{field}' is not supported with this model.")
     if options.logprobs is None:
         return
-    if can.max_logprobs is None:
+    if capabilities.max_logprobs is None:
         raise _unsupported("include", "log-probabilities are not supported with this model.")
-    if options.logprobs > can.max_logprobs:
+    if options.logprobs > capabilities.max_logprobs:
         raise _unsupported(
-            "top_logprobs", f"this model gives at most {can.max_logprobs} alternatives a token."
+            "top_logprobs",
+            f"this model gives at most {capabilities.max_logprobs} alternatives a token.",
         )
 
 
-def check_bias(bias: Mapping[int, float], size: int) -> None:
-    """``size``: of the vocabulary. Raises ``InvalidRequest`` for what is no token of it."""
-    for id in bias:
-        if id >= size:
+def check_logit_bias(logit_bias: Mapping[int, float], vocabulary_size: int) -> None:
+    """Raise ``InvalidRequest`` for a token id outside the vocabulary. ``vocabulary_size``: in
+    tokens."""
+    for id in logit_bias:
+        if id >= vocabulary_size:
             raise InvalidRequest(
-                f"Invalid 'logit_bias': this model has {size} tokens, and {id} is none of them.",
+                f"Invalid 'logit_bias': {id} is no token of this model (it has {vocabulary_size}).",
                 param=f"logit_bias.{id}",
                 code="invalid_value",
             )
 
 
-def accepts_grammar(constraint: Constraint | None, can: Capabilities) -> bool:
-    """Whether an engine of these capabilities takes the grammar itself."""
-    if constraint is None or can.constraints:
+def accepts_grammar(constraint: Constraint | None, capabilities: Capabilities) -> bool:
+    """Whether the engine accepts the constraint's grammar."""
+    if constraint is None or capabilities.constraints:
         return True
-    return can.grammars is not None and can.grammars(constraint.lark)
+    return capabilities.grammars is not None and capabilities.grammars(constraint.lark)
 
 
-def enforces_schema(constraint: Constraint | None, can: Capabilities) -> bool:
-    """Whether it holds a model to it by the schema alone."""
+def enforces_schema(constraint: Constraint | None, capabilities: Capabilities) -> bool:
+    """Whether the engine enforces the constraint by its JSON schema alone."""
     if constraint is None:
         return True
-    if not can.schemas or constraint.schema is None:
+    if not capabilities.schemas or constraint.schema is None:
         return False
-    known = can.schema_keywords
-    return known is None or keywords_of(constraint.schema) <= known
+    keywords = capabilities.schema_keywords
+    return keywords is None or keywords_of(constraint.schema) <= keywords
 
 
-def field_of_extra(name: str) -> str:
-    """Where a request says what the engine alone knows by this name."""
-    return name if name == _FOR_IMAGES else f"vllm_xargs.{name[:64]}"
+def extra_field(name: str) -> str:
+    """The field of the request that sets this key of ``Options.extra``."""
+    return name if name == _IMAGE_PROCESSOR_OPTION else f"vllm_xargs.{name[:64]}"
 
 
-def _unsupported(param: str, why: str) -> InvalidRequest:
+def _unsupported(param: str, reason: str) -> InvalidRequest:
     return InvalidRequest(
-        f"Unsupported parameter: {why}", param=param, code="unsupported_parameter"
+        f"Unsupported parameter: {reason}", param=param, code="unsupported_parameter"
     )

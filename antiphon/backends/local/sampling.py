@@ -1,7 +1,5 @@
-"""How an engine is to continue, of what a request asks and what its model's files recommend.
-
-It knows no engine and no conversation.
-"""
+"""The engine's sampling parameters, from the options of a request and what the model's files
+recommend."""
 
 from __future__ import annotations
 
@@ -13,9 +11,9 @@ from antiphon.dialects.base import Rendered
 from antiphon.engines.base import Sampling
 from antiphon.sampling import SamplingOptions
 
-__all__ = ["recommended_options", "sampling_of"]
+__all__ = ["build_sampling", "recommended_options"]
 
-#: What model files call a recommended value (``general.sampling.*`` of GGUF, generation_config of
+#: Name of a recommended value in model files (``general.sampling.*`` of GGUF, generation_config of
 #: Hugging Face) → the option.
 _RECOMMENDED: Mapping[str, str] = {
     "temp": "temperature",
@@ -29,7 +27,7 @@ _RECOMMENDED: Mapping[str, str] = {
 
 
 def recommended_options(generation: Mapping[str, Any]) -> dict[str, Any]:
-    """What a model's files recommend, by the names of ``Options``."""
+    """The sampling values that a model's files recommend, by the names of ``Options``."""
     return {
         option: generation[name]
         for name, option in _RECOMMENDED.items()
@@ -37,22 +35,22 @@ def recommended_options(generation: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def sampling_of(options: Options, rendered: Rendered, most: int) -> Sampling:
-    """``most``: tokens."""
+def build_sampling(options: Options, rendered: Rendered, max_tokens: int) -> Sampling:
+    """The sampling parameters of a rendered prompt. ``max_tokens``: the most tokens to sample."""
     shared = {name: getattr(options, name) for name in SamplingOptions.__struct_fields__}
-    shared |= {"stop": (*rendered.stop, *options.stop), **_narrow(options)}
+    shared |= {"stop": (*rendered.stop, *options.stop), **_replace_boundary_values(options)}
     return Sampling(
         **shared,
-        max_tokens=most,
+        max_tokens=max_tokens,
         stop_ids=rendered.stop_ids,
         constraint=rendered.constraint,
     )
 
 
-def _narrow(options: Options) -> dict[str, Any]:
-    """Values at the end of their range, which not every engine takes, by others that mean the
-    same: of one token alone the likeliest is left, and -1 is vLLM's word for all of them."""
-    said: dict[str, Any] = {"top_k": 0} if options.top_k == -1 else {}
+def _replace_boundary_values(options: Options) -> dict[str, Any]:
+    """Replace boundary values that some engines reject by equivalents: top_p=0 and min_p=1 leave
+    only the most likely token, and top_k=-1 is vLLM's value for all tokens."""
+    replaced: dict[str, Any] = {"top_k": 0} if options.top_k == -1 else {}
     if options.top_p == 0 or options.min_p == 1:
-        said |= {"temperature": 0.0, "top_p": 1.0, "min_p": None}
-    return said
+        replaced |= {"temperature": 0.0, "top_p": 1.0, "min_p": None}
+    return replaced

@@ -1,4 +1,5 @@
-"""A text to be continued as it stands: no messages, no template, and the answer is read as text."""
+"""Text completion: a text is continued as it stands, without messages or a chat template, and the
+output is plain text."""
 
 from __future__ import annotations
 
@@ -8,18 +9,20 @@ from antiphon.engines.base import Engine
 from antiphon.errors import InvalidRequest, context_length_exceeded
 from antiphon.tokens import Prompt, Tokenizer
 
-__all__ = ["as_text", "continuing"]
+__all__ = ["plain_text_parser", "render_text"]
 
 
-def continuing(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
-    """What the engine is given: the ids of a text, in which literals of control tokens are these
-    tokens, with the token that begins texts before it where the model wants one; or ids as they
-    are. Raises ``InvalidRequest`` with the param ``input``."""
+def render_text(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
+    """Render a text completion.
+
+    In a text, the literals of control tokens become these tokens, and the token that begins
+    texts is put before it if the model wants one. Ids are used as they are. Raises
+    ``InvalidRequest`` with the param ``input``."""
     tokenizer, card = engine.tokenizer, engine.card
     if isinstance(prompt, str):
         bos = card.bos_token or "" if card.add_bos else ""
         text = prompt if prompt.startswith(bos) else bos + prompt
-        # Nothing at all begins where any text does.
+        # An empty prompt becomes the token that begins texts.
         ids = tuple(tokenizer.encode(text or card.bos_token or card.eos_token or "", special=True))
     else:
         ids = prompt
@@ -33,11 +36,11 @@ def continuing(engine: Engine, prompt: str | tuple[int, ...]) -> Rendered:
         raise InvalidRequest("Invalid 'input': it is empty.", param="input", code="invalid_value")
     if len(ids) >= card.context_size:
         raise context_length_exceeded()
-    return Rendered(prompt=Prompt(ids), parser=as_text(tokenizer))
+    return Rendered(prompt=Prompt(ids), parser=plain_text_parser(tokenizer))
 
 
-def as_text(tokenizer: Tokenizer, *, is_json: bool = False) -> FormatParser:
-    """Reads nothing into what is written. ``is_json``: it is held to that."""
+def plain_text_parser(tokenizer: Tokenizer, *, is_json: bool = False) -> FormatParser:
+    """A parser that reads the output as plain text. ``is_json``: the engine enforces JSON."""
     return FormatParser(
         tokenizer,
         reasoning=None,

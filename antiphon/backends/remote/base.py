@@ -14,10 +14,10 @@ from typing import Any, ClassVar, Protocol
 from msgspec.structs import replace
 
 from antiphon.backends.base import Backend, BackendCapabilities, Reply
-from antiphon.backends.truncation import shortened
-from antiphon.backends.validation.answer_format import answer_format, trusted_form
+from antiphon.backends.truncation import shorten_conversation
+from antiphon.backends.validation.answer_format import answer_format, trusted_answer_format
 from antiphon.backends.validation.grammar_matcher import GrammarCache
-from antiphon.backends.validation.retry import ValidationPlan, validated
+from antiphon.backends.validation.retry import ValidationPlan, validate_reply
 from antiphon.backends.validation.tool_calls import tool_call_rules
 from antiphon.conversation import Conversation, Options, ResumePoint
 from antiphon.dialects.tools import PromptTools
@@ -100,21 +100,26 @@ class RemoteBackend(Backend, ABC):
         shown = self.visible_tools(conversation, options)
         reply = UpstreamReply(self, conversation, options, shown)
         holds, grammars = self.enforces_format(options), self._grammars
-        asked = ValidationPlan(
-            form=await (trusted_form if holds else answer_format)(options, grammars),
-            calls=tool_call_rules(
-                shown, grammars, held=self.enforces_calls, strays=options.accept_stray_calls
+        plan = ValidationPlan(
+            answer_format=await (trusted_answer_format if holds else answer_format)(
+                options, grammars
             ),
-            holds_form=holds,
-            holds_calls=self.enforces_calls,
-            talks=bool(shown.tools or options.tools),
-            stops=bool(options.stop),
+            tool_calls=tool_call_rules(
+                shown,
+                grammars,
+                is_enforced=self.enforces_calls,
+                accept_strays=options.accept_stray_calls,
+            ),
+            enforces_format=holds,
+            enforces_calls=self.enforces_calls,
+            allows_text_with_calls=bool(shown.tools or options.tools),
+            has_stop_strings=bool(options.stop),
         )
 
-        async def again(corrected: Conversation) -> Reply:
+        async def retry(corrected: Conversation) -> Reply:
             return UpstreamReply(self, corrected, options, shown)
 
-        return validated(reply, asked, conversation, again)
+        return validate_reply(reply, plan, conversation, retry)
 
     @abstractmethod
     def visible_tools(self, conversation: Conversation, options: Options) -> PromptTools:
@@ -221,7 +226,7 @@ class UpstreamReply(Reply):
     def _shorten(self) -> bool:
         """A quarter less; False if that cannot be."""
         room = self.input_tokens * 3 // 4
-        found = shortened(
+        found = shorten_conversation(
             self._conversation,
             lambda shorter: (
                 shorter,

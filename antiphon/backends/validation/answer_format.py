@@ -1,7 +1,5 @@
-"""Whether an answer has the form that was asked for, as far as a grammar and a judge can tell.
-
-It knows no model: a text is right, or wrong for a reason.
-"""
+"""The format that a request demands of the answer, and how a text is matched against it: by a
+grammar and, for JSON, a schema validator."""
 
 from __future__ import annotations
 
@@ -32,14 +30,14 @@ __all__ = [
     "AnswerFormat",
     "FormatMatcher",
     "answer_format",
-    "enforced_form",
-    "json_form",
-    "trusted_form",
+    "enforced_answer_format",
+    "json_answer_format",
+    "trusted_answer_format",
 ]
 
 _PATH = "text.format.schema"
-_NO_JSON = "it is not the JSON that was asked for."
-_NO_MATCH = "it does not match the grammar that was given."
+_NO_JSON = "it is not the requested JSON."
+_NO_MATCH = "it does not match the given grammar."
 #: Any JSON (RFC 8259).
 _JSON = r"""
 start: value
@@ -55,38 +53,41 @@ _FENCED = re.compile(r"```\w*\n(.*?)```", re.DOTALL)
 
 
 class AnswerFormat(Struct, frozen=True, kw_only=True):
-    """What a text must look like. ``is_whole``: the grammar says all of it. ``fault``: what is
-    wrong with a text that the grammar does not allow. JSON may be right all the same, for grammars
-    have one order of keys and one way to escape: ``loose`` is the grammar of any, and a ``judge``
-    tells."""
+    """What a text must look like.
+
+    ``grammar``: a grammar of the text. ``is_complete``: it covers the whole format; otherwise
+    ``validator`` has to check too.
+    ``fault``: the message for a text that the grammar does not match. JSON may be valid all the
+    same: a grammar has one order of keys and one way to escape. Then ``any_json``, the grammar
+    of any JSON, is used and ``validator`` decides."""
 
     grammar: Grammar
-    is_whole: bool = True
+    is_complete: bool = True
     fault: str = _NO_MATCH
-    loose: Grammar | None = None
-    judge: SchemaValidator | None = None
+    any_json: Grammar | None = None
+    validator: SchemaValidator | None = None
 
-    async def wrong(self, text: str) -> str | None:
-        """What is wrong with the whole of a text, if something is."""
-        coming = FormatMatcher(self)
-        return coming.feed(text) or await coming.finish()
+    async def fault_of(self, text: str) -> str | None:
+        """What is wrong with a whole text, or None."""
+        matcher = FormatMatcher(self)
+        return matcher.feed(text) or await matcher.finish()
 
     async def read(self, text: str) -> str:
-        """The answer in ``text``: JSON is found between fences and words. Raises ``ValueError``
-        that says what is wrong."""
+        """Extract the answer from ``text``: JSON may stand in a code fence or between other text.
+        Raises ``ValueError`` with what is wrong."""
         fault = ""
         for candidate in dict.fromkeys(self._candidates(text)):
-            wrong = await self.wrong(candidate)
+            wrong = await self.fault_of(candidate)
             if wrong is None:
                 return candidate
             fault = fault if wrong == self.fault else fault or wrong
         raise ValueError(fault or self.fault)
 
     def _candidates(self, text: str) -> Iterator[str]:
-        if self.loose is None:
+        if self.any_json is None:
             yield text
         yield text.strip()
-        if self.loose is None:
+        if self.any_json is None:
             return
         yield from (found.strip() for found in _FENCED.findall(text))
         decoder = json.JSONDecoder()
@@ -100,85 +101,87 @@ class AnswerFormat(Struct, frozen=True, kw_only=True):
 
 
 class FormatMatcher:
-    """One text that should have a form, as it comes."""
+    """Matches one text against a format while the text streams."""
 
     def __init__(self, form: AnswerFormat) -> None:
-        self._form = form
-        self._following = form.grammar.follow()
-        #: It is written as the grammar has it; else it may be right JSON all the same.
-        self._is_usual = True
-        #: White space that is no part of JSON, unless something follows.
-        self._blank = ""
+        self._format = form
+        self._matcher = form.grammar.matcher()
+        #: The text matches the grammar; otherwise it may still be valid JSON.
+        self._is_canonical = True
+        #: White space at the end, which is part of the JSON only if something follows.
+        self._trailing_space = ""
         self._has_begun = False
 
     def feed(self, text: str) -> str | None:
-        """What is wrong, where nothing that could follow would make it right."""
-        loose = self._form.loose
-        if loose is not None:
-            text = self._solid(text)
-        if not text or self._following.feed(text):
+        """Add text. Returns what is wrong if no continuation can make the text valid."""
+        any_json = self._format.any_json
+        if any_json is not None:
+            text = self._strip_outer_space(text)
+        if not text or self._matcher.feed(text):
             return None
-        if loose is None or not self._is_usual:
-            return self._form.fault
-        self._is_usual, said = False, self._following.text
-        self._following = loose.follow()
-        return None if self._following.feed(said) else self._form.fault
+        if any_json is None or not self._is_canonical:
+            return self._format.fault
+        self._is_canonical, said = False, self._matcher.text
+        self._matcher = any_json.matcher()
+        return None if self._matcher.feed(said) else self._format.fault
 
-    def _solid(self, text: str) -> str:
-        """Without white space at its ends."""
-        text = self._blank + text if self._has_begun else text.lstrip()
+    def _strip_outer_space(self, text: str) -> str:
+        """The text without white space at its two ends."""
+        text = self._trailing_space + text if self._has_begun else text.lstrip()
         said = text.rstrip()
-        self._blank = text[len(said) :]
+        self._trailing_space = text[len(said) :]
         self._has_begun = self._has_begun or bool(said)
         return said
 
     @property
-    def is_due(self) -> bool:
-        """``begins`` is to be asked."""
-        return self._following.is_due
+    def is_check_due(self) -> bool:
+        """``check_prefix`` has to be called."""
+        return self._matcher.is_check_due
 
     async def check_prefix(self) -> str | None:
-        """What is wrong with all so far, where that is hard to tell."""
-        return None if await self._following.check_prefix() else self._form.fault
+        """Check the text so far where that is expensive. Returns what is wrong, or None."""
+        return None if await self._matcher.check_prefix() else self._format.fault
 
     async def finish(self) -> str | None:
-        """What is wrong with the whole of it."""
-        judge = self._form.judge
-        if not await self._following.finish():
-            return self._form.fault
-        if judge is None or (self._is_usual and self._form.is_whole):
+        """What is wrong with the whole text, or None."""
+        validator = self._format.validator
+        if not await self._matcher.finish():
+            return self._format.fault
+        if validator is None or (self._is_canonical and self._format.is_complete):
             return None
-        return await judge.fault(self._following.text)
+        return await validator.fault(self._matcher.text)
 
 
 async def answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
-    """The form of the answer that a request asks for, if any. Raises ``InvalidRequest``."""
+    """The answer format of a request, if it has one. Raises ``InvalidRequest``."""
     match options.text.format:
         case JsonSchemaFormat(schema=schema, strict=strict):
             if strict:
                 check_strict(schema, _PATH)
             if not is_enforced(bare(schema), _PATH, strict=bool(strict)):
                 await SchemaValidator(schema, _PATH).check()
-                return json_form(lenient(bare(schema)), grammars, schema, is_whole=False)
-    return enforced_form(options, grammars)
+                return json_answer_format(
+                    lenient(bare(schema)), grammars, schema, is_complete=False
+                )
+    return enforced_answer_format(options, grammars)
 
 
-def enforced_form(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
-    """The same where an engine holds to all of it: it has been checked. Raises ``InvalidRequest``
-    for a guide that is none."""
+def enforced_answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
+    """The same for an engine that enforces all of the format. The engine's dialect has already
+    checked the schema. Raises ``InvalidRequest`` for an invalid guide."""
     match options.text.format:
         case JsonObjectFormat():
-            return json_form({"type": "object"}, grammars)
+            return json_answer_format({"type": "object"}, grammars)
         case JsonSchemaFormat(schema=schema):
-            return json_form(bare(schema), grammars, schema)
+            return json_answer_format(bare(schema), grammars, schema)
     if options.guide is None:
         return None
-    return AnswerFormat(grammar=grammars.of(guide_lark(options.guide)))
+    return AnswerFormat(grammar=grammars.get(guide_lark(options.guide)))
 
 
-async def trusted_form(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
-    """The same where an upstream says that it holds to it. What cannot be judged here is left to
-    the upstream: a grammar in a language of its own, say."""
+async def trusted_answer_format(options: Options, grammars: GrammarCache) -> AnswerFormat | None:
+    """The same for an upstream that claims to enforce the format. None if the format cannot be
+    checked here, for example a grammar in a language that only the upstream knows."""
     format = options.text.format
     if isinstance(format, JsonSchemaFormat) and format.strict:
         text = replace(options.text, format=replace(format, strict=False))
@@ -189,18 +192,25 @@ async def trusted_form(options: Options, grammars: GrammarCache) -> AnswerFormat
         return None
 
 
-def json_form(
+def json_answer_format(
     schema: Mapping[str, Any],
     grammars: GrammarCache,
-    judged: Mapping[str, Any] | None = None,
+    original: Mapping[str, Any] | None = None,
     *,
-    is_whole: bool = True,
+    is_complete: bool = True,
     fault: str = _NO_JSON,
 ) -> AnswerFormat:
-    """JSON of a schema, which a grammar can hold to; ``judged``: as its author has it."""
-    grammar = grammars.of(f"start: %json {json.dumps(schema)}")
+    """The format of JSON that matches ``schema``, which a grammar can enforce. ``original``: the
+    schema as the client sent it."""
+    grammar = grammars.get(f"start: %json {json.dumps(schema)}")
     if not can_judge():
         return AnswerFormat(grammar=grammar, fault=fault)
-    judge = SchemaValidator(schema if judged is None else judged, _PATH)
-    loose = grammars.of(_JSON)
-    return AnswerFormat(grammar=grammar, is_whole=is_whole, fault=fault, loose=loose, judge=judge)
+    validator = SchemaValidator(schema if original is None else original, _PATH)
+    any_json = grammars.get(_JSON)
+    return AnswerFormat(
+        grammar=grammar,
+        is_complete=is_complete,
+        fault=fault,
+        any_json=any_json,
+        validator=validator,
+    )

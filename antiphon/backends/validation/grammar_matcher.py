@@ -1,8 +1,7 @@
-"""Which texts a grammar allows, told piece by piece as they come: what judges answers and calls.
+"""Match a text against a grammar while the text streams.
 
-It knows no request and no model. What would take long, and could be made to, is told by a process
-of its own (``judge``).
-"""
+Expensive checks run in a separate process (``validator_worker``): schemas and grammars come from
+clients and can be made to take very long."""
 
 from __future__ import annotations
 
@@ -16,25 +15,26 @@ from .schema_validator import grammar_fault
 
 __all__ = ["Grammar", "GrammarCache", "GrammarMatcher"]
 
-#: CPU that a text may take here: to begin with, and a byte, of which most take a fortieth.
-_ALLOWED_S, _A_BYTE_S = 0.02, 20e-6
-_BLOCK = 64
-_MOST_KEPT = 64
+#: CPU seconds that a text may take in this process: a fixed amount, and an amount for each byte.
+#: Most bytes take a fortieth of that.
+_CPU_BUDGET_S, _CPU_PER_BYTE_S = 0.02, 20e-6
+_BLOCK_BYTES = 64
+_CACHE_SIZE = 64
 
 
 class GrammarCache:
-    """Grammars that were asked for of late: to read one takes a thousand times as long as to begin
-    with it."""
+    """The grammars that were used last. Compiling a grammar takes about a thousand times as long as
+    starting a match."""
 
     def __init__(self) -> None:
-        self.of = lru_cache(_MOST_KEPT)(self._read)
+        self.get = lru_cache(_CACHE_SIZE)(self._compile)
 
-    def _read(self, lark: str) -> Grammar:
-        return Grammar(lark, self._bytes)
+    def _compile(self, lark: str) -> Grammar:
+        return Grammar(lark, self._byte_tokenizer)
 
     @cached_property
-    def _bytes(self) -> Any:
-        """A vocabulary of bytes."""
+    def _byte_tokenizer(self) -> Any:
+        """A vocabulary in which each byte is a token."""
         try:
             import llguidance
         except ImportError:
@@ -43,81 +43,82 @@ class GrammarCache:
 
 
 class Grammar:
-    """A grammar in llguidance's Lark, ready to be begun with."""
+    """A compiled grammar in llguidance's Lark."""
 
-    def __init__(self, lark: str, bytes_: Any) -> None:
+    def __init__(self, lark: str, tokenizer: Any) -> None:
         import llguidance
 
         self.lark = lark
         source = llguidance.grammar_from("lark", lark)
-        self._first = llguidance.LLMatcher(bytes_, source, log_level=0)
-        #: It is none that the library knows.
-        self.is_broken = bool(self._first.is_error())
+        self._initial_matcher = llguidance.LLMatcher(tokenizer, source, log_level=0)
+        #: llguidance could not compile the grammar.
+        self.is_broken = bool(self._initial_matcher.is_error())
 
-    def follow(self) -> GrammarMatcher:
-        """A text that begins."""
-        return GrammarMatcher(self.lark, self._first.deep_copy())
+    def matcher(self) -> GrammarMatcher:
+        """A matcher for a new text."""
+        return GrammarMatcher(self.lark, self._initial_matcher.deep_copy())
 
 
 class GrammarMatcher:
-    """One text as it comes."""
+    """Matches one text while it streams."""
 
     def __init__(self, lark: str, matcher: Any) -> None:
         self._lark = lark
         self._matcher = matcher
-        self._said: list[str] = []
-        self._left_s = _ALLOWED_S
-        #: Bytes of which it was not looked at what they took: that is not for nothing.
-        self._unmeasured = 0
-        #: It takes too long, or more than the library allows itself.
-        self._is_hard = False
-        #: So long a text is to be looked at apart.
-        self._due = 0
+        self._texts: list[str] = []
+        self._cpu_budget_s = _CPU_BUDGET_S
+        #: Bytes whose CPU time was not measured. Measuring each small piece would be expensive.
+        self._unmeasured_bytes = 0
+        #: The CPU budget is used up, or the library's own limits are.
+        self._is_expensive = False
+        #: The number of pieces at which ``check_prefix`` is due.
+        self._next_check = 0
 
     def feed(self, text: str) -> bool:
-        """False: nothing that could follow would make it right."""
-        self._said.append(text)
+        """Add text. Returns False if no continuation can match."""
+        self._texts.append(text)
         left = text.encode("utf-8", "replace")
-        for start in range(0, len(left), _BLOCK):
-            if self._is_hard:
+        for start in range(0, len(left), _BLOCK_BYTES):
+            if self._is_expensive:
                 break
-            if not self._takes(left[start : start + _BLOCK]):
+            if not self._consume(left[start : start + _BLOCK_BYTES]):
                 return False
         return True
 
-    def _takes(self, block: bytes) -> bool:
-        self._unmeasured += len(block)
-        is_measured = self._unmeasured >= _BLOCK
+    def _consume(self, block: bytes) -> bool:
+        self._unmeasured_bytes += len(block)
+        is_measured = self._unmeasured_bytes >= _BLOCK_BYTES
         begun = time.thread_time() if is_measured else 0.0
-        taken = self._matcher.try_consume_tokens(list(block))
+        consumed = self._matcher.try_consume_tokens(list(block))
         if is_measured:
-            a_byte_s = (time.thread_time() - begun) / len(block)
-            self._left_s += self._unmeasured * (_A_BYTE_S - a_byte_s)
-            self._unmeasured = 0
-        self._is_hard = self._left_s < 0 or self._matcher.is_error()
-        return self._is_hard or bool(taken == len(block))
+            cpu_per_byte_s = (time.thread_time() - begun) / len(block)
+            self._cpu_budget_s += self._unmeasured_bytes * (_CPU_PER_BYTE_S - cpu_per_byte_s)
+            self._unmeasured_bytes = 0
+        self._is_expensive = self._cpu_budget_s < 0 or self._matcher.is_error()
+        return self._is_expensive or bool(consumed == len(block))
 
     @property
     def text(self) -> str:
-        """All of it so far."""
-        return "".join(self._said)
+        """The whole text so far."""
+        return "".join(self._texts)
 
     @property
-    def is_due(self) -> bool:
-        """``begins`` is to be asked: whenever half as much again has come."""
-        return self._is_hard and len(self._said) >= self._due
+    def is_check_due(self) -> bool:
+        """``check_prefix`` has to be called. For an expensive match this holds each time the text
+        has grown by half."""
+        return self._is_expensive and len(self._texts) >= self._next_check
 
     async def check_prefix(self) -> bool:
-        """The same as ``more``, of all so far, where it is hard to tell."""
-        self._due = len(self._said) * 3 // 2
-        return await self._fault_apart(whole=False) is None
+        """Check the whole text so far in a separate process. Returns what ``feed`` returns."""
+        self._next_check = len(self._texts) * 3 // 2
+        return await self._fault_in_process(whole=False) is None
 
     async def finish(self) -> bool:
-        """Whether it may end here."""
-        if self._is_hard:
-            return await self._fault_apart(whole=True) is None
+        """Whether the text may end here."""
+        if self._is_expensive:
+            return await self._fault_in_process(whole=True) is None
         return bool(self._matcher.is_accepting())
 
-    async def _fault_apart(self, *, whole: bool) -> str | None:
+    async def _fault_in_process(self, *, whole: bool) -> str | None:
         text = self.text.encode("utf-8", "replace").decode()
         return await grammar_fault(self._lark, text, whole=whole)

@@ -1,6 +1,5 @@
-"""A reply that somebody holds to what was asked, judged as it comes: what is wrong is told as soon
-as that is certain. It knows no model and no engine.
-"""
+"""Validate a reply while it streams, for models whose output an engine or upstream enforces. Faults
+are reported as soon as they are certain."""
 
 from __future__ import annotations
 
@@ -17,127 +16,131 @@ __all__ = ["StreamValidator", "is_answer", "is_call"]
 
 
 class StreamValidator:
-    """Judges one reply. ``form``: of the answer, ``calls``: which may be made; ``talks``: words may
-    stand beside calls, of which no form is asked; ``stops``: a stop string may have ended it, and
-    nobody tells."""
+    """Validates one reply.
+
+    ``answer_format``: of the answer. ``tool_calls``: which calls may be made.
+    ``allows_text_with_calls``: text beside tool calls is not checked against the format.
+    ``has_stop_strings``: a stop string may have ended the reply, and the upstream does not
+    report that."""
 
     def __init__(
         self,
-        form: AnswerFormat | None,
-        calls: ToolCallRules | None,
+        answer_format: AnswerFormat | None,
+        tool_calls: ToolCallRules | None,
         *,
-        talks: bool,
-        stops: bool = False,
+        allows_text_with_calls: bool,
+        has_stop_strings: bool = False,
     ) -> None:
-        self._form = form
-        self._calls = calls
-        self._talks = talks
-        #: The open item, if it must be right.
-        self._coming: FormatMatcher | None = None
+        self._format = answer_format
+        self._tool_calls = tool_calls
+        self._allows_text_with_calls = allows_text_with_calls
+        #: Matches the open item, if that has to have a format.
+        self._matcher: FormatMatcher | None = None
         self._is_call = False
         self._fault: str | None = None
-        #: What is wrong with words, unless they stand beside a call.
-        self._unless_called: str | None = None
+        #: What is wrong with a text; no fault if a call follows.
+        self._text_fault: str | None = None
         self._has_answered = self._has_called = False
-        self._is_cut = stops
-        #: An item has begun of which nothing has been said.
-        self.waits = False
+        self._is_truncated = has_stop_strings
+        #: An item was opened and has no text yet.
+        self.is_waiting = False
 
     @property
     def is_idle(self) -> bool:
-        """There is nothing to judge."""
-        return self._form is None and self._calls is None
+        """There is nothing to validate."""
+        return self._format is None and self._tool_calls is None
 
     @property
-    def has_begun(self) -> bool:
-        """An answer or a call has."""
+    def has_output(self) -> bool:
+        """An answer or a call has begun."""
         return self._has_answered or self._has_called
 
-    def accept_text(self, known: Sequence[Delta]) -> bool:
-        """Whether this is nothing but more of an item, and right so far, as nearly all is."""
-        more = known[-1] if known else None
-        if not isinstance(more, Text) or self.waits or self._is_due:
+    def accept_text(self, deltas: Sequence[Delta]) -> bool:
+        """Fast path: validate deltas that only add text to the open item. Returns True if they do
+        and the text is valid so far. Otherwise the caller has to call ``fault``."""
+        more = deltas[-1] if deltas else None
+        if not isinstance(more, Text) or self.is_waiting or self._is_check_due:
             return False
-        if len(known) > 2 or (len(known) == 2 and not isinstance(known[0], SampledTokens)):
+        if len(deltas) > 2 or (len(deltas) == 2 and not isinstance(deltas[0], SampledTokens)):
             return False
-        self._says(more)
+        self._add_text(more)
         return self._fault is None
 
     @property
-    def _is_due(self) -> bool:
-        return self._coming is not None and self._coming.is_due
+    def _is_check_due(self) -> bool:
+        return self._matcher is not None and self._matcher.is_check_due
 
-    async def fault(self, known: Sequence[Delta]) -> str | None:
-        """What is wrong with what came together, if something is. What a stop string cut need only
-        have begun right."""
-        last = known[-1] if known else None
+    async def fault(self, deltas: Sequence[Delta]) -> str | None:
+        """Validate deltas that came together. Returns what is wrong, or None. A text that a stop
+        string cut only has to begin correctly."""
+        last = deltas[-1] if deltas else None
         if isinstance(last, Finish):
-            self._is_cut = self._is_cut or last.stopped_by_string
+            self._is_truncated = self._is_truncated or last.stopped_by_string
             if last.reason != "stop":
-                self.waits = False
+                self.is_waiting = False
                 return None
-        for delta in known:
+        for delta in deltas:
             if isinstance(delta, Text):
-                self._says(delta)
-                if self._coming is not None and self._coming.is_due:
-                    self._wrong(await self._coming.check_prefix())
+                self._add_text(delta)
+                if self._matcher is not None and self._matcher.is_check_due:
+                    self._set_fault(await self._matcher.check_prefix())
             elif isinstance(delta, Open | Close | Finish):
-                await self._ends()
+                await self._end_item()
                 if isinstance(delta, Open):
-                    self._begins(delta)
+                    self._start_item(delta)
                 elif isinstance(delta, Finish):
-                    await self._finishes()
+                    await self._finish()
         return self._fault
 
-    def _begins(self, delta: Open) -> None:
+    def _start_item(self, delta: Open) -> None:
         item = delta.item
         self._is_call = is_call(delta)
         if self._is_call:
             self._has_called = True
-            if self._calls is not None and isinstance(item, FunctionCall | CustomToolCall):
-                self._wrong(self._calls.rejection(item))
-                self._follow(self._calls.form(item))
+            if self._tool_calls is not None and isinstance(item, FunctionCall | CustomToolCall):
+                self._set_fault(self._tool_calls.rejection(item))
+                self._start_matcher(self._tool_calls.input_format(item))
         elif is_answer(delta):
             self._has_answered = True
-            self._follow(self._form)
-        self.waits = self._coming is not None
+            self._start_matcher(self._format)
+        self.is_waiting = self._matcher is not None
 
-    def _follow(self, form: AnswerFormat | None) -> None:
-        self._coming = None if form is None else FormatMatcher(form)
+    def _start_matcher(self, answer_format: AnswerFormat | None) -> None:
+        self._matcher = None if answer_format is None else FormatMatcher(answer_format)
 
-    def _says(self, delta: Text) -> None:
-        self.waits = False
+    def _add_text(self, delta: Text) -> None:
+        self.is_waiting = False
         if delta.channel == "refusal":
-            self._coming = None
-        if self._coming is not None:
-            self._wrong(self._coming.feed(delta.text))
+            self._matcher = None
+        if self._matcher is not None:
+            self._set_fault(self._matcher.feed(delta.text))
 
-    async def _ends(self) -> None:
-        coming, self._coming, self.waits = self._coming, None, False
-        if coming is not None and not (self._fault or self._is_cut):
-            self._wrong(await coming.finish())
+    async def _end_item(self) -> None:
+        matcher, self._matcher, self.is_waiting = self._matcher, None, False
+        if matcher is not None and not (self._fault or self._is_truncated):
+            self._set_fault(await matcher.finish())
 
-    async def _finishes(self) -> None:
-        if self._has_called or self._is_cut:
+    async def _finish(self) -> None:
+        if self._has_called or self._is_truncated:
             return
-        self._fault = self._fault or self._unless_called
-        if self._calls is not None and self._calls.required:
+        self._fault = self._fault or self._text_fault
+        if self._tool_calls is not None and self._tool_calls.required:
             self._fault = "no tool was called."
-        elif self._form is not None and not self._has_answered:
-            self._fault = await FormatMatcher(self._form).finish()
+        elif self._format is not None and not self._has_answered:
+            self._fault = await FormatMatcher(self._format).finish()
 
-    def _wrong(self, fault: str | None) -> None:
+    def _set_fault(self, fault: str | None) -> None:
         if fault is None:
             return
-        self._coming = None
-        if self._talks and not self._is_call:
-            self._unless_called = fault
+        self._matcher = None
+        if self._allows_text_with_calls and not self._is_call:
+            self._text_fault = fault
         else:
             self._fault = self._fault or fault
 
 
 def is_answer(delta: Delta) -> TypeGuard[Open]:
-    """A message begins that is to have the form: what a model says by the way has none."""
+    """Whether the delta opens a message that must have the answer format. Commentary has none."""
     return (
         isinstance(delta, Open)
         and isinstance(delta.item, Message)
@@ -146,4 +149,5 @@ def is_answer(delta: Delta) -> TypeGuard[Open]:
 
 
 def is_call(delta: Delta) -> TypeGuard[Open]:
+    """Whether the delta opens a tool call."""
     return isinstance(delta, Open) and not isinstance(delta.item, Message | Reasoning)

@@ -1,10 +1,7 @@
-"""Replies that are right or fail. A model that nothing holds to what was asked is told, what must
-have a form is held back until it is checked, and it is asked again where it is wrong: for engines
-and upstreams without grammars, and schemas that say more than a grammar can. One that is held to
-it is read along.
-
-It knows no engine and no wire.
-"""
+"""Output validation. Where the engine or upstream does not enforce the requested format, the reply
+is buffered, validated and, if invalid, retried with the error in the prompt. That concerns
+engines and upstreams without grammars, and schemas that say more than a grammar can. Where it
+does enforce the format, the reply is validated while it streams."""
 
 from __future__ import annotations
 
@@ -35,56 +32,63 @@ from .answer_format import AnswerFormat, FormatMatcher
 from .monitor import StreamValidator, is_answer, is_call
 from .tool_calls import ToolCallRules
 
-__all__ = ["MonitoredReply", "RetryingReply", "ValidationPlan", "validated"]
+__all__ = ["MonitoredReply", "RetryingReply", "ValidationPlan", "validate_reply"]
 
-#: How often a model is asked, the first time included.
+#: How often a model is called, including the first time.
 _ATTEMPTS = 3
-_AGAIN = "That answer does not have the right form: {fault} Answer again, and say nothing else."
+_AGAIN = "That answer does not have the valid form: {fault} Answer again, and say nothing else."
 _CALL = "No tool was called. Call one."
 _NOT_RUN = "Not run, for another call was wrong. Call again."
 
 
 class ValidationPlan(Struct, frozen=True, kw_only=True):
-    """What must be right: the ``form`` of the answer, the ``calls``; and whether who answers is
-    held to it. ``talks``: words may stand beside calls, of which no form is asked. ``stops``: a
-    stop string may have ended the answer, and nobody tells."""
+    """What has to be validated, and which of it the engine or upstream enforces.
 
-    form: AnswerFormat | None
-    calls: ToolCallRules | None
-    holds_form: bool
-    holds_calls: bool
-    talks: bool
-    stops: bool = False
+    ``answer_format`` and ``tool_calls``: what must be valid. ``allows_text_with_calls``: text
+    beside tool calls is not checked against the format. ``has_stop_strings``: a stop string may
+    have ended the answer, and the upstream does not report that."""
+
+    answer_format: AnswerFormat | None
+    tool_calls: ToolCallRules | None
+    enforces_format: bool
+    enforces_calls: bool
+    allows_text_with_calls: bool
+    has_stop_strings: bool = False
 
 
-def validated(
+def validate_reply(
     reply: Reply,
-    asked: ValidationPlan,
+    plan: ValidationPlan,
     conversation: Conversation,
     prepare: Callable[[Conversation], Awaitable[Reply]],
 ) -> Reply:
-    """The same reply, which is right or fails. ``prepare`` asks the model anew."""
-    form, calls = asked.form, asked.calls
+    """Wrap a reply so that it is valid or fails. ``prepare`` prepares another attempt."""
+    form, calls = plan.answer_format, plan.tool_calls
     if form is None and calls is None:
         return reply
-    watch = StreamValidator(
-        form if asked.holds_form else None,
-        calls if asked.holds_calls else None,
-        talks=asked.talks,
-        stops=asked.stops,
+    validator = StreamValidator(
+        form if plan.enforces_format else None,
+        calls if plan.enforces_calls else None,
+        allows_text_with_calls=plan.allows_text_with_calls,
+        has_stop_strings=plan.has_stop_strings,
     )
-    left = None if asked.holds_form else form, None if asked.holds_calls else calls
+    left = None if plan.enforces_format else form, None if plan.enforces_calls else calls
     if left != (None, None):
         reply = RetryingReply(reply, *left, conversation, prepare)
-    if watch.is_idle:
+    if validator.is_idle:
         return reply
-    return MonitoredReply(reply, watch, RetryingReply(reply, form, calls, conversation, prepare))
+    return MonitoredReply(
+        reply, validator, RetryingReply(reply, form, calls, conversation, prepare)
+    )
 
 
 class RetryingReply(ReplyWrapper):
-    """``Reply`` that is right or fails. ``form``: of the answer, ``calls``: which may be made; one
-    of both at least. ``prepare`` asks the model, about the conversation with what went wrong behind
-    it the second time. Its tokens are not kept: not all were meant."""
+    """``Reply`` that is buffered, validated and, if invalid, retried; it is valid or fails.
+
+    ``form``: the answer's format. ``calls``: the rules for tool calls. At least one of them is
+    set. ``prepare`` prepares the next attempt, for the conversation followed by the invalid
+    output and what is wrong with it. ``prompt_tokens`` is None: the tokens of rejected attempts
+    must not become part of the next prompt."""
 
     def __init__(
         self,
@@ -95,14 +99,14 @@ class RetryingReply(ReplyWrapper):
         prepare: Callable[[Conversation], Awaitable[Reply]],
     ) -> None:
         super().__init__(reply)
-        self._form = form
-        self._calls = calls
+        self._format = form
+        self._rules = calls
         self._conversation = conversation
         self._prepare = prepare
-        self._used = Usage()
+        self._usage = Usage()
         self._fault = ""
-        #: What is told of an attempt that went wrong.
-        self._behind: tuple[Item, ...] = ()
+        #: Items that tell the model what was wrong with the last attempt.
+        self._feedback: tuple[Item, ...] = ()
 
     @property
     def prompt_tokens(self) -> None:
@@ -117,163 +121,172 @@ class RetryingReply(ReplyWrapper):
         return self.continue_from(self._reply.deltas())
 
     async def continue_from(
-        self, answered: AsyncGenerator[tuple[Delta, ...], None]
+        self, deltas: AsyncGenerator[tuple[Delta, ...], None]
     ) -> AsyncGenerator[tuple[Delta, ...], None]:
-        """``answered``: the first attempt, of whose answer nothing was given out yet."""
+        """Validate and retry. ``deltas``: the first attempt; nothing of its answer has been yielded
+        yet."""
         conversation = self._conversation
         for attempt in range(_ATTEMPTS):
             if attempt:
-                items = (*conversation.items, *self._behind)
-                conversation = replace(conversation, items=items, kept=None)
-                answered = (await self._prepare(conversation)).deltas()
-            async with aclosing(self._judged(answered)) as judged:
-                async for delta in judged:
+                items = (*conversation.items, *self._feedback)
+                conversation = replace(conversation, items=items, stored_tokens=None)
+                deltas = (await self._prepare(conversation)).deltas()
+            async with aclosing(self._attempt(deltas)) as valid_deltas:
+                async for delta in valid_deltas:
                     yield (delta,)
             if not self._fault:
                 return
-        raise _failed(self._fault)
+        raise _format_error(self._fault)
 
-    async def _judged(
-        self, answered: AsyncGenerator[tuple[Delta, ...], None]
+    async def _attempt(
+        self, deltas: AsyncGenerator[tuple[Delta, ...], None]
     ) -> AsyncGenerator[Delta, None]:
-        """One attempt: from what must be right on, all comes at its end and only if it is. Words
-        before a call are no answer, nor are those that were cut."""
+        """One attempt. Everything from the first item that must be valid is held back until the
+        end, and yielded only if it is valid. Text before a call is no answer, and neither is a
+        truncated text."""
         held: list[Delta] = []
         self._fault, has_called = "", False
-        async with aclosing(flatten(answered)) as deltas:
-            async for delta in deltas:
+        async with aclosing(flatten(deltas)) as single_deltas:
+            async for delta in single_deltas:
                 if isinstance(delta, SampledTokens):
                     continue
                 if isinstance(delta, Finish):
-                    self._used = add_usage(self._used, delta.usage)
-                    delta = replace(delta, usage=self._used)
+                    self._usage = add_usage(self._usage, delta.usage)
+                    delta = replace(delta, usage=self._usage)
                     if delta.reason == "stop":
-                        held = await self._right(held, has_called, delta.stopped_by_string)
+                        held = await self._validate(held, has_called, delta.stopped_by_string)
                     if self._fault:
                         return
                 else:
                     has_called = has_called or is_call(delta)
-                    is_free = has_called and self._calls is None
-                    if not is_free and (held or self._must_be_right(delta)):
+                    is_free = has_called and self._rules is None
+                    if not is_free and (held or self._must_be_valid(delta)):
                         held.append(delta)
                         continue
                 for each in (*held, delta):
                     yield each
                 held = []
 
-    def _must_be_right(self, delta: Delta) -> bool:
-        if self._calls is not None and is_call(delta):
+    def _must_be_valid(self, delta: Delta) -> bool:
+        if self._rules is not None and is_call(delta):
             return True
-        must = self._form is not None or (self._calls is not None and self._calls.required)
+        must = self._format is not None or (self._rules is not None and self._rules.required)
         return must and is_answer(delta)
 
-    async def _right(self, held: list[Delta], has_called: bool, stopped: bool) -> list[Delta]:
-        """What is to be said, with the answer as it should be; ``_fault`` if it is wrong. What a
-        stop string cut need only have begun right."""
-        said = list(_items(held))
+    async def _validate(self, held: list[Delta], has_called: bool, stopped: bool) -> list[Delta]:
+        """Returns the deltas to yield, with the answer cleaned up; sets ``_fault`` if they are
+        invalid. A text that a stop string cut only has to begin correctly."""
+        items = list(_written_items(held))
         if has_called:
-            return held if self._calls is None else await self._called(held, said, self._calls)
-        if self._calls is not None and self._calls.required:
-            words = "".join(text for _, item, text in said if isinstance(item, Message))
-            self._fault, self._behind = "no tool was called.", _talk(words, _CALL)
-        elif self._form is not None:
-            if stopped and all(FormatMatcher(self._form).feed(text) is None for *_, text in said):
+            return (
+                held if self._rules is None else await self._check_calls(held, items, self._rules)
+            )
+        if self._rules is not None and self._rules.required:
+            words = "".join(text for _, item, text in items if isinstance(item, Message))
+            self._fault, self._feedback = "no tool was called.", _exchange(words, _CALL)
+        elif self._format is not None:
+            if stopped and all(
+                FormatMatcher(self._format).feed(text) is None for *_, text in items
+            ):
                 return held
-            return await self._answered(held, said, self._form)
+            return await self._check_answer(held, items, self._format)
         return held
 
-    async def _called(
-        self, held: list[Delta], said: Sequence[tuple[slice, Item, str]], calls: ToolCallRules
+    async def _check_calls(
+        self, held: list[Delta], items: Sequence[tuple[slice, Item, str]], calls: ToolCallRules
     ) -> list[Delta]:
         made = [
             (item, text, await calls.fault(item, text))
-            for _, item, text in said
+            for _, item, text in items
             if isinstance(item, FunctionCall | CustomToolCall)
         ]
         self._fault = next(filter(None, (fault for *_, fault in made)), "")
         if self._fault:
-            told = [_told(item, text, fault or _NOT_RUN) for item, text, fault in made]
-            self._behind = (*(call for call, _ in told), *(result for _, result in told))
+            rejected = [_rejected_call(item, text, fault or _NOT_RUN) for item, text, fault in made]
+            self._feedback = (*(call for call, _ in rejected), *(result for _, result in rejected))
         return held
 
-    async def _answered(
-        self, held: list[Delta], said: Sequence[tuple[slice, Item, str]], form: AnswerFormat
+    async def _check_answer(
+        self, held: list[Delta], items: Sequence[tuple[slice, Item, str]], form: AnswerFormat
     ) -> list[Delta]:
-        answers = [(texts, text) for texts, item, text in said if isinstance(item, Message)]
+        answers = [(texts, text) for texts, item, text in items if isinstance(item, Message)]
         if not answers:
-            self._fault, self._behind = "nothing was said.", _talk("", "Nothing was said.")
+            self._fault, self._feedback = "nothing was said.", _exchange("", "Nothing was said.")
         for texts, text in reversed(answers):
             if any(isinstance(d, Text) and d.channel == "refusal" for d in held[texts]):
                 continue
             try:
-                right = await form.read(text)
+                valid = await form.read(text)
             except ValueError as fault:
                 self._fault = str(fault)
-                self._behind = _talk(text, _AGAIN.format(fault=fault))
+                self._feedback = _exchange(text, _AGAIN.format(fault=fault))
                 return []
-            if right != text:
-                held[texts] = [Text(right)]
+            if valid != text:
+                held[texts] = [Text(valid)]
         return held
 
 
 class MonitoredReply(ReplyWrapper):
-    """``Reply`` of a model that somebody holds to what was asked: it comes as it is said, and is
-    right or fails. Engines drop a grammar in silence where it grows too hard for them; upstreams do
-    as they please. What is found wrong before anything of an answer was given out is held back from
-    there on, and goes the way of ``checked``."""
+    """``Reply`` that is validated while it streams, where the engine or upstream enforces the
+    format.
 
-    def __init__(self, reply: Reply, watch: StreamValidator, checked: RetryingReply) -> None:
+    Engines silently drop a grammar that grows too complex, and upstreams may not enforce what
+    they claim. If a fault is found before anything of an answer was yielded, the reply is held
+    back from there and continues as ``retrying``. Otherwise it fails."""
+
+    def __init__(self, reply: Reply, validator: StreamValidator, retrying: RetryingReply) -> None:
         super().__init__(reply)
-        self._watch = watch
-        self._checked = checked
-        self._is_held = False
+        self._validator = validator
+        self._retrying = retrying
+        self._uses_retries = False
 
     @property
     def prompt_tokens(self) -> PromptTokens | None:
-        return None if self._is_held else self._reply.prompt_tokens
+        return None if self._uses_retries else self._reply.prompt_tokens
 
     def resume(self, point: ResumePoint) -> Reply:
-        return MonitoredReply(self._reply.resume(point), self._watch, self._checked)
+        return MonitoredReply(self._reply.resume(point), self._validator, self._retrying)
 
     async def deltas(self) -> AsyncGenerator[tuple[Delta, ...], None]:
-        watch, is_out = self._watch, False
+        validator, is_out = self._validator, False
         waiting: tuple[Delta, ...] = ()
-        async with aclosing(self._reply.deltas()) as answered:
-            async for known in answered:
-                if watch.accept_text(known):
-                    yield known
+        async with aclosing(self._reply.deltas()) as deltas:
+            async for batch in deltas:
+                if validator.accept_text(batch):
+                    yield batch
                     continue
-                fault = await watch.fault(known)
-                known = (*waiting, *known)
+                fault = await validator.fault(batch)
+                batch = (*waiting, *batch)
                 if fault is not None and is_out:
-                    raise _failed(fault)
+                    raise _format_error(fault)
                 if fault is not None:
-                    self._is_held = True
-                    rest = self._checked.continue_from(_behind(known, answered))
+                    self._uses_retries = True
+                    rest = self._retrying.continue_from(_prepend(batch, deltas))
                     async with aclosing(rest) as held:
                         async for each in held:
                             yield each
                     return
-                waiting = known if watch.waits else ()
+                waiting = batch if validator.is_waiting else ()
                 if not waiting:
-                    is_out = watch.has_begun
-                    yield known
+                    is_out = validator.has_output
+                    yield batch
 
 
-async def _behind(
-    known: tuple[Delta, ...], answered: AsyncGenerator[tuple[Delta, ...], None]
+async def _prepend(
+    batch: tuple[Delta, ...], deltas: AsyncGenerator[tuple[Delta, ...], None]
 ) -> AsyncGenerator[tuple[Delta, ...], None]:
-    yield known
-    async for each in answered:
+    yield batch
+    async for each in deltas:
         yield each
 
 
-def _failed(fault: str) -> RunError:
-    return RunError(f"The model's answer has not the form that was asked for: {fault}")
+def _format_error(fault: str) -> RunError:
+    return RunError(f"The model's output does not match the requested format: {fault}")
 
 
-def _items(held: Sequence[Delta]) -> Iterator[tuple[slice, Item, str]]:
-    """Answers and calls: where the text of each stands, the item, and the text."""
+def _written_items(held: Sequence[Delta]) -> Iterator[tuple[slice, Item, str]]:
+    """The answers and calls in ``held``: the slice of the text deltas of each, the item, and the
+    text."""
     for at, delta in enumerate(held):
         if not isinstance(delta, Open) or not (is_answer(delta) or is_call(delta)):
             continue
@@ -285,17 +298,19 @@ def _items(held: Sequence[Delta]) -> Iterator[tuple[slice, Item, str]]:
         yield slice(at + 1, end), delta.item, text
 
 
-def _talk(said: str, answer: str) -> tuple[Item, ...]:
-    """What the model said, and what is said to that."""
+def _exchange(text: str, answer: str) -> tuple[Item, ...]:
+    """The text of the model, and the user message that answers it."""
     return (
-        Message(id="", role="assistant", content=(OutputText(text=said),)),
+        Message(id="", role="assistant", content=(OutputText(text=text),)),
         Message(id="", role="user", content=(InputText(text=answer),)),
     )
 
 
-def _told(item: FunctionCall | CustomToolCall, text: str, result: str) -> tuple[Item, Item]:
+def _rejected_call(
+    item: FunctionCall | CustomToolCall, text: str, result: str
+) -> tuple[Item, Item]:
     """A call, and a result that says why it was not run."""
     if isinstance(item, CustomToolCall):
-        told = CustomToolCallOutput(call_id=item.call_id, output=result)
-        return replace(item, input=text), told
+        rejected = CustomToolCallOutput(call_id=item.call_id, output=result)
+        return replace(item, input=text), rejected
     return replace(item, arguments=text), FunctionCallOutput(call_id=item.call_id, output=result)

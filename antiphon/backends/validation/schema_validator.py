@@ -1,8 +1,6 @@
-"""Whether JSON obeys a schema, by a validator that knows every keyword, in a process of its own;
-and what of grammars would take long.
-
-For what no grammar can hold a model to. It knows no model and no answer, only schemas and texts.
-"""
+"""Validate JSON against a schema, and texts against grammars that are expensive, in a separate
+process with limits of time and memory. The validator supports every keyword, also those that no
+grammar can enforce."""
 
 from __future__ import annotations
 
@@ -25,42 +23,42 @@ _SECONDS = 10.0
 _SLOW = "it takes too long to check."
 
 
-class _Said(msgspec.Struct, frozen=True):
+class _Verdict(msgspec.Struct, frozen=True):
     fault: str | None = None
     schema: str | None = None
 
 
 class SchemaValidator:
-    """Judges by one schema; ``path``: where the request has it."""
+    """Validates by one schema. ``path``: where it stands in the request."""
 
     def __init__(self, schema: Mapping[str, Any], path: str) -> None:
         self._schema = schema
         self._path = path
 
     async def check(self) -> None:
-        """Raises ``InvalidRequest`` for a schema that nothing can be judged by."""
-        said = await self._asked(None)
-        if (why := said.schema or said.fault) is not None:
+        """Raise ``InvalidRequest`` if the schema cannot be used."""
+        verdict = await self._validate(None)
+        if (why := verdict.schema or verdict.fault) is not None:
             raise InvalidRequest(
                 f"Invalid schema: {why}", param=self._path, code="invalid_json_schema"
             )
 
     async def fault(self, text: str) -> str | None:
-        """What is wrong with a text, in words for who wrote it; None if nothing is."""
-        said = await self._asked(text)
-        return said.fault or said.schema
+        """What is wrong with a text, in words for the model that wrote it; None if it is valid."""
+        verdict = await self._validate(text)
+        return verdict.fault or verdict.schema
 
-    async def _asked(self, text: str | None) -> _Said:
-        return await _asked(schema=self._schema, text=text)
+    async def _validate(self, text: str | None) -> _Verdict:
+        return await _run_worker(schema=self._schema, text=text)
 
 
 async def grammar_fault(lark: str, text: str, *, whole: bool) -> str | None:
-    """What is wrong with a text, or the beginning of one, by a grammar in llguidance's Lark; None
-    if nothing is."""
-    return (await _asked(lark=lark, text=text, whole=whole)).fault
+    """What is wrong with a text, or None. ``lark``: a grammar in llguidance's Lark. Unless
+    ``whole``, the text only has to be the beginning of a match."""
+    return (await _run_worker(lark=lark, text=text, whole=whole)).fault
 
 
-async def _asked(**about: Any) -> _Said:
+async def _run_worker(**request: Any) -> _Verdict:
     process = await asyncio.create_subprocess_exec(
         sys.executable,
         "-P",
@@ -72,14 +70,14 @@ async def _asked(**about: Any) -> _Said:
     )
     try:
         async with asyncio.timeout(_SECONDS):
-            said, _ = await process.communicate(msgspec.json.encode(about))
+            output, _ = await process.communicate(msgspec.json.encode(request))
     except TimeoutError:
-        return _Said(fault=_SLOW)
+        return _Verdict(fault=_SLOW)
     finally:
         with suppress(ProcessLookupError):
             process.kill()
         await process.wait()
     try:
-        return msgspec.json.decode(said, type=_Said)
-    except msgspec.DecodeError:  # ended for what it took
-        return _Said(fault=_SLOW)
+        return msgspec.json.decode(output, type=_Verdict)
+    except msgspec.DecodeError:  # killed at a limit of time or memory
+        return _Verdict(fault=_SLOW)

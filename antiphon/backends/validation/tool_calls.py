@@ -1,8 +1,5 @@
-"""Which calls a request allows: that one comes where one must, of a tool that may be called, with
-arguments that obey a strict schema or a grammar.
-
-It knows no engine and no wire.
-"""
+"""Rules for the tool calls of a reply: a call must come if the request requires one, it must name a
+tool that may be called, and its arguments must match a strict schema or a grammar."""
 
 from __future__ import annotations
 
@@ -15,76 +12,95 @@ from antiphon.dialects.tools import PromptTool, PromptTools
 from antiphon.errors import InvalidRequest
 from antiphon.wire.items import CustomToolCall, FunctionCall
 
-from .answer_format import AnswerFormat, json_form
+from .answer_format import AnswerFormat, json_answer_format
 from .grammar_matcher import GrammarCache
 
 __all__ = ["ToolCallRules", "tool_call_rules"]
 
-_Name = tuple[str, str | None]
+_ToolName = tuple[str, str | None]
 
 
 class ToolCallRules:
-    """Judges the calls of one reply. ``required``: there must be one; ``strays``: what may not be
-    called is no matter."""
+    """Validates the calls of one reply.
 
-    def __init__(self, shown: PromptTools, grammars: GrammarCache, *, strays: bool = False) -> None:
-        self.required = shown.required
+    ``required``: at least one call must come. ``accept_strays``: calls of tools that may not be
+    called are accepted, because the caller handles them."""
+
+    def __init__(
+        self, tools: PromptTools, grammars: GrammarCache, *, accept_strays: bool = False
+    ) -> None:
+        self.required = tools.required
         self._grammars = grammars
-        self._callable = {_name(tool): tool for tool in shown.callable}
-        kept_out = {_name(tool) for tool in shown.tools} - self._callable.keys()
-        self._kept_out = set() if strays else kept_out
+        self._callable = {_tool_name(tool): tool for tool in tools.callable}
+        excluded = {_tool_name(tool) for tool in tools.tools} - self._callable.keys()
+        self._excluded = set() if accept_strays else excluded
 
     def rejection(self, call: FunctionCall | CustomToolCall) -> str | None:
-        """Why this may not be called, in words for who did."""
-        name = _named(call)
-        if name in self._kept_out or (self.required and name not in self._callable):
+        """Why this tool may not be called, in words for the model; None if it may."""
+        name = _call_name(call)
+        if name in self._excluded or (self.required and name not in self._callable):
             return f"'{call.name}' may not be called now."
         return None
 
-    def form(self, call: FunctionCall | CustomToolCall) -> AnswerFormat | None:
-        """What its input must be, if that is asked for."""
-        tool = self._callable.get(_named(call))
-        if tool is None or not _is_asked(tool):
+    def input_format(self, call: FunctionCall | CustomToolCall) -> AnswerFormat | None:
+        """The format that the call's input must have, or None."""
+        tool = self._callable.get(_call_name(call))
+        if tool is None or not _is_constrained(tool):
             return None
         fault = f"that is not the form that '{call.name}' takes."
         if tool.grammar is None:
-            form = json_form(_schema(tool), self._grammars, fault=fault)
+            input_format = json_answer_format(_schema(tool), self._grammars, fault=fault)
         else:
             try:
-                form = AnswerFormat(grammar=self._grammars.of(input_lark(tool)), fault=fault)
+                input_format = AnswerFormat(
+                    grammar=self._grammars.get(input_lark(tool)), fault=fault
+                )
             except InvalidRequest:  # in a language of the upstream's own
                 return None
-        return None if form.grammar.is_broken else form
+        return None if input_format.grammar.is_broken else input_format
 
     async def fault(self, call: FunctionCall | CustomToolCall, text: str) -> str | None:
-        """What is wrong with a call that has this input, in words for who made it."""
-        form, bar = self.form(call), self.rejection(call)
-        return bar if bar is not None or form is None else await form.wrong(text)
+        """What is wrong with a call that has this input, in words for the model; None if it is
+        valid."""
+        input_format, rejection = self.input_format(call), self.rejection(call)
+        return (
+            rejection
+            if rejection is not None or input_format is None
+            else await input_format.fault_of(text)
+        )
 
 
 def tool_call_rules(
-    shown: PromptTools, grammars: GrammarCache, *, held: bool = False, strays: bool = False
+    tools: PromptTools,
+    grammars: GrammarCache,
+    *,
+    is_enforced: bool = False,
+    accept_strays: bool = False,
 ) -> ToolCallRules | None:
-    """None where any call is right, and none too. ``held``: who answers is held to it, so that it
-    has been checked; else raises ``InvalidRequest`` for schemas and grammars that cannot be judged
-    by."""
-    asked = [tool for tool in shown.callable if _is_asked(tool)]
-    for tool in asked:
-        if not held:
+    """The rules of a request; None if every reply satisfies them. ``is_enforced``: the engine or
+    upstream enforces them, so schemas and grammars have been checked. Otherwise raises
+    ``InvalidRequest`` for those that cannot be validated."""
+    constrained = [tool for tool in tools.callable if _is_constrained(tool)]
+    for tool in constrained:
+        if not is_enforced:
             _check(tool)
-    is_bound = shown.required or (shown.restricted and not strays)
-    return ToolCallRules(shown, grammars, strays=strays) if asked or is_bound else None
+    is_bound = tools.required or (tools.restricted and not accept_strays)
+    return (
+        ToolCallRules(tools, grammars, accept_strays=accept_strays)
+        if constrained or is_bound
+        else None
+    )
 
 
-def _is_asked(tool: PromptTool) -> bool:
+def _is_constrained(tool: PromptTool) -> bool:
     return bool(tool.strict or tool.grammar)
 
 
-def _name(tool: PromptTool) -> _Name:
+def _tool_name(tool: PromptTool) -> _ToolName:
     return tool.shape.wire_name, tool.shape.namespace
 
 
-def _named(call: FunctionCall | CustomToolCall) -> _Name:
+def _call_name(call: FunctionCall | CustomToolCall) -> _ToolName:
     return call.name, call.namespace or None
 
 

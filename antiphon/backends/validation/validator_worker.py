@@ -1,8 +1,8 @@
-"""Judges texts by a schema or a grammar, in a process of its own, and says what is wrong with each.
+"""Validate a text by a schema or a grammar. A program of its own, which is run by its path: one
+request as JSON on standard input, the verdict as JSON on standard output.
 
-Run by its path. Schemas, grammars and texts are other people's, and can be made to take for ever:
-here that is within bounds of time and memory, and nothing is fetched.
-"""
+Schemas, grammars and texts come from clients and can be made to take for ever. This process has
+limits of time and memory, and fetches nothing."""
 
 from __future__ import annotations
 
@@ -10,49 +10,52 @@ import json
 import sys
 from typing import Any
 
-__all__ = ["followed", "main"]
+__all__ = ["match_grammar", "validate_json"]
 
 _MEMORY, _SECONDS, _FILES = 2 * 2**30, 10, 64
-#: The validator goes down as deep as a value goes, on the stack.
-_DEEPEST = 500
-_LONGEST = 300
-#: Of what the library allows itself: time and memory are bounded here.
-_TIMES = 100
+#: The validator recurses on the stack, one level for each level of the value.
+_MAX_DEPTH = 500
+_MAX_MESSAGE = 300
+#: Multiple of llguidance's own limit: this process is limited in time and memory instead.
+_LIMIT_FACTOR = 100
 
 
-def main(schema: Any, text: str | None) -> dict[str, str]:
-    """``{}``: it is right (a ``text`` of None always is); ``{"fault": …}``, or ``{"schema": …}``
-    where the schema itself is."""
+def validate_json(schema: Any, text: str | None) -> dict[str, str]:
+    """Validate JSON ``text`` by ``schema``. Returns ``{}`` if it is valid, ``{"fault": …}`` if not,
+    and ``{"schema": …}`` if the schema is invalid. A ``text`` of None checks the schema alone."""
     import jsonschema_rs
 
-    def made(form: Any) -> Any:
-        return jsonschema_rs.validator_for(form, retriever=_refused, validate_formats=True)
+    def made(schema: Any) -> Any:
+        return jsonschema_rs.validator_for(
+            schema, retriever=_refuse_reference, validate_formats=True
+        )
 
     try:
         try:
             validator = made(schema)
-        except jsonschema_rs.ValidationError:  # of an edition that nobody knows, perhaps
+        except jsonschema_rs.ValidationError:  # perhaps an unknown edition
             validator = made({key: value for key, value in schema.items() if key != "$schema"})
-    except (ValueError, jsonschema_rs.ReferencingError) as wrong:
-        return {"schema": _first_line(wrong)}
+    except (ValueError, jsonschema_rs.ReferencingError) as invalid:
+        return {"schema": _first_line(invalid)}
     if text is None:
         return {}
     try:
         value = json.loads(text)
     except (ValueError, RecursionError):
-        return {"fault": "it is no JSON."}
-    if _depth(text) > _DEEPEST:
-        return {"fault": "it is nested too deep."}
+        return {"fault": "it is not JSON."}
+    if _depth(text) > _MAX_DEPTH:
+        return {"fault": "it is nested too deeply."}
     error = next(validator.iter_errors(value), None)
-    return {} if error is None else {"fault": _told(error)}
+    return {} if error is None else {"fault": _describe(error)}
 
 
-def followed(lark: str, text: str, whole: bool) -> dict[str, str]:
-    """The same by a grammar in llguidance's Lark. Unless it is ``whole`` a text may go on."""
+def match_grammar(lark: str, text: str, whole: bool) -> dict[str, str]:
+    """Match ``text`` against a grammar in llguidance's Lark; the result is as that of
+    ``validate_json``. Unless ``whole``, the text only has to be the beginning of a match."""
     import llguidance
 
-    usual = llguidance.LLParserLimits()
-    limits = llguidance.LLParserLimits(max_items_in_row=usual.max_items_in_row * _TIMES)
+    defaults = llguidance.LLParserLimits()
+    limits = llguidance.LLParserLimits(max_items_in_row=defaults.max_items_in_row * _LIMIT_FACTOR)
     grammar = llguidance.grammar_from("lark", lark)
     matcher = llguidance.LLMatcher(
         llguidance.LLTokenizer("byte"), grammar, log_level=0, limits=limits
@@ -63,50 +66,50 @@ def followed(lark: str, text: str, whole: bool) -> dict[str, str]:
     return {"fault": "it does not match the grammar."}
 
 
-def _refused(uri: str) -> Any:
+def _refuse_reference(uri: str) -> Any:
     raise ValueError(f"{uri} is not part of the schema")
 
 
 def _depth(text: str) -> int:
     """How deep brackets are nested, those in strings included: an upper bound."""
-    depth = deepest = 0
+    depth = max_depth = 0
     for char in text:
         if char in "{[":
             depth += 1
-            deepest = max(deepest, depth)
+            max_depth = max(max_depth, depth)
         elif char in "}]":
             depth -= 1
-    return deepest
+    return max_depth
 
 
-def _told(error: Any) -> str:
+def _describe(error: Any) -> str:
     where = "".join(
         f"[{key}]" if isinstance(key, int) else f".{key}" for key in error.instance_path
     )
     at = f"at {where.removeprefix('.')}: " if where else ""
-    return f"{at}{_first_line(error)}"[:_LONGEST]
+    return f"{at}{_first_line(error)}"[:_MAX_MESSAGE]
 
 
 def _first_line(error: Exception) -> str:
-    return (str(error).splitlines() or [""])[0][:_LONGEST]
+    return (str(error).splitlines() or [""])[0][:_MAX_MESSAGE]
 
 
-def _bound() -> None:
+def _set_limits() -> None:
     try:
         import resource
     except ImportError:  # not a Unix
         return
-    for what, limit in (
+    for resource_type, limit in (
         (resource.RLIMIT_AS, _MEMORY),
         (resource.RLIMIT_CPU, _SECONDS),
         (resource.RLIMIT_NOFILE, _FILES),
         (resource.RLIMIT_FSIZE, 0),
         (resource.RLIMIT_CORE, 0),
     ):
-        resource.setrlimit(what, (limit, limit))
+        resource.setrlimit(resource_type, (limit, limit))
 
 
 if __name__ == "__main__":
-    _bound()
-    asked = json.load(sys.stdin)
-    sys.stdout.write(json.dumps((followed if "lark" in asked else main)(**asked)))
+    _set_limits()
+    request = json.load(sys.stdin)
+    sys.stdout.write(json.dumps((match_grammar if "lark" in request else validate_json)(**request)))

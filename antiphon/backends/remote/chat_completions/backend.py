@@ -13,7 +13,7 @@ import msgspec
 from msgspec import UNSET
 from msgspec.structs import replace
 
-from antiphon.backends.local.capability_checks import field_of_extra
+from antiphon.backends.local.capability_checks import extra_field
 from antiphon.backends.remote.base import (
     RemoteBackend,
     check_server_options,
@@ -138,7 +138,7 @@ def _check(options: Options, flavour: ChatFlavour) -> None:
     if flavour.without is not None and getattr(options, flavour.without) is not None:
         raise unsupported(flavour.without)
     if options.extra and not flavour.extra:
-        raise unsupported(field_of_extra(next(iter(options.extra))))
+        raise unsupported(extra_field(next(iter(options.extra))))
     if options.template and not flavour.template:
         raise unsupported("chat_template_kwargs")
 

@@ -15,7 +15,7 @@ from msgspec import UNSET
 from msgspec.structs import replace
 
 from antiphon.backends.base import BackendCapabilities
-from antiphon.backends.local.capability_checks import field_of_extra
+from antiphon.backends.local.capability_checks import extra_field
 from antiphon.backends.remote.base import (
     RemoteBackend,
     check_server_options,
@@ -171,7 +171,7 @@ def _check(options: Options, flavour: ResponsesFlavour) -> None:
     if options.template and not flavour.template:
         raise unsupported("chat_template_kwargs")
     if options.extra:
-        raise unsupported(field_of_extra(next(iter(options.extra))))
+        raise unsupported(extra_field(next(iter(options.extra))))
 
 
 def _words(options: Options, flavour: ResponsesFlavour) -> list[str]:
@@ -241,7 +241,7 @@ def _named(tool: PromptTool, shown: PromptTools) -> dict[str, str]:
 
 
 def _function_choice(choice: ToolChoice, shown: PromptTools) -> Any:
-    """``tool_choice`` for a server that is sent functions; None if the field can be omitted."""
+    """``tool_choice`` for a server that is sent functions; None: leave it out."""
     if choice.mode == "one" and choice.hosted:
         return msgspec.to_builtins(choice.hosted[0])
     names = [
