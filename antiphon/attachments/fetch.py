@@ -16,7 +16,7 @@ import structlog
 from msgspec import Struct
 
 from antiphon.errors import SetupError
-from antiphon.security.ssrf import Network, Refused, sockets
+from antiphon.security.ssrf import AddressNotAllowed, Network, socket_factory
 
 __all__ = ["Failed", "Fetched", "Fetcher", "check"]
 
@@ -83,7 +83,7 @@ class Fetcher:
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 resolver=resolver or aiohttp.ThreadedResolver(),
-                socket_factory=sockets(networks=networks),
+                socket_factory=socket_factory(networks=networks),
                 use_dns_cache=False,
                 force_close=True,
             ),
@@ -120,7 +120,9 @@ class Fetcher:
         except TimeoutError:
             raise Failed("slow", "it took too long") from None
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            if isinstance(error.__cause__, Refused) or isinstance(error, Refused):
+            if isinstance(error.__cause__, AddressNotAllowed) or isinstance(
+                error, AddressNotAllowed
+            ):
                 _log.warning("an address was not fetched from", host=urlsplit(url).hostname)
                 raise Failed("address", "its address is not a public one") from None
             raise Failed("broken", "the server could not be reached or broke off") from None

@@ -1,1 +1,1 @@
-"""The rim: HTTP in, HTTP out."""
+"""The HTTP server: routes, middleware, request parsing, streaming."""

@@ -1,8 +1,7 @@
-"""Room: how many runs may go on, who waits, and who is sent away.
+"""Admission control: limits concurrent requests and queues the others fairly between tenants.
 
-First come first served within a tenant, turn and turn about between tenants, so that one tenant's
-flood costs the others nothing but their turn. It knows neither requests nor runs.
-"""
+Within a tenant requests are served in order; tenants take turns, so one tenant's flood delays the
+others by one turn at most."""
 
 from __future__ import annotations
 
@@ -17,32 +16,33 @@ __all__ = ["AdmissionQueue"]
 
 
 class AdmissionQueue:
-    """At most ``max_running`` slots are taken and ``max_waiting`` callers wait for one."""
+    """Admits ``max_concurrent_requests`` requests; ``max_queued_requests`` more may wait."""
 
-    def __init__(self, max_running: int, max_waiting: int, *, retry_after_s: int = 1) -> None:
-        self._max_running = max_running
-        self._max_waiting = max_waiting
+    def __init__(
+        self, max_concurrent_requests: int, max_queued_requests: int, *, retry_after_s: int = 1
+    ) -> None:
+        self._max_concurrent = max_concurrent_requests
+        self._max_queued = max_queued_requests
         self._retry_after_s = retry_after_s
-        #: Who waits, by tenant; the tenant whose turn it is comes first.
+        #: Waiting requests by tenant, in the order of the tenants' turns.
         self._queues: dict[str, deque[asyncio.Future[None]]] = {}
         self.running = 0
         self.waiting = 0
 
     @asynccontextmanager
     async def slot(self, tenant: str) -> AsyncIterator[None]:
-        """Holds a slot for the length of the block. Raises ``Overloaded`` at once if even the
-        queue is full."""
-        if self.running < self._max_running:
+        """Hold a slot for the duration of the block. Raises ``Overloaded`` if the queue is full."""
+        if self.running < self._max_concurrent:
             self.running += 1
         else:
             await self._wait(tenant)
         try:
             yield
         finally:
-            self._pass_on()
+            self._release()
 
     async def _wait(self, tenant: str) -> None:
-        if self.waiting >= self._max_waiting:
+        if self.waiting >= self._max_queued:
             wait = self._retry_after_s
             raise Overloaded(
                 f"The server is busy: too many requests are waiting. Please try again in {wait}s.",
@@ -55,25 +55,25 @@ class AdmissionQueue:
             await turn
         except asyncio.CancelledError:
             if turn.cancelled():
-                self._forget(tenant, turn)
-            else:  # the slot came in the same moment
-                self._pass_on()
+                self._leave_queue(tenant, turn)
+            else:  # the slot was granted at the same moment
+                self._release()
             raise
         finally:
             self.waiting -= 1
 
-    def _forget(self, tenant: str, turn: asyncio.Future[None]) -> None:
+    def _leave_queue(self, tenant: str, turn: asyncio.Future[None]) -> None:
         queue = self._queues[tenant]
         queue.remove(turn)
         if not queue:
             del self._queues[tenant]
 
-    def _pass_on(self) -> None:
+    def _release(self) -> None:
         for tenant, queue in self._queues.items():
             turn = queue.popleft()
             del self._queues[tenant]
             if queue:
-                self._queues[tenant] = queue  # to the back
+                self._queues[tenant] = queue  # the tenant moves to the end
             turn.set_result(None)
             return
         self.running -= 1

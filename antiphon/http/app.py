@@ -1,8 +1,6 @@
-"""The ASGI app: every route on one screen, and the layers around them.
+"""The ASGI app: all routes on response screen, and the middleware around them.
 
-From the outside in: request ids and the log line, CORS, errors, the guard, the routes. It knows
-what the routes are called, not what they do.
-"""
+From the outside in: request context (ids, access log), CORS, errors, authentication, routes."""
 
 from __future__ import annotations
 
@@ -15,10 +13,10 @@ from starlette.requests import Request
 from starlette.routing import Route, Router, WebSocketRoute
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from antiphon.compat.chat_request import chat_request
-from antiphon.compat.completion_request import completion_request
-from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware, Limits
-from antiphon.http.middleware.errors import Errors, error_reply, unknown_url
+from antiphon.compat.chat_request import parse_chat_request
+from antiphon.compat.completion_request import parse_completion_request
+from antiphon.http.middleware.auth import AuthConfig, AuthMiddleware, RequestLimits
+from antiphon.http.middleware.errors import ErrorMiddleware, error_reply, unknown_url
 from antiphon.http.middleware.request_context import RequestContextMiddleware
 from antiphon.http.routes.compaction import Compact
 from antiphon.http.routes.completions import CompletionsEndpoint
@@ -36,7 +34,7 @@ from antiphon.http.routes.websocket import Socket
 from antiphon.stream.writer import Ids
 
 from .admission import AdmissionQueue
-from .endpoint_context import EndpointContext
+from .endpoint_context import EndpointDependencies
 from .json_response import Reply
 from .metrics import Metrics
 
@@ -49,7 +47,7 @@ __all__ = ["create_app"]
 def create_app(
     service: Service,
     access: AuthConfig | None = None,
-    limits: Limits | None = None,
+    limits: RequestLimits | None = None,
     *,
     ids: Ids,
     log: Any,
@@ -58,30 +56,30 @@ def create_app(
     clock: Callable[[], float] = time.monotonic,
     reraise: bool = False,
 ) -> ASGIApp:
-    """The app over an open service; whoever opened the service closes it.
+    """Build the app over an open service; the caller closes the service.
 
     ``cors``: origins whose pages may call, "*" for all. ``log``: a structlog logger. ``clock``
-    gives monotonic seconds. ``reraise``: let unexpected exceptions through (tests).
-    """
+    returns
+    monotonic seconds. ``reraise``: let unexpected exceptions through (tests)."""
     access = access or AuthConfig()
-    limits = limits or Limits()
+    limits = limits or RequestLimits()
     metrics = metrics or Metrics()
-    gate = AdmissionQueue(
+    admission = AdmissionQueue(
         limits.max_concurrent_requests,
         limits.max_queued_requests,
         retry_after_s=limits.retry_after_s,
     )
-    metrics.watch(gate)
-    rim = EndpointContext(
-        service=service, gate=gate, metrics=metrics, clock=clock, limits=limits, log=log
+    metrics.observe_queue(admission)
+    context = EndpointDependencies(
+        service=service, admission=admission, metrics=metrics, clock=clock, limits=limits, log=log
     )
     app: ASGIApp = Router(
-        _routes(rim, access),
+        _routes(context, access),
         redirect_slashes=False,
         default=_unknown,
     )
     app = AuthMiddleware(app, access, limits, clock)
-    app = Errors(app, log=log, reraise=reraise)
+    app = ErrorMiddleware(app, log=log, reraise=reraise)
     if cors:
         app = CORSMiddleware(
             app,
@@ -90,42 +88,44 @@ def create_app(
             allow_headers=("*",),
             expose_headers=("x-request-id", "retry-after", IGNORED_TOOLS),
         )
-    return RequestContextMiddleware(app, ids=ids, log=log, clock=clock, counted=metrics.counted)
+    return RequestContextMiddleware(
+        app, ids=ids, log=log, clock=clock, counted=metrics.count_request
+    )
 
 
-def _routes(rim: EndpointContext, access: AuthConfig) -> list[Route | WebSocketRoute]:
-    service, limits = rim.service, rim.limits
-    create = Create(rim)
-    compact = Compact(rim)
-    embeddings = Embeddings(rim)
+def _routes(context: EndpointDependencies, access: AuthConfig) -> list[Route | WebSocketRoute]:
+    service, limits = context.service, context.limits
+    create = Create(context)
+    compact = Compact(context)
+    embeddings = Embeddings(context)
     responses = Responses(service, limits)
-    talks = Conversations(service, limits)
+    conversations = Conversations(service, limits)
     prompts = Prompts(service, access, limits)
     files = Files(service, limits)
     models = Models(service)
-    health = Health(service, rim.metrics)
-    one = "/v1/responses/{response_id}"
-    talk = "/v1/conversations/{conversation_id}"
+    health = Health(service, context.metrics)
+    response = "/v1/responses/{response_id}"
+    conversation = "/v1/conversations/{conversation_id}"
     return [
         Route("/v1/responses", create, methods=["POST"]),
         Route("/v1/responses", _upgrade, methods=["GET"]),
-        WebSocketRoute("/v1/responses", Socket(rim)),
+        WebSocketRoute("/v1/responses", Socket(context)),
         Route("/v1/responses/input_tokens", responses.count, methods=["POST"]),
         Route("/v1/responses/compact", compact, methods=["POST"]),
-        Route(one, responses.retrieve, methods=["GET"]),
-        Route(one, responses.delete, methods=["DELETE"]),
-        Route(one + "/cancel", responses.cancel, methods=["POST"]),
-        Route(one + "/input_items", responses.input_items, methods=["GET"]),
-        *_older_routes(rim),
+        Route(response, responses.retrieve, methods=["GET"]),
+        Route(response, responses.delete, methods=["DELETE"]),
+        Route(response + "/cancel", responses.cancel, methods=["POST"]),
+        Route(response + "/input_items", responses.input_items, methods=["GET"]),
+        *_older_routes(context),
         Route("/v1/embeddings", embeddings, methods=["POST"]),
-        Route("/v1/conversations", talks.create, methods=["POST"]),
-        Route(talk, talks.retrieve, methods=["GET"]),
-        Route(talk, talks.update, methods=["POST"]),
-        Route(talk, talks.delete, methods=["DELETE"]),
-        Route(talk + "/items", talks.items, methods=["GET"]),
-        Route(talk + "/items", talks.add, methods=["POST"]),
-        Route(talk + "/items/{item_id}", talks.item, methods=["GET"]),
-        Route(talk + "/items/{item_id}", talks.remove, methods=["DELETE"]),
+        Route("/v1/conversations", conversations.create, methods=["POST"]),
+        Route(conversation, conversations.retrieve, methods=["GET"]),
+        Route(conversation, conversations.update, methods=["POST"]),
+        Route(conversation, conversations.delete, methods=["DELETE"]),
+        Route(conversation + "/items", conversations.items, methods=["GET"]),
+        Route(conversation + "/items", conversations.add, methods=["POST"]),
+        Route(conversation + "/items/{item_id}", conversations.item, methods=["GET"]),
+        Route(conversation + "/items/{item_id}", conversations.remove, methods=["DELETE"]),
         Route("/v1/files", files.create, methods=["POST"]),
         Route("/v1/files", files.list, methods=["GET"]),
         Route("/v1/files/{file_id}", files.retrieve, methods=["GET"]),
@@ -146,43 +146,43 @@ def _routes(rim: EndpointContext, access: AuthConfig) -> list[Route | WebSocketR
     ]
 
 
-def _older_routes(rim: EndpointContext) -> list[Route]:
-    """Of the APIs that were before."""
-    chats = CompletionsEndpoint(
-        chat_request,
-        lambda tenant, asked, at: rim.service.create(tenant, asked.requests[at]),
-        rim,
+def _older_routes(context: EndpointDependencies) -> list[Route]:
+    """The routes of OpenAI's older APIs."""
+    chat_completions = CompletionsEndpoint(
+        parse_chat_request,
+        lambda tenant, asked, at: context.service.create(tenant, asked.requests[at]),
+        context,
     )
-    texts = CompletionsEndpoint(
-        completion_request,
-        lambda tenant, asked, at: rim.service.complete(asked.requests[at], asked.prompts[at]),
-        rim,
+    completions = CompletionsEndpoint(
+        parse_completion_request,
+        lambda tenant, asked, at: context.service.complete(asked.requests[at], asked.prompts[at]),
+        context,
     )
     return [
-        Route("/v1/chat/completions", chats, methods=["POST"]),
-        Route("/v1/completions", texts, methods=["POST"]),
+        Route("/v1/chat/completions", chat_completions, methods=["POST"]),
+        Route("/v1/completions", completions, methods=["POST"]),
     ]
 
 
 def _vector_routes(stores: VectorStores) -> list[Route]:
     root = "/v1/vector_stores"
-    one = root + "/{vector_store_id}"
-    file = one + "/files/{file_id}"
-    batch = one + "/file_batches/{batch_id}"
+    response = root + "/{vector_store_id}"
+    file = response + "/files/{file_id}"
+    batch = response + "/file_batches/{batch_id}"
     return [
         Route(root, stores.create, methods=["POST"]),
         Route(root, stores.list, methods=["GET"]),
-        Route(one, stores.retrieve, methods=["GET"]),
-        Route(one, stores.update, methods=["POST"]),
-        Route(one, stores.delete, methods=["DELETE"]),
-        Route(one + "/search", stores.search, methods=["POST"]),
-        Route(one + "/files", stores.add_file, methods=["POST"]),
-        Route(one + "/files", stores.files, methods=["GET"]),
+        Route(response, stores.retrieve, methods=["GET"]),
+        Route(response, stores.update, methods=["POST"]),
+        Route(response, stores.delete, methods=["DELETE"]),
+        Route(response + "/search", stores.search, methods=["POST"]),
+        Route(response + "/files", stores.add_file, methods=["POST"]),
+        Route(response + "/files", stores.files, methods=["GET"]),
         Route(file, stores.file, methods=["GET"]),
         Route(file, stores.label, methods=["POST"]),
         Route(file, stores.remove, methods=["DELETE"]),
         Route(file + "/content", stores.content, methods=["GET"]),
-        Route(one + "/file_batches", stores.create_batch, methods=["POST"]),
+        Route(response + "/file_batches", stores.create_batch, methods=["POST"]),
         Route(batch, stores.batch, methods=["GET"]),
         Route(batch + "/cancel", stores.cancel_batch, methods=["POST"]),
         Route(batch + "/files", stores.batch_files, methods=["GET"]),
@@ -190,15 +190,15 @@ def _vector_routes(stores: VectorStores) -> list[Route]:
 
 
 def _container_routes(containers: Containers) -> list[Route]:
-    one = "/v1/containers/{container_id}"
-    file = one + "/files/{file_id}"
+    response = "/v1/containers/{container_id}"
+    file = response + "/files/{file_id}"
     return [
         Route("/v1/containers", containers.create, methods=["POST"]),
         Route("/v1/containers", containers.list, methods=["GET"]),
-        Route(one, containers.retrieve, methods=["GET"]),
-        Route(one, containers.delete, methods=["DELETE"]),
-        Route(one + "/files", containers.add_file, methods=["POST"]),
-        Route(one + "/files", containers.list_files, methods=["GET"]),
+        Route(response, containers.retrieve, methods=["GET"]),
+        Route(response, containers.delete, methods=["DELETE"]),
+        Route(response + "/files", containers.add_file, methods=["POST"]),
+        Route(response + "/files", containers.list_files, methods=["GET"]),
         Route(file, containers.retrieve_file, methods=["GET"]),
         Route(file, containers.delete_file, methods=["DELETE"]),
         Route(file + "/content", containers.content, methods=["GET"]),
@@ -206,17 +206,17 @@ def _container_routes(containers: Containers) -> list[Route]:
 
 
 def _skill_routes(skills: Skills) -> list[Route]:
-    one = "/v1/skills/{skill_id}"
-    version = one + "/versions/{version}"
+    response = "/v1/skills/{skill_id}"
+    version = response + "/versions/{version}"
     return [
         Route("/v1/skills", skills.create, methods=["POST"]),
         Route("/v1/skills", skills.list, methods=["GET"]),
-        Route(one, skills.retrieve, methods=["GET"]),
-        Route(one, skills.update, methods=["POST"]),
-        Route(one, skills.delete, methods=["DELETE"]),
-        Route(one + "/content", skills.content, methods=["GET"]),
-        Route(one + "/versions", skills.add_version, methods=["POST"]),
-        Route(one + "/versions", skills.versions, methods=["GET"]),
+        Route(response, skills.retrieve, methods=["GET"]),
+        Route(response, skills.update, methods=["POST"]),
+        Route(response, skills.delete, methods=["DELETE"]),
+        Route(response + "/content", skills.content, methods=["GET"]),
+        Route(response + "/versions", skills.add_version, methods=["POST"]),
+        Route(response + "/versions", skills.versions, methods=["GET"]),
         Route(version, skills.version, methods=["GET"]),
         Route(version, skills.delete_version, methods=["DELETE"]),
         Route(version + "/content", skills.version_content, methods=["GET"]),
@@ -231,8 +231,10 @@ async def _unknown(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _upgrade(request: Request) -> Reply:
-    """A server without a WebSocket library hands the upgrade over as a plain GET: it is refused
-    with the status at which clients go on over HTTP at once."""
+    """Answer a WebSocket upgrade that the HTTP server could not perform.
+
+    Without a WebSocket library the upgrade arrives as a plain GET. Clients react to 426 by using
+    HTTP."""
     if request.headers.get("upgrade", "").lower() == "websocket":
         return error_reply(
             426,

@@ -1,7 +1,4 @@
-"""What the rim has at hand to answer with: made once, shown to every endpoint that starts runs.
-
-It knows no route.
-"""
+"""Dependencies of the endpoints that start runs, created once."""
 
 from __future__ import annotations
 
@@ -10,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec import Struct
 
-from antiphon.http.middleware.auth import Limits
+from antiphon.http.middleware.auth import RequestLimits
 
 from .admission import AdmissionQueue
 from .metrics import Metrics
@@ -18,15 +15,15 @@ from .metrics import Metrics
 if TYPE_CHECKING:
     from antiphon.runs.service import Service
 
-__all__ = ["EndpointContext"]
+__all__ = ["EndpointDependencies"]
 
 
-class EndpointContext(Struct, frozen=True, kw_only=True):
-    """``clock`` gives monotonic seconds; ``log`` is a structlog logger."""
+class EndpointDependencies(Struct, frozen=True, kw_only=True):
+    """``clock`` returns monotonic seconds; ``log`` is a structlog logger."""
 
     service: Service
-    gate: AdmissionQueue
+    admission: AdmissionQueue
     metrics: Metrics
     clock: Callable[[], float]
-    limits: Limits
+    limits: RequestLimits
     log: Any

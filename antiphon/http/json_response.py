@@ -1,4 +1,4 @@
-"""Values as JSON answers."""
+"""JSON responses encoded by msgspec."""
 
 from __future__ import annotations
 
@@ -14,5 +14,5 @@ _encode = msgspec.json.Encoder().encode
 
 
 def json_reply(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Reply:
-    """A wire value (or anything else msgspec can write) under a status."""
+    """Build a response from a wire value or anything else msgspec can encode."""
     return Reply(_encode(value), status, headers, media_type="application/json")

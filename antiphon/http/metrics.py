@@ -1,7 +1,7 @@
-"""What is counted, for Prometheus. Names follow vLLM's, so that its dashboards carry over.
+"""Prometheus metrics.
 
-A run is observed by the events that pass and counted once, at its end: nothing here is paid per
-token. Labels come from what the server serves, never from what clients write.
+A run is counted once, at its end, so that metrics cost nothing per token. Labels come from the
+served models, never from client input. Many names resemble vLLM's, with the prefix ``responses_``.
 """
 
 from __future__ import annotations
@@ -18,19 +18,21 @@ from antiphon.wire.response import Response
 
 from .admission import AdmissionQueue
 
-__all__ = ["Metrics", "Observed"]
+__all__ = ["Metrics", "RunTiming"]
 
 _DELTAS = frozenset(event for name, event in EVENTS.items() if name.endswith(".delta"))
 
-#: Seconds. The buckets of vLLM, thinned out.
+#: Histogram buckets in seconds, a subset of vLLM's.
 _TO_FIRST = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 20, 40, 80, 160)
 _PER_TOKEN = (0.002, 0.005, 0.01, 0.025, 0.05, 0.075, 0.1, 0.15, 0.2, 0.4, 0.75, 1, 2.5)
 _END_TO_END = (0.1, 0.3, 0.8, 1.5, 2.5, 5, 10, 20, 40, 60, 120, 300, 600, 1800)
 
 
-class Observed:
-    """One run as it passes. ``saw`` is to be called until there is a ``first`` token; a run that is
-    not ``streamed`` is never seen."""
+class RunTiming:
+    """Timing of one run.
+
+    Call ``record_events`` until ``first`` (the time of the first token) is set.
+    A run whose ``record_events`` is never called counts as not ``streamed``."""
 
     __slots__ = ("_clock", "first", "started", "streamed")
 
@@ -40,15 +42,15 @@ class Observed:
         self.first: float | None = None
         self.streamed = False
 
-    def saw(self, batch: tuple[Event, ...]) -> None:
-        """These go to the client."""
+    def record_events(self, batch: tuple[Event, ...]) -> None:
+        """Note the events that were sent to the client."""
         self.streamed = True
         if self.first is None and any(type(event) in _DELTAS for event in batch):
             self.first = self._clock()
 
 
 class _Series(Struct, frozen=True):
-    """What is measured per model: the parents, or one model's children, looked up once."""
+    """Metrics with a model label: the parents, or the children of one model, looked up once."""
 
     to_first: Histogram
     per_token: Histogram
@@ -68,22 +70,22 @@ def _series(registry: CollectorRegistry) -> _Series:
     return _Series(
         to_first=histogram(
             "responses_time_to_first_token_seconds",
-            "From the request's arrival to the first delta streamed.",
+            "Seconds from the arrival of the request to the first streamed delta.",
             buckets=_TO_FIRST,
         ),
         per_token=histogram(
             "responses_time_per_output_token_seconds",
-            "Mean time per output token after the first, one observation a stream.",
+            "Mean seconds per output token after the first, one observation a stream.",
             buckets=_PER_TOKEN,
         ),
         end_to_end=histogram(
             "responses_e2e_latency_seconds",
-            "From the request's arrival to the end of its response.",
+            "Seconds from the arrival of the request to the end of its response.",
             buckets=_END_TO_END,
         ),
         input_tokens=counter("responses_prompt_tokens", "Input tokens."),
         cached_tokens=counter(
-            "responses_cached_prompt_tokens", "Input tokens that were not computed again."
+            "responses_cached_prompt_tokens", "Input tokens read from a prefix cache."
         ),
         output_tokens=counter("responses_generation_tokens", "Output tokens."),
         events=counter("responses_events", "Events streamed."),
@@ -91,12 +93,12 @@ def _series(registry: CollectorRegistry) -> _Series:
 
 
 class Metrics:
-    """The server's numbers in a registry of its own; others may register more in it."""
+    """The server's metrics, in a registry of their own."""
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
         self._running = Gauge(
-            "responses_num_requests_running", "Requests being answered.", registry=registry
+            "responses_num_requests_running", "Requests in progress.", registry=registry
         )
         self._waiting = Gauge(
             "responses_num_requests_waiting", "Requests waiting for a slot.", registry=registry
@@ -114,22 +116,24 @@ class Metrics:
         self._children: dict[str, _Series] = {}
         self._http_children: dict[tuple[str, str, int], Counter] = {}
 
-    def watch(self, gate: AdmissionQueue) -> None:
-        """Read the gauges off this gate when asked."""
-        self._running.set_function(lambda: gate.running)
-        self._waiting.set_function(lambda: gate.waiting)
+    def observe_queue(self, admission: AdmissionQueue) -> None:
+        """Read the gauges from this admission queue."""
+        self._running.set_function(lambda: admission.running)
+        self._waiting.set_function(lambda: admission.waiting)
 
-    def counted(self, method: str, route: str, status: int) -> None:
-        """One HTTP exchange. ``route`` is a template, or ``unknown``."""
+    def count_request(self, method: str, route: str, status: int) -> None:
+        """Count one HTTP request. ``route`` is a route template, or ``unknown``."""
         key = (method, route, status)
         child = self._http_children.get(key)
         if child is None:
             child = self._http_children[key] = self._http.labels(method, route, status)
         child.inc()
 
-    def ended(self, observed: Observed, response: Response, events: int, now: float) -> None:
-        """One response that came to an end of its own. ``events``: how many it had."""
-        of = self._of(response.model)
+    def record_response(
+        self, observed: RunTiming, response: Response, events: int, now: float
+    ) -> None:
+        """Record a response that reached its end. ``events``: number of its events."""
+        of = self._series_of(response.model)
         self._runs.labels(response.model, response.status).inc()
         of.end_to_end.observe(now - observed.started)
         if observed.streamed:
@@ -145,21 +149,21 @@ class Metrics:
         if observed.first is not None and usage.output_tokens > 1:
             of.per_token.observe((now - observed.first) / (usage.output_tokens - 1))
 
-    def abandoned(self, model: str) -> None:
-        """One response whose client left."""
+    def count_abandoned(self, model: str) -> None:
+        """Count a response whose client disconnected."""
         self._runs.labels(model, "cancelled").inc()
 
-    def embedded(self, model: str, tokens: int) -> None:
-        """One request for embeddings."""
+    def record_embeddings(self, model: str, tokens: int) -> None:
+        """Count a request for embeddings."""
         self._runs.labels(model, "completed").inc()
-        self._of(model).input_tokens.inc(tokens)
+        self._series_of(model).input_tokens.inc(tokens)
 
     def exposition(self, accept: str) -> tuple[bytes, str]:
-        """All numbers as text, and its media type."""
+        """Return all metrics in the requested exposition format, and its media type."""
         encode, media_type = choose_encoder(accept)
         return encode(self.registry), media_type
 
-    def _of(self, model: str) -> _Series:
+    def _series_of(self, model: str) -> _Series:
         found = self._children.get(model)
         if found is None:
             found = self._children[model] = self._parents.of(model)

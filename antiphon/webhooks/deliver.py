@@ -14,7 +14,7 @@ from typing import Any
 import structlog
 
 from antiphon.errors import RunError, SetupError
-from antiphon.security.ssrf import Refused, sockets
+from antiphon.security.ssrf import AddressNotAllowed, socket_factory
 from antiphon.store.records import DueWebhook
 from antiphon.store.runs import RunStore
 
@@ -70,7 +70,7 @@ class Sender:
         session = aiohttp.ClientSession(
             connector=aiohttp.TCPConnector(
                 resolver=resolver or aiohttp.ThreadedResolver(),
-                socket_factory=sockets(private=private),
+                socket_factory=socket_factory(private=private),
                 use_dns_cache=False,
                 force_close=True,
             ),
@@ -92,7 +92,7 @@ class Sender:
             ) as answer:
                 return int(answer.status)
         except (aiohttp.ClientError, OSError, ValueError) as error:
-            if isinstance(error.__cause__, Refused):
+            if isinstance(error.__cause__, AddressNotAllowed):
                 _log.warning("a webhook was not sent", webhook=id, error=str(error.__cause__))
             else:
                 _log.info("a webhook was not taken", webhook=id, error=type(error).__name__)
@@ -156,7 +156,7 @@ class Deliveries:
         """Some of it; whether there may be more."""
         try:
             now = self._clock()
-            due = await self._store.due(now, now + TRYING_S, limit=_AT_ONCE)
+            due = await self._store.take_due_webhooks(now, now + TRYING_S, limit=_AT_ONCE)
             async with asyncio.TaskGroup() as group:
                 for each in due:
                     group.create_task(self._deliver(each))
@@ -179,11 +179,11 @@ class Deliveries:
 
     async def _conclude(self, due: DueWebhook, status: int) -> None:
         if 200 <= status < 300 or status == _GONE:
-            await self._store.settle(due.id)
+            await self._store.delete_webhook(due.id)
         elif due.attempts > len(SCHEDULE_S):
             _log.error("a webhook was given up", webhook=due.id, attempts=due.attempts)
-            await self._store.settle(due.id)
+            await self._store.delete_webhook(due.id)
         else:
             wait = SCHEDULE_S[due.attempts - 1] * (0.9 + 0.2 * self._chance())
             _log.info("a webhook is tried again", webhook=due.id, status=status, wait_s=int(wait))
-            await self._store.postpone(due.id, self._clock() + wait)
+            await self._store.postpone_webhook(due.id, self._clock() + wait)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from antiphon.errors import SetupError
-from antiphon.security.ssrf import is_literal, is_public
+from antiphon.security.ssrf import is_ip_address, is_public
 
 __all__ = ["check_url"]
 
@@ -22,5 +22,5 @@ def check_url(url: str, *, private: bool) -> None:
         raise SetupError(f"webhook_url must begin with https://, not {parts.scheme or 'nothing'}.")
     if not host or port == 0 or parts.username is not None or parts.password is not None:
         raise SetupError("webhook_url must name a host, and no user or password.")
-    if not private and is_literal(host) and not is_public(host):
+    if not private and is_ip_address(host) and not is_public(host):
         raise SetupError(f"webhook_url must not be a private address: {host}.")

@@ -19,7 +19,7 @@ from antiphon.attachments.documents import Documents, Reader, Unreadable, plain_
 from antiphon.attachments.sandboxed_reader import BoxedReader
 from antiphon.config.settings import Settings
 from antiphon.errors import SetupError
-from antiphon.sandbox.base import Outcome
+from antiphon.sandbox.base import ExecutionResult
 from antiphon.testing.sandbox import FakeSandbox
 from antiphon.tool_factories import open_reader
 from tests.sandbox.boxes import sandbox as sandboxed
@@ -110,7 +110,9 @@ class FakeBoxes(FakeSandbox):
     """Boxes that end a command as told."""
 
     def __init__(self, **ended: Any) -> None:
-        super().__init__(lambda command, files: Outcome(**{"output": "", "ended": "done", **ended}))
+        super().__init__(
+            lambda command, files: ExecutionResult(**{"output": "", "ended": "done", **ended})
+        )
 
 
 @pytest.mark.parametrize(

@@ -195,7 +195,7 @@ def service() -> FakeService:
 
 
 @pytest.fixture
-async def rim(service: FakeService) -> AsyncIterator[Callable[..., Rim]]:
+async def deps(service: FakeService) -> AsyncIterator[Callable[..., Rim]]:
     made: list[Rim] = []
 
     def make(**options: Any) -> Rim:

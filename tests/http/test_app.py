@@ -23,8 +23,8 @@ ErrorOf = Callable[[httpx.Response], dict[str, Any]]
         ("POST", "/v1/responses/"),
     ],
 )
-async def test_unknown_urls(rim: Any, error_of: ErrorOf, method: str, path: str) -> None:
-    answer = await rim().client.request(method, path)
+async def test_unknown_urls(deps: Any, error_of: ErrorOf, method: str, path: str) -> None:
+    answer = await deps().client.request(method, path)
     assert answer.status_code == 404
     error = error_of(answer)
     assert error["code"] == "unknown_url"
@@ -41,16 +41,16 @@ async def test_unknown_urls(rim: Any, error_of: ErrorOf, method: str, path: str)
     ],
 )
 async def test_methods_a_path_has_not(
-    rim: Any, error_of: ErrorOf, method: str, path: str, allowed: str
+    deps: Any, error_of: ErrorOf, method: str, path: str, allowed: str
 ) -> None:
-    answer = await rim().client.request(method, path)
+    answer = await deps().client.request(method, path)
     assert answer.status_code == 405
     assert answer.headers["allow"] == allowed
     assert error_of(answer)["code"] == "method_not_supported"
 
 
-async def test_request_ids_are_kept_if_sane_and_given_if_not(rim: Any) -> None:
-    client = rim().client
+async def test_request_ids_are_kept_if_sane_and_given_if_not(deps: Any) -> None:
+    client = deps().client
     for given in ("abc-123", "x" * 128):
         answer = await client.get("/health", headers={"x-request-id": given})
         assert answer.headers["x-request-id"] == given
@@ -59,9 +59,9 @@ async def test_request_ids_are_kept_if_sane_and_given_if_not(rim: Any) -> None:
         assert answer.headers["x-request-id"].startswith("req_")
 
 
-async def test_one_line_a_request_and_nothing_of_what_was_said(rim: Any, service: Any) -> None:
+async def test_one_line_a_request_and_nothing_of_what_was_said(deps: Any, service: Any) -> None:
     service.words = ("CANARY-out",)
-    here = rim()
+    here = deps()
     answer = await here.client.post(
         "/v1/responses?key=CANARY-query",
         json={"model": "tiny", "input": "CANARY-in", "stream": True},
@@ -87,14 +87,14 @@ async def test_one_line_a_request_and_nothing_of_what_was_said(rim: Any, service
     assert "CANARY" not in here.log.getvalue()
 
 
-async def test_pollers_are_quiet(rim: Any) -> None:
-    here = rim()
+async def test_pollers_are_quiet(deps: Any) -> None:
+    here = deps()
     await here.client.get("/health")
     assert [line["level"] for line in here.lines()] == ["debug"]
 
 
-async def test_health_and_readiness(rim: Any, service: Any) -> None:
-    client = rim().client
+async def test_health_and_readiness(deps: Any, service: Any) -> None:
+    client = deps().client
     assert (await client.get("/health")).json() == {"status": "ok"}
     assert (await client.get("/ready")).status_code == 200
     service.ready = False
@@ -103,22 +103,22 @@ async def test_health_and_readiness(rim: Any, service: Any) -> None:
 
 
 @pytest.mark.requirement("API-WEBSOCKET-REFUSED")
-async def test_an_upgrade_handed_over_as_a_get_is_426(rim: Any, error_of: ErrorOf) -> None:
-    answer = await rim().client.get("/v1/responses", headers={"upgrade": "WebSocket"})
+async def test_an_upgrade_handed_over_as_a_get_is_426(deps: Any, error_of: ErrorOf) -> None:
+    answer = await deps().client.get("/v1/responses", headers={"upgrade": "WebSocket"})
     assert answer.status_code == 426
     assert answer.headers["upgrade"]
     assert error_of(answer)["code"] == "websocket_not_supported"
 
 
-async def test_cors_is_off_unless_asked_for(rim: Any) -> None:
+async def test_cors_is_off_unless_asked_for(deps: Any) -> None:
     headers = {"origin": "https://page.test", "content-type": "application/json"}
     ask = json.dumps({"model": "tiny", "input": "hi"})
-    answer = await rim().client.post("/v1/responses", content=ask, headers=headers)
+    answer = await deps().client.post("/v1/responses", content=ask, headers=headers)
     assert "access-control-allow-origin" not in answer.headers
 
 
-async def test_cors_answers_preflights_and_covers_refusals(rim: Any) -> None:
-    here = rim(cors=("https://page.test",))
+async def test_cors_answers_preflights_and_covers_refusals(deps: Any) -> None:
+    here = deps(cors=("https://page.test",))
     preflight = await here.client.options(
         "/v1/responses",
         headers={

@@ -25,11 +25,11 @@ async def numbers(here: Any) -> dict[str, float]:
 
 
 @pytest.mark.requirement("TR-10")
-async def test_a_stream_is_measured_once_at_its_end(rim: Any, service: Any) -> None:
+async def test_a_stream_is_measured_once_at_its_end(deps: Any, service: Any) -> None:
     step = asyncio.Semaphore(0)
     service.script = {"step": step}
-    here = rim()
-    exchange = asyncio.create_task(here.client.post("/v1/responses", json={**ASK, "stream": True}))
+    here = deps()
+    context = asyncio.create_task(here.client.post("/v1/responses", json={**ASK, "stream": True}))
     async with asyncio.timeout(5):
         await service.created.wait()
         await turns()
@@ -39,7 +39,7 @@ async def test_a_stream_is_measured_once_at_its_end(rim: Any, service: Any) -> N
         await turns()
         here.now += 4
         step.release()
-        await exchange
+        await context
     seen = await numbers(here)
     assert seen["responses_num_requests_running{}"] == 0
     assert seen["responses_requests_total{tiny,completed}"] == 1
@@ -52,19 +52,19 @@ async def test_a_stream_is_measured_once_at_its_end(rim: Any, service: Any) -> N
     assert seen["responses_http_requests_total{POST,/v1/responses,200}"] == 1
 
 
-async def test_a_plain_answer_has_no_first_token(rim: Any) -> None:
-    here = rim()
+async def test_a_plain_answer_has_no_first_token(deps: Any) -> None:
+    here = deps()
     await here.client.post("/v1/responses", json=ASK)
     seen = await numbers(here)
     assert seen["responses_e2e_latency_seconds_count{tiny}"] == 1
     assert seen["responses_time_to_first_token_seconds_count{tiny}"] == 0
 
 
-async def test_who_waits_is_counted(rim: Any, service: Any) -> None:
-    from antiphon.http.middleware.auth import Limits
+async def test_who_waits_is_counted(deps: Any, service: Any) -> None:
+    from antiphon.http.middleware.auth import RequestLimits
 
     service.script = {"step": asyncio.Semaphore(0)}
-    here = rim(limits=Limits(max_concurrent_requests=1, max_queued_requests=5))
+    here = deps(limits=RequestLimits(max_concurrent_requests=1, max_queued_requests=5))
     tasks = [asyncio.create_task(here.client.post("/v1/responses", json=ASK)) for _ in range(3)]
     await turns()
     seen = await numbers(here)
@@ -75,9 +75,9 @@ async def test_who_waits_is_counted(rim: Any, service: Any) -> None:
     await asyncio.gather(*tasks, return_exceptions=True)
 
 
-async def test_labels_are_ours_and_never_what_clients_write(rim: Any, service: Any) -> None:
+async def test_labels_are_ours_and_never_what_clients_write(deps: Any, service: Any) -> None:
     service.refusal = NotFound("no", code="model_not_found")
-    here = rim()
+    here = deps()
     for number in range(3):
         await here.client.post("/v1/responses", json={**ASK, "model": f"made-up-{number}"})
         await here.client.get(f"/made-up-{number}")
@@ -92,8 +92,8 @@ async def test_labels_are_ours_and_never_what_clients_write(rim: Any, service: A
     ("accept", "media_type"),
     [("", "text/plain"), ("application/openmetrics-text", "application/openmetrics-text")],
 )
-async def test_the_scraper_chooses_the_format(rim: Any, accept: str, media_type: str) -> None:
-    answer = await rim().client.get("/metrics", headers={"accept": accept})
+async def test_the_scraper_chooses_the_format(deps: Any, accept: str, media_type: str) -> None:
+    answer = await deps().client.get("/metrics", headers={"accept": accept})
     assert answer.headers["content-type"].startswith(media_type)
 
 

@@ -17,7 +17,7 @@ import httpx
 import pytest
 
 from antiphon.errors import SetupError
-from antiphon.http.middleware.auth import Limits
+from antiphon.http.middleware.auth import RequestLimits
 from antiphon.http.uvicorn_server import bind, serve
 
 ASK = {"model": "tiny", "input": "hi"}
@@ -63,36 +63,36 @@ async def serving(
     assert signal.getsignal(signal.SIGTERM) is before
 
 
-async def test_a_client_that_hangs_up_ends_its_run(rim: Any, service: Any) -> None:
+async def test_a_client_that_hangs_up_ends_its_run(deps: Any, service: Any) -> None:
     service.script = {"step": asyncio.Semaphore(0)}
-    async with serving(rim().app, service.drain) as served:
+    async with serving(deps().app, service.drain) as served:
         async with served.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
             lines = s.aiter_lines()
             assert await anext(lines) == "event: response.created"
         await service.runs[0].left.wait()
 
 
-async def test_garbage_is_not_looked_for_in_what_was_loaded(rim: Any, service: Any) -> None:
+async def test_garbage_is_not_looked_for_in_what_was_loaded(deps: Any, service: Any) -> None:
     before = gc.get_threshold()
-    async with serving(rim().app, service.drain):
+    async with serving(deps().app, service.drain):
         assert gc.get_freeze_count() > 10_000
         assert gc.get_threshold()[0] > before[0]
     assert (gc.get_freeze_count(), gc.get_threshold()) == (0, before)
 
 
-async def test_a_client_that_gives_up_waiting_ends_its_run(rim: Any, service: Any) -> None:
+async def test_a_client_that_gives_up_waiting_ends_its_run(deps: Any, service: Any) -> None:
     service.script = {"step": asyncio.Semaphore(0)}
-    async with serving(rim().app, service.drain) as served:
+    async with serving(deps().app, service.drain) as served:
         asked = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
         await service.created.wait()
         asked.cancel()
         await service.runs[0].left.wait()
 
 
-async def test_a_client_that_leaves_the_queue_is_never_run(rim: Any, service: Any) -> None:
+async def test_a_client_that_leaves_the_queue_is_never_run(deps: Any, service: Any) -> None:
     step = asyncio.Semaphore(0)
     service.script = {"step": step}
-    here = rim(limits=Limits(max_running=1))
+    here = deps(limits=RequestLimits(max_concurrent_requests=1))
     async with serving(here.app, service.drain) as served:
         first = asyncio.create_task(served.client.post("/v1/responses", json=ASK))
         await service.created.wait()
@@ -112,8 +112,8 @@ async def gauge(served: Served, name: str, value: float) -> None:
 
 
 @pytest.mark.parametrize("declared", [True, False])
-async def test_a_huge_body_is_refused_early(rim: Any, service: Any, declared: bool) -> None:
-    here = rim(limits=Limits(max_body_bytes=1000))
+async def test_a_huge_body_is_refused_early(deps: Any, service: Any, declared: bool) -> None:
+    here = deps(limits=RequestLimits(max_body_bytes=1000))
     async with serving(here.app, service.drain) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         length = "content-length: 50000000" if declared else "transfer-encoding: chunked"
@@ -125,8 +125,8 @@ async def test_a_huge_body_is_refused_early(rim: Any, service: Any, declared: bo
         await writer.wait_closed()
 
 
-async def test_a_client_that_sends_all_of_a_huge_body_hears_why(rim: Any, service: Any) -> None:
-    here = rim(limits=Limits(max_body_bytes=1000))
+async def test_a_client_that_sends_all_of_a_huge_body_hears_why(deps: Any, service: Any) -> None:
+    here = deps(limits=RequestLimits(max_body_bytes=1000))
     async with serving(here.app, service.drain) as served:
         answer = await served.client.post("/v1/responses", content=b" " * 20_000_000)
         assert answer.status_code == 413
@@ -135,8 +135,8 @@ async def test_a_client_that_sends_all_of_a_huge_body_hears_why(rim: Any, servic
 
 
 @pytest.mark.parametrize("piece", [b"x-many: " + b"y" * 1000 + b"\r\n", b"z" * 1000])
-async def test_endless_headers_are_refused(rim: Any, service: Any, piece: bytes) -> None:
-    async with serving(rim().app, service.drain) as served:
+async def test_endless_headers_are_refused(deps: Any, service: Any, piece: bytes) -> None:
+    async with serving(deps().app, service.drain) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(b"GET /health HTTP/1.1\r\nhost: localhost\r\nx-one: " + piece * 70)
         head, body = (await reader.read()).split(b"\r\n\r\n", 1)
@@ -157,9 +157,9 @@ async def test_endless_headers_are_refused(rim: Any, service: Any, piece: bytes)
     ],
 )
 async def test_what_is_no_http_is_told_so_like_all_else(
-    rim: Any, service: Any, sent: bytes
+    deps: Any, service: Any, sent: bytes
 ) -> None:
-    async with serving(rim().app, service.drain) as served:
+    async with serving(deps().app, service.drain) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         writer.write(sent)
         head, body = (await reader.read()).split(b"\r\n\r\n", 1)
@@ -172,10 +172,10 @@ async def test_what_is_no_http_is_told_so_like_all_else(
             await writer.wait_closed()
 
 
-async def test_a_request_may_begin_right_behind_a_large_one(rim: Any, service: Any) -> None:
+async def test_a_request_may_begin_right_behind_a_large_one(deps: Any, service: Any) -> None:
     """The head of the second comes in the same piece as the body of the first, and is not whole."""
     body = b" " * 100_000
-    async with serving(rim().app, service.drain) as served:
+    async with serving(deps().app, service.drain) as served:
         reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
         head = f"POST /nowhere HTTP/1.1\r\nhost: localhost\r\ncontent-length: {len(body)}\r\n\r\n"
         writer.write(head.encode() + body + b"GET /health HTTP/1.1\r\n")
@@ -186,32 +186,34 @@ async def test_a_request_may_begin_right_behind_a_large_one(rim: Any, service: A
         await writer.wait_closed()
 
 
-async def test_headers_of_common_size_are_taken(rim: Any, service: Any) -> None:
-    async with serving(rim().app, service.drain) as served:
+async def test_headers_of_common_size_are_taken(deps: Any, service: Any) -> None:
+    async with serving(deps().app, service.drain) as served:
         for _ in range(3):
             answer = await served.client.get("/health", headers={"x-turn": "y" * 30_000})
             assert answer.status_code == 200
 
 
-async def test_a_bug_in_the_middle_of_a_stream_leaves_it_unfinished(rim: Any, service: Any) -> None:
+async def test_a_bug_in_the_middle_of_a_stream_leaves_it_unfinished(
+    deps: Any, service: Any
+) -> None:
     """A client must not take what it has for the whole."""
     service.script = {"breaks": True}
-    here = rim()
+    here = deps()
     async with serving(here.app, service.drain) as served:
         with pytest.raises(httpx.RemoteProtocolError):
             await served.client.post("/v1/responses", json={**ASK, "stream": True})
     assert [line for line in here.lines() if line["event"] == "unexpected error"]
 
 
-async def test_headers_say_nothing_of_the_server(rim: Any, service: Any) -> None:
-    async with serving(rim().app, service.drain) as served:
+async def test_headers_say_nothing_of_the_server(deps: Any, service: Any) -> None:
+    async with serving(deps().app, service.drain) as served:
         assert "server" not in (await served.client.get("/health")).headers
 
 
 # --- the end -------------------------------------------------------------------------------------
 
 
-async def test_sigterm_lets_streams_end_and_takes_nobody_new(rim: Any, service: Any) -> None:
+async def test_sigterm_lets_streams_end_and_takes_nobody_new(deps: Any, service: Any) -> None:
     step = asyncio.Semaphore(0)
     service.script = {"step": step}
     graces: list[float] = []
@@ -222,7 +224,7 @@ async def test_sigterm_lets_streams_end_and_takes_nobody_new(rim: Any, service: 
         draining.set()
         await service.runs[0].left.wait()
 
-    async with serving(rim().app, drain, grace_s=12) as served:
+    async with serving(deps().app, drain, grace_s=12) as served:
         async with served.client.stream("POST", "/v1/responses", json={**ASK, "stream": True}) as s:
             lines = s.aiter_lines()
             assert await anext(lines) == "event: response.created"
@@ -239,7 +241,7 @@ async def test_sigterm_lets_streams_end_and_takes_nobody_new(rim: Any, service: 
     assert graces == [12]
 
 
-async def test_a_second_signal_cuts_the_grace_short(rim: Any, service: Any) -> None:
+async def test_a_second_signal_cuts_the_grace_short(deps: Any, service: Any) -> None:
     graces: list[float] = []
     draining = asyncio.Event()
     given_up = asyncio.Event()
@@ -253,7 +255,7 @@ async def test_a_second_signal_cuts_the_grace_short(rim: Any, service: Any) -> N
             finally:
                 given_up.set()
 
-    async with serving(rim().app, drain, grace_s=600) as served:
+    async with serving(deps().app, drain, grace_s=600) as served:
         served.signal(signal.SIGINT)
         await draining.wait()
         served.signal(signal.SIGINT)

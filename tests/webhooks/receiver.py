@@ -74,17 +74,19 @@ class Told:
         #: Raised by the next looks.
         self.broken: list[Exception] = []
 
-    async def due(self, now: float, until: float, *, limit: int) -> tuple[DueWebhook, ...]:
+    async def take_due_webhooks(
+        self, now: float, retry_at: float, *, limit: int
+    ) -> tuple[DueWebhook, ...]:
         if self.broken:
             raise self.broken.pop()
-        return await self._store.due(now, until, limit=limit)
+        return await self._store.take_due_webhooks(now, retry_at, limit=limit)
 
-    async def postpone(self, letter_id: str, until: float) -> None:
-        await self._store.postpone(letter_id, until)
+    async def postpone_webhook(self, event_id: str, until: float) -> None:
+        await self._store.postpone_webhook(event_id, until)
         self.news.put_nowait(until)
 
-    async def settle(self, letter_id: str) -> None:
-        await self._store.settle(letter_id)
+    async def delete_webhook(self, event_id: str) -> None:
+        await self._store.delete_webhook(event_id)
         self.news.put_nowait(None)
 
     def __getattr__(self, name: str) -> Any:

@@ -15,7 +15,7 @@ import openai
 import pytest
 from structlog.testing import capture_logs
 
-from antiphon.backends.scripted import Script, Scripted
+from antiphon.backends.scripted import Script, ScriptedBackend
 from antiphon.errors import RunError, SetupError
 from antiphon.runs.background.worker import LeaseConfig
 from antiphon.store import open_store
@@ -75,7 +75,7 @@ async def delivering(
 async def ended(store: Store, status: str = "completed") -> str:
     """A background response that is over; returns its id."""
     served = service(
-        Scripted([SCRIPTS[status]], wait_s=60 if status == "cancelled" else 0),
+        ScriptedBackend([SCRIPTS[status]], wait_s=60 if status == "cancelled" else 0),
         store,
         webhooks=True,
         lease=LeaseConfig(lease_s=0.5, flush_s=0),
@@ -92,7 +92,7 @@ async def ended(store: Store, status: str = "completed") -> str:
 async def write(store: Store, name: str) -> None:
     """A letter, as a run that ends leaves it."""
     letter = WebhookEvent(f"evt_{name}", b"{}", NOW)
-    await store.runs.end(await begun(store, name), run_check.ended(name), batch(2), letter=letter)
+    await store.runs.end(await begun(store, name), run_check.ended(name), batch(2), webhook=letter)
 
 
 def check_signed(heard: Heard, name: str, status: str) -> None:
@@ -122,7 +122,7 @@ async def test_an_end_is_told_and_signed(store: Store, status: str) -> None:
     assert set(json.loads(heard.body)) == {"id", "object", "created_at", "type", "data"}
     assert heard.headers["Content-Type"] == "application/json"
     check_signed(heard, name, status)
-    assert await store.runs.due(1e12, 1e12, limit=9) == ()
+    assert await store.runs.take_due_webhooks(1e12, 1e12, limit=9) == ()
 
 
 async def test_what_is_not_taken_is_sent_again_each_time_later(store: Store) -> None:
@@ -158,7 +158,7 @@ async def test_it_outlives_refusals_silence_and_deaths(tmp_path: Path) -> None:
 
         store = await open_store(path)
         sender = Sender.open(receiver.url, SECRETS, private=True)
-        (due,) = await store.runs.due(now[0], now[0] + TRYING_S, limit=9)
+        (due,) = await store.runs.take_due_webhooks(now[0], now[0] + TRYING_S, limit=9)
         assert due.attempts == 3
         dying = asyncio.create_task(sender.send(due.id, due.body, int(now[0])))
         first = [await receiver.heard.get() for _ in range(3)]
@@ -169,7 +169,7 @@ async def test_it_outlives_refusals_silence_and_deaths(tmp_path: Path) -> None:
 
         store = await open_store(path)
         letters = Told(store.runs)
-        assert await store.runs.due(now[0], now[0], limit=9) == ()
+        assert await store.runs.take_due_webhooks(now[0], now[0], limit=9) == ()
         now[0] += TRYING_S
         async with delivering(letters, receiver.url, now):
             assert await letters.news.get() is None
@@ -191,7 +191,7 @@ async def test_it_is_given_up_in_the_end() -> None:
     assert receiver.count == len(SCHEDULE_S) + 1
     assert now[0] - NOW == pytest.approx(sum(SCHEDULE_S))
     assert [each["event"] for each in logs][-1] == "a webhook was given up"
-    assert await store.runs.due(1e12, 1e12, limit=9) == ()
+    assert await store.runs.take_due_webhooks(1e12, 1e12, limit=9) == ()
 
 
 async def test_who_is_gone_is_left_alone() -> None:
@@ -261,13 +261,15 @@ async def test_logs_have_neither_secrets_nor_bodies() -> None:
 @pytest.mark.parametrize("webhooks", [True, False])
 async def test_what_nobody_wants_to_know_is_told_to_nobody(webhooks: bool) -> None:
     store = MemoryStore()
-    served = service(Scripted(["one"]), store, webhooks=webhooks, lease=LeaseConfig(flush_s=0))
+    served = service(
+        ScriptedBackend(["one"]), store, webhooks=webhooks, lease=LeaseConfig(flush_s=0)
+    )
     await (await create(served)).drive()  # the caller hears the end itself
     if not webhooks:
         served.start()
         await followed(served, (await enqueue(served)).id)
         await served.drain(0)
-    assert await store.runs.due(1e12, 1e12, limit=9) == ()
+    assert await store.runs.take_due_webhooks(1e12, 1e12, limit=9) == ()
 
 
 @pytest.mark.parametrize(("secrets", "said"), [((), "webhook_secrets"), (("whsec_",), "whsec_")])

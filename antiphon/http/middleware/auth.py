@@ -1,8 +1,6 @@
-"""Who may come in: API keys, tenants, request rates, and what a browser may be tricked into.
+"""Authentication middleware: API keys, tenants, rate limits, protection against forged requests.
 
-Keys are compared as SHA-256 digests in constant time; the keys themselves are never kept. It knows
-nothing of what is asked.
-"""
+Keys are compared as SHA-256 digests in constant time; the keys themselves are never stored."""
 
 from __future__ import annotations
 
@@ -21,19 +19,19 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from antiphon.errors import InvalidRequest, Overloaded, SetupError, Unauthorized
 from antiphon.wire.parsing.json_body import Limits as BodyLimits
 
-from .request_context import exchange_of, header
+from .request_context import header, request_context
 
-__all__ = ["AuthConfig", "AuthMiddleware", "Bucket", "Key", "Limits", "is_local"]
+__all__ = ["AuthConfig", "AuthKey", "AuthMiddleware", "RequestLimits", "TokenBucket", "is_local"]
 
-#: As they are written most often: to read an address takes longer than all else here.
+#: The usual spellings, compared first: parsing an address is the slowest step here.
 _LOOPBACK = ("127.0.0.1", "::1")
 
 _PORT = re.compile(r":\d*\Z")
 _DIGEST = re.compile(r"[0-9a-f]{64}\Z")
 
 
-class Key(Struct, frozen=True, kw_only=True):
-    """An API key. ``sha256``: of the key, in hex. Several keys may serve one tenant."""
+class AuthKey(Struct, frozen=True, kw_only=True):
+    """An API key: its SHA-256 digest in hex, and its tenant. Several keys may share a tenant."""
 
     name: str
     tenant: str
@@ -46,35 +44,36 @@ class Key(Struct, frozen=True, kw_only=True):
 
 
 class AuthConfig(Struct, frozen=True, kw_only=True):
-    """Who may come in. No ``keys``: everybody, as the tenant ``default``.
+    """Access rules. Without ``keys`` every client is admitted, as the tenant ``default``.
 
-    ``metrics``: who may read ``/metrics`` besides holders of a key. ``hosts``: names this server
-    is reached by without keys from its own machine, besides ``localhost`` and bare addresses; "*"
-    allows any. ``prompt_writers``: names of the keys that may see and change stored prompts.
-    """
+    ``metrics``: who may read ``/metrics`` without a key. ``hosts``: allowed Host headers of local
+    requests without keys, besides ``localhost`` and IP addresses; "*" for any. ``prompt_editors``:
+    names of the keys that may read and change stored prompts."""
 
-    keys: tuple[Key, ...] = ()
+    keys: tuple[AuthKey, ...] = ()
     metrics: Literal["loopback", "everybody", "nobody"] = "loopback"
     hosts: tuple[str, ...] = ()
-    prompt_writers: tuple[str, ...] = ()
+    prompt_editors: tuple[str, ...] = ()
 
 
-class Limits(Struct, frozen=True, kw_only=True):
-    """How much the rim takes in. ``requests_per_minute`` is per key, where a key has none of its
-    own (per server without keys); None = no limit. A queue that is full answers 429. ``body``: how
-    much of what the JSON in a body may hold. ``max_file_bytes``: of an uploaded file."""
+class RequestLimits(Struct, frozen=True, kw_only=True):
+    """Limits on incoming requests.
+
+    ``requests_per_minute`` applies to each key without a limit of its own, or to the whole server
+    without keys; None = no limit. A full queue answers 429. ``body`` limits the JSON of a body,
+    ``max_file_bytes`` an uploaded file."""
 
     max_body_bytes: int = 64 * 2**20
     max_file_bytes: int = 64 * 2**20
     body: BodyLimits = BodyLimits()
-    max_running: int = 256
-    max_waiting: int = 1024
+    max_concurrent_requests: int = 256
+    max_queued_requests: int = 1024
     retry_after_s: int = 2
     requests_per_minute: int | None = None
 
 
-class Bucket:
-    """A token bucket: ``per_minute`` in the long run, as many at once after a quiet minute."""
+class TokenBucket:
+    """Token bucket with ``per_minute`` tokens a minute and a capacity of one minute."""
 
     __slots__ = ("_at", "_level", "per_minute")
 
@@ -84,7 +83,7 @@ class Bucket:
         self._at = now
 
     def take(self, now: float) -> float:
-        """Takes one and returns 0, or returns the seconds until there is one to take."""
+        """Take one token and return 0, or return the seconds until one is available."""
         rate = self.per_minute / 60
         self._level = min(self.per_minute, self._level + (now - self._at) * rate)
         self._at = now
@@ -94,8 +93,8 @@ class Bucket:
         return 0.0
 
 
-class _Entry:
-    """A key as the guard uses it: a digest to compare and a bucket to draw from."""
+class _KeyEntry:
+    """A key prepared for lookups: binary digest and token bucket."""
 
     __slots__ = ("bucket", "digest", "name", "tenant")
 
@@ -105,21 +104,21 @@ class _Entry:
         self.name = name
         self.tenant = tenant
         self.digest = bytes.fromhex(sha256)
-        self.bucket = None if per_minute is None else Bucket(per_minute, now)
+        self.bucket = None if per_minute is None else TokenBucket(per_minute, now)
 
 
 class AuthMiddleware:
-    """The layer between the world and the routes. Says in the exchange who asks."""
+    """Authenticates requests and stores tenant and key name in the request context."""
 
     def __init__(
-        self, app: ASGIApp, access: AuthConfig, limits: Limits, clock: Callable[[], float]
+        self, app: ASGIApp, access: AuthConfig, limits: RequestLimits, clock: Callable[[], float]
     ) -> None:
         self._app = app
         self._access = access
         self._clock = clock
         per_minute = limits.requests_per_minute
         self._entries = [
-            _Entry(
+            _KeyEntry(
                 key.name,
                 key.tenant,
                 key.sha256,
@@ -128,11 +127,11 @@ class AuthMiddleware:
             )
             for key in access.keys
         ]
-        self._everybody = _Entry(None, "default", "", per_minute, clock())
+        self._anonymous = _KeyEntry(None, "default", "", per_minute, clock())
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if not self._is_open(scope):
-            self._admit(scope)
+            self._authenticate(scope)
         await self._app(scope, receive, send)
 
     def _is_open(self, scope: Scope) -> bool:
@@ -142,22 +141,22 @@ class AuthMiddleware:
             return allowed == "everybody" or (allowed == "loopback" and is_local(scope))
         return path in ("/health", "/ready")
 
-    def _admit(self, scope: Scope) -> None:
-        _refuse_forged_browsers(scope)
+    def _authenticate(self, scope: Scope) -> None:
+        _reject_cross_site(scope)
         if self._entries:
-            entry = self._known(scope)
+            entry = self._find_key(scope)
         else:
-            self._refuse_rebound_names(scope)
+            self._reject_unknown_hosts(scope)
             if scope["path"] == "/metrics":
                 raise Unauthorized("The metrics of this server are not public.")
-            entry = self._everybody
-        exchange = exchange_of(scope)
-        exchange.tenant = entry.tenant
-        exchange.key = entry.name
-        exchange.charge = partial(self._charge, entry)
-        exchange.charge()
+            entry = self._anonymous
+        context = request_context(scope)
+        context.tenant = entry.tenant
+        context.key = entry.name
+        context.charge = partial(self._charge, entry)
+        context.charge()
 
-    def _charge(self, entry: _Entry) -> None:
+    def _charge(self, entry: _KeyEntry) -> None:
         if entry.bucket is not None and (wait := entry.bucket.take(self._clock())) > 0:
             seconds = math.ceil(wait)
             raise Overloaded(
@@ -166,7 +165,7 @@ class AuthMiddleware:
                 retry_after_s=seconds,
             )
 
-    def _known(self, scope: Scope) -> _Entry:
+    def _find_key(self, scope: Scope) -> _KeyEntry:
         scheme, _, key = (header(scope, b"authorization") or b"").partition(b" ")
         key = key.strip()
         if scheme.lower() != b"bearer" or not key:
@@ -176,16 +175,18 @@ class AuthMiddleware:
                 code="invalid_api_key",
             )
         digest = hashlib.sha256(key).digest()
-        # All of them, always: the time taken tells nothing of how many or which.
-        found = [entry for entry in self._entries if hmac.compare_digest(entry.digest, digest)]
-        if not found:
+        # Compare with all keys, so that the time taken reveals neither their number nor a match.
+        matches = [entry for entry in self._entries if hmac.compare_digest(entry.digest, digest)]
+        if not matches:
             raise Unauthorized("Incorrect API key provided.", code="invalid_api_key")
-        return found[0]
+        return matches[0]
 
-    def _refuse_rebound_names(self, scope: Scope) -> None:
-        """A web page may point a name of its own at 127.0.0.1 and then speak to us as to itself
-        (DNS rebinding). Nothing but the Host header gives it away, and only keys or this check
-        stop it."""
+    def _reject_unknown_hosts(self, scope: Scope) -> None:
+        """Reject unknown Host headers on loopback, against DNS rebinding.
+
+        A web page can point a domain of its own at 127.0.0.1 and then call this server as
+        same-origin.
+        Only the Host header reveals this."""
         hosts = self._access.hosts
         if "*" in hosts or not _is_loopback(scope):
             return
@@ -198,32 +199,34 @@ class AuthMiddleware:
         ):
             return
         raise InvalidRequest(
-            f"This server is not known as {name!r}. Add the name to its allowed hosts, or "
-            "protect it with API keys.",
+            f"The host name {name!r} is not allowed. Add it to allowed_hosts, or configure API"
+            " keys.",
             code="host_not_allowed",
         )
 
 
-def _refuse_forged_browsers(scope: Scope) -> None:
-    """Without a JSON content type a page of any origin may post here unasked (no preflight, CSRF).
-    Programs send no Origin and may send any content type or none; a page of this server's own may
-    upload files."""
+def _reject_cross_site(scope: Scope) -> None:
+    """Reject cross-site requests that a browser sends without a preflight (CSRF).
+
+    Such requests have an Origin header and no JSON content type. Programs send no Origin. Pages
+    of the
+    same origin may upload files."""
     origin = header(scope, b"origin")
     if origin is None or header(scope, b"authorization") is not None:
         return
     if origin.partition(b"://")[2] == header(scope, b"host"):
         return
     if scope["type"] == "websocket":
-        # To these no preflight applies, and pages cannot give them a key.
+        # Browsers send no preflight for WebSockets, and pages cannot add an API key to them.
         raise InvalidRequest(
-            "Pages of other origins may not open a WebSocket here.", code="invalid_origin"
+            "Pages of other origins may not open a WebSocket to this server.", code="invalid_origin"
         )
     if scope["method"] != "POST":
         return
     content_type = (header(scope, b"content-type") or b"").partition(b";")[0].strip().lower()
     if content_type != b"application/json":
         raise InvalidRequest(
-            "A browser must send content-type: application/json.", code="invalid_content_type"
+            "Browsers must send content-type: application/json.", code="invalid_content_type"
         )
 
 
@@ -231,7 +234,7 @@ def _is_loopback(scope: Scope) -> bool:
     client = scope.get("client")
     if client is None:
         return False
-    if client[0] in _LOOPBACK:  # nearly all that are
+    if client[0] in _LOOPBACK:  # the usual case
         return True
     try:
         return ipaddress.ip_address(client[0]).is_loopback
@@ -240,7 +243,7 @@ def _is_loopback(scope: Scope) -> bool:
 
 
 def is_local(scope: Scope) -> bool:
-    """From this machine, and not passed on by a proxy on it."""
+    """Whether the request comes from this machine and was not forwarded by a proxy."""
     return (
         _is_loopback(scope)
         and header(scope, b"x-forwarded-for") is None

@@ -1,8 +1,7 @@
-"""Refusals as HTTP answers: the one place where errors become status codes and OpenAI's error body.
+"""Error middleware: the one place where errors become HTTP statuses and OpenAI's error body.
 
-Every body is ``{"error": {"message", "type", "param", "code"}}`` with all four keys. OpenAI sends
-null for a ``param`` or ``code`` there is not, and so do we.
-"""
+Every body is ``{"error": {"message", "type", "param", "code"}}`` with all four keys; a missing
+``param`` or ``code`` is null, as in OpenAI's API."""
 
 from __future__ import annotations
 
@@ -17,24 +16,24 @@ from antiphon.errors import BackendError, NotFound, Overloaded, RequestError, Ru
 from antiphon.http.json_response import Reply, json_reply
 from antiphon.wire.response import Response, ResponseError
 
-from .request_context import ClientDisconnected, exchange_of
+from .request_context import ClientDisconnected, request_context
 
 __all__ = [
     "UNEXPECTED",
-    "Errors",
+    "ErrorMiddleware",
     "error_reply",
-    "failure_reply",
-    "refusal_reply",
+    "failed_response_reply",
+    "request_error_reply",
     "run_error_reply",
     "status_of",
     "type_of",
     "unknown_url",
 ]
 
-#: What a client may know of an error we did not foresee.
+#: Message of an unexpected error. Details are only logged.
 UNEXPECTED = "The server had an error while processing your request."
 
-#: ``response.error.code`` → HTTP status, where it is not 500. The rest is our fault.
+#: ``response.error.code`` → HTTP status. Other codes are server errors (500).
 _FAILURES: Mapping[str, int] = {
     "rate_limit_exceeded": 429,
     **dict.fromkeys(
@@ -77,13 +76,13 @@ def error_reply(
     code: str | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Reply:
-    """OpenAI's error body under a status."""
+    """Build a response with OpenAI's error body."""
     error = {"message": message, "type": type, "param": param, "code": code}
     return json_reply({"error": error}, status, headers)
 
 
-def refusal_reply(error: RequestError) -> Reply:
-    """A request that got no run."""
+def request_error_reply(error: RequestError) -> Reply:
+    """Build the response for a request rejected before a run started."""
     headers: dict[str, str] = {}
     if isinstance(error, Overloaded):
         headers["retry-after"] = str(error.retry_after_s)
@@ -101,14 +100,14 @@ def refusal_reply(error: RequestError) -> Reply:
     )
 
 
-def failure_reply(response: Response) -> Reply:
-    """A run that failed with no stream to say it in: an HTTP error, as OpenAI answers.
+def failed_response_reply(response: Response) -> Reply:
+    """Build the response for a failed run that was not streamed: an HTTP error, as OpenAI sends.
 
-    The alternative, 200 with ``status: "failed"``, goes unnoticed by clients that only read the
-    output; an HTTP error raises in all of them, and is tried again by those that do. Where the
-    model had already said something, trying again costs as much and may run tools twice, so
-    ``x-should-retry`` forbids it.
-    """
+    A 200 with ``status: "failed"`` would go unnoticed by clients that only read the output; all
+    clients
+    raise on an HTTP error, and many retry. If the model has produced output, a retry would cost
+    as much
+    again and could run tools twice, so ``x-should-retry`` forbids it."""
     error = response.error
     assert error is not None
     status = status_of(error.code)
@@ -117,7 +116,7 @@ def failure_reply(response: Response) -> Reply:
 
 
 def run_error_reply(error: RunError) -> Reply:
-    """Work that failed and was no run, or a run of which nobody has heard yet."""
+    """Build the response for a failure outside a run, or of a run before its first event."""
     status = status_of(error.code)
     headers: dict[str, str] = {}
     if isinstance(error, BackendError):
@@ -140,22 +139,22 @@ def _failed(status: int, error: RunError | ResponseError, headers: Mapping[str, 
 
 
 def status_of(code: str) -> int:
-    """The HTTP status of what failed with this code."""
+    """Return the HTTP status for an error code."""
     return _FAILURES.get(code, 500)
 
 
 def type_of(status: int, otherwise: str = "server_error") -> str:
-    """OpenAI's type of an error with this status."""
+    """Return OpenAI's error type for an HTTP status."""
     return _TYPES.get(status, otherwise)
 
 
 def unknown_url(method: str, path: str) -> NotFound:
-    """No such route; OpenAI's words and code."""
+    """Return the error for an unknown route, in OpenAI's words."""
     return NotFound(f"Unknown request URL: {method} {path}.", code="unknown_url")
 
 
 def _routing_reply(error: HTTPException, scope: Scope) -> Reply:
-    """Starlette's own refusals: in practice, a method that a path does not have."""
+    """Build the response for an error raised by Starlette's router, usually a wrong method."""
     if error.status_code != 405:
         return error_reply(error.status_code, error.detail)
     allowed = sorted((error.headers or {}).get("Allow", "").split(", "))
@@ -167,9 +166,11 @@ def _routing_reply(error: HTTPException, scope: Scope) -> Reply:
     )
 
 
-class Errors:
-    """The layer that answers what is raised inside it. ``reraise`` lets unexpected exceptions
-    through, for tests. Once an answer has begun there are no HTTP errors: it ends unfinished."""
+class ErrorMiddleware:
+    """Turns exceptions into error responses.
+
+    ``reraise`` lets unexpected exceptions through, for tests. Once a response has started, it ends
+    truncated instead."""
 
     def __init__(self, app: ASGIApp, *, log: Any, reraise: bool = False) -> None:
         self._app = app
@@ -179,13 +180,13 @@ class Errors:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
-        scope["app"] = self  # has Starlette's router raise its refusals instead of wording them
+        scope["app"] = self  # makes Starlette's router raise errors instead of answering them
         try:
             return await self._app(scope, receive, send)
         except ClientDisconnected:
             raise
         except RequestError as error:
-            reply = refusal_reply(error)
+            reply = request_error_reply(error)
         except RunError as error:
             reply = run_error_reply(error)
         except HTTPException as error:
@@ -195,5 +196,5 @@ class Errors:
                 raise
             self._log.exception("unexpected error")
             reply = error_reply(500, UNEXPECTED, type="server_error", code="server_error")
-        if exchange_of(scope).status is None:
+        if request_context(scope).status is None:
             await reply(scope, receive, send)

@@ -1,8 +1,7 @@
-"""One request and its answer, as the rim sees them: who asked, under which id, how it ended.
+"""Request context middleware: request id, access log, and the per-request context.
 
-The outermost layer gives every answer its ``x-request-id`` and writes the one log line. It knows
-neither bodies nor secrets: nothing of what a client says or hears can reach a log from here.
-"""
+The outermost middleware. It adds ``x-request-id`` to every response and writes one log line a
+request, which contains no headers and no bodies."""
 
 from __future__ import annotations
 
@@ -21,27 +20,27 @@ __all__ = [
     "ClientDisconnected",
     "RequestContext",
     "RequestContextMiddleware",
-    "exchange_of",
     "header",
-    "trace_of",
+    "request_context",
+    "trace_headers",
 ]
 
-_SANE_ID = re.compile(rb"[\x21-\x7e]{1,128}\Z")
+_VALID_ID = re.compile(rb"[\x21-\x7e]{1,128}\Z")
 _STARTS = ("http.response.start", "websocket.http.response.start")
 
-#: Polled all day by machines: their lines are for debugging only.
+#: Polled by monitoring: logged at debug level only.
 _QUIET = frozenset({"/health", "/ready", "/metrics"})
 
-#: What nginx calls a request whose client left before the answer.
-CLIENT_LEFT = 499
+#: nginx's status for a request whose client disconnected before the response.
+CLIENT_CLOSED_REQUEST = 499
 
 
 class ClientDisconnected(ReaderGone):
-    """Nobody is there to be answered."""
+    """The client disconnected before it was answered."""
 
 
 class RequestContext:
-    """Filled in on the way; read once, at the end."""
+    """Facts about one request for the log and the metrics, filled in while it is processed."""
 
     __slots__ = (
         "charge",
@@ -64,32 +63,33 @@ class RequestContext:
         self.model: str | None = None
         self.response_id: str | None = None
         self.usage: Usage | None = None
-        #: Counts one request of whoever this is; raises ``Overloaded`` when they were too many.
+        #: Count one more request of this client. Raises ``Overloaded`` above its rate limit.
         self.charge: Callable[[], None] = lambda: None
 
 
-def exchange_of(scope: Scope) -> RequestContext:
-    """The exchange this scope belongs to."""
-    exchange: RequestContext = scope["antiphon.exchange"]
-    return exchange
+def request_context(scope: Scope) -> RequestContext:
+    """Return the context of the request."""
+    context: RequestContext = scope["antiphon.context"]
+    return context
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
-    """The first header of that (lower-case) name."""
+    """Return the first header of that (lower-case) name."""
     for key, value in scope["headers"]:
         if key == name:
             return bytes(value)
     return None
 
 
-def trace_of(scope: Scope) -> dict[str, str]:
-    """The W3C trace context of a request."""
+def trace_headers(scope: Scope) -> dict[str, str]:
+    """Return the W3C trace context headers of a request."""
     found = {name.decode(): header(scope, name) for name in (b"traceparent", b"tracestate")}
     return {name: value.decode("latin-1") for name, value in found.items() if value}
 
 
 class RequestContextMiddleware:
-    """The outermost layer. ``counted`` is told method, route and status of every exchange."""
+    """Creates the context. ``counted`` is called with method, route and status at the end of a
+    request."""
 
     def __init__(
         self,
@@ -109,51 +109,51 @@ class RequestContextMiddleware:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] == "lifespan":
             return await self._app(scope, receive, send)
-        given = header(scope, b"x-request-id")
-        sane = given is not None and _SANE_ID.match(given)
-        exchange = RequestContext(
-            given.decode() if given and sane else self._ids("req"), self._clock()
+        client_id = header(scope, b"x-request-id")
+        valid = client_id is not None and _VALID_ID.match(client_id)
+        context = RequestContext(
+            client_id.decode() if client_id and valid else self._ids("req"), self._clock()
         )
-        scope["antiphon.exchange"] = exchange
-        bind_contextvars(request_id=exchange.id)
+        scope["antiphon.context"] = context
+        bind_contextvars(request_id=context.id)
 
-        def stamped(message: Message) -> Awaitable[None]:
+        def send_with_id(message: Message) -> Awaitable[None]:
             if message["type"] in _STARTS:
-                exchange.status = message["status"]
+                context.status = message["status"]
                 message["headers"] = [
                     *message.get("headers", ()),
-                    (b"x-request-id", exchange.id.encode()),
+                    (b"x-request-id", context.id.encode()),
                 ]
             return send(message)
 
         try:
-            await self._app(scope, receive, stamped)
+            await self._app(scope, receive, send_with_id)
         except ClientDisconnected:
-            exchange.status = CLIENT_LEFT
+            context.status = CLIENT_CLOSED_REQUEST
         finally:
-            self._close(scope, exchange)
+            self._close(scope, context)
 
-    def _close(self, scope: Scope, exchange: RequestContext) -> None:
+    def _close(self, scope: Scope, context: RequestContext) -> None:
         method = scope.get("method", "WEBSOCKET")
-        status = exchange.status or 500
+        status = context.status or 500
         route = scope.get("route")
         self._counted(method, "unknown" if route is None else route.path, status)
-        say = self._log.debug if scope["path"] in _QUIET else self._log.info
-        seen: dict[str, Any] = {
-            "key": exchange.key,
-            "model": exchange.model,
-            "response_id": exchange.response_id,
+        log = self._log.debug if scope["path"] in _QUIET else self._log.info
+        fields: dict[str, Any] = {
+            "key": context.key,
+            "model": context.model,
+            "response_id": context.response_id,
         }
-        if (usage := exchange.usage) is not None:
-            seen["input_tokens"] = usage.input_tokens
-            seen["cached_tokens"] = usage.input_tokens_details.cached_tokens
-            seen["output_tokens"] = usage.output_tokens
-        say(
+        if (usage := context.usage) is not None:
+            fields["input_tokens"] = usage.input_tokens
+            fields["cached_tokens"] = usage.input_tokens_details.cached_tokens
+            fields["output_tokens"] = usage.output_tokens
+        log(
             "request",
             method=method,
             path=scope["path"],
             status=status,
-            ms=round((self._clock() - exchange.started) * 1000, 1),
-            tenant=exchange.tenant,
-            **{name: value for name, value in seen.items() if value is not None},
+            ms=round((self._clock() - context.started) * 1000, 1),
+            tenant=context.tenant,
+            **{name: value for name, value in fields.items() if value is not None},
         )

@@ -1,7 +1,7 @@
-"""``POST /v1/chat/completions`` and ``/v1/completions``: runs whose client speaks an older API.
+"""``POST /v1/chat/completions`` and ``/v1/completions``: runs for clients of an older API.
 
-The same rim as ``responses``: gate, presence, metrics, errors; one request may be several runs. It
-knows neither models nor what the requests say.
+Uses the same admission, disconnect detection, metrics and errors as ``responses``. One request may
+start several runs.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar
 
 from starlette.types import Receive, Scope, Send
 
-from antiphon.compat.error_paths import Paths
+from antiphon.compat.error_paths import ErrorPaths
 from antiphon.errors import RequestError, RunError
-from antiphon.http.endpoint_context import EndpointContext
+from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import json_reply
-from antiphon.http.metrics import Observed
-from antiphon.http.middleware.errors import failure_reply
-from antiphon.http.middleware.request_context import RequestContext, exchange_of
+from antiphon.http.metrics import RunTiming
+from antiphon.http.middleware.errors import failed_response_reply
+from antiphon.http.middleware.request_context import RequestContext, request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.streaming.disconnect import CancelOnDisconnect
 from antiphon.http.streaming.response import Stream
@@ -41,7 +41,7 @@ class Frames(Protocol):
     """The stream of one choice, made of events."""
 
     def frames(self, events: tuple[Event, ...]) -> bytes: ...
-    def last(self, responses: Sequence[Response]) -> bytes: ...
+    def usage_frame(self, responses: Sequence[Response]) -> bytes: ...
 
 
 class Asked(Protocol):
@@ -50,11 +50,11 @@ class Asked(Protocol):
     @property
     def requests(self) -> tuple[CreateResponse, ...]: ...
     @property
-    def paths(self) -> Paths: ...
+    def paths(self) -> ErrorPaths: ...
     @property
     def stream(self) -> bool: ...
     def answer(self, responses: Sequence[Response]) -> Any: ...
-    def chunks(self, first: Response, index: int) -> Frames: ...
+    def choice_stream(self, first: Response, index: int) -> Frames: ...
 
 
 _A = TypeVar("_A", bound=Asked)
@@ -68,34 +68,36 @@ class CompletionsEndpoint(Generic[_A]):
         self,
         read: Callable[[bytes, BodyLimits], _A],
         begin: Callable[[str, _A, int], Awaitable[Run]],
-        rim: EndpointContext,
+        deps: EndpointDependencies,
     ) -> None:
         self._read = read
         self._begin = begin
-        self._rim = rim
+        self._deps = deps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        body = await bodies.read(scope, receive, self._rim.limits.max_body_bytes)
-        asked = self._read(body, self._rim.limits.body)
+        context = request_context(scope)
+        body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
+        asked = self._read(body, self._deps.limits.body)
         stream = Stream(scope, send)
-        async with CancelOnDisconnect(scope, receive), self._rim.gate.slot(exchange.tenant):
-            runs = await self._runs(exchange.tenant, asked)
-            exchange.model, exchange.response_id = runs[0].response.model, runs[0].id
+        async with CancelOnDisconnect(scope, receive), self._deps.admission.slot(context.tenant):
+            runs = await self._runs(context.tenant, asked)
+            context.model, context.response_id = runs[0].response.model, runs[0].id
             try:
                 if asked.stream:
-                    await self._tell(exchange, asked, runs, stream)
+                    await self._tell(context, asked, runs, stream)
                 else:
-                    await _together(self._driven(exchange, run, _unheard) for run in runs)
+                    await _together(self._driven(context, run, _unheard) for run in runs)
             except RunError as error:
-                asked.paths.name(error)
+                asked.paths.translate(error)
                 raise
-        exchange.usage = _total(runs)
+        context.usage = _total(runs)
         if asked.stream:
             return await stream.end()
         responses = [run.response for run in runs]
         failed = next((each for each in responses if each.status == "failed"), None)
-        reply = json_reply(asked.answer(responses)) if failed is None else failure_reply(failed)
+        reply = (
+            json_reply(asked.answer(responses)) if failed is None else failed_response_reply(failed)
+        )
         await reply(scope, receive, send)
 
     async def _runs(self, tenant: str, asked: _A) -> list[Run]:
@@ -103,31 +105,31 @@ class CompletionsEndpoint(Generic[_A]):
         try:
             return [await self._begin(tenant, asked, at) for at in range(len(asked.requests))]
         except RequestError as error:
-            asked.paths.name(error)
+            asked.paths.translate(error)
             raise
 
     async def _tell(
-        self, exchange: RequestContext, asked: _A, runs: Sequence[Run], stream: Stream
+        self, context: RequestContext, asked: _A, runs: Sequence[Run], stream: Stream
     ) -> None:
-        chunks = [asked.chunks(runs[0].response, at) for at in range(len(runs))]
+        chunks = [asked.choice_stream(runs[0].response, at) for at in range(len(runs))]
         await _together(
-            self._driven(exchange, run, partial(_Told, frames, stream))
+            self._driven(context, run, partial(_Told, frames, stream))
             for run, frames in zip(runs, chunks, strict=True)
         )
         responses = [run.response for run in runs]
         ended = all(response.status != "failed" for response in responses)
-        if ended and (last := chunks[0].last(responses)):
+        if ended and (last := chunks[0].usage_frame(responses)):
             if (rest := stream.write(last)) is not None:
                 await rest
 
     async def _driven(
-        self, exchange: RequestContext, run: Run, outlet: Callable[[Observed], EventSink | None]
+        self, context: RequestContext, run: Run, outlet: Callable[[RunTiming], EventSink | None]
     ) -> None:
-        observed = Observed(exchange.started, self._rim.clock)
+        observed = RunTiming(context.started, self._deps.clock)
         try:
             await run.drive(outlet(observed))
         finally:
-            record_outcome(exchange, observed, run, self._rim.metrics, self._rim.clock())
+            record_outcome(context, observed, run, self._deps.metrics, self._deps.clock())
 
 
 def _total(runs: Iterable[Run]) -> Usage:
@@ -142,7 +144,7 @@ def _total(runs: Iterable[Run]) -> Usage:
     )
 
 
-def _unheard(observed: Observed) -> None:
+def _unheard(observed: RunTiming) -> None:
     """Nobody hears the events of an answer that is not streamed."""
 
 
@@ -161,7 +163,7 @@ class _Told(EventSink):
     """A run on its way to the reader, in the words of another API. The answer of several runs
     begins with what comes first."""
 
-    def __init__(self, frames: Frames, stream: Stream, observed: Observed) -> None:
+    def __init__(self, frames: Frames, stream: Stream, observed: RunTiming) -> None:
         self._frames = frames
         self._stream = stream
         self._observed = observed
@@ -172,7 +174,7 @@ class _Told(EventSink):
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
         if self._observed.first is None:
-            self._observed.saw(events)
+            self._observed.record_events(events)
         body = self._frames.frames(events)
         if not self._stream.begun:
             return self._begin(body)

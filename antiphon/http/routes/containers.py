@@ -8,8 +8,8 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import Limits
-from antiphon.http.middleware.request_context import exchange_of, header
+from antiphon.http.middleware.auth import RequestLimits
+from antiphon.http.middleware.request_context import header, request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import Query
@@ -25,7 +25,7 @@ __all__ = ["Containers"]
 class Containers:
     """Every route below ``/v1/containers``."""
 
-    def __init__(self, service: Service, limits: Limits) -> None:
+    def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._containers = service.containers
         self._limits = limits
 
@@ -97,7 +97,7 @@ class Containers:
 
 
 def _tenant(request: Request) -> str:
-    return exchange_of(request.scope).tenant
+    return request_context(request.scope).tenant
 
 
 def _asked(request: Request) -> tuple[str, str]:

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import Limits
-from antiphon.http.middleware.request_context import exchange_of
+from antiphon.http.middleware.auth import RequestLimits
+from antiphon.http.middleware.request_context import request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query
 from antiphon.wire.pagination import Deleted
@@ -24,14 +24,14 @@ __all__ = ["Conversations"]
 class Conversations:
     """Every route below ``/v1/conversations``."""
 
-    def __init__(self, service: Service, limits: Limits) -> None:
+    def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._talks = service.conversations
         self._limits = limits
 
     async def create(self, request: Request) -> Reply:
         """A new conversation; an empty body is one without items."""
         asked = create_conversation(await self._body(request), self._limits.body)
-        return json_reply(await self._talks.create(exchange_of(request.scope).tenant, asked))
+        return json_reply(await self._talks.create(request_context(request.scope).tenant, asked))
 
     async def retrieve(self, request: Request) -> Reply:
         """Without its items."""
@@ -77,4 +77,4 @@ class Conversations:
 
 def _asked(request: Request) -> tuple[str, str]:
     """Tenant and conversation id."""
-    return exchange_of(request.scope).tenant, request.path_params["conversation_id"]
+    return request_context(request.scope).tenant, request.path_params["conversation_id"]

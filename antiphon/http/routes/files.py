@@ -10,11 +10,11 @@ from urllib.parse import quote
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import Limits
-from antiphon.http.middleware.request_context import exchange_of
+from antiphon.http.middleware.auth import RequestLimits
+from antiphon.http.middleware.request_context import request_context
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import Query
-from antiphon.resources.files import Listing, Upload
+from antiphon.resources.files import FileQuery, Upload
 from antiphon.wire.files import PURPOSES
 from antiphon.wire.pagination import Deleted
 from antiphon.wire.parsing.upload_form import upload_fields
@@ -32,7 +32,7 @@ _LISTED = (*PURPOSES, "assistants_output", "batch_output", "fine-tune-results")
 class Files:
     """Every route below ``/v1/files``."""
 
-    def __init__(self, service: Service, limits: Limits) -> None:
+    def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._files = service.files
         self._limits = limits
 
@@ -48,19 +48,19 @@ class Files:
             content=form.content,
             expires_after=fields.expires_after,
         )
-        return json_reply(await self._files.create(exchange_of(request.scope).tenant, upload))
+        return json_reply(await self._files.create(request_context(request.scope).tenant, upload))
 
     async def list(self, request: Request) -> Reply:
         """A page of the tenant's files, newest first unless asked otherwise."""
         query = Query(request.scope)
         limit = query.number("limit", low=1, high=_MOST_LISTED)
-        listing = Listing(
+        listing = FileQuery(
             purpose=query.choice("purpose", _LISTED, "") if query.text("purpose") else None,
             newest_first=query.choice("order", ("asc", "desc"), "desc") == "desc",
             after=query.text("after"),
             limit=_MOST_LISTED if limit is None else limit,
         )
-        return json_reply(await self._files.list(exchange_of(request.scope).tenant, listing))
+        return json_reply(await self._files.list(request_context(request.scope).tenant, listing))
 
     async def retrieve(self, request: Request) -> Reply:
         """Without its content."""
@@ -88,4 +88,4 @@ class Files:
 
 def _asked(request: Request) -> tuple[str, str]:
     """Tenant and file id."""
-    return exchange_of(request.scope).tenant, request.path_params["file_id"]
+    return request_context(request.scope).tenant, request.path_params["file_id"]

@@ -10,8 +10,8 @@ from starlette.requests import Request
 
 from antiphon.errors import Forbidden
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import AuthConfig, Limits, is_local
-from antiphon.http.middleware.request_context import exchange_of
+from antiphon.http.middleware.auth import AuthConfig, RequestLimits, is_local
+from antiphon.http.middleware.request_context import request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query
 from antiphon.wire.pagination import Deleted
@@ -26,7 +26,7 @@ __all__ = ["Prompts"]
 class Prompts:
     """Every route below ``/v1/prompts``."""
 
-    def __init__(self, service: Service, access: AuthConfig, limits: Limits) -> None:
+    def __init__(self, service: Service, access: AuthConfig, limits: RequestLimits) -> None:
         self._prompts = service.prompts
         self._access = access
         self._limits = limits
@@ -57,7 +57,7 @@ class Prompts:
     def _check(self, request: Request) -> None:
         """What prompts say is between the operator and the models."""
         if self._access.keys:
-            allowed = exchange_of(request.scope).key in self._access.prompt_writers
+            allowed = request_context(request.scope).key in self._access.prompt_editors
         else:
             allowed = is_local(request.scope)
         if not allowed:

@@ -1,8 +1,7 @@
-"""``/v1/responses``: requests become calls of the service, and runs become answers.
+"""Endpoints of ``/v1/responses``.
 
-``create`` drives its run, streamed or not, and the client's departure ends both; a background run
-goes on without it, and so does one with a key to find it by. It knows no models, stores or tools.
-"""
+A foreground run is driven by its request, streamed or not, and is cancelled when the client
+disconnects. A background run, and a run with an Idempotency-Key, continues without the client."""
 
 from __future__ import annotations
 
@@ -16,12 +15,12 @@ from starlette.requests import Request
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest
-from antiphon.http.endpoint_context import EndpointContext
+from antiphon.http.endpoint_context import EndpointDependencies
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.metrics import Metrics, Observed
-from antiphon.http.middleware.auth import Limits
-from antiphon.http.middleware.errors import failure_reply
-from antiphon.http.middleware.request_context import RequestContext, exchange_of, trace_of
+from antiphon.http.metrics import Metrics, RunTiming
+from antiphon.http.middleware.auth import RequestLimits
+from antiphon.http.middleware.errors import failed_response_reply
+from antiphon.http.middleware.request_context import RequestContext, request_context, trace_headers
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import idempotency as repeats
 from antiphon.http.requests.query import Query
@@ -40,37 +39,38 @@ if TYPE_CHECKING:
 
 __all__ = ["IGNORED_TOOLS", "Create", "Responses", "StoredEventStream", "record_outcome"]
 
-#: Names the hosted tools a request offered that nobody here runs: the model never saw them.
+#: Response header: hosted tools of the request that this server does not run; the model never
+#: sees them.
 IGNORED_TOOLS = "x-antiphon-ignored-tools"
 
 
 class Create:
-    """``POST /v1/responses``: the whole life of a foreground run, as an ASGI app."""
+    """``POST /v1/responses`` as an ASGI app."""
 
-    def __init__(self, rim: EndpointContext) -> None:
-        self._rim = rim
+    def __init__(self, deps: EndpointDependencies) -> None:
+        self._deps = deps
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
-        body = await bodies.read(scope, receive, self._rim.limits.max_body_bytes)
-        request = create_response(body, self._rim.limits.body)
-        if trace := trace_of(scope):
+        context = request_context(scope)
+        body = await bodies.read(scope, receive, self._deps.limits.max_body_bytes)
+        request = create_response(body, self._deps.limits.body)
+        if trace := trace_headers(scope):
             request = replace(request, trace=trace)
-        response_id = repeats.response_id(scope, exchange.tenant, body)
+        response_id = repeats.response_id(scope, context.tenant, body)
         if request.background or response_id is not None:
             return await self._enqueue(request, response_id, scope, receive, send)
-        observed = Observed(exchange.started, self._rim.clock)
+        timing = RunTiming(context.started, self._deps.clock)
         stream = Stream(scope, send)
-        async with CancelOnDisconnect(scope, receive), self._rim.gate.slot(exchange.tenant):
-            run = await self._rim.service.create(exchange.tenant, request)
-            exchange.model, exchange.response_id = run.response.model, run.id
-            told = _Told(run, stream, observed)
+        async with CancelOnDisconnect(scope, receive), self._deps.admission.slot(context.tenant):
+            run = await self._deps.service.create(context.tenant, request)
+            context.model, context.response_id = run.response.model, run.id
+            sink = _ClientSink(run, stream, timing)
             try:
-                await (asyncio.create_task(run.drive(told)) if request.stream else run.drive())
+                await (asyncio.create_task(run.drive(sink)) if request.stream else run.drive())
             finally:
-                record_outcome(exchange, observed, run, self._rim.metrics, self._rim.clock())
+                record_outcome(context, timing, run, self._deps.metrics, self._deps.clock())
         if request.stream:
-            await stream.end(told.last)
+            await stream.end(sink.last)
         else:
             await _answer(run)(scope, receive, send)
 
@@ -82,49 +82,51 @@ class Create:
         receive: Receive,
         send: Send,
     ) -> None:
-        """A run that goes on whether somebody listens or not."""
-        exchange = exchange_of(scope)
-        queued = await self._rim.service.enqueue(exchange.tenant, request, response_id)
+        """Start a run that continues without its client, and answer with its events or its end."""
+        context = request_context(scope)
+        queued = await self._deps.service.enqueue(context.tenant, request, response_id)
         response, headers = queued.response, _ignored(queued.ignored_tools)
         if not queued.created:
             headers.append(repeats.HEADER)
-        exchange.model, exchange.response_id = response.model, response.id
+        context.model, context.response_id = response.model, response.id
         if request.stream:
             if not queued.created:
-                await self._rim.service.event_logs.check_available(exchange.tenant, response.id)
+                await self._deps.service.event_logs.check_available(context.tenant, response.id)
             followed = StoredEventStream(
-                self._rim.service, exchange.tenant, response.id, -1, headers
+                self._deps.service, context.tenant, response.id, -1, headers
             )
             return await followed(scope, receive, send)
         if not request.background:
             async with CancelOnDisconnect(scope, receive):
-                await self._rim.service.event_logs.wait(exchange.tenant, response.id)
-                response = await self._rim.service.retrieve(exchange.tenant, response.id)
-            exchange.usage = response.usage
-        reply = failure_reply(response) if response.status == "failed" else json_reply(response)
+                await self._deps.service.event_logs.wait(context.tenant, response.id)
+                response = await self._deps.service.retrieve(context.tenant, response.id)
+            context.usage = response.usage
+        reply = (
+            failed_response_reply(response) if response.status == "failed" else json_reply(response)
+        )
         reply.raw_headers.extend(headers)
         await reply(scope, receive, send)
 
 
 def record_outcome(
-    exchange: RequestContext, observed: Observed, run: Run, metrics: Metrics, now: float
+    context: RequestContext, timing: RunTiming, run: Run, metrics: Metrics, now: float
 ) -> None:
-    """The run of this exchange is over, or was given up."""
-    exchange.usage = run.response.usage
+    """Record usage and metrics of a run that ended or was abandoned."""
+    context.usage = run.response.usage
     if run.response.status in ("in_progress", "cancelled"):
-        metrics.abandoned(run.response.model)
+        metrics.count_abandoned(run.response.model)
     else:
-        metrics.ended(observed, run.response, run.event_count, now)
+        metrics.record_response(timing, run.response, run.event_count, now)
 
 
-class _Told(EventSink):
-    """A run on its way to the reader who drives it: each batch in one write."""
+class _ClientSink(EventSink):
+    """Writes the events of a run to the client that drives it, one write per batch."""
 
-    def __init__(self, run: Run, stream: Stream, observed: Observed) -> None:
+    def __init__(self, run: Run, stream: Stream, timing: RunTiming) -> None:
         self._run = run
         self._stream = stream
-        self._observed = observed
-        #: What is left to be sent, with the end of the stream.
+        self._timing = timing
+        #: Terminal events not yet sent; they are written together with the end of the stream.
         self.last = b""
 
     @property
@@ -132,7 +134,7 @@ class _Told(EventSink):
         return self._stream.begun
 
     def write(self, events: tuple[Event, ...]) -> Awaitable[None] | None:
-        if self._observed.first is None:
+        if self._timing.first is None:
             return self._begin(events)
         return self._stream.write(sse.frames(events))
 
@@ -143,17 +145,18 @@ class _Told(EventSink):
             await super().end(events, stored)
 
     async def _begin(self, events: tuple[Event, ...]) -> None:
-        """Up to the first token."""
+        """Write the events up to the first token."""
         if not self.has_sent:
             await self._stream.begin(_ignored(self._run.ignored_tools))
-        self._observed.saw(events)
+        self._timing.record_events(events)
         if (rest := self._stream.write(sse.frames(events))) is not None:
             await rest
 
 
 class StoredEventStream:
-    """The stream of a background run, from the event after number ``after`` on, as an ASGI app. It
-    begins once the run is known to be there."""
+    """The stream of a background run from sequence number ``after`` on, as an ASGI app.
+
+    It starts once the run is known to exist."""
 
     def __init__(
         self,
@@ -172,30 +175,35 @@ class StoredEventStream:
         stream = Stream(scope, send)
         async with CancelOnDisconnect(scope, receive), aclosing(self._batches) as batches:
             await stream.begin(self._headers)
-            with KeepaliveTimer(self._keepalive_s, self._keepalive(stream)) as silence:
+            with KeepaliveTimer(self._keepalive_s, self._keepalive(stream)) as keepalive:
                 async for lines in batches:
                     self._after += len(lines)
-                    async with silence.broken():
+                    async with keepalive.broken():
                         if (rest := stream.write(sse.framed(lines))) is not None:
                             await rest
         await stream.end()
 
     def _keepalive(self, stream: Stream) -> Callable[[], Awaitable[None]]:
-        """This reader's own: the log of the run has none. It repeats the last number, so that a
-        reader that comes back misses nothing."""
+        """Return a function that sends this reader a keepalive.
 
-        async def say() -> None:
+        The event log contains no keepalives. The keepalive repeats the last sequence number, so
+        that a
+        client that resumes misses no event."""
+
+        async def send_keepalive() -> None:
             event = Keepalive(sequence_number=max(0, self._after))
             if (rest := stream.write(sse.frames((event,)))) is not None:
                 await rest
 
-        return say
+        return send_keepalive
 
 
 def _answer(run: Run) -> Reply:
-    """The answer of a request that is not streamed."""
+    """Build the response to a request without streaming."""
     reply = (
-        failure_reply(run.response) if run.response.status == "failed" else json_reply(run.response)
+        failed_response_reply(run.response)
+        if run.response.status == "failed"
+        else json_reply(run.response)
     )
     reply.raw_headers.extend(_ignored(run.ignored_tools))
     return reply
@@ -206,15 +214,14 @@ def _ignored(tools: Sequence[str]) -> list[tuple[bytes, bytes]]:
 
 
 class Responses:
-    """What can be asked about responses that are, and about requests that are not to be run."""
+    """Endpoints over existing responses, and the token count of a request."""
 
-    def __init__(self, service: Service, limits: Limits) -> None:
+    def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._service = service
         self._limits = limits
 
     async def retrieve(self, request: Request) -> ASGIApp:
-        """A stored response, with all that it was created to include; or the stream of a
-        background response, from where the reader left it."""
+        """Return a stored response, or resume the stream of a background response."""
         query = Query(request.scope)
         query.many("include", INCLUDES)
         query.flag("include_obfuscation")
@@ -224,39 +231,39 @@ class Responses:
             raise InvalidRequest(
                 "starting_after is only allowed when stream is true.", param="starting_after"
             )
-        tenant, response_id = _asked(request)
+        tenant, response_id = _response_key(request)
         if not streamed:
             return json_reply(await self._service.retrieve(tenant, response_id))
         await self._service.check_followable(tenant, response_id)
         return StoredEventStream(self._service, tenant, response_id, -1 if after is None else after)
 
     async def delete(self, request: Request) -> Reply:
-        """Forgotten at once."""
-        tenant, response_id = _asked(request)
+        """Delete a response."""
+        tenant, response_id = _response_key(request)
         await self._service.delete(tenant, response_id)
         return json_reply({"id": response_id, "object": "response", "deleted": True})
 
     async def cancel(self, request: Request) -> Reply:
-        """The response as it stands after."""
-        return json_reply(await self._service.cancel(*_asked(request)))
+        """Cancel a background response and return it."""
+        return json_reply(await self._service.cancel(*_response_key(request)))
 
     async def input_items(self, request: Request) -> Reply:
-        """A page of what a response was generated from."""
+        """Return a page of a response's input items."""
         query = Query(request.scope)
         query.many("include", INCLUDES)
-        return json_reply(await self._service.input_items(*_asked(request), query.cut()))
+        return json_reply(await self._service.input_items(*_response_key(request), query.cut()))
 
     async def count(self, request: Request) -> Reply:
-        """How many tokens ``create`` would see."""
-        exchange = exchange_of(request.scope)
+        """Count the input tokens of a request."""
+        context = request_context(request.scope)
         body = await bodies.read(request.scope, request.receive, self._limits.max_body_bytes)
         asked = input_tokens(body, self._limits.body)
-        count = await self._service.count(exchange.tenant, asked)
+        count = await self._service.count(context.tenant, asked)
         return json_reply({"object": "response.input_tokens", "input_tokens": count})
 
 
-def _asked(request: Request) -> tuple[str, str]:
-    """Tenant and response id of a request about one response."""
-    exchange = exchange_of(request.scope)
-    exchange.response_id = request.path_params["response_id"]
-    return exchange.tenant, exchange.response_id
+def _response_key(request: Request) -> tuple[str, str]:
+    """Return tenant and response id of a request about one response."""
+    context = request_context(request.scope)
+    context.response_id = request.path_params["response_id"]
+    return context.tenant, context.response_id

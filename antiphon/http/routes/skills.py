@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import Limits
-from antiphon.http.middleware.request_context import exchange_of
+from antiphon.http.middleware.auth import RequestLimits
+from antiphon.http.middleware.request_context import request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests import multipart
 from antiphon.http.requests.query import Query
@@ -31,7 +31,7 @@ _FLAGS = {"true": True, "1": True, "false": False, "0": False, "": False}
 class Skills:
     """Every route below ``/v1/skills``."""
 
-    def __init__(self, service: Service, limits: Limits) -> None:
+    def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._skills = service.skills
         self._limits = limits
 
@@ -114,7 +114,7 @@ def _zip(content: bytes) -> Reply:
 
 
 def _tenant(request: Request) -> str:
-    return exchange_of(request.scope).tenant
+    return request_context(request.scope).tenant
 
 
 def _asked(request: Request) -> tuple[str, str]:

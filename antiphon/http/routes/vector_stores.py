@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 from starlette.requests import Request
 
 from antiphon.http.json_response import Reply, json_reply
-from antiphon.http.middleware.auth import Limits
-from antiphon.http.middleware.request_context import exchange_of
+from antiphon.http.middleware.auth import RequestLimits
+from antiphon.http.middleware.request_context import request_context
 from antiphon.http.requests import body as bodies
 from antiphon.http.requests.query import Query
 from antiphon.wire.pagination import Deleted
@@ -28,7 +28,7 @@ _STATUSES = ("in_progress", "completed", "failed", "cancelled")
 class VectorStores:
     """Every route below ``/v1/vector_stores``."""
 
-    def __init__(self, service: Service, limits: Limits) -> None:
+    def __init__(self, service: Service, limits: RequestLimits) -> None:
         self._stores = service.vector_stores
         self._limits = limits
 
@@ -121,7 +121,7 @@ class VectorStores:
 
 
 def _tenant(request: Request) -> str:
-    return exchange_of(request.scope).tenant
+    return request_context(request.scope).tenant
 
 
 def _asked(request: Request) -> tuple[str, str]:

@@ -15,10 +15,14 @@ import msgspec
 from starlette.types import Receive, Scope, Send
 
 from antiphon.errors import InvalidRequest, Overloaded, RequestError, RunError
-from antiphon.http.endpoint_context import EndpointContext
-from antiphon.http.metrics import Observed
+from antiphon.http.endpoint_context import EndpointDependencies
+from antiphon.http.metrics import RunTiming
 from antiphon.http.middleware.errors import UNEXPECTED, status_of, type_of
-from antiphon.http.middleware.request_context import ClientDisconnected, RequestContext, exchange_of
+from antiphon.http.middleware.request_context import (
+    ClientDisconnected,
+    RequestContext,
+    request_context,
+)
 from antiphon.runs.execution.run import EventSink, Run
 from antiphon.runs.history.session_chains import SessionChains
 from antiphon.wire.events import Error, Event, SteerFailed
@@ -39,16 +43,16 @@ _encode = msgspec.json.Encoder().encode
 class Socket:
     """``GET /v1/responses`` with an upgrade: the whole life of a connection, as an ASGI app."""
 
-    def __init__(self, rim: EndpointContext, *, lifetime_s: float = LIFETIME_S) -> None:
-        self.rim = rim
+    def __init__(self, deps: EndpointDependencies, *, lifetime_s: float = LIFETIME_S) -> None:
+        self.deps = deps
         self.lifetime_s = lifetime_s
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        exchange = exchange_of(scope)
+        context = request_context(scope)
         await receive()  # websocket.connect
         await send({"type": "websocket.accept"})
-        exchange.status = 101
-        await _Connection(self, exchange, send).serve(receive)
+        context.status = 101
+        await _Connection(self, context, send).serve(receive)
 
 
 class _Lane:
@@ -62,9 +66,9 @@ class _Lane:
 
 
 class _Connection:
-    def __init__(self, socket: Socket, exchange: RequestContext, send: Send) -> None:
+    def __init__(self, socket: Socket, context: RequestContext, send: Send) -> None:
         self._socket = socket
-        self._exchange = exchange
+        self._exchange = context
         self._send = send
         self._lanes: dict[str | None, _Lane] = {}
         self._places = asyncio.Semaphore(_SIDE_BY_SIDE)
@@ -91,7 +95,7 @@ class _Connection:
         try:
             if text is None:
                 raise InvalidRequest("Frames must be text: JSON, one object each.")
-            envelope = read_envelope(text, self._socket.rim.limits.body)
+            envelope = read_envelope(text, self._socket.deps.limits.body)
             stream_id = envelope.stream_id
             if self._expired:
                 raise _expired()
@@ -133,7 +137,7 @@ class _Connection:
     async def _answer(self, lane: _Lane, envelope: Envelope) -> None:
         previous: str | None = None
         try:
-            frame = read_frame(envelope, self._socket.rim.limits.body)
+            frame = read_frame(envelope, self._socket.deps.limits.body)
             if isinstance(frame, Steer):
                 return await self._refuse_steering(lane, frame)
             previous = frame.request.previous_response_id
@@ -150,15 +154,15 @@ class _Connection:
         except ClientDisconnected:
             raise
         except Exception:
-            self._socket.rim.log.exception("unexpected error")
+            self._socket.deps.log.exception("unexpected error")
             self.evict(lane, previous)
             await self._say_error(500, "server_error", UNEXPECTED, "server_error", None, lane.name)
 
     async def _run(self, lane: _Lane, frame: Create) -> None:
-        rim, tenant = self._socket.rim, self._exchange.tenant
-        observed = Observed(rim.clock(), rim.clock)
-        async with rim.gate.slot(tenant):
-            run = await rim.service.create(
+        deps, tenant = self._socket.deps, self._exchange.tenant
+        observed = RunTiming(deps.clock(), deps.clock)
+        async with deps.admission.slot(tenant):
+            run = await deps.service.create(
                 tenant, frame.request, session_chains=self.recent, generate=frame.generate
             )
             self._exchange.model, self._exchange.response_id = run.response.model, run.id
@@ -166,9 +170,11 @@ class _Connection:
                 await run.drive(_Frames(self, lane, run, observed))
             finally:
                 if run.response.status in ("in_progress", "cancelled"):
-                    rim.metrics.abandoned(run.response.model)
+                    deps.metrics.count_abandoned(run.response.model)
                 else:
-                    rim.metrics.ended(observed, run.response, run.event_count, rim.clock())
+                    deps.metrics.record_response(
+                        observed, run.response, run.event_count, deps.clock()
+                    )
 
     # --- memory ----------------------------------------------------------------------------------
 
@@ -247,7 +253,7 @@ class _Connection:
 class _Frames(EventSink):
     """A run on its way to the lane that asked for it."""
 
-    def __init__(self, connection: _Connection, lane: _Lane, run: Run, observed: Observed) -> None:
+    def __init__(self, connection: _Connection, lane: _Lane, run: Run, observed: RunTiming) -> None:
         self._connection = connection
         self._lane = lane
         self._run = run
@@ -256,7 +262,7 @@ class _Frames(EventSink):
     async def write(self, events: tuple[Event, ...]) -> None:
         self.has_sent = True
         if self._observed.first is None:
-            self._observed.saw(events)
+            self._observed.record_events(events)
         for event in events:
             await self._connection.say(event, self._lane.name)
 

@@ -38,7 +38,7 @@ class CancelOnDisconnect:
     """``async with Presence(scope, receive):`` raises ``ClientLeft`` when the client leaves.
 
     The request's body must have been read, and the last piece of the answer must be sent after the
-    block: a server may report the end of the exchange as a departure.
+    block: a server may report the end of the context as a departure.
     """
 
     __slots__ = ("_block", "_cancelling", "_connection", "_left", "_receive", "_watch")

@@ -10,7 +10,7 @@ import httpx
 import pytest
 
 from antiphon.errors import SetupError
-from antiphon.http.middleware.auth import AuthConfig, Bucket, Key, Limits
+from antiphon.http.middleware.auth import AuthConfig, AuthKey, RequestLimits, TokenBucket
 from antiphon.wire.parsing.json_body import Limits as BodyLimits
 
 ErrorOf = Callable[[httpx.Response], dict[str, Any]]
@@ -29,9 +29,9 @@ GUARDED = [
 ]
 
 
-def key(name: str, tenant: str, secret: str, per_minute: int | None = None) -> Key:
+def key(name: str, tenant: str, secret: str, per_minute: int | None = None) -> AuthKey:
     digest = hashlib.sha256(secret.encode()).hexdigest()
-    return Key(name=name, tenant=tenant, sha256=digest, requests_per_minute=per_minute)
+    return AuthKey(name=name, tenant=tenant, sha256=digest, requests_per_minute=per_minute)
 
 
 ACCESS = AuthConfig(
@@ -66,9 +66,9 @@ def away(here: Any, address: str = "10.1.2.3", host: str = "llm.example") -> htt
 )
 @pytest.mark.parametrize(("method", "path"), GUARDED)
 async def test_without_a_key_nothing_is_asked(
-    rim: Any, service: Any, error_of: ErrorOf, method: str, path: str, headers: dict[str, str]
+    deps: Any, service: Any, error_of: ErrorOf, method: str, path: str, headers: dict[str, str]
 ) -> None:
-    answer = await rim(access=ACCESS).client.request(method, path, headers=headers)
+    answer = await deps(access=ACCESS).client.request(method, path, headers=headers)
     assert answer.status_code == 401
     error = error_of(answer)
     assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_api_key")
@@ -79,9 +79,9 @@ async def test_without_a_key_nothing_is_asked(
 @pytest.mark.requirement("D-49", "API-TENANTS")
 @pytest.mark.parametrize(("secret", "tenant"), [("sk-ann", "a"), ("sk-amy", "a"), ("sk-bob", "b")])
 async def test_a_key_stands_for_its_tenant(
-    rim: Any, service: Any, secret: str, tenant: str
+    deps: Any, service: Any, secret: str, tenant: str
 ) -> None:
-    here = rim(access=ACCESS)
+    here = deps(access=ACCESS)
     headers = {"authorization": f"bearer  {secret}"}
     answer = await here.client.post("/v1/responses", json=ASK, headers=headers)
     assert answer.status_code == 200
@@ -90,8 +90,8 @@ async def test_a_key_stands_for_its_tenant(
     assert (line["tenant"], line["key"]) == (tenant, secret.removeprefix("sk-"))
 
 
-async def test_health_is_for_everybody(rim: Any) -> None:
-    client = away(rim(access=ACCESS))
+async def test_health_is_for_everybody(deps: Any) -> None:
+    client = away(deps(access=ACCESS))
     assert (await client.get("/health")).status_code == 200
     assert (await client.get("/ready")).status_code == 200
 
@@ -102,9 +102,9 @@ async def test_health_is_for_everybody(rim: Any) -> None:
     [("loopback", 200, 401, 401), ("everybody", 200, 200, 200), ("nobody", 401, 401, 401)],
 )
 async def test_metrics_are_for_whom_the_operator_says(
-    rim: Any, keys: Any, setting: Any, local: int, passed_on: int, remote: int
+    deps: Any, keys: Any, setting: Any, local: int, passed_on: int, remote: int
 ) -> None:
-    here = rim(access=AuthConfig(keys=keys, metrics=setting, hosts=("*",)))
+    here = deps(access=AuthConfig(keys=keys, metrics=setting, hosts=("*",)))
     asked = here.client.get
     assert (await asked("/metrics")).status_code == local
     proxied = await asked("/metrics", headers={"x-forwarded-for": "127.0.0.1"})
@@ -116,15 +116,15 @@ async def test_metrics_are_for_whom_the_operator_says(
 
 def test_a_key_must_be_a_digest() -> None:
     with pytest.raises(SetupError, match="'ann'"):
-        Key(name="ann", tenant="a", sha256="sk-ann")
+        AuthKey(name="ann", tenant="a", sha256="sk-ann")
 
 
 # --- rates ---------------------------------------------------------------------------------------
 
 
 @pytest.mark.requirement("D-95", "API-RATE-LIMIT")
-async def test_a_key_has_its_own_rate(rim: Any, error_of: ErrorOf) -> None:
-    here = rim(access=ACCESS, limits=Limits(requests_per_minute=3))
+async def test_a_key_has_its_own_rate(deps: Any, error_of: ErrorOf) -> None:
+    here = deps(access=ACCESS, limits=RequestLimits(requests_per_minute=3))
 
     async def status(secret: str) -> int:
         return int((await here.client.get("/v1/models", headers=bearer(secret))).status_code)
@@ -141,24 +141,24 @@ async def test_a_key_has_its_own_rate(rim: Any, error_of: ErrorOf) -> None:
 
 
 def test_a_bucket_never_holds_more_than_a_minute() -> None:
-    bucket = Bucket(2, now=0.0)
+    bucket = TokenBucket(2, now=0.0)
     assert [bucket.take(0.0) for _ in range(3)] == [0.0, 0.0, 30.0]
     assert [bucket.take(10_000.0) > 0 for _ in range(3)] == [False, False, True]
 
 
 @pytest.mark.requirement("API-RETRY", "CL-RETRY-AFTER")
-async def test_a_full_server_says_429(rim: Any, service: Any, error_of: ErrorOf) -> None:
-    answer = await rim(limits=Limits(max_running=0, max_waiting=0, retry_after_s=9)).client.post(
-        "/v1/responses", json=ASK
-    )
+async def test_a_full_server_says_429(deps: Any, service: Any, error_of: ErrorOf) -> None:
+    answer = await deps(
+        limits=RequestLimits(max_concurrent_requests=0, max_queued_requests=0, retry_after_s=9)
+    ).client.post("/v1/responses", json=ASK)
     assert (answer.status_code, answer.headers["retry-after"]) == (429, "9")
     assert "try again in 9s" in error_of(answer)["message"]
     assert service.asked == []
 
 
 @pytest.mark.requirement("API-BODY-LIMIT")
-async def test_a_body_over_the_limit_is_413(rim: Any, service: Any, error_of: ErrorOf) -> None:
-    client = rim(limits=Limits(max_body_bytes=100)).client
+async def test_a_body_over_the_limit_is_413(deps: Any, service: Any, error_of: ErrorOf) -> None:
+    client = deps(limits=RequestLimits(max_body_bytes=100)).client
     for path in ("/v1/responses", "/v1/responses/input_tokens"):
         answer = await client.post(path, content=b" " * 101)
         assert answer.status_code == 413
@@ -168,9 +168,9 @@ async def test_a_body_over_the_limit_is_413(rim: Any, service: Any, error_of: Er
 
 
 async def test_the_limits_of_what_a_body_holds_are_the_operators(
-    rim: Any, service: Any, error_of: ErrorOf
+    deps: Any, service: Any, error_of: ErrorOf
 ) -> None:
-    client = rim(limits=Limits(body=BodyLimits(items=2))).client
+    client = deps(limits=RequestLimits(body=BodyLimits(items=2))).client
     turn = {"role": "user", "content": "hi"}
     for path in ("/v1/responses", "/v1/responses/input_tokens"):
         answer = await client.post(path, json={"model": "tiny", "input": [turn] * 3})
@@ -196,10 +196,10 @@ async def test_the_limits_of_what_a_body_holds_are_the_operators(
     ],
 )
 async def test_a_page_cannot_post_unasked(
-    rim: Any, service: Any, content_type: str | None, origin: str | None, status: int
+    deps: Any, service: Any, content_type: str | None, origin: str | None, status: int
 ) -> None:
     headers = {"content-type": content_type, "origin": origin}
-    answer = await rim().client.post(
+    answer = await deps().client.post(
         "/v1/responses",
         content=b'{"model": "tiny", "input": "hi"}',
         headers={name: value for name, value in headers.items() if value is not None},
@@ -225,15 +225,15 @@ async def test_a_page_cannot_post_unasked(
     ],
 )
 async def test_an_open_server_is_not_fooled_by_rebound_names(
-    rim: Any, host: str, hosts: tuple[str, ...], status: int
+    deps: Any, host: str, hosts: tuple[str, ...], status: int
 ) -> None:
-    client = rim(access=AuthConfig(hosts=hosts)).client
+    client = deps(access=AuthConfig(hosts=hosts)).client
     answer = await client.get("/v1/models", headers={"host": host})
     assert answer.status_code == status
 
 
-async def test_names_matter_neither_with_keys_nor_from_afar(rim: Any) -> None:
+async def test_names_matter_neither_with_keys_nor_from_afar(deps: Any) -> None:
     headers = {"host": "any.test", **bearer("sk-ann")}
-    keyed = await rim(access=ACCESS).client.get("/v1/models", headers=headers)
+    keyed = await deps(access=ACCESS).client.get("/v1/models", headers=headers)
     assert keyed.status_code == 200
-    assert (await away(rim(), host="any.test").get("/v1/models")).status_code == 200
+    assert (await away(deps(), host="any.test").get("/v1/models")).status_code == 200

@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from antiphon.backends.base import Backend, Reply
-from antiphon.backends.scripted import Scripted
+from antiphon.backends.scripted import ScriptedBackend
 from antiphon.conversation import Conversation, Options
 from antiphon.http.app import create_app
 from antiphon.runs.service import Service
@@ -55,7 +55,7 @@ class Asked:
 
 @pytest.fixture
 async def ask(store: Store) -> AsyncIterator[Asked]:
-    asked = Asked(Scripted(["one", "two", "three"]), store)
+    asked = Asked(ScriptedBackend(["one", "two", "three"]), store)
     yield asked
     await asked.http.aclose()
 
@@ -184,7 +184,7 @@ class Waiting(Backend, Reply):
     """A backend that says nothing until it may."""
 
     context_size = None
-    recommended: Mapping[str, Any] = {}
+    recommended_options: Mapping[str, Any] = {}
     input_tokens = 1
 
     def __init__(self) -> None:

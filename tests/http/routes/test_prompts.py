@@ -9,15 +9,15 @@ from typing import Any
 import httpx
 import pytest
 
-from antiphon.http.middleware.auth import AuthConfig, Key
+from antiphon.http.middleware.auth import AuthConfig, AuthKey
 from antiphon.resources.prompts import Prompts
 from tests.http.conftest import FakeService
 
 TEMPLATE = {"instructions": "Be {{tone}}."}
 
 
-def key(name: str) -> Key:
-    return Key(name=name, tenant="t", sha256=hashlib.sha256(name.encode()).hexdigest())
+def key(name: str) -> AuthKey:
+    return AuthKey(name=name, tenant="t", sha256=hashlib.sha256(name.encode()).hexdigest())
 
 
 @pytest.fixture
@@ -27,8 +27,8 @@ def service(tmp_path: Path) -> FakeService:
     return service
 
 
-async def test_a_prompt_is_made_read_listed_and_deleted(rim: Any, error_of: Any) -> None:
-    client = rim().client
+async def test_a_prompt_is_made_read_listed_and_deleted(deps: Any, error_of: Any) -> None:
+    client = deps().client
     made = await client.post("/v1/prompts", json={"id": "support", "template": TEMPLATE})
     assert made.json() == {
         "object": "prompt",
@@ -61,8 +61,8 @@ async def test_a_prompt_is_made_read_listed_and_deleted(rim: Any, error_of: Any)
     assert again.status_code == 404 and error_of(again)["code"] == "prompt_not_found"
 
 
-async def test_what_is_no_prompt_is_refused(rim: Any, error_of: Any) -> None:
-    client = rim().client
+async def test_what_is_no_prompt_is_refused(deps: Any, error_of: Any) -> None:
+    client = deps().client
     answer = await client.post("/v1/prompts", json={"id": "a/b", "template": {}})
     assert answer.status_code == 400 and error_of(answer)["param"] == "id"
     answer = await client.post("/v1/prompts", json={"template": {"temperature": 9}})
@@ -82,9 +82,9 @@ async def every_way(client: httpx.AsyncClient, **options: Any) -> set[int]:
     return {answer.status_code for answer in answers}
 
 
-async def test_only_the_keys_that_may_see_and_change_them(rim: Any) -> None:
-    access = AuthConfig(keys=(key("admin"), key("app")), prompt_writers=("admin",))
-    client = rim(access=access).client
+async def test_only_the_keys_that_may_see_and_change_them(deps: Any) -> None:
+    access = AuthConfig(keys=(key("admin"), key("app")), prompt_editors=("admin",))
+    client = deps(access=access).client
     for name, status in (("admin", 200), ("app", 403), ("nobody", 401)):
         assert await every_way(client, headers={"authorization": f"Bearer {name}"}) == {status}
 
@@ -98,8 +98,8 @@ async def test_only_the_keys_that_may_see_and_change_them(rim: Any) -> None:
     ],
 )
 async def test_without_keys_only_this_machine(
-    rim: Any, address: str, headers: Any, status: int
+    deps: Any, address: str, headers: Any, status: int
 ) -> None:
-    transport = httpx.ASGITransport(rim().app, client=(address, 1234))
+    transport = httpx.ASGITransport(deps().app, client=(address, 1234))
     async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
         assert await every_way(client, headers=headers) == {status}

@@ -31,8 +31,8 @@ def events(text: str) -> list[dict[str, Any]]:
     return found
 
 
-async def test_a_plain_answer_is_the_response(rim: Any, service: Any) -> None:
-    answer = await rim().client.post("/v1/responses", json=ASK)
+async def test_a_plain_answer_is_the_response(deps: Any, service: Any) -> None:
+    answer = await deps().client.post("/v1/responses", json=ASK)
     assert answer.status_code == 200
     assert answer.headers["content-type"] == "application/json"
     body = answer.json()
@@ -43,8 +43,8 @@ async def test_a_plain_answer_is_the_response(rim: Any, service: Any) -> None:
     assert answer.headers["x-request-id"]
 
 
-async def test_a_stream_is_framed_whole_and_done(rim: Any) -> None:
-    answer = await rim().client.post("/v1/responses", json={**ASK, "stream": True})
+async def test_a_stream_is_framed_whole_and_done(deps: Any) -> None:
+    answer = await deps().client.post("/v1/responses", json={**ASK, "stream": True})
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/event-stream")
     assert answer.headers["cache-control"] == "no-cache"
@@ -60,10 +60,10 @@ async def test_a_stream_is_framed_whole_and_done(rim: Any) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 async def test_a_refusal_before_the_run_is_plain_json(
-    rim: Any, service: Any, error_of: ErrorOf, stream: bool
+    deps: Any, service: Any, error_of: ErrorOf, stream: bool
 ) -> None:
     service.refusal = InvalidRequest("No.", param="input[0].role", code="invalid_value")
-    answer = await rim().client.post("/v1/responses", json={**ASK, "stream": stream})
+    answer = await deps().client.post("/v1/responses", json={**ASK, "stream": stream})
     assert answer.status_code == 400
     assert error_of(answer) == {
         "message": "No.",
@@ -73,9 +73,9 @@ async def test_a_refusal_before_the_run_is_plain_json(
     }
 
 
-async def test_a_body_that_is_not_json_is_a_400(rim: Any, service: Any, error_of: ErrorOf) -> None:
+async def test_a_body_that_is_not_json_is_a_400(deps: Any, service: Any, error_of: ErrorOf) -> None:
     for content in (b"", b"{", b"[]", b'{"model": 5}', b"\xff"):
-        answer = await rim().client.post("/v1/responses", content=content)
+        answer = await deps().client.post("/v1/responses", content=content)
         assert answer.status_code == 400, content
         assert error_of(answer)["type"] == "invalid_request_error"
     assert service.asked == []
@@ -93,7 +93,7 @@ async def test_a_body_that_is_not_json_is_a_400(rim: Any, service: Any, error_of
     ],
 )
 async def test_a_run_that_failed_unheard_is_an_http_error(
-    rim: Any,
+    deps: Any,
     service: Any,
     error_of: ErrorOf,
     code: str,
@@ -104,24 +104,24 @@ async def test_a_run_that_failed_unheard_is_an_http_error(
 ) -> None:
     service.words = output
     service.script = {"error": ResponseError(code=code, message="It broke.")}
-    answer = await rim().client.post("/v1/responses", json=ASK)
+    answer = await deps().client.post("/v1/responses", json=ASK)
     assert answer.status_code == status
     assert error_of(answer) == {"message": "It broke.", "type": type, "param": None, "code": code}
     assert answer.headers.get("x-should-retry") == retry
 
 
-async def test_a_run_that_failed_in_a_stream_says_so_there(rim: Any, service: Any) -> None:
+async def test_a_run_that_failed_in_a_stream_says_so_there(deps: Any, service: Any) -> None:
     service.script = {"error": ResponseError(code="server_error", message="It broke.")}
-    answer = await rim().client.post("/v1/responses", json={**ASK, "stream": True})
+    answer = await deps().client.post("/v1/responses", json={**ASK, "stream": True})
     assert answer.status_code == 200
     kinds = [event["type"] for event in events(answer.text)]
     assert kinds[-2:] == ["error", "response.failed"]
 
 
 @pytest.mark.parametrize("stream", [True, False])
-async def test_tools_that_were_left_out_are_reported(rim: Any, service: Any, stream: bool) -> None:
+async def test_tools_that_were_left_out_are_reported(deps: Any, service: Any, stream: bool) -> None:
     service.script = {"ignored_tools": ("web_search", "image_generation")}
-    answer = await rim().client.post("/v1/responses", json={**ASK, "stream": stream})
+    answer = await deps().client.post("/v1/responses", json={**ASK, "stream": stream})
     assert answer.headers["x-antiphon-ignored-tools"] == "web_search, image_generation"
 
 
@@ -134,10 +134,10 @@ async def test_tools_that_were_left_out_are_reported(rim: Any, service: Any, str
     ],
 )
 async def test_the_run_ends_when_its_client_leaves(
-    rim: Any, service: Any, path: str, ask: dict[str, Any], stream: bool
+    deps: Any, service: Any, path: str, ask: dict[str, Any], stream: bool
 ) -> None:
     service.script = {"step": asyncio.Semaphore(0)}
-    here = rim()
+    here = deps()
     told = asyncio.Event()
     body = json.dumps({**ask, "stream": stream}).encode()
     messages = iter([{"type": "http.request", "body": body, "more_body": False}])
@@ -159,12 +159,12 @@ async def test_the_run_ends_when_its_client_leaves(
         "query_string": b"",
         "headers": [],
     }
-    exchange = asyncio.create_task(here.app(scope, receive, send))
+    context = asyncio.create_task(here.app(scope, receive, send))
     async with asyncio.timeout(5):
         await service.created.wait()
         told.set()
         await service.runs[0].left.wait()
-        await exchange
+        await context
     finished = [message for message in sent if message["type"] == "http.response.body"]
     assert all(message["more_body"] for message in finished)
     (line,) = here.lines()
@@ -174,7 +174,7 @@ async def test_the_run_ends_when_its_client_leaves(
     assert "responses_num_requests_running 0.0" in text
 
 
-async def test_each_batch_is_one_write_at_once(rim: Any, service: Any) -> None:
+async def test_each_batch_is_one_write_at_once(deps: Any, service: Any) -> None:
     """What is ready goes out before the run says more."""
     step = asyncio.Semaphore(0)
     service.script = {"step": step}
@@ -198,7 +198,7 @@ async def test_each_batch_is_one_write_at_once(rim: Any, service: Any) -> None:
         "query_string": b"",
         "headers": [],
     }
-    exchange = asyncio.create_task(rim().app(scope, receive, send))
+    context = asyncio.create_task(deps().app(scope, receive, send))
     async with asyncio.timeout(5):
         assert (await writes.get()).count(b"\n\n") == 2  # created, in_progress
         step.release()
@@ -206,17 +206,17 @@ async def test_each_batch_is_one_write_at_once(rim: Any, service: Any) -> None:
         assert writes.empty()
         step.release()
         assert b'"delta":"lo"' in await writes.get()
-        await exchange
+        await context
     last = [writes.get_nowait() for _ in range(writes.qsize())]
     assert last[-1] == b"data: [DONE]\n\n"
     assert all(write.endswith(b"\n\n") for write in last)
 
 
 async def test_a_bug_before_the_first_byte_is_a_500_that_tells_nothing(
-    rim: Any, service: Any, error_of: ErrorOf
+    deps: Any, service: Any, error_of: ErrorOf
 ) -> None:
     service.script = {"breaks": True}
-    here = rim()
+    here = deps()
     answer = await here.client.post("/v1/responses", json=ASK)
     assert answer.status_code == 500
     error = error_of(answer)
@@ -227,32 +227,32 @@ async def test_a_bug_before_the_first_byte_is_a_500_that_tells_nothing(
     assert broken["request_id"] == answer.headers["x-request-id"]
 
 
-async def test_tests_can_see_bugs(rim: Any, service: Any) -> None:
+async def test_tests_can_see_bugs(deps: Any, service: Any) -> None:
     service.script = {"breaks": True}
     with pytest.raises(RuntimeError):
-        await rim(reraise=True).client.post("/v1/responses", json=ASK)
+        await deps(reraise=True).client.post("/v1/responses", json=ASK)
 
 
-async def test_overload_says_when_to_come_back(rim: Any, service: Any, error_of: ErrorOf) -> None:
+async def test_overload_says_when_to_come_back(deps: Any, service: Any, error_of: ErrorOf) -> None:
     service.refusal = Overloaded(
         "Stopping.", status=503, retry_after_s=5, code="server_is_overloaded"
     )
-    answer = await rim().client.post("/v1/responses", json=ASK)
+    answer = await deps().client.post("/v1/responses", json=ASK)
     assert (answer.status_code, answer.headers["retry-after"]) == (503, "5")
     assert error_of(answer)["type"] == "server_error"
 
 
-async def test_a_quota_that_is_used_up_is_not_worth_a_retry(rim: Any, service: Any) -> None:
+async def test_a_quota_that_is_used_up_is_not_worth_a_retry(deps: Any, service: Any) -> None:
     service.refusal = Overloaded("Used up.", code="insufficient_quota")
-    answer = await rim().client.post("/v1/responses", json=ASK)
+    answer = await deps().client.post("/v1/responses", json=ASK)
     assert answer.headers["x-should-retry"] == "false"
 
 
 # --- of stored responses -------------------------------------------------------------------------
 
 
-async def test_retrieve_delete_cancel(rim: Any) -> None:
-    client = rim().client
+async def test_retrieve_delete_cancel(deps: Any) -> None:
+    client = deps().client
     assert (await client.get("/v1/responses/resp_known")).json()["id"] == "resp_known"
     assert (await client.delete("/v1/responses/resp_known")).json() == {
         "id": "resp_known",
@@ -267,9 +267,9 @@ async def test_retrieve_delete_cancel(rim: Any) -> None:
     ("method", "path"), [("GET", ""), ("DELETE", ""), ("POST", "/cancel"), ("GET", "?stream=true")]
 )
 async def test_unknown_responses_are_404(
-    rim: Any, error_of: ErrorOf, method: str, path: str
+    deps: Any, error_of: ErrorOf, method: str, path: str
 ) -> None:
-    answer = await rim().client.request(method, f"/v1/responses/resp_none{path}")
+    answer = await deps().client.request(method, f"/v1/responses/resp_none{path}")
     assert answer.status_code == 404
     assert error_of(answer)["param"] == "response_id"
 
@@ -286,20 +286,20 @@ async def test_unknown_responses_are_404(
     ],
 )
 async def test_retrieve_refuses_what_it_cannot_do(
-    rim: Any, error_of: ErrorOf, query: str, param: str
+    deps: Any, error_of: ErrorOf, query: str, param: str
 ) -> None:
-    answer = await rim().client.get(f"/v1/responses/resp_known?{query}")
+    answer = await deps().client.get(f"/v1/responses/resp_known?{query}")
     assert answer.status_code == 400
     assert error_of(answer)["param"] == param
 
 
-async def test_retrieve_takes_what_clients_send(rim: Any) -> None:
+async def test_retrieve_takes_what_clients_send(deps: Any) -> None:
     query = "include[]=message.output_text.logprobs&stream=false&include_obfuscation=false&x=1"
-    assert (await rim().client.get(f"/v1/responses/resp_known?{query}")).status_code == 200
+    assert (await deps().client.get(f"/v1/responses/resp_known?{query}")).status_code == 200
 
 
-async def test_input_items_pages(rim: Any, service: Any, error_of: ErrorOf) -> None:
-    client = rim().client
+async def test_input_items_pages(deps: Any, service: Any, error_of: ErrorOf) -> None:
+    client = deps().client
     path = "/v1/responses/resp_known/input_items"
     answer = await client.get(path)
     assert answer.json() == {
@@ -317,7 +317,7 @@ async def test_input_items_pages(rim: Any, service: Any, error_of: ErrorOf) -> N
     assert (answer.status_code, error_of(answer)["param"]) == (400, "limit")
 
 
-async def test_counting(rim: Any, service: Any) -> None:
-    answer = await rim().client.post("/v1/responses/input_tokens", json=ASK)
+async def test_counting(deps: Any, service: Any) -> None:
+    answer = await deps().client.post("/v1/responses/input_tokens", json=ASK)
     assert answer.json() == {"object": "response.input_tokens", "input_tokens": 42}
     assert service.asked[0][2].model == "tiny"
