@@ -14,26 +14,26 @@ from antiphon.wire.parsing.errors import bad_type, bad_value, empty, kind_of, mi
 from antiphon.wire.parsing.fields import Json, array, fields_of, tag_of
 from antiphon.wire.parsing.json_body import Limits
 
-from .error_paths import Paths
+from .error_paths import ErrorPaths
 
 __all__ = ["read_messages"]
 
-_CALLS = ("function", "custom")
+_CALL_TYPES = ("function", "custom")
 
 
-def read_messages(raw: Any, path: str, paths: Paths, limits: Limits) -> list[Json]:
+def read_messages(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> list[Json]:
     """The items of ``messages``. Raises ``InvalidRequest``."""
     messages = array(raw, path, limits.items)
     if not messages:
         raise empty(path, messages)
-    reader = _Reader(paths, limits)
+    reader = _MessageReader(paths, limits)
     for index, message in enumerate(messages):
         reader.read(message, f"{path}[{index}]")
     return reader.items
 
 
-class _Reader:
-    def __init__(self, paths: Paths, limits: Limits) -> None:
+class _MessageReader:
+    def __init__(self, paths: ErrorPaths, limits: Limits) -> None:
         self.items: list[Json] = []
         self._paths = paths
         self._limits = limits
@@ -65,14 +65,14 @@ class _Reader:
 
     # --- roles -----------------------------------------------------------------------------------
 
-    def _given(self, fields: Json, path: str) -> None:
+    def _input_message(self, fields: Json, path: str) -> None:
         """What the user, the developer or the system says."""
         if "content" not in fields:
             raise missing(f"{path}.content")
-        content = _content(fields["content"], f"{path}.content", _GIVEN, self._limits)
+        content = _content(fields["content"], f"{path}.content", _INPUT_PARTS, self._limits)
         self._add({"type": "message", "role": fields["role"], "content": content}, path)
 
-    def _said(self, fields: Json, path: str) -> None:
+    def _assistant_message(self, fields: Json, path: str) -> None:
         """What the model said: every part of it is optional, but not all of them."""
         before = len(self.items)
         thought = fields.get("reasoning_content", fields.get("reasoning"))
@@ -81,7 +81,9 @@ class _Reader:
                 raise bad_type(f"{path}.reasoning_content", "a string", kind_of(thought))
             part = {"type": "reasoning_text", "text": thought}
             self._add({"type": "reasoning", "content": [part]}, f"{path}.reasoning_content")
-        content = _content(fields.get("content", []), f"{path}.content", _SAID, self._limits)
+        content = _content(
+            fields.get("content", []), f"{path}.content", _OUTPUT_PARTS, self._limits
+        )
         if refusal := fields.get("refusal"):
             parts = [{"type": "output_text", "text": content}] if isinstance(content, str) else []
             content = [*(parts or content), {"type": "refusal", "refusal": refusal}]
@@ -89,13 +91,13 @@ class _Reader:
             self._add({"type": "message", "role": "assistant", "content": content}, path)
         calls = array(fields.get("tool_calls", []), f"{path}.tool_calls", self._limits.parts)
         for index, call in enumerate(calls):
-            self._call(call, f"{path}.tool_calls[{index}]")
+            self._tool_call(call, f"{path}.tool_calls[{index}]")
         if "function_call" in fields:
             self._legacy_call(fields["function_call"], f"{path}.function_call")
         if len(self.items) == before and "content" not in fields:
             raise missing(f"{path}.content")
 
-    def _answered(self, fields: Json, path: str) -> None:
+    def _tool_message(self, fields: Json, path: str) -> None:
         """What a tool gave."""
         for name in ("tool_call_id", "content"):
             if name not in fields:
@@ -104,9 +106,9 @@ class _Reader:
         if not isinstance(call_id, str):
             raise bad_type(f"{path}.tool_call_id", "a string", kind_of(call_id))
         ours, custom = self._calls.get(call_id, (call_id, False))
-        self._output(ours, "custom" if custom else "function", fields, path)
+        self._add_output(ours, "custom" if custom else "function", fields, path)
 
-    def _answered_legacy(self, fields: Json, path: str) -> None:
+    def _function_message(self, fields: Json, path: str) -> None:
         """What a function gave, in the API's first form."""
         for name in ("name", "content"):
             if name not in fields:
@@ -117,20 +119,20 @@ class _Reader:
                 param=path,
                 code="invalid_value",
             )
-        self._output(self._legacy, "function", fields, path)
+        self._add_output(self._legacy, "function", fields, path)
         self._legacy = ""
 
-    def _output(self, call_id: str, kind: str, fields: Json, path: str) -> None:
-        output = _content(fields["content"], f"{path}.content", _GIVEN, self._limits)
+    def _add_output(self, call_id: str, kind: str, fields: Json, path: str) -> None:
+        output = _content(fields["content"], f"{path}.content", _INPUT_PARTS, self._limits)
         tag = "custom_tool_call_output" if kind == "custom" else "function_call_output"
         item = {"type": tag, "call_id": call_id, "output": output}
         self._add(item, path, call_id="tool_call_id", output="content")
 
     # --- calls -----------------------------------------------------------------------------------
 
-    def _call(self, raw: Any, path: str) -> None:
+    def _tool_call(self, raw: Any, path: str) -> None:
         fields = fields_of(raw, path)
-        kind = tag_of({"type": "function", **fields}, path, _CALLS)
+        kind = tag_of({"type": "function", **fields}, path, _CALL_TYPES)
         if "id" not in fields:
             raise missing(f"{path}.id")
         if not isinstance(fields["id"], str):
@@ -138,7 +140,7 @@ class _Reader:
         if kind not in fields:
             raise missing(f"{path}.{kind}")
         asked = fields_of(fields[kind], f"{path}.{kind}")
-        ours = self._named(fields["id"], custom=kind == "custom")
+        ours = self._assign_call_id(fields["id"], custom=kind == "custom")
         told = {"input": asked.get("input")} if kind == "custom" else _arguments(asked)
         tag = "custom_tool_call" if kind == "custom" else "function_call"
         item = {"type": tag, "call_id": ours, "name": asked.get("name"), **told}
@@ -152,7 +154,7 @@ class _Reader:
         item = {"type": "function_call", "call_id": self._legacy, "name": name, **_arguments(asked)}
         self._add(item, path)
 
-    def _named(self, theirs: str, *, custom: bool) -> str:
+    def _assign_call_id(self, theirs: str, *, custom: bool) -> str:
         """Our id of a call: the client's, unless another call has it."""
         self._count += 1
         ours = f"{theirs}#{self._count}" if theirs in self._calls else theirs
@@ -165,13 +167,13 @@ def _arguments(asked: Json) -> Json:
     return {"arguments": asked.get("arguments") or "{}"}
 
 
-_ROLES: Mapping[str, Callable[[_Reader, Json, str], None]] = {
-    "system": _Reader._given,
-    "developer": _Reader._given,
-    "user": _Reader._given,
-    "assistant": _Reader._said,
-    "tool": _Reader._answered,
-    "function": _Reader._answered_legacy,
+_ROLES: Mapping[str, Callable[[_MessageReader, Json, str], None]] = {
+    "system": _MessageReader._input_message,
+    "developer": _MessageReader._input_message,
+    "user": _MessageReader._input_message,
+    "assistant": _MessageReader._assistant_message,
+    "tool": _MessageReader._tool_message,
+    "function": _MessageReader._function_message,
 }
 
 
@@ -220,14 +222,14 @@ def _video(fields: Json, path: str) -> Json:
     return {"type": "input_video", "video_url": video["url"]}
 
 
-_GIVEN: Mapping[str, Callable[[Json, str], Json]] = {
+_INPUT_PARTS: Mapping[str, Callable[[Json, str], Json]] = {
     "text": lambda fields, path: {**fields, "type": "input_text"},
     "image_url": _image,
     "input_audio": lambda fields, path: fields,
     "file": _file,
     "video_url": _video,
 }
-_SAID: Mapping[str, Callable[[Json, str], Json]] = {
+_OUTPUT_PARTS: Mapping[str, Callable[[Json, str], Json]] = {
     "text": lambda fields, path: {**fields, "type": "output_text"},
     "refusal": lambda fields, path: fields,
 }

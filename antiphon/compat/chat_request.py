@@ -1,8 +1,7 @@
-"""The body of ``POST /chat/completions`` becomes a request for a response that is not stored.
+"""Translate the body of ``POST /chat/completions`` into requests for responses that are not stored.
 
-Every field is honoured, a hint, or refused by name; what nobody knows is ignored, as everywhere.
-Field lists: the ``openai`` SDK's types, 3.54.
-"""
+Every known field is honoured, treated as a hint, or refused by name; unknown fields are ignored, as
+everywhere in Antiphon. Field lists: the ``openai`` SDK's types, 3.54."""
 
 from __future__ import annotations
 
@@ -22,20 +21,22 @@ from antiphon.wire.response import Response
 
 from .chat_messages import read_messages
 from .chat_response import ChatCompletion, chat_completion
-from .chat_stream import Chunks
-from .error_paths import Paths
-from .n_choices import count, reseeded
+from .chat_stream import ChatStream
+from .error_paths import ErrorPaths
+from .n_choices import read_choice_count, with_seed_offset
 
-__all__ = ["Chat", "chat_request", "read_chat"]
+__all__ = ["ChatRequest", "parse_chat_request", "read_chat_request"]
 
 
-class Chat(Struct, frozen=True, kw_only=True):
-    """What a client of the Chat Completions API asks, once a choice. ``include_usage``: a stream
-    ends with what was used. ``legacy``: calls are answered in the API's first form,
-    ``function_call``."""
+class ChatRequest(Struct, frozen=True, kw_only=True):
+    """A Chat Completions request: one Responses request per choice, and how to answer.
+
+    ``include_usage``: a stream ends with a chunk of usage. ``legacy``: calls are answered in the
+    API's
+    first form, ``function_call``."""
 
     requests: tuple[CreateResponse, ...]
-    paths: Paths
+    paths: ErrorPaths
     include_usage: bool = False
     legacy: bool = False
 
@@ -44,97 +45,101 @@ class Chat(Struct, frozen=True, kw_only=True):
         return bool(self.requests[0].stream)
 
     def answer(self, responses: Sequence[Response]) -> ChatCompletion:
-        """Responses that are over, none of which failed."""
+        """Return the answer made from finished responses, none of which failed."""
         return chat_completion(responses, legacy=self.legacy)
 
-    def chunks(self, first: Response, index: int) -> Chunks:
-        """The stream of one choice, of the answer that ``first`` names."""
-        return Chunks(first, index, include_usage=self.include_usage, legacy=self.legacy)
+    def choice_stream(self, first: Response, index: int) -> ChatStream:
+        """Return the stream of one choice. ``first``: the response whose id the answer gets."""
+        return ChatStream(first, index, include_usage=self.include_usage, legacy=self.legacy)
 
 
-def chat_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Chat:
-    """Raises ``InvalidRequest``, with the path of the field as the client wrote it."""
-    return read_chat(parse(body, limits), limits)
+def parse_chat_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> ChatRequest:
+    """Parse a body. Raises ``InvalidRequest`` with the path of the field as the client wrote it."""
+    return read_chat_request(parse(body, limits), limits)
 
 
-def read_chat(raw: Json, limits: Limits = DEFAULT_LIMITS) -> Chat:
-    """A request, from its fields. Raises ``InvalidRequest``."""
+def read_chat_request(raw: Json, limits: Limits = DEFAULT_LIMITS) -> ChatRequest:
+    """Read a request from its fields. Raises ``InvalidRequest``."""
     if "messages" not in raw:
         raise missing("messages")
     _refuse(raw)
-    paths = Paths(
+    paths = ErrorPaths(
         input="messages",
         include="logprobs",
-        max_output_tokens=next((name for name in _LIMITS if name in raw), _LIMITS[0]),
+        max_output_tokens=next((name for name in _TOKEN_LIMITS if name in raw), _TOKEN_LIMITS[0]),
     )
-    choices = count(raw.get("n", 1), "n", _MOST)
-    asked: Json = {"store": False}
+    choices = read_choice_count(raw.get("n", 1), "n", _MAX_CHOICES)
+    fields: Json = {"store": False}
     for name, value in raw.items():
         if (read := _READERS.get(name)) is not None:
-            _merge(asked, read(value, name, paths, limits))
-        elif name in _SAME:
-            asked[name] = value
+            _merge(fields, read(value, name, paths, limits))
+        elif name in _SHARED_FIELDS:
+            fields[name] = value
     legacy = "functions" in raw
     if legacy:
-        asked["parallel_tool_calls"] = False  # an answer has room for one
-    _go_on(raw, asked["input"])
-    if "top_logprobs" in raw and "include" not in asked:
+        fields["parallel_tool_calls"] = False  # ``function_call`` has room for one call
+    _apply_continue_final_message(raw, fields["input"])
+    if "top_logprobs" in raw and "include" not in fields:
         raise InvalidRequest(
             "The 'top_logprobs' parameter is only allowed when 'logprobs' is enabled.",
             param="top_logprobs",
         )
     try:
-        request = read_create(asked, limits)
+        request = read_create(fields, limits)
     except InvalidRequest as error:
-        paths.name(error)
+        paths.translate(error)
         raise
-    return Chat(
-        requests=tuple(reseeded(request, at) for at in range(choices)),
+    return ChatRequest(
+        requests=tuple(with_seed_offset(request, at) for at in range(choices)),
         paths=paths,
         include_usage=bool((raw.get("stream_options") or {}).get("include_usage")),
         legacy=legacy,
     )
 
 
-def _go_on(raw: Json, items: list[Json]) -> None:
-    """vLLM's words for an answer that the model is to go on with: with a turn that is not over
-    there is none to be opened."""
-    goes_on = raw.get("continue_final_message", False)
-    for name, usual in (("continue_final_message", False), ("add_generation_prompt", not goes_on)):
-        if not isinstance(raw.get(name, usual), bool):
+def _apply_continue_final_message(raw: Json, items: list[Json]) -> None:
+    """Leave the last message open if the request says so, in vLLM's fields.
+
+    ``add_generation_prompt`` opens a new turn, so it must be the opposite of
+    ``continue_final_message``."""
+    continues = raw.get("continue_final_message", False)
+    defaults = {"continue_final_message": False, "add_generation_prompt": not continues}
+    for name, default in defaults.items():
+        if not isinstance(raw.get(name, default), bool):
             raise bad_type(name, "a boolean", kind_of(raw[name]))
-    if raw.get("add_generation_prompt", not goes_on) == goes_on:
+    if raw.get("add_generation_prompt", not continues) == continues:
         raise InvalidRequest(
-            "Unsupported value: 'add_generation_prompt' is false where 'continue_final_message' is"
-            " true, and nowhere else.",
+            "Unsupported value: 'add_generation_prompt' must be false if 'continue_final_message'"
+            " is true, and true otherwise.",
             param="add_generation_prompt",
             code="unsupported_value",
         )
-    if not goes_on:
+    if not continues:
         return
     last = items[-1]
     if last["type"] != "message" or last["role"] != "assistant":
         raise InvalidRequest(
-            "Invalid 'continue_final_message': the last message is not an answer.",
+            "Invalid 'continue_final_message': the last message must be an assistant message with"
+            " content and without tool calls.",
             param="continue_final_message",
             code="invalid_value",
         )
     last["status"] = "incomplete"
 
 
-def _merge(asked: Json, more: Json) -> None:
-    """Several fields of theirs are one group of ours."""
+def _merge(fields: Json, more: Json) -> None:
+    """Add fields to a request. Objects are merged: several Chat fields belong to one of ours."""
     for name, value in more.items():
-        known = asked.get(name)
+        known = fields.get(name)
         if isinstance(known, dict) and isinstance(value, dict):
             value = {**known, **value}
-        asked[name] = value
+        fields[name] = value
 
 
-# --- what is refused -----------------------------------------------------------------------------
+# --- refused fields ------------------------------------------------------------------------------
 
-#: Of the Responses API: what is said there is said here otherwise, or cannot be.
-_ELSEWHERE = (
+#: Fields of the Responses API that this API expresses otherwise, or not at all.
+_RESPONSES_API_ONLY = (
     "input",
     "instructions",
     "previous_response_id",
@@ -150,27 +155,28 @@ _ELSEWHERE = (
     "previous_input_messages",
     "return_metrics",
 )
-#: Choices of one request.
-_MOST = 32
-_LIMITS = ("max_completion_tokens", "max_tokens")
+#: Largest ``n``.
+_MAX_CHOICES = 32
+_TOKEN_LIMITS = ("max_completion_tokens", "max_tokens")
 
 
 def _refuse(raw: Json) -> None:
-    for name in _ELSEWHERE:
+    for name in _RESPONSES_API_ONLY:
         if name in raw:
             raise InvalidRequest(
-                f"Unsupported parameter: '{name}' belongs to the Responses API.",
+                f"Unsupported parameter: '{name}' belongs to the Responses API, not to this one.",
                 param=name,
                 code="unsupported_parameter",
             )
     refuse_foreign(raw, known=("logprobs", "n"))
     if raw.get("store", False) is not False:
         raise InvalidRequest(
-            "Unsupported parameter: 'store' is not supported by this server.",
+            "Unsupported parameter: 'store' is not supported by this API. Use the Responses API to"
+            " store answers.",
             param="store",
             code="unsupported_parameter",
         )
-    for one, other in (_LIMITS, ("functions", "tools"), ("function_call", "tool_choice")):
+    for one, other in (_TOKEN_LIMITS, ("functions", "tools"), ("function_call", "tool_choice")):
         if one in raw and other in raw:
             raise InvalidRequest(
                 f"Mutually exclusive parameters: '{one}' and '{other}'. Ensure you are only "
@@ -180,23 +186,23 @@ def _refuse(raw: Json) -> None:
             )
 
 
-# --- what is said otherwise ----------------------------------------------------------------------
+# --- translated fields ---------------------------------------------------------------------------
 
 
-def _messages(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
+def _messages(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     return {"input": read_messages(raw, path, paths, limits)}
 
 
-def _most(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
+def _max_tokens(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     return {"max_output_tokens": raw}
 
 
-def _tools(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
+def _tools(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     tools = array(raw, path, limits.tools)
     return {"tools": [_tool(tool, path, at, paths) for at, tool in enumerate(tools)]}
 
 
-def _tool(raw: Any, path: str, at: int, paths: Paths) -> Json:
+def _tool(raw: Any, path: str, at: int, paths: ErrorPaths) -> Json:
     path = f"{path}[{at}]"
     fields = fields_of(raw, path)
     kind = tag_of(fields, path, ("function", "custom"))
@@ -212,7 +218,7 @@ def _tool(raw: Any, path: str, at: int, paths: Paths) -> Json:
     return {**declared, "type": kind}
 
 
-def _functions(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
+def _functions(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     functions = array(raw, path, limits.tools)
     tools = []
     for at, function in enumerate(functions):
@@ -221,7 +227,7 @@ def _functions(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
     return {"tools": tools}
 
 
-def _choice(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
+def _tool_choice(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     if not isinstance(raw, dict):
         return {"tool_choice": raw}
     fields = fields_of(raw, path)
@@ -232,13 +238,13 @@ def _choice(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
     paths.add(path, f"{path}.{kind}")
     if kind == "allowed_tools" and isinstance(inner.get("tools"), list):
         inner["tools"] = [
-            _choice(tool, f"{path}.{kind}.tools[{at}]", paths, limits)["tool_choice"]
+            _tool_choice(tool, f"{path}.{kind}.tools[{at}]", paths, limits)["tool_choice"]
             for at, tool in enumerate(inner["tools"])
         ]
     return {"tool_choice": {**inner, "type": kind}}
 
 
-def _function_choice(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
+def _function_call(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     paths.add("tool_choice", path)
     if isinstance(raw, str):
         if raw not in ("none", "auto"):
@@ -247,7 +253,7 @@ def _function_choice(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
     return {"tool_choice": {**fields_of(raw, path), "type": "function"}}
 
 
-def _format(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
+def _response_format(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     fields = fields_of(raw, path)
     paths.add("text.format", path)
     if fields.get("type") == "json_schema":
@@ -259,23 +265,23 @@ def _format(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
     return {"text": {"format": fields}}
 
 
-def _verbosity(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
+def _verbosity(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     paths.add("text.verbosity", path)
     return {"text": {"verbosity": raw}}
 
 
-def _effort(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
+def _reasoning_effort(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     paths.add("reasoning.effort", path)
     return {"reasoning": {"effort": raw}}
 
 
-def _logprobs(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
+def _logprobs(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     if not isinstance(raw, bool):
         raise bad_type(path, "a boolean", kind_of(raw))
     return {"include": ["message.output_text.logprobs"]} if raw else {}
 
 
-def _stream_options(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
+def _stream_options(raw: Any, path: str, paths: ErrorPaths, limits: Limits) -> Json:
     fields = fields_of(raw, path)
     usage = fields.pop("include_usage", False)
     if not isinstance(usage, bool):
@@ -284,19 +290,23 @@ def _stream_options(raw: Any, path: str, paths: Paths, limits: Limits) -> Json:
     return {path: fields}
 
 
-_READERS: Mapping[str, Callable[[Any, str, Paths, Limits], Json]] = {
+_READERS: Mapping[str, Callable[[Any, str, ErrorPaths, Limits], Json]] = {
     "messages": _messages,
-    "max_completion_tokens": _most,
-    "max_tokens": _most,
+    "max_completion_tokens": _max_tokens,
+    "max_tokens": _max_tokens,
     "tools": _tools,
     "functions": _functions,
-    "tool_choice": _choice,
-    "function_call": _function_choice,
-    "response_format": _format,
-    "reasoning_effort": _effort,
+    "tool_choice": _tool_choice,
+    "function_call": _function_call,
+    "response_format": _response_format,
+    "reasoning_effort": _reasoning_effort,
     "verbosity": _verbosity,
     "logprobs": _logprobs,
     "stream_options": _stream_options,
 }
-#: What both APIs call by one name; ``store`` means another store.
-_SAME = frozenset(CreateResponse.__struct_fields__) - {*_ELSEWHERE, *_READERS, "store"}
+#: Fields that both APIs have under one name. ``store`` is not one: it names another store there.
+_SHARED_FIELDS = frozenset(CreateResponse.__struct_fields__) - {
+    *_RESPONSES_API_ONLY,
+    *_READERS,
+    "store",
+}

@@ -14,72 +14,72 @@ from msgspec import UNSET, Struct, UnsetType
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
 
-from .usage import Usage, usage
+from .usage import CompletionUsage, total_usage
 
 __all__ = [
+    "ChatChoice",
     "ChatCompletion",
-    "Choice",
-    "Custom",
-    "FinishReason",
-    "Function",
-    "Logprobs",
-    "Message",
-    "ToolCall",
-    "answer_id",
+    "ChatCustomCall",
+    "ChatFinishReason",
+    "ChatFunctionCall",
+    "ChatLogprobs",
+    "ChatMessage",
+    "ChatToolCall",
     "chat_completion",
+    "chat_completion_id",
     "finish_reason",
 ]
 
 Json = dict[str, Any]
-FinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
+ChatFinishReason = Literal["stop", "length", "tool_calls", "content_filter", "function_call"]
 
 
-class Function(Struct, frozen=True, kw_only=True):
+class ChatFunctionCall(Struct, frozen=True, kw_only=True):
     name: str
     arguments: str
 
 
-class Custom(Struct, frozen=True, kw_only=True):
+class ChatCustomCall(Struct, frozen=True, kw_only=True):
     name: str
     input: str
 
 
-class ToolCall(Struct, frozen=True, kw_only=True):
+class ChatToolCall(Struct, frozen=True, kw_only=True):
     id: str
     type: Literal["function", "custom"]
-    function: Function | UnsetType = UNSET
-    custom: Custom | UnsetType = UNSET
+    function: ChatFunctionCall | UnsetType = UNSET
+    custom: ChatCustomCall | UnsetType = UNSET
 
 
-class Message(Struct, frozen=True, kw_only=True):
+class ChatMessage(Struct, frozen=True, kw_only=True):
     """``reasoning_content``: thinking, by the name that servers of open-weight models share."""
 
     role: Literal["assistant"] = "assistant"
     content: str | None = None
     refusal: str | None = None
     reasoning_content: str | UnsetType = UNSET
-    tool_calls: tuple[ToolCall, ...] | UnsetType = UNSET
-    function_call: Function | UnsetType = UNSET
+    tool_calls: tuple[ChatToolCall, ...] | UnsetType = UNSET
+    function_call: ChatFunctionCall | UnsetType = UNSET
 
 
-class Logprobs(Struct, frozen=True, kw_only=True):
+class ChatLogprobs(Struct, frozen=True, kw_only=True):
     content: tuple[it.Logprob, ...]
     refusal: None = None
 
 
-class Choice(Struct, frozen=True, kw_only=True):
-    message: Message
-    finish_reason: FinishReason
+class ChatChoice(Struct, frozen=True, kw_only=True):
+    message: ChatMessage
+    finish_reason: ChatFinishReason
     index: int = 0
-    logprobs: Logprobs | None = None
+    logprobs: ChatLogprobs | None = None
 
 
 class ChatCompletion(Struct, frozen=True, kw_only=True):
     id: str
     created: int
     model: str
-    choices: tuple[Choice, ...]
-    usage: Usage
+    choices: tuple[ChatChoice, ...]
+    usage: CompletionUsage
     object: Literal["chat.completion"] = "chat.completion"
     service_tier: str = "default"
 
@@ -88,30 +88,30 @@ def chat_completion(responses: Sequence[Response], *, legacy: bool) -> ChatCompl
     """Responses to the same messages that are over, none of which failed."""
     first = responses[0]
     return ChatCompletion(
-        id=answer_id(first.id),
+        id=chat_completion_id(first.id),
         created=first.created_at,
         model=first.model,
         choices=tuple(_choice(at, each, legacy=legacy) for at, each in enumerate(responses)),
-        usage=usage(responses, len(responses)),
+        usage=total_usage(responses, len(responses)),
     )
 
 
-def _choice(index: int, response: Response, *, legacy: bool) -> Choice:
+def _choice(index: int, response: Response, *, legacy: bool) -> ChatChoice:
     logprobs = [logprob for part in _parts(response.output) for logprob in _logprobs(part)]
-    return Choice(
+    return ChatChoice(
         index=index,
         message=_message(response.output, legacy=legacy),
         finish_reason=finish_reason(response, legacy=legacy),
-        logprobs=Logprobs(content=tuple(logprobs)) if logprobs else None,
+        logprobs=ChatLogprobs(content=tuple(logprobs)) if logprobs else None,
     )
 
 
-def answer_id(response_id: str) -> str:
+def chat_completion_id(response_id: str) -> str:
     """The id of the answer that a response becomes."""
     return "chatcmpl-" + response_id.partition("_")[2]
 
 
-def finish_reason(response: Response, *, legacy: bool) -> FinishReason:
+def finish_reason(response: Response, *, legacy: bool) -> ChatFinishReason:
     """Why the answer ends. A limit that strikes in a call is said before the call is."""
     if response.incomplete_details is not None:
         reason = response.incomplete_details.reason
@@ -131,7 +131,7 @@ def _logprobs(part: it.Part) -> tuple[it.Logprob, ...]:
     return part.logprobs if isinstance(part, it.OutputText) else ()
 
 
-def _message(output: tuple[it.Item, ...], *, legacy: bool) -> Message:
+def _message(output: tuple[it.Item, ...], *, legacy: bool) -> ChatMessage:
     parts = tuple(_parts(output))
     texts = [part.text for part in parts if isinstance(part, it.OutputText)]
     refusals = [part.refusal for part in parts if isinstance(part, it.Refusal)]
@@ -145,17 +145,17 @@ def _message(output: tuple[it.Item, ...], *, legacy: bool) -> Message:
     }
     if calls:
         message |= {"function_call": calls[0].function} if legacy else {"tool_calls": calls}
-    return Message(**message)
+    return ChatMessage(**message)
 
 
 def _thought(item: it.Reasoning) -> str:
     return "".join(part.text for part in item.content or item.summary)
 
 
-def _call(item: it.Item) -> Iterable[ToolCall]:
+def _call(item: it.Item) -> Iterable[ChatToolCall]:
     match item:
         case it.FunctionCall(call_id=id, name=name, arguments=arguments):
-            said = Function(name=name, arguments=arguments)
-            yield ToolCall(id=id, type="function", function=said)
+            said = ChatFunctionCall(name=name, arguments=arguments)
+            yield ChatToolCall(id=id, type="function", function=said)
         case it.CustomToolCall(call_id=id, name=name, input=text):
-            yield ToolCall(id=id, type="custom", custom=Custom(name=name, input=text))
+            yield ChatToolCall(id=id, type="custom", custom=ChatCustomCall(name=name, input=text))

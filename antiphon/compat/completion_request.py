@@ -1,8 +1,6 @@
-"""The body of ``POST /completions`` becomes texts to be continued, and how to sample.
+"""Translate the body of ``POST /completions`` into texts to continue and sampling options.
 
-Field lists: the ``openai`` SDK's types, 3.54, and the extensions of sampling that ``wire.request``
-has.
-"""
+Field lists: the ``openai`` SDK's types, 3.54, and the sampling extensions in ``wire.request``."""
 
 from __future__ import annotations
 
@@ -20,27 +18,28 @@ from antiphon.wire.parsing.unsupported_fields import refuse_foreign
 from antiphon.wire.request import FIELDS, CreateResponse
 from antiphon.wire.response import Response
 
-from .completion_response import TextChunks, TextCompletion, completion
-from .error_paths import Paths
-from .n_choices import count, reseeded
+from .completion_response import Completion, CompletionStream, make_completion
+from .error_paths import ErrorPaths
+from .n_choices import read_choice_count, with_seed_offset
 from .text_inputs import TextInput, read_text_inputs
 
-__all__ = ["Completion", "completion_request"]
+__all__ = ["CompletionRequest", "parse_completion_request"]
 
-#: Continuations of one request.
-_MOST = 32
+#: Largest number of continuations of one request, over all prompts.
+_MAX_CONTINUATIONS = 32
 #: OpenAI's default.
-_USUAL_TOKENS = 16
+_DEFAULT_TOKENS = 16
 
 
-class Completion(Struct, frozen=True, kw_only=True):
-    """What a client of the Completions API asks: the texts, ``n`` continuations of each.
+class CompletionRequest(Struct, frozen=True, kw_only=True):
+    """A Completions request: ``n`` continuations of each prompt.
 
-    ``echo``: what stands before every continuation in the answer."""
+    ``requests`` and ``prompts`` have one entry per continuation. ``echo``: each continuation is
+    preceded by its prompt."""
 
     requests: tuple[CreateResponse, ...]
     prompts: tuple[TextInput, ...]
-    paths: Paths
+    paths: ErrorPaths
     n: int = 1
     echo: bool = False
     include_usage: bool = False
@@ -49,53 +48,53 @@ class Completion(Struct, frozen=True, kw_only=True):
     def stream(self) -> bool:
         return bool(self.requests[0].stream)
 
-    def lead(self, index: int) -> str:
-        """What the answer repeats of the prompt."""
+    def echoed_text(self, index: int) -> str:
+        """Return the prompt that precedes a continuation in the answer; "" if there is none."""
         prompt = self.prompts[index]
         return prompt if self.echo and isinstance(prompt, str) else ""
 
-    def answer(self, responses: Sequence[Response]) -> TextCompletion:
-        """Responses that are over, none of which failed."""
-        return completion(self, responses)
+    def answer(self, responses: Sequence[Response]) -> Completion:
+        """Return the answer made from finished responses, none of which failed."""
+        return make_completion(self, responses)
 
-    def chunks(self, first: Response, index: int) -> TextChunks:
-        """The stream of one choice, of the answer that ``first`` names."""
-        return TextChunks(self, first, index)
+    def choice_stream(self, first: Response, index: int) -> CompletionStream:
+        """Return the stream of one choice. ``first``: the response whose id the answer gets."""
+        return CompletionStream(self, first, index)
 
 
-def completion_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Completion:
-    """Raises ``InvalidRequest``, with the path of the field as the client wrote it."""
+def parse_completion_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> CompletionRequest:
+    """Parse a body. Raises ``InvalidRequest`` with the path of the field as the client wrote it."""
     raw = parse(body, limits)
     if "prompt" not in raw:
         raise missing("prompt")
     _refuse(raw)
-    paths = Paths(input="prompt", max_output_tokens="max_tokens", top_logprobs="logprobs")
+    paths = ErrorPaths(input="prompt", max_output_tokens="max_tokens", top_logprobs="logprobs")
     paths.add("include", "logprobs")
-    prompts = read_text_inputs(raw["prompt"], "prompt", _MOST).values()
-    n = count(raw.get("n", 1), "n", _MOST)
-    if n * len(prompts) > _MOST:
+    prompts = read_text_inputs(raw["prompt"], "prompt", _MAX_CONTINUATIONS).values()
+    n = read_choice_count(raw.get("n", 1), "n", _MAX_CONTINUATIONS)
+    if n * len(prompts) > _MAX_CONTINUATIONS:
         raise _too_many(len(prompts) * n)
-    asked: Json = {"input": "", "store": False, "max_output_tokens": _USUAL_TOKENS}
-    asked |= {name: raw[name] for name in _SAME if name in raw}
+    fields: Json = {"input": "", "store": False, "max_output_tokens": _DEFAULT_TOKENS}
+    fields |= {name: raw[name] for name in _SHARED_FIELDS if name in raw}
     for name, read in _READERS.items():
         if name in raw:
-            asked |= read(raw[name], name)
+            fields |= read(raw[name], name)
     try:
-        request = read_create(asked, limits)
+        request = read_create(fields, limits)
     except InvalidRequest as error:
-        paths.name(error)
+        paths.translate(error)
         raise
     echo = raw.get("echo", False)
     if not isinstance(echo, bool):
         raise bad_type("echo", "a boolean", kind_of(echo))
     if echo and (raw.get("logprobs") is not None or not all(isinstance(p, str) for p in prompts)):
         raise InvalidRequest(
-            "Unsupported value: 'echo' goes neither with 'logprobs' nor with token ids.",
+            "Unsupported value: 'echo' cannot be combined with 'logprobs' or with token ids.",
             param="echo",
             code="unsupported_value",
         )
-    return Completion(
-        requests=tuple(reseeded(request, at % n) for at in range(n * len(prompts))),
+    return CompletionRequest(
+        requests=tuple(with_seed_offset(request, at % n) for at in range(n * len(prompts))),
         prompts=tuple(prompt for prompt in prompts for _ in range(n)),
         paths=paths,
         n=n,
@@ -104,9 +103,10 @@ def completion_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> Completi
     )
 
 
-def _too_many(asked: int) -> InvalidRequest:
+def _too_many(count: int) -> InvalidRequest:
     return InvalidRequest(
-        f"Invalid 'prompt': one request gets at most {_MOST} continuations, not {asked}.",
+        f"Invalid 'prompt': 'n' times the number of prompts is {count}; at most"
+        f" {_MAX_CONTINUATIONS} continuations are possible.",
         param="prompt",
         code="invalid_value",
     )
@@ -114,8 +114,8 @@ def _too_many(asked: int) -> InvalidRequest:
 
 # --- fields --------------------------------------------------------------------------------------
 
-#: What both APIs call by one name.
-_SAME = (
+#: Fields that both APIs have under one name.
+_SHARED_FIELDS = (
     "cache_salt",
     "frequency_penalty",
     "ignore_eos",
@@ -138,7 +138,7 @@ _SAME = (
     "user",
     "vllm_xargs",
 )
-#: Fields of the other APIs that would change an answer: this one has no place for them.
+#: Fields of the other APIs that would change an answer; this API cannot honour them.
 _REFUSED = (
     "messages",
     "response_format",
@@ -149,7 +149,11 @@ _REFUSED = (
 def _refuse(raw: Json) -> None:
     refuse_foreign(raw, known=("echo", "logprobs", "n"))
     for name in _REFUSED:
-        if raw.get(name, False) is not False and name not in _SAME and name not in _READERS:
+        if (
+            raw.get(name, False) is not False
+            and name not in _SHARED_FIELDS
+            and name not in _READERS
+        ):
             raise InvalidRequest(
                 f"Unsupported parameter: '{name}' is not supported by this API.",
                 param=name,

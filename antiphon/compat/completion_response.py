@@ -13,23 +13,29 @@ from antiphon.wire import events as ev
 from antiphon.wire import items as it
 from antiphon.wire.response import Response
 
-from .usage import Usage, usage
+from .usage import CompletionUsage, total_usage
 
-__all__ = ["TextChoice", "TextChunks", "TextCompletion", "TextLogprobs", "completion"]
+__all__ = [
+    "Completion",
+    "CompletionChoice",
+    "CompletionLogprobs",
+    "CompletionStream",
+    "make_completion",
+]
 
-Reason = Literal["stop", "length", "content_filter"]
+CompletionFinishReason = Literal["stop", "length", "content_filter"]
 _encode = msgspec.json.Encoder().encode
 
 
-class _Asked(Protocol):
+class _Request(Protocol):
     @property
     def n(self) -> int: ...
     @property
     def include_usage(self) -> bool: ...
-    def lead(self, index: int) -> str: ...
+    def echoed_text(self, index: int) -> str: ...
 
 
-class TextLogprobs(Struct, frozen=True, kw_only=True):
+class CompletionLogprobs(Struct, frozen=True, kw_only=True):
     """Token by token. ``text_offset`` counts characters from the beginning of the choice."""
 
     tokens: tuple[str, ...]
@@ -38,30 +44,32 @@ class TextLogprobs(Struct, frozen=True, kw_only=True):
     text_offset: tuple[int, ...]
 
 
-class TextChoice(Struct, frozen=True, kw_only=True):
+class CompletionChoice(Struct, frozen=True, kw_only=True):
     text: str
     index: int
-    logprobs: TextLogprobs | None = None
-    finish_reason: Reason | None = None
+    logprobs: CompletionLogprobs | None = None
+    finish_reason: CompletionFinishReason | None = None
 
 
-class TextCompletion(Struct, frozen=True, kw_only=True):
+class Completion(Struct, frozen=True, kw_only=True):
     """An answer, or a piece of a streamed one."""
 
     id: str
     created: int
     model: str
-    choices: tuple[TextChoice, ...]
+    choices: tuple[CompletionChoice, ...]
     object: Literal["text_completion"] = "text_completion"
-    usage: Usage | UnsetType | None = UNSET
+    usage: CompletionUsage | UnsetType | None = UNSET
 
 
-def completion(asked: _Asked, responses: Sequence[Response]) -> TextCompletion:
+def make_completion(asked: _Request, responses: Sequence[Response]) -> Completion:
     """Responses that are over, none of which failed."""
-    return TextCompletion(
+    return Completion(
         **_head(responses[0]),
-        choices=tuple(_choice(asked.lead(at), at, each) for at, each in enumerate(responses)),
-        usage=usage(responses, asked.n),
+        choices=tuple(
+            _choice(asked.echoed_text(at), at, each) for at, each in enumerate(responses)
+        ),
+        usage=total_usage(responses, asked.n),
     )
 
 
@@ -73,7 +81,7 @@ def _head(response: Response) -> dict[str, Any]:
     }
 
 
-def _choice(lead: str, index: int, response: Response) -> TextChoice:
+def _choice(lead: str, index: int, response: Response) -> CompletionChoice:
     parts = [
         part
         for item in response.output
@@ -82,7 +90,7 @@ def _choice(lead: str, index: int, response: Response) -> TextChoice:
         if isinstance(part, it.OutputText)
     ]
     logprobs = tuple(logprob for part in parts for logprob in part.logprobs)
-    return TextChoice(
+    return CompletionChoice(
         text=lead + "".join(part.text for part in parts),
         index=index,
         logprobs=_logprobs(logprobs, _Offsets(lead)) if logprobs else None,
@@ -90,7 +98,7 @@ def _choice(lead: str, index: int, response: Response) -> TextChoice:
     )
 
 
-def _reason(response: Response) -> Reason:
+def _reason(response: Response) -> CompletionFinishReason:
     if response.incomplete_details is None:
         return "stop"
     is_filter = response.incomplete_details.reason == "content_filter"
@@ -110,9 +118,9 @@ class _Offsets:
         return at
 
 
-def _logprobs(logprobs: Sequence[it.Logprob], offsets: _Offsets) -> TextLogprobs:
+def _logprobs(logprobs: Sequence[it.Logprob], offsets: _Offsets) -> CompletionLogprobs:
     tops = [{top.token: top.logprob for top in one.top_logprobs} for one in logprobs]
-    return TextLogprobs(
+    return CompletionLogprobs(
         tokens=tuple(one.token for one in logprobs),
         token_logprobs=tuple(one.logprob for one in logprobs),
         top_logprobs=tuple(tops) if any(tops) else None,
@@ -123,14 +131,14 @@ def _logprobs(logprobs: Sequence[it.Logprob], offsets: _Offsets) -> TextLogprobs
 # --- streamed ------------------------------------------------------------------------------------
 
 
-class TextChunks:
+class CompletionStream:
     """The pieces of one choice. ``first``: the response whose id and model the answer has."""
 
-    def __init__(self, asked: _Asked, first: Response, index: int) -> None:
+    def __init__(self, asked: _Request, first: Response, index: int) -> None:
         self._asked = asked
         self._head = _head(first)
         self._index = index
-        self._lead = asked.lead(index)
+        self._lead = asked.echoed_text(index)
         self._usage = None if asked.include_usage else UNSET
         self._offsets = _Offsets(self._lead)
 
@@ -138,12 +146,12 @@ class TextChunks:
         """What these events are, as bytes of a ``text/event-stream``; perhaps nothing."""
         return b"".join(frame for event in events for frame in self._frames(event))
 
-    def last(self, responses: Sequence[Response]) -> bytes:
+    def usage_frame(self, responses: Sequence[Response]) -> bytes:
         """What was used by all of them, where that was asked for."""
         if not self._asked.include_usage:
             return b""
-        used = usage(responses, self._asked.n)
-        return _frame(TextCompletion(**self._head, choices=(), usage=used))
+        used = total_usage(responses, self._asked.n)
+        return _frame(Completion(**self._head, choices=(), usage=used))
 
     def _frames(self, event: ev.Event) -> Iterator[bytes]:
         match event:
@@ -159,11 +167,14 @@ class TextChunks:
                 yield b": keepalive\n\n"
 
     def _chunk(
-        self, text: str, logprobs: Sequence[it.Logprob] = (), finish: Reason | None = None
+        self,
+        text: str,
+        logprobs: Sequence[it.Logprob] = (),
+        finish: CompletionFinishReason | None = None,
     ) -> bytes:
         said = _logprobs(logprobs, self._offsets) if logprobs else None
-        choice = TextChoice(text=text, index=self._index, logprobs=said, finish_reason=finish)
-        return _frame(TextCompletion(**self._head, choices=(choice,), usage=self._usage))
+        choice = CompletionChoice(text=text, index=self._index, logprobs=said, finish_reason=finish)
+        return _frame(Completion(**self._head, choices=(choice,), usage=self._usage))
 
 
 def _frame(value: Any) -> bytes:

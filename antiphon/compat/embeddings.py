@@ -1,8 +1,7 @@
-"""``POST /embeddings``: what is asked, and how vectors become the answer.
+"""Read the body of ``POST /embeddings`` and encode the answer.
 
-Field lists: the ``openai`` SDK's types, 3.54; ``input_type`` is an extension that servers of models
-with roles share.
-"""
+Field lists: the ``openai`` SDK's types, 3.54. ``input_type`` is an extension that several servers
+have, for models trained with different roles of texts."""
 
 from __future__ import annotations
 
@@ -21,7 +20,7 @@ from antiphon.wire.parsing.unsupported_fields import refuse_foreign
 
 from .text_inputs import TextInput, read_text_inputs
 
-__all__ = ["AskedEmbeddings", "EmbeddingList", "embedding_list", "embeddings_request"]
+__all__ = ["EmbeddingList", "EmbeddingsRequest", "make_embedding_list", "parse_embeddings_request"]
 
 #: Texts of one request: OpenAI's limit.
 _MAX_TEXTS = 2048
@@ -29,9 +28,9 @@ _MAX_TEXTS = 2048
 _MAX_TOKEN_ID = 2**31 - 1
 
 
-class AskedEmbeddings(Struct, frozen=True, kw_only=True):
-    """``input``: texts, or the token ids of texts. ``input_type``: what the texts are for, where a
-    model was trained to tell."""
+class EmbeddingsRequest(Struct, frozen=True, kw_only=True):
+    """``input``: texts, or their token ids. ``input_type``: what the texts are for; only some
+    models use it."""
 
     input: tuple[TextInput, ...]
     model: Annotated[str, Meta(max_length=256)] | None = None
@@ -41,8 +40,8 @@ class AskedEmbeddings(Struct, frozen=True, kw_only=True):
     user: str | None = None
 
 
-def embeddings_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> AskedEmbeddings:
-    """The body of the request. Raises ``InvalidRequest``."""
+def parse_embeddings_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> EmbeddingsRequest:
+    """Parse a body. Raises ``InvalidRequest``."""
     raw = parse(body, limits)
     if "input" not in raw:
         raise missing("input")
@@ -50,7 +49,7 @@ def embeddings_request(body: bytes, limits: Limits = DEFAULT_LIMITS) -> AskedEmb
     texts = read_text_inputs(raw["input"], "input", _MAX_TEXTS)
     for path, text in texts.items():
         _check_text(text, path)
-    return converted({**raw, "input": tuple(texts.values())}, AskedEmbeddings, "")
+    return converted({**raw, "input": tuple(texts.values())}, EmbeddingsRequest, "")
 
 
 def _check_text(text: TextInput, path: str) -> None:
@@ -69,7 +68,7 @@ def _check_text(text: TextInput, path: str) -> None:
 
 
 class EmbeddingList(Struct, frozen=True, kw_only=True):
-    """The answer. Every entry is ``{object, index, embedding}``."""
+    """The answer. Each entry of ``data`` is ``{object, index, embedding}``."""
 
     model: str
     data: tuple[Json, ...]
@@ -77,11 +76,11 @@ class EmbeddingList(Struct, frozen=True, kw_only=True):
     object: Literal["list"] = "list"
 
 
-def embedding_list(
-    asked: AskedEmbeddings, model: str, vectors: Sequence[Any], tokens: int
+def make_embedding_list(
+    request: EmbeddingsRequest, model: str, vectors: Sequence[Any], tokens: int
 ) -> EmbeddingList:
-    """``vectors``: arrays of 32-bit floats, in order."""
-    encoded = _base64 if asked.encoding_format == "base64" else list
+    """Encode the answer. ``vectors`` are arrays of 32-bit floats, in the order of the inputs."""
+    encoded = _base64 if request.encoding_format == "base64" else list
     return EmbeddingList(
         model=model,
         data=tuple(
@@ -93,7 +92,7 @@ def embedding_list(
 
 
 def _base64(vector: Any) -> str:
-    """Little-endian, as OpenAI's clients read it."""
+    """Encode 32-bit floats in little-endian order, as OpenAI's clients read them."""
     if sys.byteorder == "big":
         vector = vector[:]
         vector.byteswap()

@@ -1,4 +1,4 @@
-"""Where the fields of a translated request came from: errors name what the client wrote."""
+"""Translate the field names in errors back to those of the API that the client used."""
 
 from __future__ import annotations
 
@@ -6,33 +6,33 @@ import re
 
 from antiphon.errors import RequestError, RunError
 
-__all__ = ["Paths"]
+__all__ = ["ErrorPaths"]
 
 _BOUNDARY = re.compile(r"(?=[.\[])")
 
 
-class Paths:
-    """Our paths and the client's, by their beginnings."""
+class ErrorPaths:
+    """Maps paths of Responses API fields to the client's paths. Keys are beginnings of paths."""
 
     def __init__(self, **renamed: str) -> None:
-        self._theirs: dict[str, str] = dict(renamed)
+        self._client_paths: dict[str, str] = dict(renamed)
 
-    def add(self, ours: str, theirs: str) -> None:
-        """What stands at ``ours`` was read from ``theirs``."""
-        self._theirs[ours] = theirs
+    def add(self, path: str, client_path: str) -> None:
+        """Note that the field at ``path`` was read from ``client_path``."""
+        self._client_paths[path] = client_path
 
-    def theirs(self, path: str) -> str:
-        """The client's path: its longest known beginning is put into the client's words."""
+    def client_path(self, path: str) -> str:
+        """Return the client's path. The longest known beginning of ``path`` is replaced."""
         ends = [match.start() for match in _BOUNDARY.finditer(path)]
         for end in (len(path), *reversed(ends)):
-            if (known := self._theirs.get(path[:end])) is not None:
+            if (known := self._client_paths.get(path[:end])) is not None:
                 return known + path[end:]
         return path
 
-    def name(self, error: RequestError | RunError) -> None:
-        """Let ``error`` name the field as the client wrote it."""
+    def translate(self, error: RequestError | RunError) -> None:
+        """Replace the field's path in an error, in ``param`` and in the message."""
         if error.param is None:
             return
-        param = self.theirs(error.param)
+        param = self.client_path(error.param)
         error.message = error.message.replace(f"'{error.param}'", f"'{param}'")
         error.param = param

@@ -1,4 +1,4 @@
-"""Several answers to one request: how many, and what tells them apart."""
+"""The number of choices of a request, and their seeds."""
 
 from __future__ import annotations
 
@@ -9,23 +9,25 @@ from msgspec.structs import replace
 from antiphon.wire.parsing.errors import bad_type, kind_of, out_of_range
 from antiphon.wire.request import CreateResponse
 
-__all__ = ["count", "reseeded"]
+__all__ = ["read_choice_count", "with_seed_offset"]
 
 
-def count(raw: Any, path: str, most: int) -> int:
-    """How many continuations. Raises ``InvalidRequest``."""
+def read_choice_count(raw: Any, path: str, limit: int) -> int:
+    """Read a number of choices from 1 to ``limit``. Raises ``InvalidRequest``."""
     if isinstance(raw, bool) or not isinstance(raw, int):
         raise bad_type(path, "an integer", kind_of(raw))
     if raw < 1:
         raise out_of_range(path, "integer", raw, ">=", "1")
-    if raw > most:
-        raise out_of_range(path, "integer", raw, "<=", str(most))
+    if raw > limit:
+        raise out_of_range(path, "integer", raw, "<=", str(limit))
     return raw
 
 
-def reseeded(request: CreateResponse, by: int) -> CreateResponse:
-    """One seed gives one answer: the others take the seeds that follow, round the 64 bits."""
+def with_seed_offset(request: CreateResponse, offset: int) -> CreateResponse:
+    """Add ``offset`` to the seed, if there is one, so that each choice differs.
+
+    The sum wraps around within signed 64 bits."""
     seed = request.seed
-    if seed is None or not by:
+    if seed is None or not offset:
         return request
-    return replace(request, seed=(seed + by + 2**63) % 2**64 - 2**63)
+    return replace(request, seed=(seed + offset + 2**63) % 2**64 - 2**63)

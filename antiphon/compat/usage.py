@@ -1,5 +1,4 @@
-"""What several runs used, as one answer tells it: a prompt is read once, however often it is
-answered."""
+"""Token usage of an answer that consists of several runs."""
 
 from __future__ import annotations
 
@@ -11,12 +10,12 @@ from msgspec import Struct
 from antiphon.wire.response import Response
 from antiphon.wire.response import Usage as Used
 
-__all__ = ["Usage", "usage"]
+__all__ = ["CompletionUsage", "total_usage"]
 
 Json = dict[str, Any]
 
 
-class Usage(Struct, frozen=True, kw_only=True):
+class CompletionUsage(Struct, frozen=True, kw_only=True):
     prompt_tokens: int
     completion_tokens: int
     total_tokens: int
@@ -24,20 +23,21 @@ class Usage(Struct, frozen=True, kw_only=True):
     completion_tokens_details: Json
 
 
-def usage(responses: Sequence[Response], n: int = 1) -> Usage:
-    """``n``: how many in a row answer the same prompt."""
-    used = [response.usage or Used() for response in responses]
-    read = used[::n]
-    prompt = sum(one.input_tokens for one in read)
-    said = sum(one.output_tokens for one in used)
-    return Usage(
+def total_usage(responses: Sequence[Response], n: int = 1) -> CompletionUsage:
+    """Add up the usage of ``responses``. Every ``n`` of them in a row answer the same prompt, which
+    is counted once."""
+    usages = [response.usage or Used() for response in responses]
+    prompts = usages[::n]
+    prompt = sum(one.input_tokens for one in prompts)
+    completion = sum(one.output_tokens for one in usages)
+    return CompletionUsage(
         prompt_tokens=prompt,
-        completion_tokens=said,
-        total_tokens=prompt + said,
+        completion_tokens=completion,
+        total_tokens=prompt + completion,
         prompt_tokens_details={
-            "cached_tokens": sum(one.input_tokens_details.cached_tokens for one in read)
+            "cached_tokens": sum(one.input_tokens_details.cached_tokens for one in prompts)
         },
         completion_tokens_details={
-            "reasoning_tokens": sum(one.output_tokens_details.reasoning_tokens for one in used)
+            "reasoning_tokens": sum(one.output_tokens_details.reasoning_tokens for one in usages)
         },
     )

@@ -8,8 +8,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.compat.chat_request import Chat, chat_request
-from antiphon.compat.error_paths import Paths
+from antiphon.compat.chat_request import ChatRequest, parse_chat_request
+from antiphon.compat.error_paths import ErrorPaths
 from antiphon.errors import InvalidRequest
 from antiphon.wire import items as it
 from tests.wire.test_fuzz import JSON, in_good_form, mutated, searching
@@ -74,9 +74,9 @@ LEGACY = {
 }
 
 
-def read(value: Any) -> Chat | None:
+def read(value: Any) -> ChatRequest | None:
     try:
-        return chat_request(json.dumps(value).encode())
+        return parse_chat_request(json.dumps(value).encode())
     except InvalidRequest as error:
         in_good_form(error)
         assert not (error.param or "").startswith("input")
@@ -154,11 +154,11 @@ def test_an_id_that_is_given_again_is_another_call() -> None:
 
 
 def test_the_longest_known_path_is_put_into_the_clients_words() -> None:
-    paths = Paths(input="messages")
+    paths = ErrorPaths(input="messages")
     paths.add("input[1]", "messages[0].tool_calls[0].function")
-    assert paths.theirs("input") == "messages"
-    assert paths.theirs("input[0].role") == "messages[0].role"
-    assert paths.theirs("input[1].name") == "messages[0].tool_calls[0].function.name"
-    assert paths.theirs("input[11]") == "messages[11]"
-    assert paths.theirs("inputs") == "inputs"
-    assert paths.theirs("model") == "model"
+    assert paths.client_path("input") == "messages"
+    assert paths.client_path("input[0].role") == "messages[0].role"
+    assert paths.client_path("input[1].name") == "messages[0].tool_calls[0].function.name"
+    assert paths.client_path("input[11]") == "messages[11]"
+    assert paths.client_path("inputs") == "inputs"
+    assert paths.client_path("model") == "model"

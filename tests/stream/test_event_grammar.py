@@ -1,4 +1,4 @@
-"""The event grammar: it agrees with ``KINDS``, and the checker detects every event_type of wrong stream."""
+"""The event grammar agrees with ``KINDS``, and the checker detects every kind of wrong stream."""
 
 from __future__ import annotations
 

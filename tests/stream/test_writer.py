@@ -1,4 +1,4 @@
-"""The writer: which events its methods emit, and that no order of calls breaks the event grammar."""
+"""The writer: which events its methods emit, and that no order of calls breaks the grammar."""
 
 from __future__ import annotations
 
